@@ -1,0 +1,37 @@
+# Everything happens in .venv; nothing outside the project is changed.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: env demo test lint types unit soak bench clean
+
+env: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: env
+	$(BIN)/learnscope demo --out runs/demo
+
+test: lint types unit
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: env
+	$(BIN)/mypy
+
+unit: env
+	$(BIN)/pytest -n 2 -m "not soak"
+
+soak: env
+	$(BIN)/pytest -m soak -n 0
+
+bench: env
+	for claim in bench/*.py; do echo "== $$claim"; $(BIN)/python $$claim || exit 1; done
+
+clean:
+	rm -rf .venv runs build dist .mypy_cache .ruff_cache .pytest_cache

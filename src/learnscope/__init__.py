@@ -1,0 +1,76 @@
+"""learnscope records what happens inside a PyTorch model while it trains, and examines what comes out.
+
+>>> import learnscope as ls
+>>> sorted(name for name in dir(ls) if name in ("watch", "replay", "audit", "open_run"))
+['audit', 'open_run', 'replay', 'watch']
+
+Names are imported when they are first used: reading a run does not import torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from learnscope.findings import Cuts as Cuts
+    from learnscope.moment import Moment as Moment
+    from learnscope.probes import BatchStats as BatchStats
+    from learnscope.probes import GradientFlow as GradientFlow
+    from learnscope.probes import Holdout as Holdout
+    from learnscope.probes import LearningRate as LearningRate
+    from learnscope.probes import Loss as Loss
+    from learnscope.probes import ParameterChange as ParameterChange
+    from learnscope.probing import Probe as Probe
+    from learnscope.probing import ProbeWarning as ProbeWarning
+    from learnscope.probing import probe as probe
+    from learnscope.record import Column as Column
+    from learnscope.record import Finding as Finding
+    from learnscope.record import Measurement as Measurement
+    from learnscope.record import Record as Record
+    from learnscope.record import Row as Row
+    from learnscope.record import Table as Table
+    from learnscope.run import Run as Run
+    from learnscope.run import open_run as open_run
+    from learnscope.session.replay import audit as audit
+    from learnscope.session.replay import replay as replay
+    from learnscope.session.watch import Watch as Watch
+    from learnscope.session.watch import default_probes as default_probes
+    from learnscope.session.watch import watch as watch
+    from learnscope.sinks.console import ConsoleSink as ConsoleSink
+    from learnscope.store.backend import RunError as RunError
+    from learnscope.task import DictTask as DictTask
+    from learnscope.task import HuggingFaceTask as HuggingFaceTask
+    from learnscope.task import PairTask as PairTask
+    from learnscope.task import Task as Task
+    from learnscope.task import TupleTask as TupleTask
+
+_HOMES = {
+    "findings": ("Cuts",),
+    "moment": ("Moment",),
+    "probes": ("BatchStats", "GradientFlow", "Holdout", "LearningRate", "Loss", "ParameterChange"),
+    "probing": ("Probe", "ProbeWarning", "probe"),
+    "record": ("Column", "Finding", "Measurement", "Record", "Row", "Table"),
+    "run": ("Run", "open_run"),
+    "session.replay": ("audit", "replay"),
+    "session.watch": ("Watch", "default_probes", "watch"),
+    "sinks.console": ("ConsoleSink",),
+    "store.backend": ("RunError",),
+    "task": ("DictTask", "HuggingFaceTask", "PairTask", "Task", "TupleTask"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__version__ = "0.1.0"
+__all__ = [*_HOME_OF, "__version__"]  # noqa: PLE0604  (the names of _HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'learnscope' has no attribute {name!r}")
+    value = getattr(import_module(f"learnscope.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

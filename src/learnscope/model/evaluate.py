@@ -1,0 +1,101 @@
+"""One guarded pass of a model over fixed batches: logits, targets, losses, and features of named layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from learnscope.model.guard import guard
+from learnscope.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What a pass gave, on the CPU, positions of all batches one after the other."""
+
+    logits: Tensor
+    targets: Tensor | None
+    losses: Tensor | None
+    example: Tensor
+    """For each position, the number of the example it belongs to."""
+    features: dict[str, Tensor] = field(default_factory=dict)
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, task: Task, batches: Sequence[Any], layers: Sequence[str] = ()) -> Evaluation:
+    """Run `model` in eval mode over `batches` and leave it as it was."""
+    device = model_device(model)
+    logits: list[Tensor] = []
+    targets: list[Tensor | None] = []
+    losses: list[Tensor | None] = []
+    example: list[Tensor] = []
+    features: dict[str, list[Tensor]] = {name: [] for name in layers}
+    seen = 0
+    with guard(model):
+        # hooks go when the guard goes
+        for name in layers:
+            find_layer(model, name).register_forward_hook(_keep(features[name]))
+        for batch in batches:
+            out = task.outputs(model, task.to(batch, device))
+            logits.append(out.logits.detach().cpu())
+            targets.append(None if out.targets is None else out.targets.cpu())
+            losses.append(None if out.losses is None else out.losses.detach().cpu())
+            example.append(out.example.cpu() + seen)
+            seen += task.size(batch)
+    return Evaluation(
+        torch.cat(logits),
+        _joined(targets),
+        _joined(losses),
+        torch.cat(example),
+        {name: torch.cat(parts) for name, parts in features.items()},
+    )
+
+
+def gradients(model: nn.Module, task: Task, batch: Any) -> dict[str, Tensor]:
+    """Gradients of the mean loss on one batch, in eval mode, without touching those of the training loop."""
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    if not named:
+        raise ValueError("no parameter of the model requires a gradient: there is nothing to differentiate")
+    with guard(model), torch.enable_grad():
+        loss = task.loss(model, task.to(batch, model_device(model)))
+        found = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
+    return {name: g.detach() for (name, _), g in zip(named, found, strict=True) if g is not None}
+
+
+def model_device(model: nn.Module) -> torch.device:
+    """Where the model's first parameter or buffer lives."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        return tensor.device
+    return torch.device("cpu")
+
+
+def find_layer(model: nn.Module, name: str) -> nn.Module:
+    """The submodule called `name`, through the wrapper of torch.compile too."""
+    inner = getattr(model, "_orig_mod", model)
+    modules = dict(inner.named_modules())
+    if name not in modules:
+        import difflib
+
+        close = difflib.get_close_matches(name, modules, n=3)
+        raise KeyError(f"the model has no layer {name!r}; close names: {', '.join(close) or 'none'}")
+    return modules[name]
+
+
+def _keep(into: list[Tensor]) -> Callable[..., None]:
+    def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        while isinstance(output, tuple | list):
+            output = output[0]
+        if isinstance(output, dict):
+            output = next(iter(output.values()))
+        into.append(output.detach().cpu())
+
+    return hook
+
+
+def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    present = [part for part in parts if part is not None]
+    return torch.cat(present) if len(present) == len(parts) else None

@@ -1,0 +1,190 @@
+"""The guard: the only thing that may run or disturb a model while it trains.
+
+On the way out, also after an error, everything is as it was: modes, buffers, gradients, `requires_grad`,
+random numbers, hooks. What it cannot undo (weights or gradients that were written in place) it reports.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class GuardError(RuntimeError):
+    """Something under the guard changed what it must not: the message names it."""
+
+
+@contextmanager
+def guard(model: nn.Module, *, training: bool = False) -> Iterator[None]:
+    """Run `model` without leaving a trace. Inside, it is in eval mode unless `training` is true."""
+    with ExitStack() as stack:
+        stack.enter_context(preserve_rng())
+        stack.enter_context(_fresh_autocast_cache())
+        stack.enter_context(_eager())
+        stack.enter_context(_resharded(model))
+        stack.enter_context(_preserve_hooks(model))
+        stack.enter_context(_preserve_buffers(model))
+        stack.enter_context(_preserve_parameters(model))
+        stack.enter_context(_preserve_modes(model))
+        for module in model.modules():
+            module.training = training
+        yield
+
+
+@contextmanager
+def preserve_rng() -> Iterator[None]:
+    """Python's, NumPy's, torch's CPU and every initialised accelerator's random state, put back."""
+    import numpy as np
+
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    device_states = _accelerator_states()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)
+        for module, index, state in device_states:
+            module.set_rng_state(state, index)
+
+
+def _accelerator_states() -> list[tuple[Any, int, Tensor]]:
+    if not torch.accelerator.is_available():
+        return []
+    module = torch.get_device_module(torch.accelerator.current_accelerator())
+    # asking an accelerator that nothing has used yet would start it and take its memory
+    if not getattr(module, "is_initialized", lambda: True)():
+        return []
+    return [(module, index, module.get_rng_state(index)) for index in range(module.device_count())]
+
+
+@contextmanager
+def _fresh_autocast_cache() -> Iterator[None]:
+    """Inside the user's autocast, cached casts of the weights would outlive an exchange of the weights."""
+    torch.clear_autocast_cache()
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
+
+
+@contextmanager
+def _eager() -> Iterator[None]:
+    """Compiled models run as written: no recompilation for our batch shapes, and hooks fire."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and importing dynamo takes seconds
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@contextmanager
+def _resharded(model: nn.Module) -> Iterator[None]:
+    """An FSDP module left gathered by a forward in a step hook would corrupt the next training step."""
+    modules = [module for module in model.modules() if callable(getattr(module, "reshard", None))]
+    for module in modules:
+        module.reshard()  # type: ignore[operator]
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.reshard()  # type: ignore[operator]
+
+
+@contextmanager
+def _preserve_modes(model: nn.Module) -> Iterator[None]:
+    # flags are set one by one: model.train() would also thaw what was frozen on purpose
+    flags = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in flags:
+            module.training = training
+
+
+@contextmanager
+def _preserve_buffers(model: nn.Module) -> Iterator[None]:
+    """Contents and identity of every buffer, non-persistent ones too."""
+    places: list[tuple[nn.Module, str, Tensor | None]] = []
+    contents: dict[int, tuple[Tensor, Tensor]] = {}
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            places.append((module, name, buffer))
+            if buffer is not None and id(buffer) not in contents:
+                contents[id(buffer)] = (buffer, buffer.detach().clone())
+    try:
+        yield
+    finally:
+        for module, name, buffer in places:
+            module._buffers[name] = buffer
+        for buffer, copy in contents.values():
+            # through .data: a backward that is still pending has saved this version of the buffer
+            buffer.data.copy_(copy)
+
+
+@contextmanager
+def _preserve_hooks(model: nn.Module) -> Iterator[None]:
+    """Module hooks that were added inside are removed again."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    before = [
+        (hooks, set(hooks)) for module in model.modules() for kind in kinds if (hooks := getattr(module, kind)) is not None
+    ]
+    try:
+        yield
+    finally:
+        for hooks, known in before:
+            for key in [key for key in hooks if key not in known]:
+                del hooks[key]
+
+
+@contextmanager
+def _preserve_parameters(model: nn.Module) -> Iterator[None]:
+    """`requires_grad` and gradients are put back; a weight or gradient written in place is reported.
+
+    A gradient steps aside at the moment when a backward of the guarded code reaches its parameter, so that
+    it can be read until then and is never added to, without a copy.
+    """
+    parameters = list(model.named_parameters())
+    saved = [(name, p, p.requires_grad, p._version, p.grad, _version(p.grad)) for name, p in parameters]
+    handles = [p.register_hook(_StepAside(p)) for _, p in parameters if p.requires_grad and p.grad is not None]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        written = []
+        for name, p, requires_grad, version, grad, grad_version in saved:
+            p.requires_grad_(requires_grad)
+            p.grad = grad
+            if p._version != version:
+                written.append(f"weight {name}")
+            if _version(grad) != grad_version:
+                written.append(f"gradient of {name}")
+    if written:
+        raise GuardError(
+            f"{len(written)} tensors were changed in place while the model was being examined, first: {written[0]}. "
+            "Work on copies, or exchange weights through learnscope.model.swap."
+        )
+
+
+class _StepAside:
+    """Leaf hook: runs before the new gradient is added, and lets it land in an empty place."""
+
+    def __init__(self, parameter: nn.Parameter) -> None:
+        self.parameter, self.done = parameter, False
+
+    def __call__(self, _gradient: Tensor) -> None:
+        if not self.done:
+            self.parameter.grad = None
+            self.done = True
+
+
+def _version(tensor: Tensor | None) -> int | None:
+    # tensors made under inference_mode have no version counter, and cannot be written in place outside it
+    return None if tensor is None or tensor.is_inference() else tensor._version

@@ -1,0 +1,85 @@
+"""A copy of a model's weights at one step, kept on a device, on the CPU or on disk."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+class Snapshot:
+    """The floating-point weights of a model at `step`.
+
+    `dtype` is "native" (each tensor's own) or a float dtype; `device` is a torch device or "disk", which
+    keeps the copy in a memory-mapped temporary file.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        step: int,
+        *,
+        device: str = "cpu",
+        dtype: str = "native",
+    ) -> None:
+        if dtype != "native" and dtype not in DTYPES:
+            raise ValueError(f"snapshot dtype {dtype!r}: use 'native', {', '.join(DTYPES)}")
+        self.step = step
+        self.device, self.dtype = device, dtype
+        self._folder = tempfile.TemporaryDirectory(prefix="learnscope-") if device == "disk" else None
+        self._tensors = {
+            name: self._place(number, p) for number, (name, p) in enumerate(parameters.items()) if p.is_floating_point()
+        }
+        self.update(parameters, step)
+
+    @property
+    def names(self) -> Sequence[str]:
+        return list(self._tensors)
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The kept weights by name. They are the snapshot itself: read them, do not write them."""
+        return self._tensors
+
+    @torch.no_grad()
+    def update(self, parameters: Mapping[str, Tensor], step: int) -> None:
+        """Take the weights as they are now, into the memory that is already there."""
+        for name, kept in self._tensors.items():
+            kept.copy_(parameters[name].detach(), non_blocking=True)
+        self.step = step
+
+    def check(self, parameters: Mapping[str, Tensor]) -> None:
+        """Refuse a model whose parameters are no longer those of the snapshot."""
+        now = {name: p for name, p in parameters.items() if p.is_floating_point()}
+        for name in now.keys() ^ self._tensors.keys():
+            change = "appeared" if name in now else "disappeared"
+            raise ValueError(
+                f"parameter {name} {change} since the snapshot at step {self.step}: "
+                "the model was rebuilt; start a new watch for it"
+            )
+        for name, kept in self._tensors.items():
+            if kept.shape != now[name].shape:
+                raise ValueError(
+                    f"parameter {name} changed shape from {tuple(kept.shape)} to {tuple(now[name].shape)} "
+                    f"since the snapshot at step {self.step}: start a new watch for the new model"
+                )
+
+    def _place(self, number: int, parameter: Tensor) -> Tensor:
+        dtype = parameter.dtype if self.dtype == "native" else DTYPES[self.dtype]
+        if self._folder is None:
+            return torch.empty(parameter.shape, dtype=dtype, device=self.device)
+        if parameter.numel() == 0:  # an empty file cannot be mapped
+            return torch.empty(parameter.shape, dtype=dtype)
+        path = Path(self._folder.name) / f"{number}.bin"
+        flat = torch.from_file(str(path), shared=True, size=parameter.numel(), dtype=dtype)
+        return flat.view(parameter.shape)

@@ -1,0 +1,60 @@
+"""Exchanging weights in place, with no second copy of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+CHUNK = 1 << 20
+"""Entries exchanged at a time: the only memory that an exchange needs."""
+
+
+@torch.no_grad()
+def exchange(a: Tensor, b: Tensor) -> None:
+    """Swap the contents of two tensors of one shape and dtype; doing it twice restores both bit for bit.
+
+    Written through `.data`, so that a backward still pending on `a` is not broken.
+    """
+    if a.shape != b.shape or a.dtype != b.dtype:
+        raise ValueError(
+            f"cannot exchange {tuple(a.shape)} {a.dtype} with {tuple(b.shape)} {b.dtype}: both must agree"
+        )
+    left, right = a.data, b.data
+    if left.is_contiguous() and right.is_contiguous():
+        left, right = left.view(-1), right.view(-1)
+        for start in range(0, left.numel(), CHUNK):
+            _swap_part(left[start : start + CHUNK], right[start : start + CHUNK])
+    else:
+        _swap_part(left, right)
+
+
+def _swap_part(left: Tensor, right: Tensor) -> None:
+    kept = left.clone()
+    left.copy_(right)
+    right.copy_(kept)
+
+
+@contextmanager
+def swapped(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """`model` with `weights` in place of its own; both are back afterwards, also after an error.
+
+    Meant for use under the guard. `weights` holds the model's own values meanwhile.
+    """
+    parameters = dict(model.named_parameters())
+    unknown = [name for name in weights if name not in parameters]
+    if unknown:
+        raise KeyError(f"the model has no parameter {unknown[0]!r} ({len(unknown)} such names)")
+    done: list[str] = []
+    try:
+        for name, value in weights.items():
+            exchange(parameters[name], value)
+            done.append(name)
+        torch.clear_autocast_cache()
+        yield
+    finally:
+        for name in reversed(done):
+            exchange(parameters[name], weights[name])
+        torch.clear_autocast_cache()

@@ -1,0 +1,267 @@
+"""The moment that a probe is given: a lazy, read-only view of a model in training.
+
+What two probes ask for at the same moment is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from operator import is_not
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from learnscope.model.evaluate import Evaluation, evaluate
+from learnscope.model.guard import guard
+from learnscope.model.names import group_parameters, optimizer_groups
+from learnscope.model.snapshot import Snapshot
+from learnscope.model.swap import swapped
+from learnscope.task import Task
+from learnscope.tensor.gradient import GradientTable, gradient_statistics
+from learnscope.tensor.segments import Segments
+
+T = TypeVar("T")
+
+
+class NotAvailable(LookupError):
+    """A probe asked for something that this moment does not have; the message says how to give it."""
+
+
+@dataclass(slots=True)
+class Subject:
+    """What a session examines: the model with its optimizers and data. The same for all its moments."""
+
+    model: nn.Module
+    optimizers: Sequence[torch.optim.Optimizer] = ()
+    task: Task | None = None
+    holdout: Sequence[Any] | None = None
+    train_data: Sequence[Any] | None = None
+    test_data: Sequence[Any] | None = None
+    names: list[str] = field(default_factory=list)
+    parameters: list[nn.Parameter] = field(default_factory=list)
+    backward_order: list[str] = field(default_factory=list)
+    """Names in the order in which a backward reached them, if it has been seen."""
+    _scopes: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    _segments: dict[tuple[str, tuple[int, ...]], Segments] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the parameters anew: they may have been added or replaced since."""
+        named = list(self.model.named_parameters())
+        names, parameters = [name for name, _ in named], [p for _, p in named]
+        if names != self.names or any(map(is_not, parameters, self.parameters)):
+            self.names, self.parameters = names, parameters
+            self._scopes, self._segments = {}, {}
+
+    def segments(self, by: str, positions: Sequence[int]) -> Segments:
+        """The scopes of a kind, over numbers that stand for the parameters at `positions`."""
+        key = (by, tuple(positions))
+        if key not in self._segments:
+            local = {position: number for number, position in enumerate(positions)}
+            if by == "model":
+                members: dict[str, list[int]] = {"model": list(range(len(positions)))}
+            elif by == "tensor":
+                members = {self.names[position]: [number] for position, number in local.items()}
+            else:
+                members = {
+                    scope: [local[position] for position in inside if position in local]
+                    for scope, inside in self.scopes(by).items()
+                }
+            self._segments[key] = Segments(members)
+        return self._segments[key]
+
+    def scopes(self, by: str) -> dict[str, list[int]]:
+        """Positions of the parameters of each layer, component or optimizer group, in order."""
+        if by not in self._scopes:
+            if by == "group":
+                groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+                named = zip(self.names, self.parameters, strict=True)
+                self._scopes[by] = optimizer_groups(groups, named).groups
+            else:
+                self._scopes[by] = group_parameters(self.names, by)  # type: ignore[arg-type]
+        return self._scopes[by]
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """The gradients of one step and what is known about them.
+
+    `table` holds statistics per parameter of `names`, taken before clipping where a clip was seen;
+    `coefficients` is what clipping multiplied each by (None: no clip was seen).
+    """
+
+    names: Sequence[str]
+    positions: Sequence[int]
+    tensors: Sequence[Tensor]
+    missing: Sequence[str]
+    table: GradientTable
+    coefficients: Tensor | None = None
+    scale: float | Tensor = 1.0
+    origin: str = "accumulated"
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatches:
+    """Squared gradient norms of the micro-batches of one step, and of their sum, all in the same units."""
+
+    sum_squares: Sequence[Tensor]
+    accumulated: Tensor
+    sizes: Sequence[float] | None
+    """Examples or tokens in each, where the loop said so."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Moment:
+    """One look at a model: the step, the weights, and whatever the source can give about them."""
+
+    step: int
+    phase: str
+    source: str
+    subject: Subject
+    epoch: int | None = None
+    state: dict[str, Any] = field(default_factory=dict)
+    """The probe's own small memory, kept and saved by the session."""
+    logged: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
+    snapshot: Snapshot | None = None
+    micro_batches: MicroBatches | None = None
+    take_gradients: Callable[[], Gradients] | None = None
+    cache: dict[Any, Any] = field(default_factory=dict)
+    sealed: bool = False
+    """Set while weights are exchanged: what is not computed yet must not be computed from a variant."""
+
+    @property
+    def model(self) -> nn.Module:
+        return self.subject.model
+
+    @property
+    def optimizers(self) -> Sequence[torch.optim.Optimizer]:
+        return self.subject.optimizers
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        if not self.subject.optimizers:
+            raise NotAvailable("this source has no optimizer: pass one to ls.watch(model, optimizer)")
+        return self.subject.optimizers[0]
+
+    @property
+    def task(self) -> Task:
+        if self.subject.task is None:
+            raise NotAvailable("no task is known: pass task=, or data from which it can be recognised")
+        return self.subject.task
+
+    @property
+    def gradients(self) -> Gradients:
+        """The gradients with their statistics, computed once for all probes."""
+        if self.take_gradients is None:
+            raise NotAvailable(f"there are no gradients at {self.phase!r}: use at='before_step'")
+        return self.once("gradients", self.take_gradients)
+
+    @property
+    def grads(self) -> dict[str, Tensor]:
+        """The gradients by parameter name, unscaled, as the optimizer will use them."""
+        found = self.gradients
+        if isinstance(found.scale, float) and found.scale == 1.0:
+            return dict(zip(found.names, found.tensors, strict=True))
+        return {name: g / found.scale for name, g in zip(found.names, found.tensors, strict=True)}
+
+    @property
+    def previous(self) -> Snapshot:
+        """The weights at this probe's last measurement."""
+        if self.snapshot is None:
+            raise NotAvailable("no previous weights are kept: declare needs = frozenset({'previous'})")
+        return self.snapshot
+
+    @property
+    def holdout(self) -> Evaluation:
+        """Outputs on the fixed holdout batches."""
+        return self.once("holdout", lambda: self._evaluate("holdout"))
+
+    @property
+    def train_data(self) -> Sequence[Any]:
+        return self._data("train_data")
+
+    @property
+    def test_data(self) -> Sequence[Any]:
+        return self._data("test_data")
+
+    @property
+    def batch(self) -> Any:
+        """What the loop passed to `w.batch(...)` for this step."""
+        return self._given("batch", "call w.batch(batch) in the loop")
+
+    @property
+    def examples(self) -> Any:
+        """What the loop passed to `w.examples(ids, logits, targets)` for this step."""
+        return self._given("examples", "call w.examples(ids, logits, targets) in the loop")
+
+    def features(self, *layers: str) -> dict[str, Tensor]:
+        """Outputs of the named layers on the holdout batches."""
+        key = ("features", layers)
+        return self.once(key, lambda: self._evaluate("holdout", layers)).features
+
+    @contextmanager
+    def exchanged(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
+        """The model with other weights, under the guard; this moment is sealed meanwhile."""
+        with guard(self.model), swapped(self.model, weights):
+            self.sealed = True
+            try:
+                yield
+            finally:
+                self.sealed = False
+
+    def once(self, key: Any, compute: Callable[[], T]) -> T:
+        """`compute()`, the first time at this moment; the same object for every later asker."""
+        if key not in self.cache:
+            if self.sealed:
+                raise NotAvailable(f"{key} was not computed before the weights were exchanged: ask for it first")
+            self.cache[key] = compute()
+        value: T = self.cache[key]
+        return value
+
+    def _data(self, which: str) -> Sequence[Any]:
+        data: Sequence[Any] | None = getattr(self.subject, which)
+        if data is None:
+            raise NotAvailable(f"no {which} was given: pass {which.removesuffix('_data')}= when opening the session")
+        return data
+
+    def _evaluate(self, which: str, layers: Sequence[str] = ()) -> Evaluation:
+        return evaluate(self.model, self.task, self._data(which), layers)
+
+    def _given(self, what: str, cure: str) -> Any:
+        if what not in self.given:
+            raise NotAvailable(f"no {what} was given for step {self.step}: {cure}")
+        return self.given[what]
+
+
+def read_gradients(
+    subject: Subject,
+    found: Mapping[int, Tensor],
+    *,
+    scale: float | Tensor = 1.0,
+    coefficients: Tensor | None = None,
+    origin: str = "accumulated",
+) -> Gradients:
+    """Statistics of the gradients `found`, by position among the subject's parameters."""
+    positions = sorted(found)
+    missing = [
+        name
+        for position, (name, p) in enumerate(zip(subject.names, subject.parameters, strict=True))
+        if p.requires_grad and position not in found
+    ]
+    tensors = [found[position] for position in positions]
+    return Gradients(
+        [subject.names[position] for position in positions],
+        positions,
+        tensors,
+        missing,
+        gradient_statistics(tensors),
+        coefficients,
+        scale,
+        origin,
+    )

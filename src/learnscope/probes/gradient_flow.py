@@ -1,0 +1,196 @@
+"""How gradients flow: their size per layer, what is lost to zeros, NaN and clipping, and how noisy they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from learnscope.moment import Gradients, MicroBatches, Moment
+from learnscope.probing import At, Probe
+from learnscope.record import Column, Label, Measurement, Table
+from learnscope.tensor.gradient import sum_squares
+from learnscope.tensor.sketch import sketch
+
+NONFINITE = "first_nonfinite"
+
+
+class GradientFlow(Probe):
+    """Gradient norms overall, per layer, per component and per optimizer group.
+
+    | name | kind | meaning |
+    |---|---|---|
+    | `norm` | model, layer, component, group (tensor) | √Σg²; label `stage`: `stepped` is what the optimizer \
+was given, `before_clip` stands beside it where a clip by norm was seen |
+    | `gradient_to_weight` | layer | ‖g‖/‖W‖ before clipping |
+    | `clip_coefficient` | model | smallest factor by which clipping multiplied a gradient |
+    | `zero_share`, `nan`, `inf` | model, layer | share of entries that are 0; entries that are NaN, ±∞ |
+    | `nonfinite_tensors` | model | tensors with a NaN or ±∞ |
+    | `first_nonfinite` | tensor | only then: the first such tensor in backward order, and its bad entries |
+    | `without_gradient` | model | trainable parameters that have no gradient at all |
+    | `noise_scale` | model | B_simple = S/|G|² (arXiv 1812.06162), from the micro-batches of one step, both \
+smoothed; label `unit` |
+    | `noise`, `signal` | model | this step's unbiased S and |G|² |
+    | `stability` | layer | with `stability=True`: cosine with the previously measured gradient |
+
+    Gradients are read once, before clipping where there is one; what the optimizer was given is that times
+    the clip's coefficient. Loss scaling is divided out. Statistics of NaN gradients are null.
+    """
+
+    every: int = 10
+    at: At = "before_step"
+    per_tensor: bool = False
+    """Also the norm of every single tensor."""
+    noise_scale: bool = True
+    """Measure the noise scale where a step has several micro-batches."""
+    smoothing: float = 0.9
+    """Decay of the averages whose ratio is the noise scale."""
+    stability: bool = False
+    """Compare with the previous measurement through a sketch of `sketch_size` numbers a tensor."""
+    sketch_size: int = 1024
+
+    needs: ClassVar[frozenset[str]] = frozenset({"grads"})
+    uses: ClassVar[frozenset[str]] = frozenset({"micro_batches"})
+    reads_only: ClassVar[bool] = True
+
+    def measure(self, moment: Moment) -> Measurement:
+        gradients = moment.gradients
+        if not gradients.names:
+            columns = [
+                Column("norm", [None], {"stage": "stepped"}, {0: "no parameter has a gradient"}),
+                Column("without_gradient", [len(gradients.missing)]),
+            ]
+            return Measurement([Table("model", ["model"], columns)])
+        flow = _Flow.of(moment, gradients)
+        tables = [self._model(moment, flow), self._layers(moment, flow)]
+        kinds = ["component", *(["group"] if moment.optimizers else []), *(["tensor"] if self.per_tensor else [])]
+        tables += [_table(moment, flow, kind, detailed=False) for kind in kinds]
+        tables.append(_candidates(moment, flow))
+        return Measurement(tables, finish=_keep_first_nonfinite)
+
+    def _model(self, moment: Moment, flow: _Flow) -> Table:
+        table = _table(moment, flow, "model", detailed=True)
+        columns = list(table.columns)
+        bad = (flow.gradients.table.nan + flow.gradients.table.inf) > 0
+        columns.append(Column("nonfinite_tensors", bad.sum().reshape(1)))
+        columns.append(Column("without_gradient", [len(flow.gradients.missing)]))
+        if flow.gradients.coefficients is not None:
+            columns.append(Column("clip_coefficient", flow.gradients.coefficients.min().reshape(1)))
+        if self.noise_scale and moment.micro_batches is not None:
+            columns += self._noise(moment, moment.micro_batches, flow.numbers[:, 0].sum())
+        return Table("model", table.scopes, columns)
+
+    def _layers(self, moment: Moment, flow: _Flow) -> Table:
+        table = _table(moment, flow, "layer", detailed=True)
+        columns = list(table.columns)
+        weights = moment.once("weight_sum_squares", lambda: _weights(moment, flow.gradients))
+        segments = moment.subject.segments("layer", flow.gradients.positions)
+        ratio = (segments.sum(flow.numbers[:, 0]) / segments.sum(weights)).sqrt()
+        columns.append(Column("gradient_to_weight", ratio, flow.labels))
+        if self.stability:
+            columns += self._stability(moment, flow.gradients)
+        return Table("layer", table.scopes, columns)
+
+    def _noise(self, moment: Moment, micro: MicroBatches, total: Tensor) -> list[Column]:
+        """Unbiased S and |G|² of this step, and the ratio of their running averages."""
+        signal, noise = noise_scale_parts(torch.stack(list(micro.sum_squares)), micro.accumulated, micro.sizes)
+        # the micro-batches may still carry the loss scale: bring them to the units of the gradient itself
+        units = total / micro.accumulated
+        state = moment.state
+        for key, value in (("noise", noise * units), ("signal", signal * units)):
+            last = state.get(key)
+            kept = value if last is None else self.smoothing * last.to(value.device) + (1 - self.smoothing) * value
+            state[key] = kept.reshape(())
+        ratio = torch.where(state["signal"] > 0, state["noise"] / state["signal"], torch.nan)
+        unit = "micro-batches" if micro.sizes is None else "as given to w.micro_batch"
+        return [
+            Column("noise_scale", ratio.reshape(1), {"unit": unit}),
+            Column("noise", (noise * units).reshape(1)),
+            Column("signal", (signal * units).reshape(1)),
+        ]
+
+    def _stability(self, moment: Moment, gradients: Gradients) -> list[Column]:
+        state = moment.state
+        now = torch.stack([sketch(g, self.sketch_size) for g in gradients.tensors]).double()
+        last, names = state.get("sketch"), state.get("sketch_names")
+        state["sketch"], state["sketch_names"] = now, list(gradients.names)
+        if last is None or names != list(gradients.names):
+            return []
+        segments = moment.subject.segments("layer", gradients.positions)
+        last = last.to(now.device)
+        inner, new, old = (segments.sum((a * b).sum(1)) for a, b in ((now, last), (now, now), (last, last)))
+        return [Column("stability", inner / (new * old).sqrt())]
+
+
+def noise_scale_parts(
+    each: Tensor, accumulated: Tensor, sizes: Sequence[float] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Unbiased |G|² and S (arXiv 1812.06162, appendix A.1) from one step's micro-batches.
+
+    `each` holds |w_i g_i|², `accumulated` is |Σ w_i g_i|², with w_i = b_i/B for micro-batches of `sizes` b_i
+    (equal ones of size 1 unless given) and B = Σb_i. E|g_i|² = |G|² + S/b_i, so with the means over i of both
+    sides, |G|² and S follow from it and from E|G_B|² = |G|² + S/B.
+    """
+    n = each.shape[0]
+    b = each.new_ones(n) if sizes is None else each.new_tensor(list(sizes))
+    big = b.sum()
+    small_square = (each * (big / b).square()).mean()
+    noise = (small_square - accumulated) / ((1 / b).mean() - 1 / big)
+    return accumulated - noise / big, noise
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """One row a tensor, so that every scope is a single sum over rows."""
+
+    gradients: Gradients
+    numbers: Tensor  # before clipping, as stepped, zeros, nan, inf, entries
+    labels: dict[str, Label]
+
+    @classmethod
+    def of(cls, moment: Moment, gradients: Gradients) -> _Flow:
+        table = gradients.table
+        before = table.sum_squares / torch.as_tensor(gradients.scale, device=table.sum_squares.device).double() ** 2
+        factors = gradients.coefficients
+        stepped = before if factors is None else before * factors.to(before.device) ** 2
+        entries = before.new_tensor([moment.subject.parameters[i].numel() for i in gradients.positions])
+        numbers = torch.stack([before, stepped, table.zeros, table.nan, table.inf, entries], 1)
+        origin = gradients.origin
+        return cls(gradients, numbers, {} if origin == "accumulated" else {"origin": origin})
+
+
+def _table(moment: Moment, flow: _Flow, kind: str, *, detailed: bool) -> Table:
+    segments = moment.subject.segments(kind, flow.gradients.positions)
+    before, stepped, zeros, nan, inf, entries = segments.sum(flow.numbers).unbind(1)
+    columns = [Column("norm", stepped.sqrt(), {**flow.labels, "stage": "stepped"})]
+    if flow.gradients.coefficients is not None:
+        columns.append(Column("norm", before.sqrt(), {**flow.labels, "stage": "before_clip"}))
+    if detailed:
+        columns += [Column("zero_share", zeros / entries), Column("nan", nan), Column("inf", inf)]
+    return Table(kind, segments.scopes, columns)
+
+
+def _weights(moment: Moment, gradients: Gradients) -> Tensor:
+    return sum_squares([moment.subject.parameters[i].detach() for i in gradients.positions])
+
+
+def _candidates(moment: Moment, flow: _Flow) -> Table:
+    """Bad entries of every tensor in backward order, from which the first is kept once they are read."""
+    seen = {name: place for place, name in enumerate(moment.subject.backward_order)}
+    names = flow.gradients.names
+    # what the recorded backward never reached comes last, the rest of the model's order reversed
+    order = sorted(range(len(names)), key=lambda i: (seen.get(names[i], len(seen)), -i))
+    bad = flow.numbers[:, 3] + flow.numbers[:, 4]
+    return Table("tensor", [names[i] for i in order], [Column(NONFINITE, bad[order])])
+
+
+def _keep_first_nonfinite(tables: Sequence[Table]) -> list[Table]:
+    *rest, candidates = tables
+    column = candidates.columns[0]
+    for name, value in zip(candidates.scopes, column.values, strict=True):
+        if value:
+            return [*rest, Table("tensor", [name], [Column(NONFINITE, [value])])]
+    return rest

@@ -1,0 +1,95 @@
+"""A run as its users see it: records and arrays, findings, and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from learnscope.record import Finding, Record
+from learnscope.store.backend import Backend, FolderBackend
+from learnscope.store.files import write_json
+from learnscope.store.reader import RunReader
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from learnscope.findings import Cuts
+
+
+class Run:
+    """Everything that was recorded, read from a folder or from memory."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._reader = RunReader(backend)
+
+    @property
+    def path(self) -> Path | None:
+        """The run folder; None for a run in memory."""
+        return self._backend.path if isinstance(self._backend, FolderBackend) else None
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What `run.json` holds: probes and their fields, the model, the environment, the attempts."""
+        return self._reader.manifest
+
+    @property
+    def last_step(self) -> int:
+        return self._reader.last_step
+
+    @property
+    def problems(self) -> list[str]:
+        """Lines that could not be read, such as one torn by a kill."""
+        for _ in self._reader.records():
+            pass
+        return list(self._reader.problems)
+
+    def records(self, probe: str | None = None, *, superseded: bool = False) -> Iterator[Record]:
+        """The records in the order of writing; see `RunReader.records`."""
+        return self._reader.records(probe, superseded=superseded)
+
+    def frame(
+        self, probe: str | None = None, name: str | None = None, kind: str | None = None,
+        *, superseded: bool = False,
+    ) -> pd.DataFrame:  # fmt: skip
+        """All numbers as a tidy DataFrame, one row a number; arguments narrow it."""
+        return self._reader.frame(probe, name, kind, superseded=superseded)
+
+    def arrays(self, probe: str, step: int | None = None) -> dict[str, NDArray[Any]]:
+        """The arrays a probe kept at a step (by default its last): logits, labels, predictions…"""
+        return self._reader.arrays(probe, step)
+
+    def array_steps(self, probe: str) -> list[int]:
+        """The steps for which `arrays` has something."""
+        return self._reader.array_steps(probe)
+
+    def findings(self, cuts: Cuts | None = None) -> list[Finding]:
+        """What the records say, the gravest first; kept as findings.json in the folder."""
+        from learnscope.findings import find
+
+        found = find(self._reader, cuts)
+        if self.path is not None:
+            write_json(self.path / "findings.json", [finding.to_json() for finding in found])
+        return found
+
+    def report(self, folder: str | Path | None = None) -> Path:
+        """Write report.md with its figures, by default into the run folder; the path of the report."""
+        from learnscope.report.markdown import write_report
+
+        target = Path(folder) if folder is not None else None
+        if target is None:
+            if self.path is None:
+                raise ValueError("this run is in memory: say where the report goes, run.report('folder')")
+            target = self.path / "report"
+        return write_report(self._reader, self.findings(), target, name=self.path.name if self.path else "run")
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path) if self.path else 'in memory'!r})"
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run folder for reading, also while it is being written. Does not need torch."""
+    return Run(FolderBackend.existing(Path(path)))

@@ -1,0 +1,110 @@
+"""Seeing backward passes: that one happened, in which order it went, and how large each micro-batch's was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from learnscope.moment import MicroBatches
+from learnscope.tensor.gradient import sum_squares
+
+WATCHED = 4
+"""Parameters on which a backward is noticed: a few, spread, so that an unused one does not matter."""
+
+
+class BackwardCount:
+    """Counts backward passes since the last step through hooks on a few leaves."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        trainable = [p for p in parameters if p.requires_grad]
+        chosen = trainable[:: max(1, len(trainable) // WATCHED)]
+        self._counts = [0] * len(chosen)
+        self._handles = [p.register_hook(partial(self._note, i)) for i, p in enumerate(chosen)]
+
+    @property
+    def passes(self) -> int:
+        return max(self._counts, default=0)
+
+    def reset(self) -> None:
+        self._counts = [0] * len(self._counts)
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _note(self, index: int, _gradient: Tensor) -> None:
+        self._counts[index] += 1
+
+
+class BackwardOrder:
+    """Notes the order in which the first backward reaches the parameters."""
+
+    def __init__(self, names: Sequence[str], parameters: Sequence[nn.Parameter]) -> None:
+        self._seen: list[str] = []
+        self._handles = [
+            p.register_hook(partial(self._note, name))
+            for name, p in zip(names, parameters, strict=True)
+            if p.requires_grad
+        ]
+
+    def close(self) -> list[str]:
+        for handle in self._handles:
+            handle.remove()
+        return list(dict.fromkeys(self._seen))
+
+    def _note(self, name: str, _gradient: Tensor) -> None:
+        self._seen.append(name)
+
+
+class MicroBatchMeter:
+    """Squared gradient norm of each micro-batch of one step.
+
+    A leaf's hook is given the micro-batch's own gradient before it is added, so no copy is needed; the sum
+    is measured in the same place, so that both carry the same loss scale. A failure is kept for the caller:
+    raising here would end the user's backward.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.failure: Exception | None = None
+        self._passes = [0] * len(parameters)
+        self._sums: list[Tensor] = []
+        self._accumulated: dict[int, Tensor] = {}
+        self._handles = []
+        for position, p in enumerate(parameters):
+            if p.requires_grad:
+                self._handles.append(p.register_hook(partial(self._incoming, position)))
+                self._handles.append(p.register_post_accumulate_grad_hook(partial(self._added, position)))
+
+    def close(self, sizes: Sequence[float] = ()) -> MicroBatches | None:
+        """What was measured; None unless there were at least two micro-batches."""
+        for handle in self._handles:
+            handle.remove()
+        if self.failure is not None or len(self._sums) < 2 or not self._accumulated:
+            return None
+        total = torch.stack(list(self._accumulated.values())).sum()
+        known = list(sizes) if len(sizes) == len(self._sums) else None
+        return MicroBatches(self._sums, total, known)
+
+    def _incoming(self, position: int, gradient: Tensor) -> None:
+        number = self._passes[position]
+        self._passes[position] += 1
+        try:
+            value = sum_squares([gradient.detach()])[0]
+        except Exception as error:  # noqa: BLE001  (kept in `failure`)
+            self.failure = error
+            return
+        if number == len(self._sums):
+            self._sums.append(value)
+        else:
+            self._sums[number] = self._sums[number] + value
+
+    def _added(self, position: int, parameter: Tensor) -> None:
+        if parameter.grad is None:
+            return
+        try:
+            self._accumulated[position] = sum_squares([parameter.grad])[0]
+        except Exception as error:  # noqa: BLE001  (kept in `failure`)
+            self.failure = error

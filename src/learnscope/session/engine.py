@@ -1,0 +1,241 @@
+"""The way through: moments in, records out. Shared by watch, replay and audit."""
+
+from __future__ import annotations
+
+import time
+import traceback
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from learnscope.model.guard import guard
+from learnscope.moment import Moment, Subject
+from learnscope.probing import NEEDS, Probe, ProbeWarning, is_due
+from learnscope.record import Measurement, Record
+from learnscope.session.budget import Budget
+from learnscope.session.materialise import as_measurement, read_arrays, read_tables, waits_for_device
+from learnscope.sinks.base import Sink
+from learnscope.store.backend import Backend
+
+PENDING_LIMIT = 16
+"""Records whose numbers may still be on an accelerator before all are read with one wait."""
+
+
+@dataclass(slots=True)
+class Bound:
+    """A probe in a session: its label there, its state, and how it has fared."""
+
+    probe: Probe
+    label: str
+    state: dict[str, Any] = field(default_factory=dict)
+    fired: int = 0
+    unfed: int = 0
+    skipped: int = 0
+    warned: bool = False
+
+
+class Engine:
+    """Fires probes, writes what they return, and never lets their failures reach the training loop."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        probes: Sequence[Probe],
+        backend: Backend,
+        *,
+        source: str,
+        provides: Iterable[str],
+        sinks: Sequence[Sink] = (),
+        strict: bool = False,
+        budget: float | None = None,
+    ) -> None:
+        self.subject, self.backend, self.source, self.strict = subject, backend, source, strict
+        self.provides = frozenset(provides)
+        self.sinks = list(sinks)
+        self.budget = Budget(budget)
+        self.attempt = 0
+        self.bound: list[Bound] = []
+        for probe in probes:
+            self.add(probe)
+        self._pending: list[tuple[Record, Measurement]] = []
+        self._warned: set[str] = set()
+        self._broken_sinks: set[int] = set()
+
+    def add(self, probe: Probe) -> Bound:
+        """Take a probe in, if this source can give it what it needs."""
+        if not isinstance(probe, Probe):
+            kind = probe.__name__ if isinstance(probe, type) else type(probe).__name__
+            hint = f"write {kind}() with its parentheses" if isinstance(probe, type) else "see ls.probe"
+            raise TypeError(f"probes are instances of learnscope.Probe; {kind} is not: {hint}")
+        check_needs(probe, self.source, self.provides)
+        name, taken = type(probe).__name__, {bound.label for bound in self.bound}
+        label, number = name, 1
+        while label in taken:
+            number += 1
+            label = f"{name}_{number}"
+        bound = Bound(probe, label)
+        self.bound.append(bound)
+        return bound
+
+    def due(self, at: str, number: int) -> list[Bound]:
+        """The probes that this step (or epoch) is due for and the budget grants."""
+        chosen = []
+        for bound in self.bound:
+            if bound.probe.at != at or not (at == "once" or is_due(bound.probe.every, number)):
+                continue
+            if self.budget.grants(bound.label):
+                chosen.append(bound)
+            else:
+                bound.skipped += 1
+        return chosen
+
+    def prepare(self, bound: Bound, moment: Moment) -> None:
+        self._attempt(bound, moment, lambda: bound.probe.prepare(replace(moment, state=bound.state)))
+
+    def fire(self, bound: Bound, moment: Moment) -> None:
+        """Measure, and write the record. A failure becomes a warning and an error record."""
+        started = time.perf_counter()
+        view = replace(moment, state=bound.state)
+        measured = self._attempt(bound, moment, lambda: as_measurement(bound.probe.measure(view)))
+        if measured is not None:
+            record = Record(
+                probe=bound.label, step=moment.step, epoch=moment.epoch, phase=moment.phase, source=self.source,
+                attempt=self.attempt, time=time.time(), cost=0.0, notes=self._notes(bound, measured),
+            )  # fmt: skip
+            if bound.probe.every == 1 and waits_for_device(measured):
+                self._pending.append((replace(record, cost=time.perf_counter() - started), measured))
+                if len(self._pending) >= PENDING_LIMIT:
+                    self.flush()
+            else:
+                self.flush()
+                self._attempt(bound, moment, lambda: self._finish(record, measured, started), guarded=False)
+        bound.fired += 1
+        self.budget.charge(bound.label, time.perf_counter() - started)
+
+    def flush(self) -> None:
+        """Read and write the records whose numbers were left on the device."""
+        pending, self._pending = self._pending, []
+        for record, measured in pending:
+            self.write(replace(record, tables=read_tables(measured.tables)))
+
+    def write(self, record: Record) -> None:
+        """Append to the run and hand to the sinks; neither may stop the training."""
+        try:
+            self.backend.append(record.to_json())
+        except OSError as error:
+            if self.strict:
+                raise
+            self.warn("store", f"a record could not be written ({error}); training goes on, records are being lost")
+        for sink in self.sinks:
+            try:
+                sink.write(record)
+            except Exception:  # noqa: BLE001  (a sink is foreign code: its failure is reported, not passed on)
+                if self.strict:
+                    raise
+                self.warn(f"sink {id(sink)}", f"{type(sink).__name__} failed:\n{traceback.format_exc()}")
+
+    def warn(self, key: str, message: str) -> None:
+        """Say something once."""
+        if key not in self._warned:
+            self._warned.add(key)
+            warnings.warn(message, ProbeWarning, stacklevel=3)
+
+    def close(self) -> None:
+        self.flush()
+        for sink in self.sinks:
+            try:
+                sink.close()
+            except Exception:  # noqa: BLE001  (as in write)
+                self.warn(f"sink {id(sink)}", f"{type(sink).__name__} failed to close:\n{traceback.format_exc()}")
+
+    def _finish(self, record: Record, measured: Measurement, started: float) -> None:
+        tables = read_tables(measured.tables)
+        if measured.finish is not None:
+            tables = list(measured.finish(tables))
+        reference = None
+        if measured.arrays:
+            reference = f"arrays/{record.probe}-{record.step:010d}-{record.phase}-{record.attempt}.safetensors"
+            self.backend.put_arrays(reference, read_arrays(measured.arrays))
+        cost = time.perf_counter() - started
+        self.write(replace(record, tables=tables, arrays=reference, cost=cost))
+
+    def _attempt(self, bound: Bound, moment: Moment, action: Any, *, guarded: bool = True) -> Any:
+        protection: AbstractContextManager[None] = nullcontext()
+        if guarded and not bound.probe.reads_only:
+            protection = guard(self.subject.model)
+        try:
+            with torch.no_grad(), protection:
+                return action()
+        except Exception as error:
+            if self.strict:
+                raise
+            self._report(bound, moment, error)
+            return None
+
+    def _report(self, bound: Bound, moment: Moment, error: Exception) -> None:
+        if not bound.warned:
+            bound.warned = True
+            text = "".join(traceback.format_exception(error))
+            warnings.warn(
+                f"{bound.label} failed at step {moment.step}; training goes on, and later failures of it are only "
+                f"recorded:\n{text}",
+                ProbeWarning,
+                stacklevel=4,
+            )
+        self.write(
+            Record(
+                probe=bound.label, step=moment.step, epoch=moment.epoch, phase=moment.phase, source=self.source,
+                attempt=self.attempt, time=time.time(), cost=0.0, error=f"{type(error).__name__}: {error}",
+            )  # fmt: skip
+        )
+
+    def _notes(self, bound: Bound, measured: Measurement) -> dict[str, Any]:
+        notes = dict(measured.notes)
+        if bound.skipped:
+            notes["skipped_by_budget"] = bound.skipped
+            bound.skipped = 0
+        return notes
+
+
+def check_needs(probe: Probe, source: str, provides: frozenset[str]) -> None:
+    """Refuse a probe now, by name, rather than at step 100 in silence."""
+    name = type(probe).__name__
+    for need in sorted(probe.needs):
+        if need not in NEEDS:
+            raise ValueError(f"{name} needs {need!r}, which is not a need; these are: {', '.join(NEEDS)}")
+        if need not in provides:
+            raise ValueError(f"{name} needs {need!r}, which {source} does not have: {CURES[need].get(source, '')}")
+    if "grads" in probe.needs and source == "watch" and probe.at != "before_step":
+        raise ValueError(
+            f"{name}(at={probe.at!r}) needs gradients, which are sure to be there only before the optimizer's step: "
+            "use at='before_step'"
+        )
+
+
+_ONLY_LIVE = {
+    "replay": "saved checkpoints do not carry it; use this probe in ls.watch",
+    "audit": "a finished model does not carry it; use this probe in ls.watch",
+}
+_DATA = "and a task= if the batches are not recognised"
+CURES: dict[str, dict[str, str]] = {
+    "grads": {
+        "watch": "pass the optimizer, ls.watch(model, optimizer), or call w.step() yourself",
+        "replay": f"pass train= or holdout= for a fixed batch to differentiate, {_DATA}",
+        "audit": f"pass labelled data, {_DATA}",
+    },
+    "previous": {"audit": "pass base=, the weights to compare with"},
+    "holdout": dict.fromkeys(("watch", "replay"), f"pass holdout= (a loader, data set or list of batches), {_DATA}")
+    | {"audit": f"pass data, {_DATA}"},
+    "features": dict.fromkeys(("watch", "replay"), f"pass holdout= to compute them on, {_DATA}")
+    | {"audit": f"pass data, {_DATA}"},
+    "train_data": dict.fromkeys(("watch", "replay", "audit"), "pass train= (a loader, data set or list of batches)"),
+    "test_data": dict.fromkeys(("watch", "replay", "audit"), "pass test= (a loader, data set or list of batches)"),
+    "optimizer": {"watch": "pass the optimizer: ls.watch(model, optimizer)", **_ONLY_LIVE},
+    "examples": _ONLY_LIVE,
+    "batch": _ONLY_LIVE,
+    "logged": _ONLY_LIVE,
+}

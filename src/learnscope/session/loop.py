@@ -1,0 +1,285 @@
+"""The mechanics of a watched loop: what happens at each hook point of a training step."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from learnscope.model.snapshot import Snapshot
+from learnscope.moment import Gradients, MicroBatches, Moment, read_gradients
+from learnscope.probing import Probe, is_due
+from learnscope.session import clipping
+from learnscope.session.backwards import BackwardCount, BackwardOrder, MicroBatchMeter
+from learnscope.session.engine import Bound, Engine
+from learnscope.session.feed import FED, Feed
+from learnscope.session.optimizers import StepHooks
+
+P = ParamSpec("P")
+R = TypeVar("R")
+REFRESH = 50
+"""Steps between two looks at whether the model's parameters are still the same objects."""
+UNFED_LIMIT = 20
+"""Due firings without the thing a probe must be handed before it says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the coming step is due for. Decided before it, so that what is gone afterwards can be kept."""
+
+    before: Sequence[Bound] = ()
+    after: Sequence[Bound] = ()
+
+    @property
+    def wants_gradients(self) -> bool:
+        return any("grads" in bound.probe.needs for bound in self.before)
+
+    @property
+    def wants_micro_batches(self) -> bool:
+        return any("micro_batches" in bound.probe.uses for bound in self.before)
+
+
+class Loop:
+    """Stands at the hook points of one training loop and fires what is due."""
+
+    def __init__(self, engine: Engine, *, steps: int, epoch: int, clock: Optimizer | None) -> None:
+        self.engine, self.subject = engine, engine.subject
+        self.steps = self.first_step = steps
+        self.epoch = epoch
+        self.skipped_steps = 0
+        self.snapshots = self._take_snapshots()
+        self.feed = Feed(self.safely(self._complete))
+        self.sizes: list[float] = []
+        self._plan = Plan()
+        self._scale: float | Tensor = 1.0
+        self._skip = False
+        self._before_clip: Gradients | None = None
+        self._coefficients: Tensor | None = None
+        self._meter: MicroBatchMeter | None = None
+        self._times_out_of_turn = 0
+        self._attach(clock)
+
+    def start(self) -> None:
+        """Fire what looks once, and plan the first step."""
+        self._fire(self.engine.due("once", 1), self.moment("once"))
+        self._plan_step(passes=1)
+
+    @property
+    def backward_seen(self) -> bool:
+        return self._backwards.passes > 0
+
+    def safely(self, action: Callable[P, R]) -> Callable[P, R | None]:
+        """`action`, whose failure costs a warning instead of the training, unless the session is strict."""
+
+        def safe(*args: P.args, **kwargs: P.kwargs) -> R | None:
+            try:
+                return action(*args, **kwargs)
+            except Exception:
+                if self.engine.strict:
+                    raise
+                self.engine.warn(
+                    f"failure in {action.__name__}", f"watching failed, training goes on:\n{traceback.format_exc()}"
+                )
+                return None
+
+        return safe
+
+    def moment(self, phase: str, **details: Any) -> Moment:
+        step = details.pop("step", self.steps)
+        return Moment(
+            step=step, epoch=self.epoch, phase=phase, source=self.engine.source, subject=self.subject, **details
+        )
+
+    def end_epoch(self) -> None:
+        self.feed.flush()
+        self._fire(self.engine.due("epoch", self.epoch + 1), self.moment("epoch"))
+        self.epoch += 1
+
+    def manual_step(self) -> None:
+        """A step that no torch optimizer took. Gradients are those that still stand."""
+        self._begin(None)
+        self._end(None)
+
+    def detach(self) -> None:
+        """Take every hook away."""
+        self._hooks.close()
+        clipping.unlisten(self._hear_clip)
+        self._backwards.close()
+        if self._order is not None:
+            self._order.close()
+        if self._meter is not None:
+            self._meter.close()
+
+    def _attach(self, clock: Optimizer | None) -> None:
+        names, parameters = self.subject.names, self.subject.parameters
+        # a compiled backward hands over all gradients at once: its order says nothing
+        compiled = hasattr(self.subject.model, "_orig_mod")
+        self._order = None if compiled else BackwardOrder(names, parameters)
+        self._backwards = BackwardCount(parameters)
+        self._hooks = StepHooks(
+            self.subject.optimizers, self.safely(self._begin), self.safely(self._end),
+            clock=clock, out_of_turn=self._note_out_of_turn,
+        )  # fmt: skip
+        self._hear_clip = self.safely(self._on_clip)
+        clipping.listen(self._hear_clip)
+
+    # the hook points, in the order of a step
+
+    def _plan_step(self, passes: int) -> None:
+        """Decide what the coming step is due for, and listen to its micro-batches if they are wanted."""
+        step = self.steps + 1
+        live = [b for b in self.engine.due("before_step", step) if not (b.probe.needs & FED)]
+        after = [b for b in self.engine.due("after_step", step) if not (b.probe.needs & FED)]
+        self._plan = Plan(live, after)
+        self._before_clip = self._coefficients = None
+        self._scale, self._skip = 1.0, False
+        self.sizes.clear()
+        if self._plan.wants_micro_batches and passes > 1:
+            self._meter = MicroBatchMeter(self.subject.parameters)
+
+    def _on_clip(self, parameters: Sequence[Tensor], max_norm: float, total_norm: Tensor) -> None:
+        """Clipping is about to scale the gradients: the last moment at which a bad one can be told from the rest."""
+        if not self._plan.wants_gradients:
+            return
+        clipped = {id(p) for p in parameters}
+        mine = [position for position, p in enumerate(self.subject.parameters) if id(p) in clipped]
+        if not mine:
+            return
+        if self._before_clip is None:
+            self._before_clip = read_gradients(self.subject, self._found())
+            self._coefficients = torch.ones(len(self.subject.parameters), dtype=torch.float64, device=total_norm.device)
+        if self._coefficients is not None:
+            self._coefficients[mine] *= clipping.coefficient(max_norm, total_norm)
+
+    def _begin(self, optimizer: Optimizer | None) -> None:
+        """Gradients are complete, the step has not been taken."""
+        scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+        if found_inf is not None and bool(found_inf.item()):
+            self._skip = True  # a fused optimizer under a GradScaler: its hooks fire, its step does nothing
+            return
+        self._scale = 1.0 if scale is None else scale
+        if self._order is not None:
+            self.subject.backward_order = self._order.close()
+            self._order = None
+        micro_batches = self._read_meter()
+        if (self.steps - self.first_step) % REFRESH == REFRESH - 1:
+            self.subject.refresh()
+        moment = self.moment(
+            "before_step", step=self.steps + 1, take_gradients=self._gradients, micro_batches=micro_batches
+        )
+        self._fire(self._plan.before, moment)
+        for bound in self._plan.after:
+            if type(bound.probe).prepare is not Probe.prepare:
+                self.engine.prepare(bound, moment)
+
+    def _end(self, _optimizer: Optimizer | None) -> None:
+        """The step has been taken."""
+        passes = self._backwards.passes
+        self._backwards.reset()
+        if self._skip:
+            self.skipped_steps += 1
+            self._read_meter()
+            self._plan_step(passes)
+            return
+        self.steps += 1
+        self._fire(self._plan.after, self.moment("after_step", take_gradients=self._gradients))
+        self.feed.stepped(self.steps)
+        self._plan_step(passes)
+
+    # helpers
+
+    def _fire(self, due: Sequence[Bound], moment: Moment) -> None:
+        used: dict[str, Snapshot] = {}
+        for bound in due:
+            key = snapshot_key(bound.probe)
+            moment.snapshot = self.snapshots.get(key) if key is not None else None
+            self.engine.fire(bound, moment)
+            if moment.snapshot is not None and key is not None:
+                used[key] = moment.snapshot
+        if used:
+            parameters = dict(zip(self.subject.names, self.subject.parameters, strict=True))
+            for snapshot in used.values():
+                snapshot.update(parameters, moment.step)
+
+    def _complete(self, step: int, logged: dict[str, list[Any]], given: dict[str, Any]) -> None:
+        """All that the loop hands over for `step` is there: fire the probes that live on it."""
+        have = set(given) | ({"logged"} if logged else set())
+        moment = self.moment("after_step", step=step, logged=logged, given=given)
+        for bound in self.engine.bound:
+            wanted = bound.probe.needs & FED
+            if not wanted or bound.probe.at == "epoch" or not is_due(bound.probe.every, step):
+                continue
+            if wanted <= have:
+                self.engine.fire(bound, moment)
+            else:
+                bound.unfed += 1
+                if bound.unfed == UNFED_LIMIT and not bound.fired:
+                    self.engine.warn(f"{bound.label} unfed", unfed_message(bound))
+
+    def _found(self) -> dict[int, Tensor]:
+        return {i: p.grad for i, p in enumerate(self.subject.parameters) if p.grad is not None}
+
+    def _gradients(self) -> Gradients:
+        if self._before_clip is None:
+            return read_gradients(self.subject, self._found(), scale=self._scale)
+        kept = self._before_clip
+        coefficients = None if self._coefficients is None else self._coefficients[list(kept.positions)]
+        return Gradients(
+            kept.names, kept.positions, kept.tensors, kept.missing, kept.table, coefficients, self._scale
+        )
+
+    def _read_meter(self) -> MicroBatches | None:
+        meter, self._meter = self._meter, None
+        if meter is None:
+            return None
+        measured = meter.close(self.sizes)
+        if meter.failure is not None:
+            self.engine.warn("micro-batches", f"micro-batch gradients could not be measured: {meter.failure}")
+        return measured
+
+    def _take_snapshots(self) -> dict[str, Snapshot]:
+        parameters = dict(zip(self.subject.names, self.subject.parameters, strict=True))
+        snapshots: dict[str, Snapshot] = {}
+        for bound in self.engine.bound:
+            key = snapshot_key(bound.probe)
+            if key is not None and key not in snapshots:
+                device, dtype = snapshot_placement(bound.probe)
+                snapshots[key] = Snapshot(parameters, self.steps, device=device, dtype=dtype)
+        return snapshots
+
+    def _note_out_of_turn(self) -> None:
+        self._times_out_of_turn += 1
+        if self._times_out_of_turn == 3:
+            self.engine.warn(
+                "turns",
+                "the optimizers do not step in turn, so it is unclear what one training step is; "
+                "pass clock=, the optimizer whose steps count",
+            )
+
+
+def snapshot_key(probe: Probe) -> str | None:
+    """Probes that look equally often at equally kept weights share one copy."""
+    if "previous" not in probe.needs:
+        return None
+    every = probe.every if isinstance(probe.every, int) else f"schedule-{id(probe.every)}"
+    return "-".join(map(str, (probe.at, every, *snapshot_placement(probe)))).replace("/", "_")
+
+
+def unfed_message(bound: Bound) -> str:
+    """Why a probe that the loop must feed has nothing to say."""
+    calls = {
+        "logged": "w.log(loss=loss)",
+        "batch": "w.batch(batch)",
+        "examples": "w.examples(ids, logits, targets)",
+    }
+    missing = ", ".join(calls[need] for need in sorted(bound.probe.needs & FED))
+    return f"{bound.label} has recorded nothing: call {missing} in the loop, or leave this probe out"
+
+
+def snapshot_placement(probe: Probe) -> tuple[str, str]:
+    return getattr(probe, "snapshot_device", "cpu"), getattr(probe, "snapshot_dtype", "native")

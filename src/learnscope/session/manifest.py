@@ -1,0 +1,102 @@
+"""What run.json says about a run: the model, the probes, the environment, the code's state."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from learnscope.model.names import optimizer_groups, resolve
+from learnscope.moment import Subject
+from learnscope.probing import Probe, describe
+from learnscope.record import SCHEMA_VERSION
+
+
+def new_manifest(source: str, subject: Subject, probes: Iterable[tuple[str, Probe]]) -> dict[str, Any]:
+    """The manifest of a run that begins."""
+    return {
+        "schema": SCHEMA_VERSION,
+        "source": source,
+        "created": time.time(),
+        "status": "running",
+        "probes": {label: describe(probe) for label, probe in probes},
+        "model": describe_model(subject),
+        "optimizers": [_describe_optimizer(optimizer) for optimizer in subject.optimizers],
+        "environment": environment(),
+        "attempts": [],
+    }
+
+
+def describe_model(subject: Subject) -> dict[str, Any]:
+    """Sizes, dtypes and layers, and which trainable parameters no optimizer holds."""
+    named = list(zip(subject.names, subject.parameters, strict=True))
+    dtypes: Counter[str] = Counter()
+    for _, p in named:
+        dtypes[str(p.dtype).removeprefix("torch.")] += p.numel()
+    groups = [group for optimizer in subject.optimizers for group in optimizer.param_groups]
+    unheld = {subject.names[i] for i in optimizer_groups(groups, named).unassigned} if groups else set()
+    return {
+        "class": type(getattr(subject.model, "_orig_mod", subject.model)).__name__,
+        "parameters": sum(p.numel() for _, p in named),
+        "tensors": len(named),
+        "frozen": [name for name, p in named if not p.requires_grad],
+        "trainable_outside_optimizer": [name for name, p in named if p.requires_grad and name in unheld],
+        "dtypes": dict(dtypes),
+        "layers": list(subject.scopes("layer")),
+        "outside_known_stacks": sorted({resolve(name).layer for name, _ in named if not resolve(name).recognised}),
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Versions and the state of the code, enough to tell two runs apart."""
+    return {
+        "learnscope": _version("learnscope"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "accelerator": torch.accelerator.current_accelerator().type  # type: ignore[union-attr]
+        if torch.accelerator.is_available()
+        else None,
+        "command": sys.argv,
+        "git": _git(),
+    }
+
+
+def _describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    groups = []
+    for group in optimizer.param_groups:
+        plain = {
+            key: value
+            for key, value in group.items()
+            if key != "params" and (value is None or isinstance(value, str | bool | int | float | list | tuple))
+        }
+        groups.append({**plain, "tensors": len(group["params"])})
+    return {"class": type(optimizer).__name__, "groups": groups}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git() -> dict[str, Any] | None:
+    """Commit and whether the tree was changed; None outside a checkout or without git."""
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True)
+        changes = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"],
+            capture_output=True, text=True, timeout=5, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit.stdout.strip(), "changed": bool(changes.stdout.strip())}

@@ -1,0 +1,118 @@
+"""From what a probe returned to tables of plain numbers, with one wait for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from learnscope.record import Column, Measurement, Row, Table
+
+
+def as_measurement(returned: Any) -> Measurement | None:
+    """Whatever a probe may return, as one shape. None stays None: there was nothing to say."""
+    if returned is None or isinstance(returned, Measurement):
+        return returned
+    if isinstance(returned, Table):
+        return Measurement([returned])
+    if isinstance(returned, Row):
+        return Measurement(_rows_to_tables([returned]))
+    if isinstance(returned, Mapping):
+        columns = [Column(str(name), [value]) for name, value in returned.items()]
+        return Measurement([Table("model", ["model"], columns)])
+    if isinstance(returned, Iterable) and not isinstance(returned, str | bytes):
+        items = list(returned)
+        if all(isinstance(item, Row | Table) for item in items):
+            tables = [item for item in items if isinstance(item, Table)]
+            return Measurement([*tables, *_rows_to_tables([item for item in items if isinstance(item, Row)])])
+    raise TypeError(
+        f"measure returned {type(returned).__name__}; it may return {{name: number}}, rows, tables, "
+        "a Measurement, or None"
+    )
+
+
+def _rows_to_tables(rows: Sequence[Row]) -> list[Table]:
+    return [
+        Table(row.kind, [row.scope], [Column(row.name, [row.value], row.labels, {0: row.status} if row.status else {})])
+        for row in rows
+    ]
+
+
+def waits_for_device(measurement: Measurement) -> bool:
+    """Whether reading the numbers would wait for an accelerator."""
+    return any(
+        isinstance(part, Tensor) and part.device.type != "cpu"
+        for table in measurement.tables
+        for column in table.columns
+        for part in _parts(column.values)
+    )
+
+
+def read_tables(tables: Sequence[Table]) -> list[Table]:
+    """The tables with plain numbers. All tensors of a device come over in one transfer."""
+    parts: dict[torch.device, list[Tensor]] = {}
+    for table in tables:
+        for column in table.columns:
+            for part in _parts(column.values):
+                if isinstance(part, Tensor):
+                    parts.setdefault(part.device, []).append(part)
+    numbers = {device: iter(_transfer(tensors)) for device, tensors in parts.items()}
+    return [
+        replace(table, columns=[_finish(column, table, numbers) for column in table.columns]) for table in tables
+    ]
+
+
+def read_arrays(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Arrays for the side file. bfloat16, which NumPy does not have, is widened to float32."""
+    out: dict[str, NDArray[Any]] = {}
+    for name, value in arrays.items():
+        if isinstance(value, Tensor):
+            value = value.detach().cpu()
+            out[name] = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+        else:
+            out[name] = np.asarray(value)
+    return out
+
+
+def _parts(values: Any) -> Sequence[Any]:
+    return [values] if isinstance(values, Tensor) else values
+
+
+def _transfer(tensors: Sequence[Tensor]) -> list[list[float]]:
+    # float64 on the device would be refused by some accelerators; float32 values widen exactly afterwards
+    wide = torch.float64 if tensors[0].device.type != "mps" else torch.float32
+    flat = torch.cat([t.detach().reshape(-1).to(wide) for t in tensors]).tolist()
+    out, start = [], 0
+    for tensor in tensors:
+        out.append(flat[start : start + tensor.numel()])
+        start += tensor.numel()
+    return out
+
+
+def _finish(column: Column, table: Table, numbers: dict[torch.device, Any]) -> Column:
+    values: list[float | int | None] = []
+    for part in _parts(column.values):
+        if isinstance(part, Tensor):
+            values.extend(next(numbers[part.device]))
+        else:
+            values.append(_number(column.name, part))
+    if len(values) != len(table.scopes):
+        raise ValueError(f"{column.name}: {len(values)} numbers for {len(table.scopes)} scopes of {table.kind!r}")
+    return column.finished(values)
+
+
+def _number(name: str, value: Any) -> float | int | None:
+    if value is None or (isinstance(value, float | int) and not isinstance(value, bool)):
+        return value
+    if isinstance(value, bool | np.bool_):
+        return int(value)
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, np.floating | np.ndarray) and np.size(value) == 1:
+        return float(value)
+    raise TypeError(f"{name} is {type(value).__name__}, not a number; strings belong into scopes, labels or notes")

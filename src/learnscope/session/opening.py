@@ -1,0 +1,146 @@
+"""Opening a session: the run it writes, the attempt it is, the state it takes up again."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from learnscope.model.snapshot import Snapshot
+from learnscope.moment import Subject
+from learnscope.session.engine import Engine
+from learnscope.session.manifest import new_manifest
+from learnscope.store.backend import Backend, FolderBackend, MemoryBackend
+from learnscope.store.files import write_atomically
+from learnscope.store.reader import RunReader
+
+KEPT_STATES = 3
+"""Session states kept in a run folder. Each may hold a copy of the weights, so not all of them are."""
+
+
+def open_backend(run: str | Path | None, *, resume: bool) -> Backend:
+    """The place the records go: a new folder, one to be continued, or memory."""
+    if run is None:
+        if resume:
+            raise ValueError("resume=True needs the run to continue: run='runs/…'")
+        return MemoryBackend()
+    path = Path(run)
+    if resume and (path / "run.json").exists():
+        return FolderBackend.existing(path)
+    return FolderBackend.create(path)
+
+
+def begin(engine: Engine, subject: Subject, *, resume: bool, step: int | None) -> tuple[int, int | None]:
+    """Write the manifest with a new attempt; the step and epoch from which it goes on."""
+    backend = engine.backend
+    manifest = backend.manifest() if resume and _exists(backend) else {}
+    epoch = None
+    if manifest:
+        reader = RunReader(backend)
+        step = reader.last_step if step is None else step
+        epoch = _epoch_at(reader, step)
+    else:
+        manifest = new_manifest(engine.source, subject, [(bound.label, bound.probe) for bound in engine.bound])
+    step = step or 0
+    engine.attempt = len(manifest["attempts"])
+    manifest["attempts"] = [
+        *manifest["attempts"],
+        {"attempt": engine.attempt, "start_step": step, "started": time.time()},
+    ]
+    manifest["status"] = "running"
+    backend.put_manifest(manifest)
+    return step, epoch
+
+
+def finish(engine: Engine, status: str, **facts: Any) -> None:
+    """Close the run: how it ended, how far it came, what the probes cost."""
+    manifest = engine.backend.manifest()
+    manifest["status"] = status
+    manifest["attempts"][-1] |= {"ended": time.time(), **facts, "cost": engine.budget.summary()}
+    engine.backend.put_manifest(manifest)
+    engine.backend.close()
+
+
+def save_state(engine: Engine, snapshots: dict[str, Snapshot], step: int) -> Path | None:
+    """The probes' small memories and their previous weights, as safetensors. None for a run in memory."""
+    path = engine.backend.state_path(step)
+    if path is None:
+        return None
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, dict[str, Any]] = {}
+    for bound in engine.bound:
+        plain = numbers.setdefault(bound.label, {})
+        for key, value in bound.state.items():
+            if key.startswith("_"):  # kept only between the two halves of one step
+                continue
+            if isinstance(value, Tensor):
+                tensors[f"state/{bound.label}/{key}"] = value.detach().cpu().contiguous()
+            else:
+                plain[key] = value
+    steps = {}
+    for key, snapshot in snapshots.items():
+        steps[key] = snapshot.step
+        tensors |= {f"previous/{key}/{name}": t.detach().cpu() for name, t in snapshot.tensors.items()}
+    meta = {"learnscope": json.dumps({"step": step, "states": numbers, "snapshots": steps})}
+    write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=meta))
+    for old in sorted(path.parent.glob("step-*.safetensors"))[:-KEPT_STATES]:
+        old.unlink()
+    return path
+
+
+def load_state(engine: Engine, snapshots: dict[str, Snapshot], step: int) -> bool:
+    """Take up the state saved at `step`, if there is one."""
+    path = engine.backend.state_path(step)
+    if path is None or not path.exists():
+        return False
+    with safe_open(path, framework="pt") as file:
+        meta = json.loads(file.metadata()["learnscope"])
+        for bound in engine.bound:
+            bound.state.update(meta["states"].get(bound.label, {}))
+        for key in file.keys():  # noqa: SIM118  (safe_open is not a dictionary)
+            kind, owner, name = key.split("/", 2)
+            if kind == "state":
+                for bound in engine.bound:
+                    if bound.label == owner:
+                        bound.state[name] = file.get_tensor(key)
+            elif owner in snapshots and name in snapshots[owner].tensors:
+                with torch.no_grad():
+                    snapshots[owner].tensors[name].copy_(file.get_tensor(key))
+        for key, at in meta["snapshots"].items():
+            if key in snapshots:
+                snapshots[key].step = at
+    return True
+
+
+def check_model(model: Any) -> None:
+    """Refuse what cannot be examined."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
+    if next(iter(model.parameters()), None) is None:
+        raise ValueError(
+            f"{type(model).__name__} has no parameters: pass the module that holds the weights, "
+            "after lazy modules have seen a first batch and layers have been created"
+        )
+    lazy = [name for name, p in model.named_parameters() if isinstance(p, nn.UninitializedParameter)]
+    if lazy:
+        raise ValueError(f"parameter {lazy[0]} is not initialised yet: run one batch through the model first")
+
+
+
+
+def _exists(backend: Backend) -> bool:
+    return isinstance(backend, FolderBackend) and (backend.path / "run.json").exists()
+
+
+def _epoch_at(reader: RunReader, step: int) -> int | None:
+    epoch = None
+    for record in reader.records():
+        if record.step <= step and record.epoch is not None:
+            epoch = record.epoch + (record.phase == "epoch")
+    return epoch

@@ -1,0 +1,208 @@
+"""Examining saved checkpoints one after the other, and finished models."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.progress import track
+from torch import nn
+
+from learnscope.model.checkpoint import load_into, preserve_weights, read_weights
+from learnscope.model.evaluate import gradients
+from learnscope.model.snapshot import Snapshot
+from learnscope.moment import Gradients, Moment, Subject, read_gradients
+from learnscope.options import explain_options
+from learnscope.probes import GradientFlow, Holdout, ParameterChange
+from learnscope.probing import Probe
+from learnscope.run import Run
+from learnscope.session.engine import Engine
+from learnscope.session.loop import snapshot_key, snapshot_placement
+from learnscope.session.opening import begin, check_model, finish, open_backend
+from learnscope.session.subject import make_subject, provided
+from learnscope.sinks.base import Sink
+from learnscope.task import Task
+
+
+@explain_options
+def replay(
+    checkpoints: Mapping[int, Any] | Sequence[Any],
+    *,
+    model: nn.Module | None = None,
+    run: str | Path | None = None,
+    probes: Sequence[Probe] | None = None,
+    task: Task | None = None,
+    holdout: Any = None,
+    train: Any = None,
+    test: Any = None,
+    sinks: Sequence[Sink] = (),
+    strict: bool = False,
+    progress: bool = True,
+) -> Run:
+    """Look at saved checkpoints as `watch` would have looked at the live model.
+
+    Args:
+        checkpoints: by step, or in order: modules, state dictionaries, or paths to `.pt`/`.safetensors` files.
+            They are loaded one at a time.
+        model: the architecture to load them into; it is as it was afterwards. Not needed for modules.
+        run: folder to write; None keeps the run in memory.
+        probes: what to measure at every checkpoint (`every` is ignored; `at="once"` looks at the first).
+            By default parameter change, and with data gradients and holdout.
+        task: how a batch becomes logits and targets, where the defaults do not recognise it.
+        holdout: data to evaluate on; its first batch also gives the replayed gradients if there is no train.
+        train: training data; its first batch gives the replayed gradients.
+        test: test data for the probes that need it.
+        sinks: where else records go.
+        strict: raise when a probe fails.
+        progress: show a progress bar on a terminal.
+    """
+    ordered = _by_step(checkpoints)
+    vessel = _vessel(model, ordered)
+    check_model(vessel)
+    subject = make_subject(vessel, task=task, holdout=holdout, train=train, test=test)
+    provides = {"previous"} | provided(subject) | ({"grads"} if _fixed_batch(subject) is not None else set())
+    chosen = list(probes) if probes is not None else _default_probes(provides)
+    engine = Engine(
+        subject, chosen, open_backend(run, resume=False), source="replay", provides=provides, sinks=sinks, strict=strict
+    )
+    begin(engine, subject, resume=False, step=0)
+    snapshots: dict[str, Snapshot] = {}
+    steps = list(ordered)
+    with preserve_weights(vessel):
+        for step in track(steps, "replaying", disable=not progress, transient=True):
+            load_into(vessel, read_weights(ordered[step]), _origin(ordered[step], step))
+            _look(engine, step, "checkpoint", snapshots, first=step == steps[0])
+    engine.close()
+    finish(engine, "finished", last_step=steps[-1])
+    return Run(engine.backend)
+
+
+@explain_options
+def audit(
+    model: nn.Module,
+    data: Any = None,
+    *,
+    run: str | Path | None = None,
+    probes: Sequence[Probe] | None = None,
+    base: Any = None,
+    task: Task | None = None,
+    train: Any = None,
+    test: Any = None,
+    sinks: Sequence[Sink] = (),
+    strict: bool = False,
+) -> Run:
+    """Examine a finished model once. It is as it was afterwards.
+
+    Args:
+        model: the model.
+        data: labelled data to examine it on: a loader, a data set, a list of batches, or one batch.
+        run: folder to write; None keeps the run in memory.
+        probes: what to measure; by default what `data` and `base` allow.
+        base: the weights to compare with (a module, a state dictionary or a path), such as the pretrained ones.
+        task: how a batch becomes logits and targets, where the defaults do not recognise it.
+        train: training data for the probes that need it.
+        test: test data for the probes that need it.
+        sinks: where else records go.
+        strict: raise when a probe fails.
+    """
+    check_model(model)
+    subject = make_subject(model, task=task, holdout=data, train=train, test=test)
+    provides = provided(subject) | ({"grads"} if _fixed_batch(subject) is not None else set())
+    provides |= {"previous"} if base is not None else set()
+    chosen = list(probes) if probes is not None else _default_probes(provides)
+    if not chosen:
+        raise ValueError("there is nothing to examine: pass data, base= weights to compare with, or probes")
+    snapshots: dict[str, Snapshot] = {}
+    if base is not None:
+        with preserve_weights(model):
+            load_into(model, read_weights(base), _origin(base, 0))
+            snapshots = _snapshots(subject, chosen, 0)
+    engine = Engine(
+        subject, chosen, open_backend(run, resume=False), source="audit", provides=provides, sinks=sinks, strict=strict
+    )
+    begin(engine, subject, resume=False, step=0)
+    _look(engine, 0, "audit", snapshots, first=True)
+    engine.close()
+    finish(engine, "finished", last_step=0)
+    return Run(engine.backend)
+
+
+def _look(engine: Engine, step: int, phase: str, snapshots: dict[str, Snapshot], *, first: bool) -> None:
+    """Fire every probe at one set of weights, then let those be the previous ones."""
+    subject = engine.subject
+    moment = Moment(
+        step=step, phase=phase, source=engine.source, subject=subject, take_gradients=lambda: _replayed(subject)
+    )
+    for bound in engine.bound:
+        key = snapshot_key(bound.probe)
+        moment.snapshot = snapshots.get(key) if key is not None else None
+        if (key is not None and moment.snapshot is None) or (bound.probe.at == "once" and not first):
+            continue
+        engine.fire(bound, moment)
+    if phase == "checkpoint":
+        parameters = dict(zip(subject.names, subject.parameters, strict=True))
+        for snapshot in snapshots.values():
+            snapshot.update(parameters, step)
+        if not snapshots:
+            snapshots.update(_snapshots(subject, [bound.probe for bound in engine.bound], step))
+
+
+def _snapshots(subject: Subject, probes: Sequence[Probe], step: int) -> dict[str, Snapshot]:
+    parameters = dict(zip(subject.names, subject.parameters, strict=True))
+    kept: dict[str, Snapshot] = {}
+    for probe in probes:
+        key = snapshot_key(probe)
+        if key is not None and key not in kept:
+            device, dtype = snapshot_placement(probe)
+            kept[key] = Snapshot(parameters, step, device=device, dtype=dtype)
+    return kept
+
+
+def _replayed(subject: Subject) -> Gradients:
+    """Gradients of one fixed batch in eval mode: comparable between checkpoints, not those of the training."""
+    batch = _fixed_batch(subject)
+    assert batch is not None and subject.task is not None
+    by_name = gradients(subject.model, subject.task, batch)
+    found = {position: by_name[name] for position, name in enumerate(subject.names) if name in by_name}
+    return read_gradients(subject, found, origin="replayed")
+
+
+def _fixed_batch(subject: Subject) -> Any:
+    """The batch that replayed gradients come from, if it has targets to differentiate a loss for."""
+    for data in (subject.train_data, subject.holdout):
+        if data and subject.task is not None and subject.task.targets(data[0]) is not None:
+            return data[0]
+    return None
+
+
+def _default_probes(provides: set[str]) -> list[Probe]:
+    candidates: list[Probe] = [ParameterChange(), GradientFlow(), Holdout()]
+    return [probe for probe in candidates if probe.needs <= provides]
+
+
+def _by_step(checkpoints: Mapping[int, Any] | Sequence[Any]) -> dict[int, Any]:
+    if isinstance(checkpoints, str | Path | nn.Module):
+        raise TypeError("replay takes several checkpoints: a list, or a dictionary by step; ls.audit takes one model")
+    items = checkpoints.items() if isinstance(checkpoints, Mapping) else enumerate(checkpoints)
+    ordered = dict(sorted(items))
+    if not ordered:
+        raise ValueError("there are no checkpoints to replay")
+    if not all(isinstance(step, int) and step >= 0 for step in ordered):
+        raise TypeError("checkpoints are keyed by their step, a whole number from 0 on: {0: 'a.pt', 100: 'b.pt'}")
+    return ordered
+
+
+def _vessel(model: nn.Module | None, ordered: Mapping[int, Any]) -> nn.Module:
+    if model is not None:
+        return model
+    first = next(iter(ordered.values()))
+    if not isinstance(first, nn.Module):
+        raise ValueError("state dictionaries and files do not say what the model is: pass model=, the architecture")
+    # a copy: examining one of the caller's modules must not load another's weights into it
+    return copy.deepcopy(first)
+
+
+def _origin(source: Any, step: int) -> str:
+    return str(source) if isinstance(source, str | Path) else f"the checkpoint of step {step}"

@@ -1,0 +1,187 @@
+"""Watching a live training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from learnscope.options import explain_options
+from learnscope.probes import GradientFlow, LearningRate, Loss, ParameterChange
+from learnscope.probing import Probe
+from learnscope.run import Run
+from learnscope.session.engine import Engine
+from learnscope.session.feed import FED
+from learnscope.session.loop import Loop, unfed_message
+from learnscope.session.opening import begin, check_model, finish, load_state, open_backend, save_state
+from learnscope.session.optimizers import as_optimizers
+from learnscope.session.subject import make_subject, provided
+from learnscope.sinks.base import Sink
+from learnscope.task import Task
+
+
+def default_probes() -> list[Probe]:
+    """What `watch` records unless told otherwise: cheap enough for every run."""
+    return [GradientFlow(every=10), ParameterChange(every=100), Loss(), LearningRate()]
+
+
+@explain_options
+def watch(
+    model: nn.Module,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
+    *,
+    run: str | Path | None = None,
+    probes: Sequence[Probe] | None = None,
+    task: Task | None = None,
+    holdout: Any = None,
+    train: Any = None,
+    test: Any = None,
+    clock: Optimizer | None = None,
+    sinks: Sequence[Sink] = (),
+    budget: float | None = None,
+    strict: bool = False,
+    resume: bool = False,
+    step: int | None = None,
+) -> Watch:
+    """Record what happens inside `model` while the loop that follows trains it.
+
+    Args:
+        model: the module being trained, compiled or wrapped as the loop uses it.
+        optimizer: the optimizer or optimizers; without one, call `w.step()` after each step.
+        run: folder to write; None keeps the run in memory, as `w.run`.
+        probes: what to record; by default gradients, parameter change, loss and learning rates.
+        task: how a batch becomes logits and targets, where the defaults do not recognise it.
+        holdout: data that probes evaluate the model on: a loader, a data set or a list of batches.
+            A loader is never iterated: its data set is read in order.
+        train: training data for the probes that need it, in the same forms.
+        test: test data for the probes that need it, in the same forms.
+        clock: with several optimizers that do not step in turn, the one whose steps count.
+        sinks: where else records go.
+        budget: the share of wall time that probes may take, such as 0.02; they are spaced out to hold it.
+        strict: raise when a probe fails, instead of warning and going on.
+        resume: continue the run in the folder, if there is one.
+        step: with resume, the step of the checkpoint that training continues from (default: the last recorded).
+    """
+    check_model(model)
+    optimizers = as_optimizers(optimizer, model)
+    clocks = as_optimizers(clock, model)
+    subject = make_subject(model, optimizers, task=task, holdout=holdout, train=train, test=test)
+    engine = Engine(
+        subject,
+        default_probes() if probes is None else list(probes),
+        open_backend(run, resume=resume),
+        source="watch",
+        provides={"grads", "previous", *FED, *provided(subject)},
+        sinks=sinks,
+        strict=strict,
+        budget=budget,
+    )
+    return Watch(engine, clock=clocks[0] if clocks else None, resume=resume, step=step)
+
+
+class Watch:
+    """A live session. Close it with `close()`, or use it as a context manager."""
+
+    def __init__(self, engine: Engine, *, clock: Optimizer | None, resume: bool, step: int | None) -> None:
+        self._engine = engine
+        steps, epoch = begin(engine, engine.subject, resume=resume, step=step)
+        self._loop = Loop(engine, steps=steps, epoch=epoch or 0, clock=clock)
+        self._restored = resume and load_state(engine, self._loop.snapshots, steps)
+        self._closed = False
+        self._loop.safely(self._loop.start)()
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps taken so far, those before a resume included."""
+        return self._loop.steps
+
+    @property
+    def run(self) -> Run:
+        """The run as recorded so far."""
+        self._engine.flush()
+        return Run(self._engine.backend)
+
+    def log(self, **values: float | Tensor) -> None:
+        """Record numbers of this step, such as the loss. Tensors are read later, without waiting for them."""
+        loop = self._loop
+        if not any("logged" in bound.probe.needs for bound in self._engine.bound):
+            self._engine.add(Loss())
+        loop.safely(loop.feed.log)(loop.steps, loop.first_step, loop.backward_seen, values)
+
+    def batch(self, batch: Any) -> None:
+        """Hand over the step's batch, for probes that look at batches."""
+        self._give("batch", batch)
+
+    def examples(self, ids: Any, logits: Tensor, targets: Tensor) -> None:
+        """Hand over the loop's own logits with the examples' ids, for probes that follow examples."""
+        self._give("examples", (ids, logits.detach(), targets.detach()))
+
+    def micro_batch(self, size: float) -> None:
+        """Say how many examples or tokens the coming micro-batch has; the noise scale then counts in them."""
+        self._loop.sizes.append(float(size))
+
+    def end_epoch(self) -> None:
+        """Fire the probes that look once an epoch."""
+        self._loop.safely(self._loop.end_epoch)()
+
+    def step(self) -> None:
+        """Count a step that no torch optimizer took: call it after each update, before gradients are cleared."""
+        if self._engine.subject.optimizers:
+            raise RuntimeError("w.step() is for loops without a torch optimizer; this one is already counted")
+        self._loop.safely(self._loop.manual_step)()
+
+    def save_state(self) -> Path | None:
+        """Save what resuming at this step needs; call it where you save your own checkpoint."""
+        self._engine.flush()
+        return save_state(self._engine, self._loop.snapshots, self.steps)
+
+    def close(self, status: str = "finished") -> None:
+        """Finish the run and take every hook away. Closing twice does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        loop = self._loop
+        loop.detach()
+        loop.safely(loop.feed.flush)()
+        loop.safely(self._engine.close)()
+        self._say_what_never_fired()
+        facts = {
+            "last_step": self.steps,
+            "skipped_steps": loop.skipped_steps,
+            "state_restored": self._restored,
+        }
+        loop.safely(finish)(self._engine, status, **facts)
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close("finished" if kind is None else f"interrupted by {kind.__name__}: {error}")
+
+    def _give(self, what: str, value: Any) -> None:
+        loop = self._loop
+        loop.safely(loop.feed.give)(loop.steps, loop.first_step, loop.backward_seen, what, value)
+
+    def _say_what_never_fired(self) -> None:
+        taken = self.steps - self._loop.first_step
+        for bound in self._engine.bound:
+            if bound.fired or taken == 0:
+                continue
+            if bound.probe.needs & FED and isinstance(bound.probe.every, int) and bound.probe.every <= taken:
+                self._engine.warn(f"{bound.label} unfed", unfed_message(bound))
+            elif bound.probe.at == "epoch":
+                if self._loop.epoch == 0:
+                    self._engine.warn(bound.label, f"{bound.label} looks once an epoch: call w.end_epoch() in the loop")
+            else:
+                self._engine.warn(
+                    bound.label,
+                    f"{bound.label}(every={bound.probe.every}) was never due in {taken} steps: make it more frequent",
+                )
+
+

@@ -1,0 +1,188 @@
+"""Where a run lives: a folder, or memory. Both keep the same lines, arrays, manifest and state."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from learnscope.record import SCHEMA_VERSION
+from learnscope.store.files import write_atomically, write_json
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class RunError(Exception):
+    """A run cannot be opened or written as asked; the message says why and what to do."""
+
+
+class Backend(Protocol):
+    """What a run needs of the place it lives in."""
+
+    def manifest(self) -> dict[str, Any]: ...
+    def put_manifest(self, manifest: Mapping[str, Any]) -> None: ...
+    def append(self, line: str) -> None: ...
+    def lines(self) -> Iterator[bytes]: ...
+    def put_arrays(self, reference: str, arrays: Arrays) -> None: ...
+    def arrays(self, reference: str) -> dict[str, NDArray[Any]]: ...
+    def state_path(self, step: int) -> Path | None: ...
+    def close(self) -> None: ...
+
+
+class MemoryBackend:
+    """The same run with nothing on disk."""
+
+    def __init__(self) -> None:
+        self._manifest: dict[str, Any] = {}
+        self._lines: list[bytes] = []
+        self._arrays: dict[str, dict[str, NDArray[Any]]] = {}
+
+    def manifest(self) -> dict[str, Any]:
+        return dict(self._manifest)
+
+    def put_manifest(self, manifest: Mapping[str, Any]) -> None:
+        self._manifest = dict(manifest)
+
+    def append(self, line: str) -> None:
+        self._lines.append(line.encode())
+
+    def lines(self) -> Iterator[bytes]:
+        return iter(list(self._lines))
+
+    def put_arrays(self, reference: str, arrays: Arrays) -> None:
+        self._arrays[reference] = {name: np.array(value) for name, value in arrays.items()}
+
+    def arrays(self, reference: str) -> dict[str, NDArray[Any]]:
+        return dict(self._arrays[reference])
+
+    def state_path(self, step: int) -> Path | None:  # noqa: ARG002  (the protocol's signature)
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+class FolderBackend:
+    """A run folder. One process writes it at a time; any number may read it meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: int | None = None
+        self._good_size = 0
+
+    @classmethod
+    def create(cls, path: Path) -> FolderBackend:
+        """A new run; refused if there is one already, since earlier data is never overwritten."""
+        if (path / "run.json").exists() or (path / "records.jsonl").exists():
+            raise RunError(
+                f"{path} already holds a run. Continue it with resume=True, name another folder, "
+                "or remove that one if it is no longer wanted."
+            )
+        return cls(path)
+
+    @classmethod
+    def existing(cls, path: Path) -> FolderBackend:
+        """A run that is there, of a version this code can read."""
+        if not (path / "run.json").is_file():
+            raise RunError(f"{path} is not a run folder: it has no run.json. Runs are made by ls.watch(run=…).")
+        backend = cls(path)
+        version = backend.manifest().get("schema")
+        if not isinstance(version, int) or version > SCHEMA_VERSION:
+            raise RunError(
+                f"{path} was written with run schema {version}; this learnscope reads up to {SCHEMA_VERSION}. "
+                "Upgrade learnscope to open it."
+            )
+        return backend
+
+    def manifest(self) -> dict[str, Any]:
+        try:
+            body = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise RunError(f"{self.path / 'run.json'} is not readable JSON ({error}).") from error
+        if not isinstance(body, dict):
+            raise RunError(f"{self.path / 'run.json'} does not hold a JSON object.")
+        return body
+
+    def put_manifest(self, manifest: Mapping[str, Any]) -> None:
+        self._open()
+        write_json(self.path / "run.json", dict(manifest))
+
+    def append(self, line: str) -> None:
+        """One write a line, so that a killed process leaves at most one torn line, the last."""
+        file = self._open()
+        data = line.encode() + b"\n"
+        try:
+            written = os.write(file, data)
+            if written != len(data):
+                raise OSError(f"only {written} of {len(data)} bytes fitted")
+        except OSError:
+            # a full disk may have taken a part: cut it off, so that the next line starts clean
+            os.ftruncate(file, self._good_size)
+            raise
+        self._good_size += len(data)
+
+    def lines(self) -> Iterator[bytes]:
+        path = self.path / "records.jsonl"
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            for line in file:
+                yield line.rstrip(b"\n")
+
+    def put_arrays(self, reference: str, arrays: Arrays) -> None:
+        contiguous = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
+        write_atomically(self.path / reference, lambda temporary: save_file(contiguous, temporary))
+
+    def arrays(self, reference: str) -> dict[str, NDArray[Any]]:
+        path = (self.path / reference).resolve()
+        if not path.is_relative_to(self.path.resolve()):
+            raise RunError(f"a record of {self.path} refers to {reference}, which lies outside the run folder")
+        return load_file(path)
+
+    def state_path(self, step: int) -> Path | None:
+        return self.path / "state" / f"step-{step:010d}.safetensors"
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.fsync(self._file)
+            os.close(self._file)
+            self._file = None
+
+    def _open(self) -> int:
+        if self._file is None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = os.open(self.path / "records.jsonl", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+            try:
+                _lock(file, self.path)
+                _end_torn_line(file)
+            except BaseException:
+                os.close(file)
+                raise
+            self._file = file
+            self._good_size = os.fstat(file).st_size
+        return self._file
+
+
+def _lock(file: int, path: Path) -> None:
+    """One writer a folder: the lock goes with the process, so a killed one leaves none behind."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has no flock; the folder is then simply not locked
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise RunError(f"{path} is being written by another process; give this run its own folder.") from error
+
+
+def _end_torn_line(file: int) -> None:
+    """After a kill in mid-write the last line has no end: give it one, so that what follows is readable."""
+    size = os.fstat(file).st_size
+    if size and os.pread(file, 1, size - 1) != b"\n":
+        os.write(file, b"\n")

@@ -1,0 +1,49 @@
+"""Files written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Call `write` on a temporary neighbour of `path`, then rename it into place.
+
+    A reader sees the old file or the new one, never a part; after an error the old one is still there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        # mkstemp gives 0600; a run folder is there to be shared like any other output
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    write_atomically(path, lambda temporary: _write(temporary, text))
+
+
+def write_json(path: Path, body: Any) -> None:
+    write_text(path, json.dumps(body, indent=1, allow_nan=False) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

@@ -1,0 +1,105 @@
+"""Statistics of the change between two copies of a model's tensors, in one pass."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .context import plain, plain_arithmetic
+from .fold import Fold
+from .kernels import COMPILE_FROM, PARTIALS, Form, compiler_available, wants_compiler
+from .rows import Group, batches
+
+__all__ = ["COMPILE_FROM", "DeltaTable", "Form", "compiler_available", "delta_statistics"]
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaTable:
+    """Statistics of Δ = new − old, one entry per pair of tensors, float64 on the CPU.
+
+    Δ is taken in float32 (in float64 where one of the two is float64). A NaN in Δ makes `total`, `l1`,
+    `sum_squares` and `largest` NaN. Counts are exact.
+    """
+
+    entries: Tensor
+    """n, the number of entries"""
+    total: Tensor
+    """ΣΔ"""
+    l1: Tensor
+    """Σ|Δ|"""
+    sum_squares: Tensor
+    """ΣΔ²"""
+    largest: Tensor
+    """max|Δ|, 0 for an empty tensor"""
+    old_sum_squares: Tensor
+    """Σ old²"""
+    sign_flips: Tensor
+    """entries with new < 0 < old or old < 0 < new"""
+    bits_changed: Tensor
+    """entries stored differently: 0.0 and −0.0 differ, a NaN does not differ from the same NaN. A narrower `new`
+    is widened first; NaN where `old` is narrower or of another kind, so that no comparison means anything"""
+    nan: Tensor
+    """entries with Δ = NaN"""
+    inf: Tensor
+    """entries with Δ = ±∞"""
+    within: Tensor
+    """[tensors, thresholds]: entries with |Δ| ≤ t; a NaN is within nothing"""
+
+
+def delta_statistics(
+    new: Sequence[Tensor], old: Sequence[Tensor], thresholds: Sequence[float] = (), *, form: Form = "auto"
+) -> DeltaTable:
+    """Compare tensors pairwise; `new` and `old` are only read, and nothing is drawn from a random generator.
+
+    `form` decides how: `"compiled"` by one fused kernel per pair of dtypes (some seconds of compilation, once),
+    `"chunked"` by plain operations on pieces that fit the cache, `"auto"` by the number of entries and by whether
+    a compiler works, never by timing, so that a run repeated on the same machine gives the same numbers.
+
+    >>> table = delta_statistics([torch.tensor([1.0, -2.0])], [torch.tensor([1.0, 2.0])], [0.5])
+    >>> table.l1.tolist(), table.sign_flips.tolist(), table.within.tolist()
+    ([4.0], [1.0], [[1.0]])
+    """
+    _check(new, old)
+    device = new[0].device if new else torch.device("cpu")
+    with plain_arithmetic(device):
+        pairs = [(plain(a), plain(b)) for a, b in zip(new, old, strict=True)]
+        compiled = wants_compiler(sum(tensor.numel() for tensor, _ in pairs), form)
+        fold = Fold(pairs, thresholds)
+        for batch in batches(pairs):
+            fold.add(batch, compiled)
+        fold.join()
+        return _table(fold, pairs)
+
+
+def _check(new: Sequence[Tensor], old: Sequence[Tensor]) -> None:
+    if len(new) != len(old):
+        raise ValueError(f"{len(new)} new tensors for {len(old)} old ones")
+    for index, (a, b) in enumerate(zip(new, old, strict=True)):
+        for tensor in (a, b):
+            if not tensor.is_floating_point() or tensor.layout is not torch.strided:
+                raise TypeError(f"tensor {index} is {tensor.dtype}, {tensor.layout}: a change needs dense floats")
+        if a.shape != b.shape:
+            raise ValueError(f"tensor {index}: new has shape {tuple(a.shape)}, old has {tuple(b.shape)}")
+
+
+def _table(fold: Fold, pairs: Sequence[Group]) -> DeltaTable:
+    entries = torch.tensor([new.numel() for new, _ in pairs], dtype=torch.float64, device="cpu")
+    # Rows are padded with pairs of zeros, and a zero is within every threshold that is not negative.
+    padding = fold.entries_read - entries
+    within = fold.columns[PARTIALS:-2].T - padding[:, None] * (fold.cuts >= 0)
+    comparable = [torch.promote_types(new.dtype, old.dtype) == old.dtype for new, old in pairs]
+    bits = fold.columns[6].clone()
+    bits[~torch.tensor(comparable, dtype=torch.bool, device="cpu")] = torch.nan
+    return DeltaTable(
+        entries=entries,
+        total=fold.columns[0],
+        l1=fold.columns[1],
+        sum_squares=fold.columns[2],
+        largest=fold.columns[3],
+        old_sum_squares=fold.columns[4],
+        sign_flips=fold.columns[5],
+        bits_changed=bits,
+        nan=fold.columns[-2],
+        inf=fold.columns[-1],
+        within=within,
+    )

@@ -1,0 +1,146 @@
+"""One pass over rows of (new, old): per-row partials, compiled or in chunks that stay in the cache."""
+
+import functools
+import math
+import types
+import warnings
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .rows import WIDTH
+
+PARTIALS = 7
+"""total, l1, sum_squares, largest, old_sum_squares, sign_flips, bits_changed; one more per threshold follows."""
+
+LARGEST = 3
+"""The partial that is joined by a maximum; all others are sums."""
+
+COMPILED_DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
+
+COMPILE_FROM = 1 << 25
+"""`form="auto"` compiles from this many entries on: below, some seconds of compilation would not be won back."""
+
+Form = Literal["auto", "compiled", "chunked"]
+
+Rows = Callable[..., tuple[Tensor, ...]]
+
+
+def _row_partials(new: Tensor, old: Tensor, thresholds: Tensor) -> tuple[Tensor, ...]:
+    """Partials of each row in float32, for rows without NaN, Inf or extreme magnitudes.
+
+    Counts are float32 sums of zeros and ones, exact up to 2²⁴: a boolean sum would be converted to int64
+    lane by lane and cost ten times as much. Bits are compared after widening, which is one-to-one.
+    """
+    new, old = new.view(-1, 512).float(), old.view(-1, 512).float()
+    change = new - old
+    size = change.abs()
+    # ∞·new keeps only the sign of new (NaN for a zero), so a product with a subnormal cannot underflow.
+    flipped = (new * math.inf) * old < 0
+    differs = new.view(torch.int32) != old.view(torch.int32)
+    sums = [change.sum(1), size.sum(1), (change * change).sum(1), size.amax(1), (old * old).sum(1)]
+    sums += [flipped.float().sum(1), differs.float().sum(1)]
+    sums += [(size <= threshold).float().sum(1) for threshold in thresholds.unbind()]
+    return tuple(sums)
+
+
+def _gradient_partials(rows: Tensor) -> tuple[Tensor, ...]:
+    """Sum of squares, largest entry and number of zeros of each row."""
+    rows = rows.view(-1, 512).float()
+    return (rows * rows).sum(1), rows.abs().amax(1), (rows == 0).float().sum(1)
+
+
+@functools.cache
+def _compiled(function: Rows, key: str) -> Rows:
+    # The compiler keeps its variants, and its limit on their number, per code object: one for each key.
+    name = f"{function.__name__}_{key}".replace("torch.", "")
+    twin = types.FunctionType(function.__code__.replace(co_name=name), function.__globals__, name)
+    compiled: Rows = torch.compile(twin, dynamic=True, fullgraph=True)
+    return compiled
+
+
+def compiled_partials(new: Tensor, old: Tensor, thresholds: Tensor) -> Tensor:
+    """`[partials, rows]` by one fused kernel. The vectors are passed flat: only their length may vary."""
+    function = _compiled(_row_partials, f"{new.dtype}_{old.dtype}_{len(thresholds)}_{new.device.type}")
+    return torch.stack(function(new.view(-1), old.view(-1), thresholds))
+
+
+def compiled_gradient_partials(rows: Tensor) -> Tensor:
+    """`[3, rows]` by one fused kernel."""
+    function = _compiled(_gradient_partials, f"{rows.dtype}_{rows.device.type}")
+    return torch.stack(function(rows.view(-1)))
+
+
+def wants_compiler(entries: int, form: Form) -> bool:
+    """Whether to compile: a function of the size and of the machine, never of a measured time."""
+    if form == "auto":
+        return entries >= COMPILE_FROM and compiler_available()
+    if form not in ("compiled", "chunked"):
+        raise ValueError(f"form is 'auto', 'compiled' or 'chunked', not {form!r}")
+    return form == "compiled" and compiler_available()
+
+
+@functools.cache
+def compiler_available() -> bool:
+    """Whether `torch.compile` produces working code here; tried once per process, a warning says if not."""
+    try:
+        rows = torch.arange(4 * WIDTH, dtype=torch.float32, device="cpu").view(-1, WIDTH)
+        none = torch.empty(0, dtype=torch.float32, device="cpu")
+        works = bool((compiled_partials(rows, rows - 1, none)[LARGEST] == 1).all())
+        reason = "it gave wrong numbers"
+    except Exception as error:  # noqa: BLE001 - a missing C++ compiler surfaces as any of a dozen types
+        works, reason = False, f"{type(error).__name__}: {error}"
+    if not works:
+        warnings.warn(
+            "torch.compile does not work here; statistics take the slower chunked form "
+            f"({reason.splitlines()[0][:200]})",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return works
+
+
+class ChunkedPass:
+    """The same partials with plain operations on chunks of rows; buffers are made once and reused."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        # 2 MiB a buffer stays in a CPU's cache; an accelerator wants fewer, larger launches.
+        self.rows = 1024 if device.type == "cpu" else 8192
+        if dtype is torch.float64:
+            self.rows //= 2
+        self.dtype = dtype
+        self.device = device
+        self.bits = torch.int64 if dtype is torch.float64 else torch.int32
+        self._buffers: dict[str, Tensor] = {}
+
+    def _buffer(self, name: str, rows: int) -> Tensor:
+        if name not in self._buffers:
+            shape = (self.rows, WIDTH)
+            self._buffers[name] = torch.empty(shape, dtype=self.dtype, device=self.device)
+        return self._buffers[name][:rows]
+
+    def _widened(self, name: str, rows: Tensor) -> Tensor:
+        return rows if rows.dtype is self.dtype else self._buffer(name, len(rows)).copy_(rows)
+
+    def __call__(self, new: Tensor, old: Tensor, thresholds: Tensor) -> Tensor:
+        shape = (PARTIALS + len(thresholds), len(new))
+        out = torch.empty(shape, dtype=self.dtype, device=self.device)
+        for start in range(0, len(new), self.rows):
+            chunk = slice(start, start + self.rows)
+            self._chunk(self._widened("new", new[chunk]), self._widened("old", old[chunk]), thresholds, out[:, chunk])
+        return out
+
+    def _chunk(self, new: Tensor, old: Tensor, thresholds: Tensor, out: Tensor) -> None:
+        size, work = self._buffer("size", len(new)), self._buffer("work", len(new))
+        torch.sub(new, old, out=size)
+        torch.sum(size, 1, out=out[0])
+        torch.sum(torch.mul(size, size, out=work), 1, out=out[2])
+        torch.sum(size.abs_(), 1, out=out[1])
+        torch.amax(size, 1, out=out[LARGEST])
+        torch.sum(torch.mul(old, old, out=work), 1, out=out[4])
+        torch.sum(torch.mul(new, math.inf, out=work).mul_(old).lt_(0), 1, out=out[5])
+        torch.sum(torch.ne(new.view(self.bits), old.view(self.bits), out=work), 1, out=out[6])
+        for index, threshold in enumerate(thresholds.unbind()):
+            torch.sum(torch.le(size, threshold, out=work), 1, out=out[PARTIALS + index])

@@ -1,0 +1,34 @@
+"""From numbers per tensor to numbers per layer, component or group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+
+class Segments:
+    """Which of n numbers belong to which of the named scopes. A number may belong to none."""
+
+    def __init__(self, members: Mapping[str, Sequence[int]]) -> None:
+        self.scopes = [scope for scope, inside in members.items() if len(inside)]
+        self._from = torch.tensor([i for s in self.scopes for i in members[s]], dtype=torch.int64, device="cpu")
+        lengths = torch.tensor([len(members[s]) for s in self.scopes], dtype=torch.int64, device="cpu")
+        self._to = torch.repeat_interleave(torch.arange(len(self.scopes), device="cpu"), lengths)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Σ over each scope's members, along the first dimension."""
+        self._move(values.device)
+        out = values.new_zeros(len(self.scopes), *values.shape[1:])
+        return out.index_add_(0, self._to, values[self._from])
+
+    def max(self, values: Tensor) -> Tensor:
+        """The largest of each scope's members; a NaN among them gives NaN."""
+        self._move(values.device)
+        out = values.new_full((len(self.scopes),), -torch.inf)
+        return out.scatter_reduce_(0, self._to, values[self._from], "amax")
+
+    def _move(self, device: torch.device) -> None:
+        if self._from.device != device:
+            self._from, self._to = self._from.to(device), self._to.to(device)
