@@ -61,7 +61,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __version__ = "0.1.0"
-__all__ = [*_HOME_OF, "__version__"]  # noqa: PLE0604  (the names of _HOMES)
+__all__ = [*_HOME_OF, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, dataclass_transform
@@ -58,8 +59,8 @@ class Probe:
         super().__init_subclass__(**kwargs)
         # `every = 5` without an annotation is what people write; make it the option's default all the same
         for option in ("every", "at"):
-            if option in cls.__dict__ and option not in cls.__dict__.get("__annotations__", {}):
-                cls.__annotations__ = {**cls.__dict__.get("__annotations__", {}), option: "Any"}
+            if option in cls.__dict__ and option not in inspect.get_annotations(cls):
+                cls.__annotations__ = {**inspect.get_annotations(cls), option: "Any"}
         dataclass(frozen=True, kw_only=True)(cls)
         cls.__init__ = explain_options(cls.__init__, cls.__name__)  # type: ignore[method-assign]
 
@@ -70,7 +71,7 @@ class Probe:
 
     def measure(self, moment: Moment) -> Measured:
         """The numbers at this moment: `{name: number}`, rows, tables, or a `Measurement`; None for nothing."""
-        raise TypeError(f"{type(self).__name__} must define measure(self, moment)")
+        raise TypeError(f"{type(self).__name__} must define measure(self, moment); step {moment.step} was not measured")
 
     def prepare(self, moment: Moment) -> None:
         """Called before the step after which `measure` is due, for what is gone by then. Optional."""
@@ -80,9 +81,7 @@ def check_schedule(owner: str, every: Schedule) -> None:
     if callable(every):
         return
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ValueError(
-            f"{owner}(every={every!r}): every is a whole number from 1, or a function from step to bool"
-        )
+        raise ValueError(f"{owner}(every={every!r}): every is a whole number from 1, or a function from step to bool")
 
 
 def is_due(every: Schedule, step: int) -> bool:
@@ -108,7 +107,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item) for item in value]
     return getattr(value, "__qualname__", None) or repr(value)
-
 
 
 def probe(

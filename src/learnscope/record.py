@@ -73,9 +73,7 @@ class Table:
         for column in self.columns:
             for position, scope in enumerate(self.scopes):
                 value = column.values[position]
-                yield Row(
-                    column.name, value, scope, self.kind, column.labels, column.status.get(position)
-                )
+                yield Row(column.name, value, scope, self.kind, column.labels, column.status.get(position))
 
 
 @dataclass(frozen=True, slots=True)

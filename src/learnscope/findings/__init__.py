@@ -1,0 +1,27 @@
+"""From records to findings: statements about a run with their evidence and what to do about them.
+
+Each analysis is a function of a run and of the cuts. None needs torch.
+"""
+
+from learnscope.findings.absent import absent
+from learnscope.findings.cuts import Cuts
+from learnscope.findings.frozen import frozen
+from learnscope.findings.gather import one_pass
+from learnscope.findings.gradients import gradients
+from learnscope.findings.nonfinite import nonfinite
+from learnscope.findings.overfitting import overfitting
+from learnscope.findings.session import session
+from learnscope.record import SEVERITIES, Finding
+from learnscope.store.reader import RunReader
+
+__all__ = ["Cuts", "find"]
+
+ANALYSES = (nonfinite, gradients, absent, overfitting, frozen, session)
+
+
+def find(reader: RunReader, cuts: Cuts | None = None) -> list[Finding]:
+    """All findings of a run, the gravest first."""
+    cuts = cuts or Cuts()
+    run = one_pass(reader)
+    found = [finding for analysis in ANALYSES for finding in analysis(run, cuts)]
+    return sorted(found, key=lambda finding: -SEVERITIES.index(finding.severity))

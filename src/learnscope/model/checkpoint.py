@@ -29,9 +29,7 @@ def read_weights(source: Any) -> dict[str, Tensor]:
     if isinstance(source, Mapping):
         return _find_tensors(source, "the dictionary")
     if not isinstance(source, str | Path):
-        raise CheckpointError(
-            f"a checkpoint is a module, a state dictionary or a path, not a {type(source).__name__}"
-        )
+        raise CheckpointError(f"a checkpoint is a module, a state dictionary or a path, not a {type(source).__name__}")
     path = Path(source)
     if not path.is_file():
         raise CheckpointError(f"there is no checkpoint file {path}")

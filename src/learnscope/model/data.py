@@ -82,7 +82,9 @@ def _loader_in_order(loader: Any) -> Iterator[Any]:
 def _sequential(dataset: Dataset[Any], size: int, collate: Any = None) -> Iterable[Any]:
     # a generator of its own: making an iterator draws a base seed, by default from the global generator
     return DataLoader(
-        dataset, batch_size=size, shuffle=False, collate_fn=collate, generator=torch.Generator().manual_seed(0)
+        dataset,
+        batch_size=size,
+        shuffle=False,
+        collate_fn=collate,
+        generator=torch.Generator().manual_seed(0),
     )
-
-

@@ -133,7 +133,10 @@ def _preserve_hooks(model: nn.Module) -> Iterator[None]:
     """Module hooks that were added inside are removed again."""
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     before = [
-        (hooks, set(hooks)) for module in model.modules() for kind in kinds if (hooks := getattr(module, kind)) is not None
+        (hooks, set(hooks))
+        for module in model.modules()
+        for kind in kinds
+        if (hooks := getattr(module, kind)) is not None
     ]
     try:
         yield

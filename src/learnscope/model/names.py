@@ -39,9 +39,7 @@ _ADAPTERS = re.compile(
 
 _STACK = re.compile(r"h|layer|block|resnets|\w*blocks|(?:\w+_)?layers")
 _NUMBERED = re.compile(r"layer\d+")  # ResNet: layer1.0
-_NUMBERED_BLOCK = re.compile(
-    r"(?:encoder_layer_|decoder_layer_|denselayer)(\d+)"
-)  # torchvision's ViT, DenseNet
+_NUMBERED_BLOCK = re.compile(r"(?:encoder_layer_|decoder_layer_|denselayer)(\d+)")  # torchvision's ViT, DenseNet
 # Resampling between stages and lists of norms are not blocks, though they are numbered.
 _NOT_A_STACK = re.compile(r"(?:down|up|norm|dropout|patch)\w*")
 # Modules whose own name says nothing about their role: GPT-2 has two `c_proj` in a block, BERT three `dense`.
@@ -110,9 +108,7 @@ def resolve(name: str) -> ParameterName:
     adapter = adapter_name = None
     if at is not None:
         adapter = leaf = parts[at]
-        adapter_name = (
-            parts[at + 1] if at + 1 < len(parts) and parts[at + 1] not in ("weight", "bias") else None
-        )
+        adapter_name = parts[at + 1] if at + 1 < len(parts) and parts[at + 1] not in ("weight", "bias") else None
         owner = parts[:at] or ([adapter] if adapter == "prompt_encoder" else [])
     elif saved_as is not None:
         adapter, adapter_name = "modules_to_save", saved_as
@@ -125,9 +121,7 @@ def resolve(name: str) -> ParameterName:
         digits = re.search(r"\d+$", owner[end - 1])
         index = int(digits.group()) if digits else None
     component = _component(owner, end, leaf)
-    return ParameterName(
-        name, ".".join(parts), layer, index, stack, component, adapter, end is not None, adapter_name
-    )
+    return ParameterName(name, ".".join(parts), layer, index, stack, component, adapter, end is not None, adapter_name)
 
 
 def _is_adapter(part: str) -> bool:
@@ -217,9 +211,7 @@ def _component(owner: list[str], end: int | None, leaf: str) -> str:
     return inside[-1]
 
 
-def group_parameters(
-    names: Sequence[str], by: Literal["layer", "component", "adapter"]
-) -> dict[str, list[int]]:
+def group_parameters(names: Sequence[str], by: Literal["layer", "component", "adapter"]) -> dict[str, list[int]]:
     """Indices into `names` by layer, component or adapter part, in the order in which they are first seen.
 
     That order is the model's order of registration, for most models the order of the forward pass.
@@ -230,9 +222,7 @@ def group_parameters(
     groups: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         found = resolve(name)
-        key = (
-            found.layer if by == "layer" else found.component if by == "component" else found.adapter or BASE
-        )
+        key = found.layer if by == "layer" else found.component if by == "component" else found.adapter or BASE
         groups.setdefault(key, []).append(i)
     return groups
 
@@ -279,6 +269,4 @@ def natural_key(text: str) -> tuple[tuple[int, int | str], ...]:
     >>> sorted(["h.10", "h.2", "ln_f"], key=natural_key)
     ['h.2', 'h.10', 'ln_f']
     """
-    return tuple(
-        (0, int(piece)) if piece.isdigit() else (1, piece) for piece in re.split(r"(\d+)", text) if piece
-    )
+    return tuple((0, int(piece)) if piece.isdigit() else (1, piece) for piece in re.split(r"(\d+)", text) if piece)

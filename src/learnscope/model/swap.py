@@ -19,9 +19,7 @@ def exchange(a: Tensor, b: Tensor) -> None:
     Written through `.data`, so that a backward still pending on `a` is not broken.
     """
     if a.shape != b.shape or a.dtype != b.dtype:
-        raise ValueError(
-            f"cannot exchange {tuple(a.shape)} {a.dtype} with {tuple(b.shape)} {b.dtype}: both must agree"
-        )
+        raise ValueError(f"cannot exchange {tuple(a.shape)} {a.dtype} with {tuple(b.shape)} {b.dtype}: both must agree")
     left, right = a.data, b.data
     if left.is_contiguous() and right.is_contiguous():
         left, right = left.view(-1), right.view(-1)

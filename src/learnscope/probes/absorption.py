@@ -54,7 +54,8 @@ def absorbed_tables(moment: Moment, samples: Sequence[Sample]) -> list[Table]:
         if holder is None or p.grad is None:
             continue
         optimizer, group = holder
-        if type(optimizer).__name__ not in KNOWN or not optimizer.state.get(p) and _keeps_state(optimizer, group):
+        known = type(optimizer).__name__ in KNOWN
+        if not known or (_keeps_state(optimizer, group) and not optimizer.state.get(p)):
             unknown.add(type(optimizer).__name__)
             continue
         absorbed = _absorbed(optimizer, group, p, sample)
@@ -101,7 +102,9 @@ def _absorbed(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Tensor
     return (update != 0) & (_bits(_pick(p.detach(), sample.entries)) == _bits(sample.before))
 
 
-def _holders(optimizers: Sequence[torch.optim.Optimizer]) -> dict[int, tuple[torch.optim.Optimizer, dict[str, Any]]]:
+def _holders(
+    optimizers: Sequence[torch.optim.Optimizer],
+) -> dict[int, tuple[torch.optim.Optimizer, dict[str, Any]]]:
     return {id(p): (o, group) for o in optimizers for group in o.param_groups for p in group["params"]}
 
 

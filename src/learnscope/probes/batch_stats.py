@@ -36,7 +36,10 @@ class BatchStats(Probe):
         tables = []
         if targets is not None and targets.is_floating_point():
             wide = targets.detach().double()
-            columns += [Column("target_mean", wide.mean().reshape(1)), Column("target_std", wide.std().reshape(1))]
+            columns += [
+                Column("target_mean", wide.mean().reshape(1)),
+                Column("target_std", wide.std().reshape(1)),
+            ]
         elif targets is not None:
             kept = targets[targets != IGNORE]
             classes, counts = torch.unique(kept, return_counts=True)

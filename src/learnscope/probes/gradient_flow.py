@@ -66,7 +66,11 @@ smoothed; label `unit` |
             return Measurement([Table("model", ["model"], columns)])
         flow = _Flow.of(moment, gradients)
         tables = [self._model(moment, flow), self._layers(moment, flow)]
-        kinds = ["component", *(["group"] if moment.optimizers else []), *(["tensor"] if self.per_tensor else [])]
+        kinds = [
+            "component",
+            *(["group"] if moment.optimizers else []),
+            *(["tensor"] if self.per_tensor else []),
+        ]
         tables += [_table(moment, flow, kind, detailed=False) for kind in kinds]
         tables.append(_candidates(moment, flow))
         return Measurement(tables, finish=_keep_first_nonfinite)
@@ -125,9 +129,7 @@ smoothed; label `unit` |
         return [Column("stability", inner / (new * old).sqrt())]
 
 
-def noise_scale_parts(
-    each: Tensor, accumulated: Tensor, sizes: Sequence[float] | None = None
-) -> tuple[Tensor, Tensor]:
+def noise_scale_parts(each: Tensor, accumulated: Tensor, sizes: Sequence[float] | None = None) -> tuple[Tensor, Tensor]:
     """Unbiased |G|² and S (arXiv 1812.06162, appendix A.1) from one step's micro-batches.
 
     `each` holds |w_i g_i|², `accumulated` is |Σ w_i g_i|², with w_i = b_i/B for micro-batches of `sizes` b_i

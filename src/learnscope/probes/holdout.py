@@ -52,6 +52,4 @@ class Holdout(Probe):
         if seen.logits.numel() > self.max_logits:
             del arrays["logits"]
             notes["logits"] = f"left out: {seen.logits.numel()} are more than max_logits={self.max_logits}"
-        return Measurement(
-            [Table("model", ["model"], columns)], arrays=arrays if self.keep_arrays else {}, notes=notes
-        )
+        return Measurement([Table("model", ["model"], columns)], arrays=arrays if self.keep_arrays else {}, notes=notes)

@@ -85,9 +85,7 @@ whose update is not known |
             tables += absorbed_tables(moment, samples)
         return Measurement(tables, notes={"span": [before.step, moment.step]})
 
-    def _table(
-        self, moment: Moment, table: DeltaTable, kind: str, positions: Sequence[int], dtype: str
-    ) -> Table:
+    def _table(self, moment: Moment, table: DeltaTable, kind: str, positions: Sequence[int], dtype: str) -> Table:
         segments = moment.subject.segments(kind, positions)
         sums = segments.sum(_stacked(table))
         n, total, l1, squares, old, flips, bits, nan, inf = sums[:, :9].unbind(1)

@@ -47,7 +47,7 @@ def coefficient(max_norm: float, total_norm: Tensor) -> Tensor:
 def _announcing(original: Callable[..., Any]) -> Callable[..., Any]:
     def clip(parameters: Any, max_norm: float, total_norm: Tensor, *args: Any, **kwargs: Any) -> Any:
         chosen = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-        for listener in list(_listeners):
+        for listener in _listeners:
             listener(chosen, float(max_norm), total_norm)
         return original(chosen, max_norm, total_norm, *args, **kwargs)
 

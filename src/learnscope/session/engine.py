@@ -133,7 +133,7 @@ class Engine:
         for sink in self.sinks:
             try:
                 sink.write(record)
-            except Exception:  # noqa: BLE001  (a sink is foreign code: its failure is reported, not passed on)
+            except Exception:  # a sink is foreign code: its failure is reported, not passed on
                 if self.strict:
                     raise
                 self.warn(f"sink {id(sink)}", f"{type(sink).__name__} failed:\n{traceback.format_exc()}")
@@ -186,12 +186,11 @@ class Engine:
                 ProbeWarning,
                 stacklevel=4,
             )
-        self.write(
-            Record(
-                probe=bound.label, step=moment.step, epoch=moment.epoch, phase=moment.phase, source=self.source,
-                attempt=self.attempt, time=time.time(), cost=0.0, error=f"{type(error).__name__}: {error}",
-            )  # fmt: skip
-        )
+        failed = Record(
+            probe=bound.label, step=moment.step, epoch=moment.epoch, phase=moment.phase, source=self.source,
+            attempt=self.attempt, time=time.time(), cost=0.0, error=f"{type(error).__name__}: {error}",
+        )  # fmt: skip
+        self.write(failed)
 
     def _notes(self, bound: Bound, measured: Measurement) -> dict[str, Any]:
         notes = dict(measured.notes)

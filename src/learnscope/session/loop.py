@@ -83,7 +83,8 @@ class Loop:
                 if self.engine.strict:
                     raise
                 self.engine.warn(
-                    f"failure in {action.__name__}", f"watching failed, training goes on:\n{traceback.format_exc()}"
+                    f"failure in {action.__name__}",
+                    f"watching failed, training goes on:\n{traceback.format_exc()}",
                 )
                 return None
 
@@ -92,7 +93,12 @@ class Loop:
     def moment(self, phase: str, **details: Any) -> Moment:
         step = details.pop("step", self.steps)
         return Moment(
-            step=step, epoch=self.epoch, phase=phase, source=self.engine.source, subject=self.subject, **details
+            step=step,
+            epoch=self.epoch,
+            phase=phase,
+            source=self.engine.source,
+            subject=self.subject,
+            **details,
         )
 
     def end_epoch(self) -> None:
@@ -229,9 +235,7 @@ class Loop:
             return read_gradients(self.subject, self._found(), scale=self._scale)
         kept = self._before_clip
         coefficients = None if self._coefficients is None else self._coefficients[list(kept.positions)]
-        return Gradients(
-            kept.names, kept.positions, kept.tensors, kept.missing, kept.table, coefficients, self._scale
-        )
+        return Gradients(kept.names, kept.positions, kept.tensors, kept.missing, kept.table, coefficients, self._scale)
 
     def _read_meter(self) -> MicroBatches | None:
         meter, self._meter = self._meter, None

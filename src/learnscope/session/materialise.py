@@ -38,7 +38,11 @@ def as_measurement(returned: Any) -> Measurement | None:
 
 def _rows_to_tables(rows: Sequence[Row]) -> list[Table]:
     return [
-        Table(row.kind, [row.scope], [Column(row.name, [row.value], row.labels, {0: row.status} if row.status else {})])
+        Table(
+            row.kind,
+            [row.scope],
+            [Column(row.name, [row.value], row.labels, {0: row.status} if row.status else {})],
+        )
         for row in rows
     ]
 
@@ -62,9 +66,7 @@ def read_tables(tables: Sequence[Table]) -> list[Table]:
                 if isinstance(part, Tensor):
                     parts.setdefault(part.device, []).append(part)
     numbers = {device: iter(_transfer(tensors)) for device, tensors in parts.items()}
-    return [
-        replace(table, columns=[_finish(column, table, numbers) for column in table.columns]) for table in tables
-    ]
+    return [replace(table, columns=[_finish(column, table, numbers) for column in table.columns]) for table in tables]
 
 
 def read_arrays(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:

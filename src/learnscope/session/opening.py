@@ -132,8 +132,6 @@ def check_model(model: Any) -> None:
         raise ValueError(f"parameter {lazy[0]} is not initialised yet: run one batch through the model first")
 
 
-
-
 def _exists(backend: Backend) -> bool:
     return isinstance(backend, FolderBackend) and (backend.path / "run.json").exists()
 

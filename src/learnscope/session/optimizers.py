@@ -21,7 +21,7 @@ def as_optimizers(given: Any, model: nn.Module) -> list[Optimizer]:
     optimizers = [_unwrap(item) for item in items]
     for optimizer in optimizers:
         if isinstance(optimizer, LBFGS):
-            raise ValueError(
+            raise ValueError(  # noqa: TRY004  (the type is right, this kind of it is not)
                 "LBFGS evaluates the model several times within one step, so there is no single gradient or update "
                 "to record. Use a first-order optimizer, or call w.step() after each of its steps: "
                 "ls.watch(model) without the optimizer."

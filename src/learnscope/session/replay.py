@@ -65,7 +65,13 @@ def replay(
     provides = {"previous"} | provided(subject) | ({"grads"} if _fixed_batch(subject) is not None else set())
     chosen = list(probes) if probes is not None else _default_probes(provides)
     engine = Engine(
-        subject, chosen, open_backend(run, resume=False), source="replay", provides=provides, sinks=sinks, strict=strict
+        subject,
+        chosen,
+        open_backend(run, resume=False),
+        source="replay",
+        provides=provides,
+        sinks=sinks,
+        strict=strict,
     )
     begin(engine, subject, resume=False, step=0)
     snapshots: dict[str, Snapshot] = {}
@@ -120,7 +126,13 @@ def audit(
             load_into(model, read_weights(base), _origin(base, 0))
             snapshots = _snapshots(subject, chosen, 0)
     engine = Engine(
-        subject, chosen, open_backend(run, resume=False), source="audit", provides=provides, sinks=sinks, strict=strict
+        subject,
+        chosen,
+        open_backend(run, resume=False),
+        source="audit",
+        provides=provides,
+        sinks=sinks,
+        strict=strict,
     )
     begin(engine, subject, resume=False, step=0)
     _look(engine, 0, "audit", snapshots, first=True)
@@ -133,7 +145,11 @@ def _look(engine: Engine, step: int, phase: str, snapshots: dict[str, Snapshot],
     """Fire every probe at one set of weights, then let those be the previous ones."""
     subject = engine.subject
     moment = Moment(
-        step=step, phase=phase, source=engine.source, subject=subject, take_gradients=lambda: _replayed(subject)
+        step=step,
+        phase=phase,
+        source=engine.source,
+        subject=subject,
+        take_gradients=lambda: _replayed(subject),
     )
     for bound in engine.bound:
         key = snapshot_key(bound.probe)
@@ -163,7 +179,8 @@ def _snapshots(subject: Subject, probes: Sequence[Probe], step: int) -> dict[str
 def _replayed(subject: Subject) -> Gradients:
     """Gradients of one fixed batch in eval mode: comparable between checkpoints, not those of the training."""
     batch = _fixed_batch(subject)
-    assert batch is not None and subject.task is not None
+    assert batch is not None
+    assert subject.task is not None
     by_name = gradients(subject.model, subject.task, batch)
     found = {position: by_name[name] for position, name in enumerate(subject.names) if name in by_name}
     return read_gradients(subject, found, origin="replayed")
@@ -199,7 +216,7 @@ def _vessel(model: nn.Module | None, ordered: Mapping[int, Any]) -> nn.Module:
         return model
     first = next(iter(ordered.values()))
     if not isinstance(first, nn.Module):
-        raise ValueError("state dictionaries and files do not say what the model is: pass model=, the architecture")
+        raise TypeError("state dictionaries and files do not say what the model is: pass model=, the architecture")
     # a copy: examining one of the caller's modules must not load another's weights into it
     return copy.deepcopy(first)
 

@@ -33,7 +33,7 @@ def make_subject(
     first = next((batches[0] for batches in data.values() if batches), None)
     if task is None and first is not None:
         task = task_for(first, model)
-    return Subject(model, optimizers, task, **data)
+    return Subject(model, optimizers, task, data["holdout"], data["train_data"], data["test_data"])
 
 
 def provided(subject: Subject) -> set[str]:

@@ -183,5 +183,3 @@ class Watch:
                     bound.label,
                     f"{bound.label}(every={bound.probe.every}) was never due in {taken} steps: make it more frequent",
                 )
-
-

@@ -9,7 +9,7 @@ from torch import Tensor
 
 @contextmanager
 def plain_arithmetic(device: torch.device) -> Iterator[None]:
-    """No gradients, no autocast, no inference mode: the same numbers and the same compiled code everywhere."""
+    """No gradients, no autocast, no inference mode: the same numbers and the same compiled code."""
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())

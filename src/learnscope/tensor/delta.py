@@ -13,6 +13,7 @@ from .rows import Group, batches
 
 __all__ = ["COMPILE_FROM", "DeltaTable", "Form", "compiler_available", "delta_statistics"]
 
+
 @dataclass(frozen=True, kw_only=True)
 class DeltaTable:
     """Statistics of Δ = new − old, one entry per pair of tensors, float64 on the CPU.
@@ -36,8 +37,8 @@ class DeltaTable:
     sign_flips: Tensor
     """entries with new < 0 < old or old < 0 < new"""
     bits_changed: Tensor
-    """entries stored differently: 0.0 and −0.0 differ, a NaN does not differ from the same NaN. A narrower `new`
-    is widened first; NaN where `old` is narrower or of another kind, so that no comparison means anything"""
+    """entries stored differently: 0.0 and -0.0 differ, a NaN does not differ from the same NaN. A narrower
+    `new` is widened first; NaN where `old` is narrower or of another kind, as no comparison is meant then"""
     nan: Tensor
     """entries with Δ = NaN"""
     inf: Tensor
@@ -51,9 +52,9 @@ def delta_statistics(
 ) -> DeltaTable:
     """Compare tensors pairwise; `new` and `old` are only read, and nothing is drawn from a random generator.
 
-    `form` decides how: `"compiled"` by one fused kernel per pair of dtypes (some seconds of compilation, once),
-    `"chunked"` by plain operations on pieces that fit the cache, `"auto"` by the number of entries and by whether
-    a compiler works, never by timing, so that a run repeated on the same machine gives the same numbers.
+    `form` decides how: `"compiled"` by one fused kernel per pair of dtypes (seconds of compilation, once),
+    `"chunked"` by plain operations on pieces that fit the cache. `"auto"` compiles from `COMPILE_FROM` entries
+    on if a compiler works; time is never measured, so that a run repeated on one machine gives the same numbers.
 
     >>> table = delta_statistics([torch.tensor([1.0, -2.0])], [torch.tensor([1.0, 2.0])], [0.5])
     >>> table.l1.tolist(), table.sign_flips.tolist(), table.within.tolist()
@@ -77,7 +78,8 @@ def _check(new: Sequence[Tensor], old: Sequence[Tensor]) -> None:
     for index, (a, b) in enumerate(zip(new, old, strict=True)):
         for tensor in (a, b):
             if not tensor.is_floating_point() or tensor.layout is not torch.strided:
-                raise TypeError(f"tensor {index} is {tensor.dtype}, {tensor.layout}: a change needs dense floats")
+                kind = f"{tensor.dtype}, {tensor.layout}"
+                raise TypeError(f"tensor {index} is {kind}: a change needs dense floats")
         if a.shape != b.shape:
             raise ValueError(f"tensor {index}: new has shape {tuple(a.shape)}, old has {tuple(b.shape)}")
 

@@ -10,15 +10,18 @@ from torch import Tensor
 from .kernels import COMPILED_DTYPES, LARGEST, PARTIALS, ChunkedPass, compiled_partials
 from .rows import SMALLEST_SAFE, WIDTH, Batch, Group
 
+HELD_ROWS = 1 << 15
+"""Rows kept before they are joined on a CPU: 1.3 MB of partials with three thresholds, still in the cache."""
+
 HELD_BYTES = 16 << 20
-"""Copies and partials kept before they are joined; bounds the extra memory of a call."""
+"""Bytes kept before they are joined on an accelerator, which has to be waited for each time."""
 
 EXACT_ROWS = 512
 """Rows computed again in float64 at a time."""
 
 
 class Fold:
-    """Adds up batches; `columns` holds the partials of `kernels`, then one row each for NaN and Inf counts."""
+    """Adds up batches; `columns` holds the partials of `kernels`, then the counts of NaN and of Inf."""
 
     def __init__(self, pairs: Sequence[Group], thresholds: Sequence[float]) -> None:
         self.pairs = pairs
@@ -30,10 +33,10 @@ class Fold:
         self._passes: dict[tuple[torch.dtype, torch.device], ChunkedPass] = {}
         self._cuts: dict[tuple[torch.dtype, torch.device], Tensor] = {}
         self._held: list[tuple[Batch, Tensor]] = []
-        self._held_bytes = 0
+        self._held_bytes = self._held_rows = 0
 
     def add(self, batch: Batch, compiled: bool) -> None:
-        """Reduce the rows of a batch; they are joined later, so an accelerator is not waited for each time."""
+        """Reduce the rows of a batch; they are joined later, as an accelerator has to be waited for."""
         new, old = batch.rows
         dtype = torch.promote_types(torch.promote_types(new.dtype, old.dtype), torch.float32)
         key = dtype, new.device
@@ -51,7 +54,8 @@ class Fold:
             partials = self._passes[key](new, old, cuts)
         self._held.append((batch, partials))
         self._held_bytes += batch.bytes_owned + partials.nbytes
-        if self._held_bytes >= HELD_BYTES:
+        self._held_rows += len(new)
+        if self._held_bytes >= HELD_BYTES or (new.is_cpu and self._held_rows >= HELD_ROWS):
             self.join()
 
     def join(self) -> None:
@@ -59,20 +63,22 @@ class Fold:
         groups: dict[tuple[torch.dtype, torch.device], list[tuple[Batch, Tensor]]] = {}
         for batch, partials in self._held:
             groups.setdefault((partials.dtype, partials.device), []).append((batch, partials))
-        self._held, self._held_bytes = [], 0
+        self._held, self._held_bytes, self._held_rows = [], 0, 0
         for group in groups.values():
             parts = [partials for _, partials in group]
             host = (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).cpu()
-            suspects = _suspects(host).split([part.shape[1] for part in parts])
-            rows = host.split([part.shape[1] for part in parts], 1)
-            for (batch, _), partials, suspect in zip(group, rows, suspects, strict=True):
-                self._join_one(batch, partials, suspect)
+            lengths = [part.shape[1] for part in parts]
+            suspects = torch.split_with_sizes(_suspects(host), lengths)
+            for (batch, _), rows, some in zip(
+                group, torch.split_with_sizes(host, lengths, 1), suspects, strict=True
+            ):
+                self._join_one(batch, rows, some)
 
     def _join_one(self, batch: Batch, partials: Tensor, suspect: Tensor) -> None:
         self._count_entries(batch)
         redo = suspect.nonzero().squeeze(1)
-        # A split of nothing is one empty part, hence the length as a guard.
-        for some in redo.split(EXACT_ROWS) if len(redo) else ():
+        for start in range(0, len(redo), EXACT_ROWS):
+            some = redo[start : start + EXACT_ROWS]
             new, old = (rows[some.to(rows.device)] for rows in batch.rows)
             keep = _needs_float64(partials[:, some], old)
             some, new, old = some[keep], new[keep.to(new.device)], old[keep.to(new.device)]
@@ -103,7 +109,7 @@ class Fold:
 
 
 def _suspects(partials: Tensor) -> Tensor:
-    """Rows whose partials may be wrong: not finite, or squares so small that float32 may have dropped some."""
+    """Rows whose partials may be wrong: not finite, or squares so small that some may be lost."""
     l1, squares, largest, old_squares = partials[1], partials[2], partials[LARGEST], partials[4]
     finite = (l1 + squares + largest + old_squares).isfinite()
     return ~finite | ((squares < SMALLEST_SAFE) & (largest > 0)) | (old_squares < SMALLEST_SAFE)

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from .context import plain, plain_arithmetic
 from .kernels import COMPILED_DTYPES, Form, compiled_gradient_partials, wants_compiler
-from .rows import SMALLEST_SAFE, WIDTH, Batch, batches
+from .packs import plan, workspace
+from .rows import SMALLEST_SAFE, Batch, batches
 
 PACK_BELOW = 1 << 17
 """Gradients are packed up to this size: half a dozen calls per tensor cost more than copying 512 KiB."""
@@ -39,7 +40,7 @@ class GradientTable:
 
 
 def gradient_statistics(grads: Sequence[Tensor], *, form: Form = "auto") -> GradientTable:
-    """Statistics of every gradient, right at any magnitude: a norm of 1e-30 is not zero, one of 1e30 is finite.
+    """Statistics of every gradient, right at any magnitude: a norm of 1e-30 is not 0, one of 1e30 is finite.
 
     `form` means what it means for `delta_statistics`.
 
@@ -52,12 +53,15 @@ def gradient_statistics(grads: Sequence[Tensor], *, form: Form = "auto") -> Grad
         stored = [_stored(index, grad) for index, grad in enumerate(grads)]
         compiled = wants_compiler(sum(values.numel() for values in stored), form)
         table = torch.zeros(5, len(grads), dtype=torch.float64, device=device)
-        read = [0] * len(grads)
-        for batch in batches([(values,) for values in stored], PACK_BELOW):
-            _add(table, batch, _reduce(batch, compiled))
-            _count(read, batch)
+        layout = plan(tuple((values.numel(), values.dtype, values.device) for values in stored), PACK_BELOW)
+        padding = layout.padding.copy()
+        for pack in layout.packs:
+            _add(table, pack.fill(stored), compiled=False)
+        for index in layout.large:
+            read = sum(_add(table, batch, compiled, index) for batch in batches([(stored[index],)], PACK_BELOW))
+            padding[index] = read - stored[index].numel()
         # What a sparse gradient leaves out is zero; what was added to fill a row was none of its entries.
-        unread = [grad.numel() - count for grad, count in zip(grads, read, strict=True)]
+        unread = [grad.numel() - part.numel() - gap for grad, part, gap in zip(grads, stored, padding, strict=True)]
         table[ZEROS] += torch.tensor(unread, dtype=torch.float64, device="cpu").to(device, non_blocking=True)
     return GradientTable(
         sum_squares=table[SQUARES], largest=table[LARGEST], zeros=table[ZEROS], nan=table[NAN], inf=table[INF]
@@ -81,49 +85,48 @@ def _stored(index: int, grad: Tensor) -> Tensor:
     return grad.coalesce().values() if grad.layout is torch.sparse_coo else grad
 
 
-def _count(read: list[int], batch: Batch) -> None:
-    if isinstance(batch.owner, int):
-        read[batch.owner] += batch.rows[0].numel()
-    else:
-        for owner in batch.owner.tolist():
-            read[owner] += WIDTH
-
-
-def _add(table: Tensor, batch: Batch, partials: Tensor) -> None:
-    partials = partials.to(table.device)
-    if isinstance(batch.owner, int):
-        largest = torch.maximum(table[LARGEST, batch.owner], partials[LARGEST].amax())
-        table[:, batch.owner] += partials.sum(1)
-        table[LARGEST, batch.owner] = largest
-        return
-    owner = batch.owner.to(table.device, non_blocking=True)
-    largest = table[LARGEST].scatter_reduce(0, owner, partials[LARGEST], "amax")
-    table.index_add_(1, owner, partials)
-    table[LARGEST] = largest
-
-
-def _reduce(batch: Batch, compiled: bool) -> Tensor:
-    """`[5, rows]` in float64."""
+def _add(table: Tensor, batch: Batch, compiled: bool, index: int | None = None) -> int:
+    """Add the rows of a batch to the column `index`, or to the columns the batch names; the entries read."""
     rows = batch.rows[0]
+    partials = _reduce(rows, compiled).to(table.device)
+    if index is not None:
+        largest = torch.maximum(table[LARGEST, index], partials[LARGEST].amax())
+        table[:, index] += partials.sum(1)
+        table[LARGEST, index] = largest
+    elif isinstance(batch.owner, Tensor):
+        owner = batch.owner.to(table.device)
+        largest = table[LARGEST].scatter_reduce(0, owner, partials[LARGEST], "amax")
+        table.index_add_(1, owner, partials)
+        table[LARGEST] = largest
+    return rows.numel()
+
+
+def _reduce(rows: Tensor, compiled: bool) -> Tensor:
+    """The five statistics of each row, `[5, rows]` in float64."""
     if rows.device.type != "cpu":
         return _unbranched(rows)
     if rows.dtype is torch.float64:
         return _exact(rows)
     out = torch.zeros(5, len(rows), dtype=torch.float64, device="cpu")
-    if compiled and isinstance(batch.owner, int) and rows.dtype in COMPILED_DTYPES:
-        out[:3] = compiled_gradient_partials(rows)
-    else:
+    fused = None
+    if compiled and len(rows) > 1 and rows.dtype in COMPILED_DTYPES:
+        fused = compiled_gradient_partials(rows)
+    if fused is None:
         _chunked(rows, out)
+    else:
+        out[:3] = fused
     squares = out[SQUARES]
     suspect = ~squares.isfinite() | ((squares < SMALLEST_SAFE) & (out[LARGEST] != 0))
     if suspect.any():
-        for some in suspect.nonzero().squeeze(1).split(CHUNK_ROWS):
+        again = suspect.nonzero().squeeze(1)
+        for start in range(0, len(again), CHUNK_ROWS):
+            some = again[start : start + CHUNK_ROWS]
             out[:, some] = _exact(rows[some])
     return out
 
 
 def _chunked(rows: Tensor, out: Tensor) -> None:
-    work = torch.empty(min(CHUNK_ROWS, len(rows)), WIDTH, dtype=torch.float32, device=rows.device)
+    work = workspace("count", min(CHUNK_ROWS, len(rows)), torch.float32, rows.device)
     for start in range(0, len(rows), CHUNK_ROWS):
         chunk = rows[start : start + CHUNK_ROWS].float()
         here = out[:, start : start + CHUNK_ROWS]

@@ -13,7 +13,7 @@ from torch import Tensor
 from .rows import WIDTH
 
 PARTIALS = 7
-"""total, l1, sum_squares, largest, old_sum_squares, sign_flips, bits_changed; one more per threshold follows."""
+"""total, l1, sum_squares, largest, old_sum_squares, sign_flips, bits_changed; then one for each threshold."""
 
 LARGEST = 3
 """The partial that is joined by a maximum; all others are sums."""
@@ -21,7 +21,7 @@ LARGEST = 3
 COMPILED_DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
 COMPILE_FROM = 1 << 25
-"""`form="auto"` compiles from this many entries on: below, some seconds of compilation would not be won back."""
+"""`form="auto"` compiles from this many entries on: below, seconds of compilation are not won back."""
 
 Form = Literal["auto", "compiled", "chunked"]
 
@@ -57,20 +57,42 @@ def _compiled(function: Rows, key: str) -> Rows:
     # The compiler keeps its variants, and its limit on their number, per code object: one for each key.
     name = f"{function.__name__}_{key}".replace("torch.", "")
     twin = types.FunctionType(function.__code__.replace(co_name=name), function.__globals__, name)
+    # Without `fullgraph` a function past its limit would quietly run uncompiled, on copies of everything.
     compiled: Rows = torch.compile(twin, dynamic=True, fullgraph=True)
     return compiled
 
 
-def compiled_partials(new: Tensor, old: Tensor, thresholds: Tensor) -> Tensor:
-    """`[partials, rows]` by one fused kernel. The vectors are passed flat: only their length may vary."""
-    function = _compiled(_row_partials, f"{new.dtype}_{old.dtype}_{len(thresholds)}_{new.device.type}")
-    return torch.stack(function(new.view(-1), old.view(-1), thresholds))
+_broken: set[str] = set()
 
 
-def compiled_gradient_partials(rows: Tensor) -> Tensor:
-    """`[3, rows]` by one fused kernel."""
-    function = _compiled(_gradient_partials, f"{rows.dtype}_{rows.device.type}")
-    return torch.stack(function(rows.view(-1)))
+def _fused(function: Rows, *vectors: Tensor, constants: int = 0) -> Tensor | None:
+    """`[partials, rows]` from one kernel per combination of dtypes; None, and one warning, if it cannot be had.
+
+    The vectors are passed flat, so that only their length varies and not the layout of the rows.
+    """
+    key = "_".join([function.__name__, *(str(vector.dtype) for vector in vectors), str(constants)])
+    key += f"_{vectors[0].device.type}"
+    if key in _broken:
+        return None
+    try:
+        return torch.stack(_compiled(function, key)(*vectors))
+    except Exception as error:  # noqa: BLE001 - a missing C++ compiler surfaces as any of a dozen types
+        if not _broken:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            message = f"torch.compile does not work here; statistics take the slower chunked form ({reason})"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+        _broken.add(key)
+        return None
+
+
+def compiled_partials(new: Tensor, old: Tensor, thresholds: Tensor) -> Tensor | None:
+    """The partials of each row by one fused kernel, or None where compiling fails."""
+    return _fused(_row_partials, new.view(-1), old.view(-1), thresholds, constants=len(thresholds))
+
+
+def compiled_gradient_partials(rows: Tensor) -> Tensor | None:
+    """The gradient partials of each row by one fused kernel, or None where compiling fails."""
+    return _fused(_gradient_partials, rows.view(-1))
 
 
 def wants_compiler(entries: int, form: Form) -> bool:
@@ -84,22 +106,9 @@ def wants_compiler(entries: int, form: Form) -> bool:
 
 @functools.cache
 def compiler_available() -> bool:
-    """Whether `torch.compile` produces working code here; tried once per process, a warning says if not."""
-    try:
-        rows = torch.arange(4 * WIDTH, dtype=torch.float32, device="cpu").view(-1, WIDTH)
-        none = torch.empty(0, dtype=torch.float32, device="cpu")
-        works = bool((compiled_partials(rows, rows - 1, none)[LARGEST] == 1).all())
-        reason = "it gave wrong numbers"
-    except Exception as error:  # noqa: BLE001 - a missing C++ compiler surfaces as any of a dozen types
-        works, reason = False, f"{type(error).__name__}: {error}"
-    if not works:
-        warnings.warn(
-            "torch.compile does not work here; statistics take the slower chunked form "
-            f"({reason.splitlines()[0][:200]})",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-    return works
+    """Whether `torch.compile` produces working code here; tried once per process."""
+    partials = compiled_gradient_partials(torch.ones(4, WIDTH, dtype=torch.float32, device="cpu"))
+    return partials is not None and partials.tolist() == [[WIDTH] * 4, [1] * 4, [0] * 4]
 
 
 class ChunkedPass:
@@ -129,7 +138,8 @@ class ChunkedPass:
         out = torch.empty(shape, dtype=self.dtype, device=self.device)
         for start in range(0, len(new), self.rows):
             chunk = slice(start, start + self.rows)
-            self._chunk(self._widened("new", new[chunk]), self._widened("old", old[chunk]), thresholds, out[:, chunk])
+            wide = self._widened("new", new[chunk]), self._widened("old", old[chunk])
+            self._chunk(*wide, thresholds, out[:, chunk])
         return out
 
     def _chunk(self, new: Tensor, old: Tensor, thresholds: Tensor, out: Tensor) -> None:

@@ -47,7 +47,7 @@ def _signs(seed: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def _blocks(grad: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """The entries in order as vectors that lie within one period each, with the place of their first entry."""
+    """The entries in order as vectors that lie within one period each, with the place of the first."""
     place = 0
     parts = iter(((grad,),)) if grad.is_contiguous() else pieces((grad,))
     for (part,) in parts:

@@ -1,0 +1,58 @@
+"""Grokking: a model that knows its training data by heart, and understands it much later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+import learnscope as ls
+from learnscope.demo import data
+from learnscope.demo.models import ModularAdder
+from learnscope.demo.scenario import DemoRun, Show
+
+P = 37
+
+
+@ls.probe(every=10)
+def circle(moment: ls.Moment) -> dict[str, float | Tensor]:
+    """A probe of our own: how much of the embedding lies on circles, and how large the weights are.
+
+    Addition modulo p is turning a circle, so a model that has understood it keeps few frequencies:
+    `top_frequencies` is the share of the embedding's power in its five strongest.
+    """
+    assert isinstance(moment.model, ModularAdder)
+    waves = torch.fft.rfft(moment.model.embed.weight, dim=0)[1:]  # the first is the mean, not a wave
+    power = waves.abs().square().sum(1)
+    squares = [p.square().sum() for p in moment.model.parameters()]
+    return {
+        "top_frequencies": power.topk(5).values.sum() / power.sum(),
+        "weight_norm": torch.stack(squares).sum().sqrt(),
+    }
+
+
+def train_grokking(run: Path, quick: bool, show: Show, *, seed: int = 0) -> None:
+    """All of the training half in every step; weight decay does the rest."""
+    torch.manual_seed(seed)
+    train, held_out = data.sums_modulo(P, share=0.5, seed=seed)
+    pairs, sums = train.tensors
+    steps = 300 if quick else 1500
+    model = ModularAdder(P)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.98), weight_decay=1.0)
+    probes = [
+        ls.GradientFlow(every=10), ls.ParameterChange(every=50), ls.Holdout(every=10, keep_arrays=False),
+        ls.Loss(), ls.LearningRate(every=10), ls.BatchStats(every=50), circle,
+        DemoRun(scenario="grokking", training_examples=len(train)),
+    ]  # fmt: skip
+    with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out) as w:
+        for _ in range(steps):
+            logits = model(pairs)
+            loss = cross_entropy(logits, sums)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            w.log(loss=loss, train_accuracy=(logits.argmax(1) == sums).float().mean())
+            w.batch((pairs, sums))
+            show(w.steps, steps, loss)

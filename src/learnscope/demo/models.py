@@ -1,0 +1,110 @@
+"""The demo's models: each small, and all but two with something wrong in them on purpose."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class ConvNet(nn.Module):
+    """Nothing wrong: two convolutions with batch norm, dropout before the head."""
+
+    def __init__(self, channels: int = 16) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([_block(1, channels), _block(channels, 2 * channels)])
+        self.dropout = nn.Dropout(0.2)
+        self.head = nn.Linear(2 * channels * 2 * 2, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.head(self.dropout(x.flatten(1)))
+        return logits
+
+
+def _block(inputs: int, outputs: int) -> nn.Sequential:
+    convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)  # batch norm has the bias
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2))
+
+
+class WideNet(nn.Module):
+    """Far more weights than examples, and nothing that holds them back: free to memorise."""
+
+    def __init__(self, width: int = 256) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(64, width), nn.Linear(width, width)])
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        for layer in self.layers:
+            x = layer(x).relu()
+        logits: Tensor = self.head(x)
+        return logits
+
+
+class DeepSigmoidNet(nn.Module):
+    """Sigmoids (slope at most 1/4) over small weights: each layer passes back a fraction of the gradient."""
+
+    def __init__(self, depth: int = 8, width: int = 32, scale: float = 0.1) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(64 if i == 0 else width, width) for i in range(depth)])
+        self.head = nn.Linear(width, 10)
+        for layer in self.layers:
+            nn.init.normal_(layer.weight, std=scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        for layer in self.layers:
+            x = layer(x).sigmoid()
+        logits: Tensor = self.head(x)
+        return logits
+
+
+class UnsafeNorm(nn.Module):
+    """RMS normalisation whose guard against zero stands in the wrong place, after the root.
+
+    Forward it works: 0 / 1e-6 is 0. Backward it does not: the root's slope at 0 is infinite, and the zero
+    that `clamp` passes back times infinity is NaN. The guard belongs under the root: (mean + eps).sqrt().
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-6)
+
+
+class UnsafeNet(nn.Module):
+    """Two layers with the unsafe norm, without biases: an empty image stays exactly zero up to the head."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        sizes = (64, width, width)
+        self.layers = nn.ModuleList([nn.Linear(a, b, bias=False) for a, b in zip(sizes, sizes[1:], strict=False)])
+        self.norm = UnsafeNorm()
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        for layer in self.layers:
+            x = self.norm(layer(x)).relu()
+        logits: Tensor = self.head(x)
+        return logits
+
+
+class ModularAdder(nn.Module):
+    """Two numbers below `p` in, logits of their sum modulo `p` out.
+
+    One hidden layer with squares as its activation (arXiv 2301.02679): a square turns the sum of two waves
+    into their product, and products of waves are what addition on a circle is made of.
+    """
+
+    def __init__(self, p: int, width: int = 48, hidden: int = 96) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(p, width)
+        self.hidden = nn.Linear(2 * width, hidden)
+        self.head = nn.Linear(hidden, p, bias=False)
+        nn.init.normal_(self.embed.weight, std=width**-0.5)
+
+    def forward(self, pairs: Tensor) -> Tensor:
+        hidden: Tensor = self.hidden(self.embed(pairs).flatten(1))
+        logits: Tensor = self.head(torch.square(hidden))
+        return logits

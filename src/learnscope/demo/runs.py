@@ -1,0 +1,133 @@
+"""Four runs on handwritten digits: one healthy, three with a mistake that people really make."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+import learnscope as ls
+from learnscope.demo import data
+from learnscope.demo.models import ConvNet, DeepSigmoidNet, UnsafeNet, WideNet
+from learnscope.demo.scenario import DemoRun, Show
+
+
+def train_healthy(run: Path, quick: bool, show: Show) -> None:
+    """Warm-up and cosine, clipping, and gradients accumulated over four micro-batches."""
+    torch.manual_seed(0)
+    train, held_out = data.digits()
+    epochs = 4 if quick else 20
+    loader = DataLoader(train, batch_size=128, shuffle=True, drop_last=True)
+    steps = epochs * len(loader)
+    model = ConvNet()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: warm_up_and_cosine(step, steps // 10, steps)
+    )
+    probes = [
+        ls.GradientFlow(every=2, stability=True), ls.ParameterChange(every=10), ls.Holdout(every=10), ls.Loss(),
+        ls.LearningRate(), ls.BatchStats(every=5), DemoRun(scenario="digits", training_examples=len(train)),
+    ]  # fmt: skip
+    with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out) as w:
+        for _ in range(epochs):
+            for images, labels in loader:
+                optimizer.zero_grad()
+                for x, y in zip(images.split(32), labels.split(32), strict=True):
+                    w.micro_batch(len(y))  # the gradient noise scale then counts in examples
+                    loss = cross_entropy(model(x), y)
+                    (loss * len(y) / len(labels)).backward()
+                    w.log(loss=loss)
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                schedule.step()
+                w.batch((images, labels))
+                show(w.steps, steps, loss)
+            w.end_epoch()
+
+
+def warm_up_and_cosine(step: int, warm_up: int, steps: int) -> float:
+    """The factor of the learning rate: up in a line over `warm_up` steps, down along a cosine to 0."""
+    if step < warm_up:
+        return (step + 1) / (warm_up + 1)
+    return 0.5 * (1 + math.cos(math.pi * (step - warm_up) / (steps - warm_up)))
+
+
+def train_overfit(run: Path, quick: bool, show: Show) -> None:
+    """200 examples, a fifth of them labelled wrong, and more passes over them than they have to teach."""
+    torch.manual_seed(0)
+    train, held_out = data.digits()
+    train = data.few_with_wrong_labels(train, examples=200, wrong=0.2)
+    steps = 160 if quick else 500
+    model = WideNet()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+    probes = [
+        ls.GradientFlow(every=5), ls.ParameterChange(every=20), ls.Holdout(every=10), ls.Loss(),
+        ls.LearningRate(), ls.BatchStats(), DemoRun(scenario="overfit", training_examples=len(train)),
+    ]  # fmt: skip
+    with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out) as w:
+        for x, y in batches(train, steps, size=50):
+            logits = model(x)
+            loss = cross_entropy(logits, y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            w.log(loss=loss, train_accuracy=(logits.argmax(1) == y).float().mean())
+            w.batch((x, y))
+            show(w.steps, steps, loss)
+
+
+def train_vanishing(run: Path, quick: bool, show: Show) -> None:
+    """Eight sigmoid layers on small weights, and a head that came after the optimizer was made."""
+    torch.manual_seed(0)
+    train, held_out = data.digits()
+    steps = 60 if quick else 300
+    model = DeepSigmoidNet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    # the mistake: the optimizer still holds the old head's weights, so the new ones are never updated
+    model.head = nn.Linear(model.head.in_features, 10)
+    probes = [
+        ls.GradientFlow(every=5, per_tensor=True), ls.ParameterChange(every=20), ls.Holdout(every=20), ls.Loss(),
+        ls.LearningRate(), ls.BatchStats(), DemoRun(scenario="vanishing", training_examples=len(train)),
+    ]  # fmt: skip
+    with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out) as w:
+        for x, y in batches(train, steps, size=64):
+            loss = cross_entropy(model(x), y)
+            model.zero_grad()
+            loss.backward()
+            optimizer.step()
+            w.log(loss=loss)
+            w.batch((x, y))
+            show(w.steps, steps, loss)
+
+
+def train_nan(run: Path, quick: bool, show: Show) -> None:
+    """All is well until the one blank image among 1,437 is drawn; one NaN gradient later the model is gone."""
+    torch.manual_seed(0)
+    train, held_out = data.digits()
+    train = data.with_a_blank_image(train, position=100)
+    steps = 60 if quick else 120
+    model = UnsafeNet()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    # every step: the first bad tensor can be named only at the step in which it turned bad
+    probes = [
+        ls.GradientFlow(every=1), ls.ParameterChange(every=10), ls.Holdout(every=10), ls.Loss(),
+        ls.LearningRate(), ls.BatchStats(), DemoRun(scenario="nan", training_examples=len(train)),
+    ]  # fmt: skip
+    with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out) as w:
+        for x, y in batches(train, steps, size=64):
+            loss = cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            w.log(loss=loss)
+            w.batch((x, y))
+            show(w.steps, steps, loss)
+
+
+def batches(train: TensorDataset, steps: int, size: int) -> DataLoader[tuple[torch.Tensor, ...]]:
+    """So many batches, drawn without replacement until the data is used up, then again."""
+    return DataLoader(train, batch_size=size, sampler=RandomSampler(train, num_samples=steps * size))

@@ -1,0 +1,54 @@
+"""The cuts beyond which a number becomes a finding. All are options; none is hidden in an analysis."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cuts:
+    """Where findings begin. Pass one to `run.findings(Cuts(off_median=1000))` to move a cut."""
+
+    vanishing_ratio: float = 1e-8
+    """A layer's gradient vanishes when ‖g‖/‖W‖ is below this."""
+    exploding_ratio: float = 1e2
+    """A layer's gradient explodes when ‖g‖/‖W‖ is above this."""
+    off_median: float = 100.0
+    """It also does when both ‖g‖/‖W‖ and ‖g‖ are this many times off the median layer's."""
+    measurements: int = 3
+    """Consecutive measurements for which a layer must be beyond a cut."""
+    min_layers: int = 3
+    """Layers with a gradient that a median needs to mean something."""
+    converged_share: float = 0.01
+    """Gradients that vanish everywhere are convergence if the loss fell below this share of its start."""
+    holdout_measurements: int = 4
+    """Holdout measurements below which nothing is said about overfitting."""
+    overfitting_rise: float = 0.02
+    """Relative rise of the holdout loss above its best from which it is a warning."""
+    overfitting_critical: float = 0.25
+    """Relative rise of the holdout loss above its best from which it is critical."""
+    frozen_measurements: int = 1
+    """Measurements without any changed bit after which a parameter counts as not moving."""
+    names_listed: int = 6
+    """Names that a sentence lists before it says how many more there are."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            whole = field.type == "int"
+            if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+                raise TypeError(f"{field.name}={value!r}: {'a whole number' if whole else 'a number'} is needed")
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{field.name}={value!r}: it must be positive and finite")
+        if self.vanishing_ratio >= self.exploding_ratio:
+            raise ValueError(
+                f"vanishing_ratio={self.vanishing_ratio:g} is not below exploding_ratio={self.exploding_ratio:g}"
+            )
+        if self.off_median <= 1:
+            raise ValueError(f"off_median={self.off_median:g}: a factor above 1, such as 100")
+        if self.overfitting_critical < self.overfitting_rise:
+            raise ValueError(
+                f"overfitting_critical={self.overfitting_critical:g} is below overfitting_rise="
+                f"{self.overfitting_rise:g}"
+            )

@@ -1,0 +1,85 @@
+"""The recording itself: probes that failed, lines that were lost, firings that a budget left out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from learnscope.findings.cuts import Cuts
+from learnscope.findings.words import between, count, percent
+from learnscope.record import Evidence, Finding, Record
+from learnscope.store.reader import RunReader
+
+
+def session(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  (nothing here has a cut)
+    by_probe: dict[str, list[Record]] = defaultdict(list)
+    for record in reader.records():
+        by_probe[record.probe].append(record)
+    problems = list(reader.problems)
+    found = [_failed(probe, records) for probe, records in by_probe.items() if any(r.error for r in records)]
+    found += [_torn(problems)] if problems else []
+    for probe, records in by_probe.items():
+        if any(r.notes.get("skipped_by_budget") for r in records):
+            found.append(_skipped(probe, records, reader))
+    return found
+
+
+def _failed(probe: str, records: list[Record]) -> Finding:
+    failures = [r for r in records if r.error]
+    kinds = {str(r.error).split(":")[0] for r in failures}
+    first, last = failures[0], failures[-1]
+    # a message may be a page long, and its first line is the one that names the error
+    message = str(first.error).strip().splitlines()[0][:300]
+    others = f" The failures are of {count(len(kinds), 'kind')}: {', '.join(sorted(kinds))}." if len(kinds) > 1 else ""
+    all_of_them = len(failures) == len(records)
+    return Finding(
+        kind="probe_failed",
+        severity="warning",
+        title=f"{probe} failed in {len(failures)} of {count(len(records), 'firing')}, first at step {first.step}",
+        detail=f"{between(first.step, last.step).capitalize()}. First message: {message}.{others}",
+        advice=(
+            f"Nothing that {probe} would have shown is in this run; "
+            if all_of_them
+            else f"What {probe} shows rests on {count(len(records) - len(failures), 'firing')}; "
+        )
+        + "watch(..., strict=True) stops at the failure with its traceback.",
+        evidence=Evidence(
+            probe=probe, name="error", n=len(records), first_step=first.step, last_step=last.step,
+            value=float(len(failures)),
+        ),
+    )  # fmt: skip
+
+
+def _torn(problems: list[str]) -> Finding:
+    return Finding(
+        kind="torn_lines",
+        severity="warning",
+        title=f"{count(len(problems), 'line')} of the record could not be read",
+        detail=f"{problems[0]}." + (f" The last: {problems[-1]}." if len(problems) > 1 else ""),
+        advice="A killed process leaves one such line, and it costs one firing: nothing to do."
+        if len(problems) == 1
+        else f"{len(problems):,} of them are more than one kill leaves: look for a full disk, for a second writer of "
+        "this folder, or for as many kills as there are attempts.",
+        evidence=Evidence(probe="records.jsonl", name="line", n=len(problems), value=float(len(problems))),
+    )
+
+
+def _skipped(probe: str, records: list[Record], reader: RunReader) -> Finding:
+    noted = [r for r in records if r.notes.get("skipped_by_budget")]
+    skipped = sum(int(r.notes["skipped_by_budget"]) for r in noted)
+    due = skipped + len(records)
+    shares = [(entry.get("cost") or {}).get("budget") for entry in reader.manifest.get("attempts", [])]
+    budget = next((share for share in reversed(shares) if share), None)
+    held = f" to hold a budget of {percent(float(budget))} of the wall time" if budget else ""
+    seconds = sum(r.cost for r in records) / len(records)
+    return Finding(
+        kind="skipped_by_budget",
+        severity="info",
+        title=f"{probe} was skipped in {skipped:,} of {count(due, 'due firing')}",
+        detail=f"{skipped:,} firings were left out{held}, between steps {records[0].step} and {noted[-1].step}; "
+        f"the {len(records):,} that took place cost {1e3 * seconds:.3g} ms each.",
+        advice=f"A larger every= for {probe} spaces its firings evenly; a larger budget= takes more of them.",
+        evidence=Evidence(
+            probe=probe, name="skipped_by_budget", n=due,
+            first_step=records[0].step, last_step=noted[-1].step, value=float(skipped),
+        ),
+    )  # fmt: skip

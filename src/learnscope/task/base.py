@@ -1,0 +1,221 @@
+"""The task, and the built-in ones for tuples, dictionaries and pairs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from learnscope.task.batches import (
+    GROUP_KEYS,
+    ID_KEYS,
+    describe,
+    example_ids,
+    first_of,
+    first_tensor,
+    is_empty,
+    map_leaves,
+)
+from learnscope.task.shapes import flatten_positions, is_single, like_logits, logits_in
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What one forward gives, aligned: N positions that count, padding and ignored ones removed.
+
+    logits: [N, C] for classes, [N] or [N, 1] for a single logit, [N, ...] for regression; the model's dtype.
+    targets: [N], or the logits' shape for regression and several labels; None where the batch has none.
+    losses: [N] in float32 or better; None where there are no targets.
+    example: [N], for each position the index in the batch of the example that it belongs to.
+    """
+
+    logits: Tensor
+    targets: Tensor | None
+    losses: Tensor | None
+    example: Tensor
+
+
+class Task:
+    """Override `logits` and `targets`, and what else the defaults do not suit.
+
+    Integer targets are classes (or 0/1 for a model with a single logit); float targets are regression. Logits
+    are [B, C] or [B, T, C], or channels second for images ([B, C, H, W]); targets are the same without C.
+    Nothing here touches train/eval flags or the grad mode: that is the caller's business.
+    """
+
+    def logits(self, model: nn.Module, batch: Any) -> Tensor:
+        """The model's raw outputs for the batch, examples first."""
+        raise TypeError(
+            f"{type(self).__name__} does not define logits(model, batch): it cannot run {type(model).__name__} "
+            f"on {describe(batch)}"
+        )
+
+    def targets(self, batch: Any) -> Tensor | None:  # noqa: ARG002 - the default has nothing to read
+        """What the logits should have been; `IGNORE` where a position does not count; None if unknown."""
+        return None
+
+    def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Loss of each of N positions, in float32 or better.
+
+        Cross entropy for integer targets and [N, C] logits; binary cross entropy for integer targets and a
+        single logit; squared error, averaged over the dimensions after the first, for float targets.
+        """
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if targets.is_floating_point():
+            error = (logits - like_logits(targets, logits).to(logits.dtype)).square()
+            return error.flatten(1).mean(1) if error.ndim > 1 else error
+        if is_single(logits):
+            flat = logits.reshape(-1)
+            return F.binary_cross_entropy_with_logits(flat, like_logits(targets, flat).to(flat.dtype), reduction="none")
+        return F.cross_entropy(logits, targets.long(), reduction="none")
+
+    def ids(self, batch: Any) -> Tensor | None:
+        """Identity of each example in the data set, [B]; None where the batch does not carry it."""
+        return example_ids(first_of(batch, ID_KEYS))
+
+    def groups(self, batch: Any) -> Tensor | Sequence[Any] | None:
+        """Group of each example (a domain, a source), [B]; None where the batch does not carry it."""
+        found: Tensor | Sequence[Any] | None = first_of(batch, GROUP_KEYS)
+        return found
+
+    def size(self, batch: Any) -> int:
+        """Number of examples: the first dimension of the first tensor in the batch."""
+        found = first_tensor(batch)
+        if found is None:
+            raise TypeError(f"no tensor in {describe(batch)}; override size(batch) to say how many examples it has")
+        return int(found.shape[0])
+
+    def to(self, batch: Any, device: torch.device | str) -> Any:
+        """The batch on another device; containers are rebuilt, the caller's own is left as it is."""
+        target = torch.device(device)
+
+        def move(leaf: Any) -> Any:
+            if isinstance(leaf, Tensor):
+                # A copy to the host that does not block may be read before it has arrived.
+                return leaf.to(target, non_blocking=target.type != "cpu")
+            return leaf.to(target) if callable(getattr(leaf, "to", None)) else leaf
+
+        return map_leaves(batch, move)
+
+    def take(self, batch: Any, n: int) -> Any:
+        """The first `n` examples of the batch (all, if it has fewer); what is not per example stays whole."""
+        if n < 1:
+            raise ValueError(f"take at least one example, not {n}")
+        size = self.size(batch)
+
+        def cut(leaf: Any) -> Any:
+            if isinstance(leaf, Tensor):
+                return leaf[:n] if leaf.ndim and leaf.shape[0] == size else leaf
+            if isinstance(leaf, (list, tuple)) or getattr(leaf, "shape", None):  # a NumPy array
+                return leaf[:n] if len(leaf) == size else leaf
+            return leaf
+
+        return map_leaves(batch, cut)
+
+    @final
+    def outputs(self, model: nn.Module, batch: Any) -> Outputs:
+        """Forward the batch and keep the positions that count. Gradients flow if the grad mode lets them."""
+        logits, targets, keep, example = self._positions(model, batch)
+        if keep is not None:
+            index = keep.nonzero().squeeze(1)
+            logits, example = logits[index], example[index]
+            targets = None if targets is None else targets[index]
+        if targets is None:
+            return Outputs(logits, None, None, example)
+        if not targets.is_floating_point() and is_single(logits) and bool(((targets != 0) & (targets != 1)).any()):
+            raise ValueError(
+                f"the model gives a single logit (shape {list(logits.shape)}), which is a yes/no answer, but "
+                "integer targets other than 0 and 1 were seen; for regression make the targets float"
+            )
+        return Outputs(logits, targets, self._each_loss(model, logits, targets), example)
+
+    @final
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Mean of the losses over the positions that count; NaN if none does.
+
+        Shapes do not depend on the data here, so that `torch.func.vmap` and `grad` can go through it.
+        """
+        logits, targets, keep, _ = self._positions(model, batch)
+        if targets is None:
+            raise ValueError(f"a loss needs targets, and {describe(batch)} has none for {type(self).__name__}")
+        if keep is None:
+            return self._each_loss(model, logits, targets).mean()
+        # Zeroed before the loss, not after it: a NaN at a padded position would survive multiplication by 0.
+        logits = torch.where(keep.view(-1, *[1] * (logits.ndim - 1)), logits, 0)
+        targets = torch.where(keep.view(-1, *[1] * (targets.ndim - 1)), targets, 0)
+        each = self._each_loss(model, logits, targets)
+        return torch.where(keep, each, 0).sum() / keep.sum()
+
+    def _positions(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
+        if is_empty(batch):
+            raise ValueError(f"the batch is empty: {describe(batch)}")
+        return flatten_positions(*self._aligned(model, batch))
+
+    def _aligned(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Logits, targets of the same positions, and which positions count (None: all)."""
+        return self.logits(model, batch), self.targets(batch), None
+
+    def _each_loss(self, model: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG002
+        return self.losses(logits, targets)
+
+
+class TupleTask(Task):
+    """`(x, y)`, `[x, y]`, `(x, y, ids)`; `(x,)` or a bare tensor without targets. It calls `model(x)`."""
+
+    def logits(self, model: nn.Module, batch: Any) -> Tensor:
+        return logits_in(model(batch[0] if isinstance(batch, (tuple, list)) else batch))
+
+    def targets(self, batch: Any) -> Tensor | None:
+        return batch[1] if isinstance(batch, (tuple, list)) and len(batch) > 1 else None
+
+    def ids(self, batch: Any) -> Tensor | None:
+        return example_ids(batch[2]) if isinstance(batch, (tuple, list)) and len(batch) > 2 else None
+
+
+class DictTask(Task):
+    """A plain dictionary: `model(batch[inputs])` against `batch[targets]`.
+
+    Several names in `inputs` are several positional arguments.
+    """
+
+    def __init__(self, inputs: str | Sequence[str] = "x", targets: str | None = "y") -> None:
+        self.input_keys = (inputs,) if isinstance(inputs, str) else tuple(inputs)
+        self.target_key = targets
+
+    def logits(self, model: nn.Module, batch: Any) -> Tensor:
+        return logits_in(model(*(batch[key] for key in self.input_keys)))
+
+    def targets(self, batch: Any) -> Tensor | None:
+        return None if self.target_key is None else batch.get(self.target_key)
+
+    def size(self, batch: Any) -> int:
+        return super().size(batch[self.input_keys[0]])
+
+
+class PairTask(Task):
+    """`img1`, `img2`, `winner`: which of two wins. Logits are always [B, 2].
+
+    The model is called as `model(img1, img2)`. A single logit z per pair is that of winner 1, and becomes
+    [0, z]: the two-class cross entropy of that is the binary cross entropy of z.
+    """
+
+    def logits(self, model: nn.Module, batch: Any) -> Tensor:
+        logits = logits_in(model(batch["img1"], batch["img2"]))
+        if not is_single(logits):
+            return logits
+        single = logits.reshape(-1, 1)
+        return torch.cat([torch.zeros_like(single), single], dim=1)
+
+    def targets(self, batch: Any) -> Tensor | None:
+        winner = batch.get("winner")
+        if winner is None:
+            return None
+        winner = torch.as_tensor(winner).reshape(-1)
+        if winner.is_floating_point() and bool((winner != winner.round()).any()):
+            raise ValueError("`winner` must be 0 or 1; for soft preferences write a Task with your own losses")
+        return winner.long()
+
+    def size(self, batch: Any) -> int:
+        return super().size(batch["img1"])

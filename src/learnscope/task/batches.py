@@ -1,0 +1,94 @@
+"""Looking into batches: their containers, their examples, their ids."""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ID_KEYS = ("id", "idx", "ids", "example_id", "example_ids")
+GROUP_KEYS = ("group", "groups")
+
+
+def describe(batch: Any) -> str:
+    """The structure of a batch in a line: types, keys, shapes, dtypes."""
+    if isinstance(batch, Tensor):
+        return f"Tensor{list(batch.shape)} {str(batch.dtype).removeprefix('torch.')}"
+    name = type(batch).__name__
+    if isinstance(batch, Mapping):
+        return f"{name} {{{', '.join(f'{key!r}: {describe(value)}' for key, value in batch.items())}}}"
+    if isinstance(batch, (tuple, list)):
+        shown = ", ".join(describe(value) for value in batch[:4])
+        return f"{name} of {len(batch)} ({shown}{', …' if len(batch) > 4 else ''})"
+    return name
+
+
+def first_of(batch: Any, keys: Sequence[str]) -> Any:
+    if not isinstance(batch, Mapping):
+        return None
+    return next((batch[key] for key in keys if key in batch and batch[key] is not None), None)
+
+
+def example_ids(value: Any) -> Tensor | None:
+    if value is None:
+        return None
+    if not isinstance(value, Tensor) and not all(isinstance(item, int) for item in value):
+        raise TypeError("example ids must be integers; number the examples in the data set")
+    found = torch.as_tensor(value)
+    if found.is_floating_point():
+        raise TypeError(f"example ids must be integers, not {found.dtype}")
+    return found if found.ndim == 1 else None  # token ids under the same key are an input, not an identity
+
+
+def first_tensor(batch: Any) -> Tensor | None:
+    if isinstance(batch, Tensor):
+        return batch if batch.ndim else None
+    found = (first_tensor(item) for item in _children(batch) or ())
+    return next((item for item in found if item is not None), None)
+
+
+def is_empty(batch: Any) -> bool:
+    found = first_tensor(batch)
+    return found is not None and found.shape[0] == 0
+
+
+def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same containers with every leaf changed; the original is not touched."""
+    if isinstance(value, Tensor) or _children(value) is None:
+        return change(value)
+    if isinstance(value, Mapping):
+        changed = {key: map_leaves(item, change) for key, item in value.items()}
+        if not isinstance(value, MutableMapping):
+            return changed
+        rebuilt = copy.copy(value)  # keeps the type: BatchEncoding, OrderedDict, defaultdict
+        rebuilt.update(changed)
+        return rebuilt
+    if isinstance(value, (tuple, list)):
+        items = [map_leaves(item, change) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    fields = {f.name: map_leaves(getattr(value, f.name), change) for f in dataclasses.fields(value) if f.init}
+    return dataclasses.replace(value, **fields)
+
+
+def is_tuple_batch(batch: Any) -> bool:
+    if not isinstance(batch, (tuple, list)) or not 1 <= len(batch) <= 3 or first_tensor(batch[0]) is None:
+        return False
+    first = first_tensor(batch[0])
+    rest = batch[1:]
+    return first is not None and all(
+        isinstance(item, Tensor) and item.ndim > 0 and item.shape[0] == first.shape[0] for item in rest
+    )
+
+
+def _children(value: Any) -> list[Any] | None:
+    """What a container holds; None for a leaf. A list of plain values is a leaf: one value an example."""
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, (tuple, list)):
+        nested = any(isinstance(item, Tensor) or _children(item) is not None for item in value)
+        return list(value) if nested else None
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return None

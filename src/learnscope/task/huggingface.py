@@ -1,0 +1,152 @@
+"""Hugging Face batches and models."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from learnscope.task.base import Task
+from learnscope.task.batches import GROUP_KEYS, ID_KEYS, first_of
+from learnscope.task.shapes import IGNORE, logits_in
+
+LABEL_KEYS = ("labels", "label", "label_ids")
+MODEL_INPUTS = ("input_ids", "inputs_embeds", "pixel_values", "input_features", "input_values")
+
+
+class HuggingFaceTask(Task):
+    """Dictionaries such as `BatchEncoding`, for models whose output has `.logits` (or is a dict or tuple).
+
+    Labels of -100 are ignored and positions that `attention_mask` hides never count, neither as what is
+    predicted nor as what it is predicted from. Causal language models, and only those, are shifted by one
+    (`logits[:, :-1]` against `labels[:, 1:]`); which they are is read off the class of the model inside its
+    wrappers, or said with `shift`. A causal language model's batch without labels is its own target: the
+    targets are the input ids, without what `attention_mask` hides (and with all of them if there is none).
+
+    The labels are not given to the model, so that it does not compute a loss of its own; neither are keys
+    that its `forward` does not take, nor example ids and groups. Sequence classifiers follow transformers'
+    rules: one label is regression, float labels for several are independent yes/no answers.
+    """
+
+    def __init__(self, shift: bool | None = None) -> None:
+        self.shift = shift
+
+    def logits(self, model: nn.Module, batch: Any) -> Tensor:
+        return logits_in(model(**self._arguments(model, batch)))
+
+    def targets(self, batch: Any) -> Tensor | None:
+        found = first_of(batch, LABEL_KEYS)
+        return None if found is None else torch.as_tensor(found)
+
+    def size(self, batch: Any) -> int:
+        main = first_of(batch, MODEL_INPUTS)
+        return super().size(batch if main is None else main)
+
+    def _arguments(self, model: nn.Module, batch: Any) -> dict[str, Any]:
+        inner = unwrap(model)
+        parameters = inspect.signature(inner.forward).parameters
+        open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        arguments: dict[str, Any] = {}
+        for key, value in batch.items():
+            if key in LABEL_KEYS:
+                continue
+            extra = open_ended and isinstance(value, Tensor) and key not in (*ID_KEYS, *GROUP_KEYS)
+            if key in parameters or extra:
+                arguments[key] = value
+        labels = self.targets(batch)
+        if labels is None or "labels" not in parameters:
+            return arguments
+        made = {"decoder_input_ids", "decoder_inputs_embeds"} & arguments.keys()
+        if _decodes(inner) and not made and labels.ndim == 2 and not labels.is_floating_point():
+            # An encoder-decoder reads its decoder's inputs off the labels. Doing that here saves its loss.
+            shifted = getattr(inner, "prepare_decoder_input_ids_from_labels", None)
+            shifted = shifted or getattr(inner, "_shift_right", None)
+            arguments |= {"decoder_input_ids": shifted(labels)} if shifted else {"labels": labels}
+        elif parameters["labels"].default is inspect.Parameter.empty:
+            arguments["labels"] = labels
+        return arguments
+
+    def _aligned(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        logits, targets = self.logits(model, batch), self.targets(batch)
+        inner = unwrap(model)
+        if targets is not None and _problem(inner, targets) in ("regression", "multi_label_classification"):
+            targets = targets.float()
+        by_token = logits.ndim == 3 and (targets is None or (targets.ndim == 2 and not targets.is_floating_point()))
+        if not by_token:
+            return logits, targets, None
+        mask = batch.get("decoder_attention_mask" if _decodes(inner) else "attention_mask")
+        shift = self.shift if self.shift is not None else _is_causal(inner)
+        if targets is None and shift:
+            targets = batch.get("input_ids")
+        shape = (targets if targets is not None else logits[..., 0]).shape
+        keep = mask.bool() if isinstance(mask, Tensor) and mask.shape == shape else None
+        if not shift or targets is None:
+            return logits, targets, keep
+        if (virtual := logits.shape[1] - targets.shape[1]) > 0:
+            # Prompt tuning puts virtual tokens in front: never predicted, but the first token is from them.
+            targets = F.pad(targets, (virtual, 0), value=IGNORE)
+            keep = None if keep is None else F.pad(keep, (virtual, 0), value=True)
+        return logits[:, :-1], targets[:, 1:], None if keep is None else keep[:, 1:] & keep[:, :-1]
+
+    def _each_loss(self, model: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
+        own = type(self).losses is not Task.losses
+        if own or _problem(unwrap(model), targets) != "multi_label_classification":
+            return self.losses(logits, targets)
+        each = F.binary_cross_entropy_with_logits(logits.float(), targets.float(), reduction="none")
+        return each.flatten(1).mean(1)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside torch.compile, DDP, FSDP, PEFT and the like, in whatever order they were applied."""
+    while True:
+        inner = model._modules.get("_orig_mod") or model._modules.get("_fsdp_wrapped_module")
+        if inner is None and list(model._modules) == ["module"]:
+            inner = model._modules["module"]
+        if inner is None and callable(base := getattr(model, "get_base_model", None)):
+            inner = base()
+        if inner is None or inner is model:
+            return model
+        model = inner
+
+
+def _config(model: nn.Module, name: str) -> Any:
+    config = getattr(model, "config", None)
+    return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
+
+
+def _decodes(model: nn.Module) -> bool:
+    """Whether the labels are those of a decoder, which has tokens, and padding, of its own."""
+    decoder = "decoder_input_ids" in inspect.signature(model.forward).parameters
+    return decoder and bool(_config(model, "is_encoder_decoder"))
+
+
+def _is_causal(model: nn.Module) -> bool:
+    """Whether position t of the model's logits predicts token t + 1."""
+    name = type(model).__name__
+    if _config(model, "is_encoder_decoder") or name.endswith(("WithLMHeadModel", "XLNetLMHeadModel")):
+        return False
+    if name.endswith(("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "ForConditionalGeneration")):
+        return True
+    if name.endswith(("ForMaskedLM", "ForPreTraining", "Classification", "Segmentation", "Detection")):
+        return False
+    if _config(model, "is_decoder"):
+        return True
+    raise TypeError(
+        f"cannot tell whether {name} is a causal language model, whose logits predict the next token; "
+        "say so with HuggingFaceTask(shift=True) or HuggingFaceTask(shift=False)"
+    )
+
+
+def _problem(model: nn.Module, targets: Tensor) -> str | None:
+    """transformers' `problem_type` of a sequence or image classifier, inferred by its rules if not set."""
+    if not type(model).__name__.endswith(("ForSequenceClassification", "ForImageClassification")):
+        return None
+    given = _config(model, "problem_type")
+    if given is not None:
+        return str(given)
+    labels = _config(model, "num_labels")
+    if labels == 1:
+        return "regression"
+    return "multi_label_classification" if targets.is_floating_point() else None

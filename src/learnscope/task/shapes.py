@@ -1,0 +1,97 @@
+"""Aligning logits with targets, whatever their shapes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from learnscope.task.batches import describe
+
+IGNORE = -100
+"""A target with this value is no target: its position is left out, as everywhere in PyTorch."""
+
+
+def predictions(logits: Tensor) -> Tensor:
+    """The class of each position: the largest logit, or whether a single one is above 0."""
+    return (logits.reshape(-1) > 0).long() if is_single(logits) else logits.argmax(-1)
+
+
+def correct(logits: Tensor, targets: Tensor) -> Tensor:
+    """Whether each position's prediction is its target, as booleans; for classes only."""
+    if targets.is_floating_point():
+        raise TypeError("float targets are regression: there is no correct or wrong, only an error")
+    predicted = predictions(logits)
+    return predicted == targets.reshape(predicted.shape)
+
+
+def is_single(logits: Tensor) -> bool:
+    """Whether there is one logit a position: a yes/no answer."""
+    return logits.ndim < 2 or logits.shape[-1] == 1
+
+
+def logits_in(output: Any) -> Tensor:
+    """The logits in what a model returned."""
+    found = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    if found is None and isinstance(output, Mapping):
+        found = output.get("logits")
+    if found is None and isinstance(output, (tuple, list)):
+        # A scalar in front is the model's own loss.
+        found = next((item for item in output if isinstance(item, Tensor) and item.ndim > 0), None)
+    if not isinstance(found, Tensor):
+        raise TypeError(f"no logits in the model's output, {describe(output)}; write a Task whose logits() finds them")
+    return found
+
+
+def flatten_positions(
+    logits: Tensor, targets: Tensor | None, keep: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
+    """Positions in one row, without looking at the data: logits, targets, which count, example of each."""
+    logits = logits.reshape(1) if logits.ndim == 0 else logits  # a model that squeezes a batch of one
+    if targets is not None and not targets.is_floating_point():
+        logits, targets = _match(logits, targets.long())
+        counted = targets != IGNORE
+        keep = counted if keep is None else keep & counted
+    elif targets is not None:
+        targets = like_logits(targets, logits)
+    if keep is None:
+        return logits, targets, None, torch.arange(logits.shape[0], device=logits.device)
+    rows = torch.arange(keep.shape[0], device=logits.device)
+    example = rows.view(-1, *[1] * (keep.ndim - 1)).expand(keep.shape).reshape(-1)
+    logits = logits.reshape(-1, *logits.shape[keep.ndim :])
+    return logits, None if targets is None else targets.reshape(-1), keep.reshape(-1), example
+
+
+def like_logits(targets: Tensor, logits: Tensor) -> Tensor:
+    """Targets in the logits' shape. [N] against [N, 1] would otherwise broadcast to [N, N] without a word."""
+    if _trimmed(targets) != _trimmed(logits):
+        raise ValueError(_mismatch(logits, targets))
+    return targets.reshape(logits.shape)
+
+
+def _match(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits as `targets.shape` or `targets.shape + (C,)`, whichever side has dimensions of one too many."""
+    if targets.ndim == logits.ndim > 1 and targets.shape[-1] == 1 != logits.shape[-1]:
+        targets = targets.squeeze(-1)
+    if logits.ndim == targets.ndim + 1:
+        last = logits.shape[:-1] == targets.shape
+        second = logits.shape[0] == targets.shape[0] and logits.shape[2:] == targets.shape[1:]
+        if second and (logits.ndim > 3 or not last):
+            return logits.movedim(1, -1), targets
+        if last:
+            return logits, targets
+    if _trimmed(logits) == _trimmed(targets):
+        return logits.reshape(_trimmed(logits)), targets.reshape(_trimmed(targets))
+    raise ValueError(_mismatch(logits, targets))
+
+
+def _trimmed(tensor: Tensor) -> tuple[int, ...]:
+    shape = list(tensor.shape) or [1]
+    while len(shape) > 1 and shape[-1] == 1:
+        shape.pop()
+    return tuple(shape)
+
+
+def _mismatch(logits: Tensor, targets: Tensor) -> str:
+    kind = "float (regression)" if targets.is_floating_point() else "integer (class)"
+    return f"{kind} targets of shape {list(targets.shape)} do not fit logits of shape {list(logits.shape)}"

@@ -1,0 +1,12 @@
+import os
+
+# Tests run two at a time on two cores; more threads than that only make them wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _same_start() -> None:
+    torch.manual_seed(0)
