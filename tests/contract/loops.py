@@ -44,9 +44,7 @@ class Outcome:
 
     def differences(self, other: Outcome) -> list[str]:
         found = [
-            f"loss {i}"
-            for i, (a, b) in enumerate(zip(self.losses, other.losses, strict=True))
-            if not torch.equal(a, b)
+            f"loss {i}" for i, (a, b) in enumerate(zip(self.losses, other.losses, strict=True)) if not torch.equal(a, b)
         ]
         found += [name for name, value in self.state.items() if not torch.equal(value, other.state[name])]
         found += [] if torch.equal(self.random, other.random) else ["random state"]

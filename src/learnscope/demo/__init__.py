@@ -1,0 +1,99 @@
+"""Five small models trained in about a minute: one healthy, three broken on purpose, one that groks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+import learnscope as ls
+from learnscope.demo import data, folders, screen
+from learnscope.demo.grokking import train_grokking, when_it_grokked
+from learnscope.demo.runs import train_healthy, train_nan, train_overfit, train_vanishing
+from learnscope.demo.scenario import Scenario
+
+SCENARIOS = (
+    Scenario(
+        "digits",
+        "A healthy run: a small conv net on handwritten digits. Look for gradient norms that stay together, "
+        "a warm-up and a cosine, and the noise scale that grows as the loss falls.",
+        train_healthy,
+    ),
+    Scenario(
+        "overfit",
+        "200 examples, a fifth of them labelled wrong, for far too long. Look for the held-out loss that turns "
+        "and rises while the training loss still falls.",
+        train_overfit,
+    ),
+    Scenario(
+        "vanishing",
+        "Eight sigmoid layers, and a head that was replaced after the optimizer was made. Look for the gradient "
+        "norms, layer by layer, and for the weights that never change.",
+        train_vanishing,
+    ),
+    Scenario(
+        "nan",
+        "A norm that is unsafe at zero, and one blank image among 1,437. Look for the tensor in which the first "
+        "NaN appeared: it is right below the fault, while the loss of that step was still fine.",
+        train_nan,
+    ),
+    Scenario(
+        "grokking",
+        "Addition modulo 37 from half of all sums. Look for the training accuracy that is perfect early, and the "
+        "held-out accuracy that stays at chance and then rises much later.",
+        train_grokking,
+        when_it_grokked,
+    ),
+)
+
+
+def run_demo(out: Path, quick: bool = False) -> int:
+    """Train the demo's models into folders below `out` and say what was found; the exit code.
+
+    Runs of an earlier demo in `out` are made again; anything else in their place is refused.
+    """
+    console = screen.make_console()
+    try:
+        data.digits()
+        folders.check_free(out / scenario.name for scenario in SCENARIOS)
+    except (data.MissingPackage, ls.RunError) as error:
+        screen.refuse(str(error))
+        return 1
+    outcomes = []
+    with small_model_settings():
+        for number, scenario in enumerate(SCENARIOS, 1):
+            screen.heading(console, number, len(SCENARIOS), scenario)
+            folders.clear(out / scenario.name)
+            started = time.perf_counter()
+            with screen.progress(console) as show:
+                scenario.train(out / scenario.name, quick, show)
+            seconds = time.perf_counter() - started
+            outcome = examine(out / scenario.name)
+            screen.result(console, scenario, outcome, seconds)
+            outcomes.append(outcome)
+    screen.closing(console, outcomes)
+    return 0
+
+
+def examine(folder: Path) -> screen.Outcome:
+    """Open the finished run as anyone would, and write its report."""
+    run = ls.open_run(folder)
+    return screen.Outcome(folder.name, run, run.findings(), run.report())
+
+
+@contextmanager
+def small_model_settings() -> Iterator[None]:
+    """One thread, with which models this small are quickest and which gives every machine the same run.
+
+    The caller's number of threads and random state are put back afterwards.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(threads)

@@ -38,7 +38,7 @@ def train_grokking(run: Path, quick: bool, show: Show, *, seed: int = 0) -> None
     torch.manual_seed(seed)
     train, held_out = data.sums_modulo(P, share=0.5, seed=seed)
     pairs, sums = train.tensors
-    steps = 300 if quick else 1500
+    steps = 1000 if quick else 1500
     model = ModularAdder(P)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.98), weight_decay=1.0)
     probes = [
@@ -56,3 +56,23 @@ def train_grokking(run: Path, quick: bool, show: Show, *, seed: int = 0) -> None
             w.log(loss=loss, train_accuracy=(logits.argmax(1) == sums).float().mean())
             w.batch((pairs, sums))
             show(w.steps, steps, loss)
+
+
+def when_it_grokked(run: ls.Run) -> str:
+    """From which step on the training half is known by heart, and from which the held-out half is right too."""
+    by_heart, understood = lasting_from(run, "train_accuracy", 0.99), lasting_from(run, "holdout_accuracy", 0.95)
+    if by_heart is None:
+        return f"in {run.last_step} steps not even the training half was learned"
+    if understood is None:
+        return f"known by heart from step {by_heart}, not understood by step {run.last_step}: it takes more steps"
+    return f"known by heart from step {by_heart}, understood from step {understood}"
+
+
+def lasting_from(run: ls.Run, name: str, level: float) -> int | None:
+    """The first step from which `name` stays at `level` or above; None if it ends below."""
+    values = run.frame(name=name).sort_values("step")
+    below = values[~(values["value"] >= level)]
+    if len(below) == len(values) or (len(below) and below["step"].iloc[-1] == values["step"].iloc[-1]):
+        return None
+    after = values if below.empty else values[values["step"] > below["step"].iloc[-1]]
+    return int(after["step"].iloc[0])

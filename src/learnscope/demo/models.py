@@ -50,8 +50,9 @@ class DeepSigmoidNet(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(64 if i == 0 else width, width) for i in range(depth)])
         self.head = nn.Linear(width, 10)
-        for layer in self.layers:
-            nn.init.normal_(layer.weight, std=scale)
+        for name, parameter in self.layers.named_parameters():
+            if name.endswith("weight"):
+                nn.init.normal_(parameter, std=scale)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
@@ -77,8 +78,7 @@ class UnsafeNet(nn.Module):
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
-        sizes = (64, width, width)
-        self.layers = nn.ModuleList([nn.Linear(a, b, bias=False) for a, b in zip(sizes, sizes[1:], strict=False)])
+        self.layers = nn.ModuleList([nn.Linear(64, width, bias=False), nn.Linear(width, width, bias=False)])
         self.norm = UnsafeNorm()
         self.head = nn.Linear(width, 10)
 

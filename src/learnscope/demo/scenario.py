@@ -24,6 +24,8 @@ class Scenario:
     name: str
     look_for: str
     train: Train
+    outcome: Callable[[ls.Run], str] | None = None
+    """One more line about the finished run, where the usual numbers do not say it."""
 
 
 class DemoRun(ls.Probe):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from learnscope.findings.cuts import Cuts
 from learnscope.findings.gather import NONFINITE, Series, rows, series
-from learnscope.findings.words import capital, count
+from learnscope.findings.words import capital, count, num
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
 
@@ -53,11 +53,13 @@ def nonfinite(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  
     if not seen:
         return []
     first = min(seen, key=lambda source: source.first)
-    tensor = _first_tensor(reader) if first is gradient else None
+    tensor = _first_tensor(reader)
     lasting = any(source.lasting for source in seen)
-    where = f", first in {tensor}" if tensor else ""
+    where = f", first in {tensor}" if tensor and first is gradient else ""
     parts = [_sentence(source, reader) for source in sorted(seen, key=lambda source: source.first)]
-    said, advice = _origin(first, loss, gradient, change, tensor)
+    if tensor:
+        parts.append(f"The first bad tensor in backward order is {tensor}.")
+    said, advice = _origin(reader, first, loss, gradient, change, tensor)
     return [
         Finding(
             kind="nonfinite",
@@ -130,11 +132,13 @@ def _first_tensor(reader: RunReader) -> str | None:
     return str(frame["scope"].iloc[0]) if len(frame) else None
 
 
-def _origin(first: _Source, loss: _Source, gradient: _Source, change: _Source, tensor: str | None) -> tuple[str, str]:
+def _origin(
+    reader: RunReader, first: _Source, loss: _Source, gradient: _Source, change: _Source, tensor: str | None
+) -> tuple[str, str]:
     """What came first, and what follows from that."""
     step = first.first
     if first is loss:
-        return _from_the_loss(step, gradient, change)
+        return _from_the_loss(step, gradient, change, _growth(series(reader, "Loss", "loss"), step))
     if first is gradient:
         if loss.says_clean_at(step):
             after = f" that {tensor} feeds" if tensor else ""
@@ -168,7 +172,18 @@ def _origin(first: _Source, loss: _Source, gradient: _Source, change: _Source, t
     )
 
 
-def _from_the_loss(step: int, gradient: _Source, change: _Source) -> tuple[str, str]:
+def _growth(loss: Series, step: int) -> tuple[float, float, int] | None:
+    """The loss just before it broke, beside the median of up to 20 values before that, if it had grown."""
+    before = loss.finite.values[loss.finite.steps < step][-21:]
+    if len(before) < 6:
+        return None
+    usual, last = float(np.median(before[:-1])), float(before[-1])
+    return (usual, last, len(before) - 1) if last > 2 * abs(usual) else None
+
+
+def _from_the_loss(
+    step: int, gradient: _Source, change: _Source, growth: tuple[float, float, int] | None
+) -> tuple[str, str]:
     clean = change.clean_before(step)
     if clean is not None:
         weights = f"The parameters were finite when last measured before it, at step {clean}"
@@ -176,10 +191,20 @@ def _from_the_loss(step: int, gradient: _Source, change: _Source) -> tuple[str, 
         weights = "Whether the parameters were still finite was not recorded"
     grads = gradient.clean_before(step)
     before = f"; gradients were finite up to step {grads}" if grads is not None else ""
-    return (
+    said = (
         f"The loss broke no later than the gradients, so it started in the forward pass of step {step} or earlier. "
-        f"{weights}{before}.",
+        f"{weights}{before}."
+    )
+    if growth is not None:
+        usual, last, n = growth
+        return (
+            f"{said} The loss had already left its course: {num(last)} just before, against a median of {num(usual)} "
+            f"over the {n} values before that.",
+            "Training diverged before it broke: lower the learning rate, lengthen the warm-up or clip the gradients, "
+            "and go back to a checkpoint from before the rise.",
+        )
+    return (
+        said,
         f"Keep the batch of step {step} and run it forward from the last clean weights: activations that overflow "
-        "half precision, log(0), a division by an empty mask, or an input that is itself not finite. If the loss "
-        "rose over the steps before, lower the learning rate or clip the gradients.",
+        "half precision, log(0), a division by an empty mask, or an input that is itself not finite.",
     )

@@ -52,6 +52,7 @@ class Loop:
         self.steps = self.first_step = steps
         self.epoch = epoch
         self.skipped_steps = 0
+        self.passes = 1
         self.snapshots = self._take_snapshots()
         self.feed = Feed(self.safely(self._complete))
         self.sizes: list[float] = []
@@ -64,10 +65,10 @@ class Loop:
         self._times_out_of_turn = 0
         self._attach(clock)
 
-    def start(self) -> None:
-        """Fire what looks once, and plan the first step."""
+    def start(self, passes: int = 1) -> None:
+        """Fire what looks once, and plan the first step, which may go on where `passes` made one."""
         self._fire(self.engine.due("once", 1), self.moment("once"))
-        self._plan_step(passes=1)
+        self._plan_step(passes)
 
     @property
     def backward_seen(self) -> bool:
@@ -138,6 +139,7 @@ class Loop:
 
     def _plan_step(self, passes: int) -> None:
         """Decide what the coming step is due for, and listen to its micro-batches if they are wanted."""
+        self.passes = passes
         step = self.steps + 1
         live = [b for b in self.engine.due("before_step", step) if not (b.probe.needs & FED)]
         after = [b for b in self.engine.due("after_step", step) if not (b.probe.needs & FED)]

@@ -67,7 +67,7 @@ def finish(engine: Engine, status: str, **facts: Any) -> None:
     engine.backend.close()
 
 
-def save_state(engine: Engine, snapshots: dict[str, Snapshot], step: int) -> Path | None:
+def save_state(engine: Engine, snapshots: dict[str, Snapshot], step: int, passes: int) -> Path | None:
     """The probes' small memories and their previous weights, as safetensors. None for a run in memory."""
     path = engine.backend.state_path(step)
     if path is None:
@@ -87,18 +87,18 @@ def save_state(engine: Engine, snapshots: dict[str, Snapshot], step: int) -> Pat
     for key, snapshot in snapshots.items():
         steps[key] = snapshot.step
         tensors |= {f"previous/{key}/{name}": t.detach().cpu() for name, t in snapshot.tensors.items()}
-    meta = {"learnscope": json.dumps({"step": step, "states": numbers, "snapshots": steps})}
+    meta = {"learnscope": json.dumps({"step": step, "states": numbers, "snapshots": steps, "passes": passes})}
     write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=meta))
     for old in sorted(path.parent.glob("step-*.safetensors"))[:-KEPT_STATES]:
         old.unlink()
     return path
 
 
-def load_state(engine: Engine, snapshots: dict[str, Snapshot], step: int) -> bool:
-    """Take up the state saved at `step`, if there is one."""
+def load_state(engine: Engine, snapshots: dict[str, Snapshot], step: int) -> int | None:
+    """Take up the state saved at `step`, if there is one: the backward passes of its last step, else None."""
     path = engine.backend.state_path(step)
     if path is None or not path.exists():
-        return False
+        return None
     with safe_open(path, framework="pt") as file:
         meta = json.loads(file.metadata()["learnscope"])
         for bound in engine.bound:
@@ -115,7 +115,7 @@ def load_state(engine: Engine, snapshots: dict[str, Snapshot], step: int) -> boo
         for key, at in meta["snapshots"].items():
             if key in snapshots:
                 snapshots[key].step = at
-    return True
+    return int(meta["passes"])
 
 
 def check_model(model: Any) -> None:

@@ -90,9 +90,10 @@ class Watch:
         self._engine = engine
         steps, epoch = begin(engine, engine.subject, resume=resume, step=step)
         self._loop = Loop(engine, steps=steps, epoch=epoch or 0, clock=clock)
-        self._restored = resume and load_state(engine, self._loop.snapshots, steps)
+        passes = load_state(engine, self._loop.snapshots, steps) if resume else None
+        self._restored = passes is not None
         self._closed = False
-        self._loop.safely(self._loop.start)()
+        self._loop.safely(self._loop.start)(passes or 1)
 
     @property
     def steps(self) -> int:
@@ -136,8 +137,9 @@ class Watch:
 
     def save_state(self) -> Path | None:
         """Save what resuming at this step needs; call it where you save your own checkpoint."""
+        self._loop.safely(self._loop.feed.flush)()
         self._engine.flush()
-        return save_state(self._engine, self._loop.snapshots, self.steps)
+        return save_state(self._engine, self._loop.snapshots, self.steps, self._loop.passes)
 
     def close(self, status: str = "finished") -> None:
         """Finish the run and take every hook away. Closing twice does nothing."""

@@ -1,0 +1,46 @@
+"""The demo's folders: runs of an earlier demo make room, anything else is left alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import learnscope as ls
+from learnscope.demo.scenario import DemoRun
+
+
+def check_free(folders: Iterable[Path]) -> None:
+    """Refuse, before anything is trained or removed, if a folder holds what the demo did not make."""
+    for folder in folders:
+        if not is_free(folder) and not is_demo_run(folder):
+            raise ls.RunError(
+                f"{folder} is there already and is not a run of this demo; it is left as it is. "
+                "Name another folder with --out, or move that one away."
+            )
+
+
+def clear(folder: Path) -> None:
+    """Remove the earlier demo's run, if there is one."""
+    if is_demo_run(folder):
+        shutil.rmtree(folder)
+
+
+def is_free(folder: Path) -> bool:
+    """Nothing there, or an empty folder."""
+    if folder.is_symlink() or not folder.exists():
+        return not folder.is_symlink()
+    return folder.is_dir() and not any(folder.iterdir())
+
+
+def is_demo_run(folder: Path) -> bool:
+    """Whether run.json says so: every run of the demo, finished or interrupted, lists the probe DemoRun."""
+    if folder.is_symlink():
+        return False  # what a link leads to is somewhere else, and somebody else's
+    try:
+        manifest = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        mark = manifest["probes"][DemoRun.__name__]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return isinstance(mark, dict) and mark.get("scenario") == folder.name
