@@ -42,7 +42,7 @@ SCENARIOS = (
     ),
     Scenario(
         "grokking",
-        "Addition modulo 37 from half of all sums. Look for the training accuracy that is perfect early, and the "
+        "Addition modulo 47 from two fifths of all pairs. Look for the training accuracy that is perfect early, and the "
         "held-out accuracy that stays at chance and then rises much later.",
         train_grokking,
         when_it_grokked,

@@ -13,7 +13,7 @@ from learnscope.demo import data
 from learnscope.demo.models import ModularAdder
 from learnscope.demo.scenario import DemoRun, Show
 
-P = 37
+P = 47
 
 
 @ls.probe(every=10)
@@ -34,11 +34,11 @@ def circle(moment: ls.Moment) -> dict[str, float | Tensor]:
 
 
 def train_grokking(run: Path, quick: bool, show: Show, *, seed: int = 0) -> None:
-    """All of the training half in every step; weight decay does the rest."""
+    """All training pairs in every step; weight decay does the rest."""
     torch.manual_seed(seed)
-    train, held_out = data.sums_modulo(P, share=0.5, seed=seed)
+    train, held_out = data.sums_modulo(P, share=0.4, seed=seed)
     pairs, sums = train.tensors
-    steps = 1000 if quick else 1500
+    steps = 1250 if quick else 1800
     model = ModularAdder(P)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.98), weight_decay=1.0)
     probes = [
@@ -59,10 +59,10 @@ def train_grokking(run: Path, quick: bool, show: Show, *, seed: int = 0) -> None
 
 
 def when_it_grokked(run: ls.Run) -> str:
-    """From which step on the training half is known by heart, and from which the held-out half is right too."""
+    """From which step on the training pairs are known by heart, and from which the held-out ones are right too."""
     by_heart, understood = lasting_from(run, "train_accuracy", 0.99), lasting_from(run, "holdout_accuracy", 0.95)
     if by_heart is None:
-        return f"in {run.last_step} steps not even the training half was learned"
+        return f"in {run.last_step} steps not even the training pairs were learned"
     if understood is None:
         return f"known by heart from step {by_heart}, not understood by step {run.last_step}: it takes more steps"
     return f"known by heart from step {by_heart}, understood from step {understood}"

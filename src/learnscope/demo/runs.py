@@ -20,7 +20,7 @@ def train_healthy(run: Path, quick: bool, show: Show) -> None:
     """Warm-up and cosine, clipping, and gradients accumulated over four micro-batches."""
     torch.manual_seed(0)
     train, held_out = data.digits()
-    epochs = 4 if quick else 20
+    epochs = 4 if quick else 12
     loader = DataLoader(train, batch_size=128, shuffle=True, drop_last=True)
     steps = epochs * len(loader)
     model = ConvNet()

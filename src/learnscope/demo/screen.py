@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
@@ -39,8 +39,8 @@ def make_console() -> Console:
 
 def heading(console: Console, number: int, of: int, scenario: Scenario) -> None:
     console.print()
-    console.print(Text.assemble((f"{number}/{of} {scenario.name}", "bold")))
-    console.print(Padding(Text(scenario.look_for), (0, 0, 0, 4)))
+    console.print(Text(f"{number}/{of} {scenario.name}", style="bold"))
+    _indented(console, Text(scenario.look_for))
 
 
 @contextmanager
@@ -68,17 +68,15 @@ def result(console: Console, scenario: Scenario, outcome: Outcome, seconds: floa
     facts.append(f"held-out loss {_course(run, 'holdout_loss')}")
     if scenario.outcome is not None:
         facts.append(scenario.outcome(run))
-    found = [
-        Text.assemble((f"{finding.severity}: ", COLOURS[finding.severity]), finding.title)
-        for finding in outcome.findings
-    ]
-    lines = [
-        Text(", ".join(facts), style="dim"),
-        *(found or [Text("nothing found: a healthy run", style="green")]),
-        Text(f"report: {outcome.report}", overflow="fold"),
-    ]
-    for line in lines:
-        console.print(Padding(line, (0, 0, 0, 4)))
+    _indented(console, Text(", ".join(facts), style="dim"))
+    for finding in outcome.findings:
+        severity = (f"{finding.severity}: ", COLOURS[finding.severity])
+        _indented(console, Text.assemble(severity, finding.title))
+        _indented(console, Text(finding.advice, style="dim"), by=8)
+    if not outcome.findings:
+        _indented(console, Text("no findings", style="green"))
+    # a path is for copying: it is never broken into two lines
+    console.print(Text(f"    report: {outcome.report}"), soft_wrap=True)
 
 
 def closing(console: Console, outcomes: Sequence[Outcome]) -> None:
@@ -92,11 +90,10 @@ def closing(console: Console, outcomes: Sequence[Outcome]) -> None:
         table.add_row(outcome.name, str(outcome.run.last_step), _summary(outcome.findings), Text(str(outcome.report)))
     console.print()
     console.print(table)
-    folder = outcomes[-1].run.path
-    console.print("\nNext:")
-    console.print(f"    learnscope report {folder}", markup=False, soft_wrap=True)
-    code = f'import learnscope as ls; run = ls.open_run("{folder}"); run.frame()'
-    console.print(f"    python -i -c '{code}'", markup=False, soft_wrap=True)
+    folder = str(outcomes[-1].run.path)
+    console.print("\nNext, in a shell and in Python:")
+    console.print(Text(f"    learnscope report {shlex.quote(folder)}"), soft_wrap=True)
+    console.print(Text(f"    import learnscope as ls; ls.open_run({folder!r}).frame()"), soft_wrap=True)
 
 
 def _summary(findings: Sequence[ls.Finding]) -> Text:
@@ -104,19 +101,25 @@ def _summary(findings: Sequence[ls.Finding]) -> Text:
     if not findings:
         return Text("none", style="green")
     counts = Counter(finding.severity for finding in findings)
-    text = Text()
-    for severity, colour in COLOURS.items():
-        count = sum(n for kept, n in counts.items() if kept == severity)
-        if count:
-            text.append(", " if text else "").append(f"{count} {severity}", style=colour)
-    return text.append(f": {findings[0].title}")
+    parts = [
+        Text(f"{count} {severity}{'s' if severity == 'warning' and count > 1 else ''}", style=COLOURS[severity])
+        for severity, count in counts.items()
+    ]
+    return Text(", ").join(parts).append(f": {findings[0].title}")
+
+
+def _indented(console: Console, text: Text, by: int = 4) -> None:
+    """Wrapped to the width, without the spaces to the right that rich's own padding writes."""
+    for line in text.wrap(console, console.width - by):
+        line.rstrip()
+        console.print(Text(" " * by).append_text(line), soft_wrap=True)
 
 
 def _course(run: ls.Run, name: str) -> str:
-    """First and last value. A value that is not finite was recorded as null, and why."""
+    """Its first and last value."""
     values = run.frame(name=name, kind="model").sort_values("step")
-    first, last = (values.iloc[at] for at in (0, -1))
-    return " to ".join(f"{row['value']:.3g}" for row in (first, last))
+    first, last = values["value"].iloc[[0, -1]]
+    return f"{first:.3g} to {last:.3g}"
 
 
 def refuse(message: str) -> None:

@@ -39,7 +39,7 @@ class OnePass(RunReader):
         return self._manifest
 
     def records(self, probe: str | None = None, *, superseded: bool = False) -> Iterator[Record]:
-        if superseded:
+        if superseded and len(self._manifest.get("attempts") or []) > 1:
             yield from super().records(probe, superseded=True)
             return
         self.problems = list(self._seen_problems)

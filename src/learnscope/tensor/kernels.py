@@ -4,7 +4,7 @@ import functools
 import math
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -55,7 +55,7 @@ def _gradient_partials(rows: Tensor) -> tuple[Tensor, ...]:
 @functools.cache
 def _compiled(function: Rows, key: str) -> Rows:
     # The compiler keeps its variants, and its limit on their number, per code object: one for each key.
-    name = f"{function.__name__}_{key}".replace("torch.", "")
+    name = key.replace("torch.", "")
     twin = types.FunctionType(function.__code__.replace(co_name=name), function.__globals__, name)
     # Without `fullgraph` a function past its limit would quietly run uncompiled, on copies of everything.
     compiled: Rows = torch.compile(twin, dynamic=True, fullgraph=True)
@@ -63,19 +63,35 @@ def _compiled(function: Rows, key: str) -> Rows:
 
 
 _broken: set[str] = set()
+_ready: set[str] = set()
+
+REHEARSAL = 1 << 20
+"""Entries of the call that a kernel is first compiled for. The compiler decides by the first length it sees
+whether to use all threads, so that length must not be whatever tensor happens to come first."""
 
 
-def _fused(function: Rows, *vectors: Tensor, constants: int = 0) -> Tensor | None:
-    """`[partials, rows]` from one kernel per combination of dtypes; None, and one warning, if it cannot be had.
+def _alias(vector: Tensor) -> Tensor:
+    """The same memory, no longer a view: the compiler would tell apart views of differently sized tensors."""
+    alias = torch.empty(0, dtype=vector.dtype, device=vector.device)
+    return alias.set_(vector.untyped_storage(), vector.storage_offset(), vector.shape, vector.stride())
+
+
+def _fused(function: Rows, vectors: Sequence[Tensor], *constants: Tensor) -> Tensor | None:
+    """`[partials, rows]` from one kernel per combination of dtypes; None, with one warning, if that fails.
 
     The vectors are passed flat, so that only their length varies and not the layout of the rows.
     """
-    key = "_".join([function.__name__, *(str(vector.dtype) for vector in vectors), str(constants)])
-    key += f"_{vectors[0].device.type}"
+    device = vectors[0].device
+    kinds = [str(vector.dtype) for vector in vectors] + [str(len(constant)) for constant in constants]
+    key = "_".join([function.__name__, *kinds, device.type])
     if key in _broken:
         return None
     try:
-        return torch.stack(_compiled(function, key)(*vectors))
+        compiled = _compiled(function, key)
+        if key not in _ready:
+            compiled(*(torch.zeros(REHEARSAL, dtype=v.dtype, device=device) for v in vectors), *constants)
+            _ready.add(key)
+        return torch.stack(compiled(*(_alias(vector) for vector in vectors), *constants))
     except Exception as error:  # noqa: BLE001 - a missing C++ compiler surfaces as any of a dozen types
         if not _broken:
             reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
@@ -87,12 +103,12 @@ def _fused(function: Rows, *vectors: Tensor, constants: int = 0) -> Tensor | Non
 
 def compiled_partials(new: Tensor, old: Tensor, thresholds: Tensor) -> Tensor | None:
     """The partials of each row by one fused kernel, or None where compiling fails."""
-    return _fused(_row_partials, new.view(-1), old.view(-1), thresholds, constants=len(thresholds))
+    return _fused(_row_partials, (new.view(-1), old.view(-1)), thresholds)
 
 
 def compiled_gradient_partials(rows: Tensor) -> Tensor | None:
     """The gradient partials of each row by one fused kernel, or None where compiling fails."""
-    return _fused(_gradient_partials, rows.view(-1))
+    return _fused(_gradient_partials, (rows.view(-1),))
 
 
 def wants_compiler(entries: int, form: Form) -> bool:

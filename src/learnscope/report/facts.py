@@ -1,0 +1,122 @@
+"""What a report says besides findings and figures: what was watched, what was not, what it cost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from learnscope.findings.gather import labels_of, series
+from learnscope.findings.words import count, listed, percent
+from learnscope.store.reader import RunReader
+
+RECORDS = {
+    "GradientFlow": "gradient norms by layer, clipping, NaN and infinity",
+    "ParameterChange": "how far and how densely the weights move",
+    "Loss": "the training loss (`w.log(loss=loss)` in the loop)",
+    "LearningRate": "the learning rate of every optimizer group",
+    "Holdout": "loss, accuracy and predictions on examples that are not trained on",
+    "BatchStats": "batch size and class balance (`w.batch(batch)` in the loop)",
+}
+"""What each probe would have added to the report."""
+
+
+def watched(reader: RunReader) -> list[tuple[str, str]]:
+    """Model, steps, time and environment, as far as the manifest has them."""
+    manifest = reader.manifest
+    out = [("model", _model(manifest.get("model") or {}))]
+    optimizers = [str(o.get("class")) for o in manifest.get("optimizers") or []]
+    if optimizers:
+        out.append(("optimizer", ", ".join(optimizers)))
+    records = list(reader.records())
+    steps = [r.step for r in records]
+    span = f"{min(steps):,} to {max(steps):,} ({count(len(records), 'record')})" if steps else "none recorded"
+    attempts = manifest.get("attempts") or []
+    if len(attempts) > 1:
+        starts = ", ".join(f"{entry['start_step']:,}" for entry in attempts[1:])
+        span += f"; resumed at step {starts}"
+    out.append(("steps", span))
+    seconds = wall_seconds(reader)
+    out.append(("time", _duration(seconds) if seconds else "not recorded"))
+    skipped = sum(int(entry.get("skipped_steps") or 0) for entry in attempts)
+    if skipped:
+        out.append(("skipped", f"{count(skipped, 'step')} that the gradient scaler did not take"))
+    out.append(("status", str(manifest.get("status", "not recorded"))))
+    if manifest.get("source"):
+        out.append(("source", str(manifest["source"])))
+    out += _environment(manifest.get("environment") or {})
+    return out
+
+
+def _model(model: dict[str, Any]) -> str:
+    if not model:
+        return "not recorded"
+    parts = [str(model.get("class", "model"))]
+    if "parameters" in model:
+        parts.append(f"{model['parameters']:,} parameters in {count(int(model.get('tensors', 0)), 'tensor')}")
+    if model.get("layers"):
+        parts.append(count(len(model["layers"]), "layer"))
+    if model.get("dtypes"):
+        parts.append(listed(sorted(model["dtypes"]), 3))
+    return ", ".join(parts)
+
+
+def _environment(environment: dict[str, Any]) -> list[tuple[str, str]]:
+    keys = ("learnscope", "torch", "python")
+    versions = [f"{key} {environment[key]}" for key in keys if environment.get(key)]
+    where = [str(environment[key]) for key in ("platform", "accelerator") if environment.get(key)]
+    if environment.get("threads"):
+        where.append(count(int(environment["threads"]), "thread"))
+    git = environment.get("git")
+    out = [("environment", ", ".join([*versions, *where]) or "not recorded")]
+    if git:
+        changed = ", with uncommitted changes" if git.get("changed") else ""
+        out.append(("code", f"commit {str(git.get('commit'))[:12]}{changed}"))
+    return out
+
+
+def wall_seconds(reader: RunReader) -> float | None:
+    """The time of all attempts; one that was not closed ends with its last record."""
+    last: dict[int, float] = {}
+    for record in reader.records(superseded=True):
+        last[record.attempt] = max(record.time, last.get(record.attempt, 0.0))
+    total = 0.0
+    for entry in reader.manifest.get("attempts") or []:
+        end = entry.get("ended") or last.get(entry.get("attempt"))
+        if end and entry.get("started"):
+            total += max(0.0, end - entry["started"])
+    return total or None
+
+
+def _duration(seconds: float) -> str:
+    """
+    >>> _duration(42.4), _duration(150), _duration(7300)
+    ('42.4 s', '2 min 30 s', '2 h 1 min')
+    """
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes = int(seconds) // 60
+    return f"{minutes} min {int(seconds) % 60} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def costs(reader: RunReader) -> list[tuple[str, str, str, str, str]]:
+    """For each probe: firings, mean milliseconds, total seconds, share of the wall time. Failures are not firings."""
+    spent: dict[str, list[float]] = defaultdict(list)
+    for record in reader.records(superseded=True):
+        if not record.error:
+            spent[record.probe].append(record.cost)
+    wall = wall_seconds(reader)
+    lines = []
+    every = {**spent, "all": [cost for costs in spent.values() for cost in costs]} if len(spent) > 1 else spent
+    for probe, cost in every.items():
+        total = sum(cost)
+        share = percent(total / wall) if wall else "n/a"
+        lines.append((probe, f"{len(cost):,}", f"{1e3 * total / len(cost):.3g}", f"{total:.3g}", share))
+    return lines
+
+
+def not_recorded(reader: RunReader) -> list[tuple[str, str]]:
+    """Probes whose numbers this run does not have, and what they would add."""
+    missing = [(probe, adds) for probe, adds in RECORDS.items() if not labels_of(reader, probe)]
+    if labels_of(reader, "Loss") and not len(series(reader, "Loss", "loss")):
+        missing.append(("Loss", "the training loss under the name `loss`: other names were logged"))
+    return missing

@@ -1,0 +1,124 @@
+"""The report of a run: Markdown with figures beside it, readable as a file and on any forge."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from learnscope.findings.gather import one_pass
+from learnscope.findings.words import between, count, num
+from learnscope.record import SEVERITIES, Evidence, Finding
+from learnscope.report.facts import costs, not_recorded, watched
+from learnscope.report.panels import PANELS, Panel, drawn
+from learnscope.report.style import save
+from learnscope.store.files import write_text
+from learnscope.store.reader import RunReader
+
+
+def write_report(reader: RunReader, findings: Sequence[Finding], target: Path, *, name: str) -> Path:
+    """Write report.md and its figures into `target`; the path of report.md."""
+    run = one_pass(reader)
+    panels = []
+    for panel, figure in drawn(run):
+        save(figure, target / panel.file)
+        panels.append(panel)
+    for panel in PANELS:
+        if panel not in panels:  # of an earlier report of this run, no longer true
+            (target / panel.file).unlink(missing_ok=True)
+    path = target / "report.md"
+    write_text(path, _text(run, findings, panels, name))
+    return path
+
+
+def _text(run: RunReader, findings: Sequence[Finding], panels: Sequence[Panel], name: str) -> str:
+    parts = [f"# Run {escape(name)}", _summary(findings), "## What was watched", _table(("", ""), watched(run))]
+    if panels:
+        parts += [_image(panels[0])]
+    parts += ["## Findings", *_findings(findings)]
+    if len(panels) > 1:
+        parts += ["## Figures"]
+        for panel in panels[1:]:
+            parts += [f"### {panel.title}", _image(panel)]
+    missing = not_recorded(run)
+    if missing:
+        parts += ["## Not recorded", "These probes would have added:", _table(("probe", "what it records"), missing)]
+    parts += ["## What the probes cost", *_costs(run), "## Reading further", _further(run)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _summary(findings: Sequence[Finding]) -> str:
+    counts = [(sum(f.severity == s for f in findings), s) for s in reversed(SEVERITIES)]
+    said = ", ".join(f"{n} {severity}" for n, severity in counts if n)
+    return f"{count(len(findings), 'finding')}: {said}." if findings else "No finding: no number crossed a cut."
+
+
+def _image(panel: Panel) -> str:
+    return f"![{panel.title}]({panel.file})\n\n{panel.reading}"
+
+
+def _findings(findings: Sequence[Finding]) -> list[str]:
+    if not findings:
+        return ["None. Whatever stands under *Not recorded* was not looked at."]
+    out = []
+    for finding in findings:
+        out += [
+            f"### {finding.severity.capitalize()}: {escape(finding.title)}",
+            escape(finding.detail),
+            f"**What to do.** {escape(finding.advice)}",
+            f"*Evidence: {escape(evidence_text(finding.evidence))}.*",
+        ]
+    return out
+
+
+def evidence_text(evidence: Evidence) -> str:
+    """
+    >>> evidence_text(Evidence(probe="Loss", name="loss", n=3, first_step=1, last_step=9, value=0.25))
+    'loss of Loss, n = 3, steps 1 to 9, value 0.25'
+    """
+    parts = [f"{evidence.name} of {evidence.probe}", f"n = {evidence.n:,}"]
+    if evidence.first_step is not None:
+        last = evidence.last_step if evidence.last_step is not None else evidence.first_step
+        parts.append(between(evidence.first_step, last))
+    if evidence.value is not None:
+        parts.append(f"value {num(evidence.value)}")
+    if evidence.interval is not None:
+        parts.append(f"95 % interval {num(evidence.interval[0])} to {num(evidence.interval[1])}")
+    return ", ".join(parts)
+
+
+def _costs(run: RunReader) -> list[str]:
+    lines = costs(run)
+    if not lines:
+        return ["No probe fired."]
+    return [_table(("probe", "firings", "mean ms", "total s", "share of wall time"), lines)]
+
+
+def _further(run: RunReader) -> str:
+    probes = list(dict.fromkeys(record.probe for record in run.records() if not record.error))
+    first = f'"{probes[0]}"' if probes else ""
+    return (
+        "```python\nimport learnscope as ls\n\n"
+        'run = ls.open_run("path/to/this/run")\n'
+        f"run.frame({first})  # one row a number: step, kind, scope, name, value, labels\n"
+        "run.findings()  # the findings above as objects; run.findings(ls.Cuts(...)) moves a cut\n```"
+    )
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rows = [head, ["---"] * len(head), *[[escape(cell) for cell in line] for line in lines]]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def escape(text: str) -> str:
+    """Text that Markdown shows as it is; underscores inside words and code in backticks stay as they are.
+
+    >>> escape("a|b <c> h_0 __init__ `w.log(x=[1])`")
+    'a\\\\|b \\\\<c\\\\> h_0 \\\\_\\\\_init\\\\_\\\\_ `w.log(x=[1])`'
+    """
+    pieces = re.split(r"(`[^`]*`)", text.replace("\n", " "))
+    return "".join(p if p.startswith("`") and len(p) > 1 else _escape_plain(p) for p in pieces)
+
+
+def _escape_plain(text: str) -> str:
+    return re.sub(r"([\\`*<>|\[\]])|(?<![^\W_])(_)|(_)(?![^\W_])", lambda m: f"\\{m.group(0)}", text)

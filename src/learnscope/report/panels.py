@@ -1,0 +1,90 @@
+"""The figures that a run has data for, in the order of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from matplotlib.figure import Figure
+
+from learnscope.findings.gather import Grid, grid, one_pass, series
+from learnscope.report.confusion import confusion_figure
+from learnscope.report.heatmap import heatmap
+from learnscope.report.lines import change_figure, loss_figure, norm_figure, rate_figure
+from learnscope.store.reader import RunReader
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A kind of figure: its file, what it is, and how to read it."""
+
+    file: str
+    title: str
+    reading: str
+    draw: Callable[[RunReader], Figure | None]
+
+
+def gradient_heatmap(reader: RunReader) -> Figure | None:
+    norms = grid(reader, "GradientFlow", "norm", stage="stepped")
+    if not norms:
+        return None
+    return heatmap(norms, "Gradient norm by layer", "‖g‖ given to the optimizer", series(reader, "Loss", "loss"))
+
+
+def update_heatmap(reader: RunReader) -> Figure | None:
+    ratios = grid(reader, "ParameterChange", "update_to_weight")
+    return heatmap(_broken_by_count(reader, ratios), "Size of the updates by layer", "‖Δ‖/‖W‖") if ratios else None
+
+
+def _broken_by_count(reader: RunReader, ratios: Grid) -> Grid:
+    """A ratio is also infinite where the weights were zero, which is not broken: only bad entries are."""
+    counts = [grid(reader, "ParameterChange", name) for name in ("nan", "inf")]
+    if not all(counts):
+        return ratios
+    return replace(ratios, broken=(counts[0].aligned(ratios) > 0) | (counts[1].aligned(ratios) > 0))
+
+
+PANELS = (
+    Panel(
+        "gradients.png", "Gradient norm by layer",
+        "Layers from input to output, top to bottom, over the steps. The colour is the norm of the gradient that the "
+        "optimizer was given, on a logarithmic scale.",
+        gradient_heatmap,
+    ),
+    Panel(
+        "loss.png", "Loss",
+        "Training loss as the loop logged it, holdout loss on the same fixed examples every time.",
+        loss_figure,
+    ),
+    Panel(
+        "norm.png", "Gradient norm",
+        "The norm over all parameters; marks at the foot are steps at which clipping made it smaller.",
+        norm_figure,
+    ),
+    Panel(
+        "updates.png", "Size of the updates by layer",
+        "How far each layer moved between two measurements, relative to its weights, on a logarithmic scale.",
+        update_heatmap,
+    ),
+    Panel(
+        "moved.png", "Share of the weights that moved",
+        "Entries whose stored bits changed between two measurements, and entries that moved by no more than each "
+        "threshold.",
+        change_figure,
+    ),
+    Panel("rates.png", "Learning rate", "What each optimizer group used, as set by the schedule.", rate_figure),
+    Panel(
+        "confusion.png", "Holdout predictions by class",
+        "Rows are the labels, columns the predictions; the colour is the share of the label's examples.",
+        confusion_figure,
+    ),
+)  # fmt: skip
+
+
+def drawn(reader: RunReader) -> Iterator[tuple[Panel, Figure]]:
+    """Every panel that the run has data for, one at a time: a figure is a few megabytes."""
+    run = one_pass(reader)
+    for panel in PANELS:
+        figure = panel.draw(run)
+        if figure is not None:
+            yield panel, figure

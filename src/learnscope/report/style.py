@@ -1,0 +1,117 @@
+"""One look for all figures, without touching matplotlib's global state."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from learnscope.findings.gather import Floats, Series
+from learnscope.store.files import write_atomically
+
+DPI = 150
+WIDTH = 10.0
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#7F7F7F")
+"""Okabe and Ito's colours, told apart with any colour vision. Vermilion is kept for what is not finite."""
+DASHES = ("-", "--", "-.", ":")
+BROKEN, ZERO, INK, QUIET = "#D55E00", "#C4C4C4", "#222222", "#666666"
+
+
+def new_figure(height: float, width: float = WIDTH) -> Figure:
+    """A figure with a canvas of its own: no pyplot, no backend chosen for the user's other figures."""
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def finish(axes: Axes, title: str = "", facts: str = "", x: str = "", y: str = "") -> None:
+    """Title and facts above the axes, quiet frame, legible ticks."""
+    axes.set_facecolor("white")
+    if title:
+        # two lines of different weight need two artists; the first is lifted by the second's height
+        axes.set_title(title, loc="left", fontsize=14, fontweight="bold", color=INK, pad=26 if facts else 8)
+    if facts:
+        axes.annotate(
+            facts, (0, 1), (0, 8), "axes fraction", textcoords="offset points", fontsize=10, color=QUIET, va="bottom"
+        )
+    axes.set_xlabel(x, fontsize=11, color=INK)
+    axes.set_ylabel(y, fontsize=11, color=INK)
+    axes.tick_params(labelsize=10, colors=INK, length=3)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color("#BBBBBB")
+
+
+def lined(axes: Axes) -> None:
+    """Horizontal guide lines behind the data, and whole numbers for steps."""
+    axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    whole_steps(axes)
+
+
+def whole_steps(axes: Axes) -> None:
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def plain(value: float) -> str:
+    """A tick's number as it is read aloud, with an exponent only where zeros would have to be counted.
+
+    >>> plain(0.05), plain(2000.0), plain(1e-6), plain(2e-6)
+    ('0.05', '2,000', '$10^{-6}$', '$2·10^{-6}$')
+    """
+    if 1e-3 <= value < 1e5:
+        return f"{value:,g}"
+    exponent = math.floor(math.log10(value) + 1e-9)
+    factor = round(value / 10**exponent)
+    return f"${'' if factor == 1 else f'{factor}·'}10^{{{exponent}}}$"
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Ticks for a logarithmic scale: powers of ten where there are several, else 1, 2, 5 or every digit."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    inside: list[float] = []
+    for digits in ((1,), (1, 2, 5), (1, 2, 3, 4, 5, 6, 8)):
+        inside = [d * 10.0**k for k in range(first, last + 1) for d in digits if low <= d * 10.0**k <= high]
+        if len(inside) >= 3:
+            break
+    return inside[:: math.ceil(len(inside) / 9)]
+
+
+def step_edges(steps: NDArray[np.int64]) -> Floats:
+    """Edges halfway between measured steps, so that every cell covers the steps nearest to its own."""
+    if len(steps) == 1:
+        return np.array([steps[0] - 0.5, steps[0] + 0.5])
+    middle = (steps[1:] + steps[:-1]) / 2
+    first, last = steps[0] - (middle[0] - steps[0]), steps[-1] + (steps[-1] - middle[-1])
+    return np.concatenate([[first], middle, [last]])
+
+
+def shade_broken(axes: Axes, series: Series) -> None:
+    """Mark the steps at which a number was measured and is not finite."""
+    broken = np.isin(series.steps, series.broken)
+    if not broken.any():
+        return
+    edges = step_edges(series.steps)
+    label: str | None = "NaN or infinite"
+    starts = np.flatnonzero(broken & ~np.concatenate([[False], broken[:-1]]))
+    ends = np.flatnonzero(broken & ~np.concatenate([broken[1:], [False]]))
+    for start, end in zip(starts, ends, strict=True):
+        axes.axvspan(edges[start], edges[end + 1], color=BROKEN, alpha=0.25, linewidth=0, label=label)
+        label = None
+
+
+def legend(axes: Axes) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=10, frameon=False, loc="best")
+
+
+def save(figure: Figure, path: Path) -> None:
+    write_atomically(path, lambda temporary: figure.savefig(temporary, format="png", dpi=DPI))
