@@ -67,16 +67,13 @@ class Run:
         return self._reader.array_steps(probe)
 
     def findings(self, cuts: Cuts | None = None) -> list[Finding]:
-        """What the records say, the gravest first; kept as findings.json in the folder."""
+        """What the records say, the gravest first."""
         from learnscope.findings import find
 
-        found = find(self._reader, cuts)
-        if self.path is not None:
-            write_json(self.path / "findings.json", [finding.to_json() for finding in found])
-        return found
+        return find(self._reader, cuts)
 
     def report(self, folder: str | Path | None = None) -> Path:
-        """Write report.md with its figures, by default into the run folder; the path of the report."""
+        """Write report.md with its figures, by default into the run folder, which then also keeps findings.json."""
         from learnscope.report.markdown import write_report
 
         target = Path(folder) if folder is not None else None
@@ -84,7 +81,10 @@ class Run:
             if self.path is None:
                 raise ValueError("this run is in memory: say where the report goes, run.report('folder')")
             target = self.path / "report"
-        return write_report(self._reader, self.findings(), target, name=self.path.name if self.path else "run")
+        found = self.findings()
+        if folder is None and self.path is not None:
+            write_json(self.path / "findings.json", [finding.to_json() for finding in found])
+        return write_report(self._reader, found, target, name=self.path.name if self.path else "run")
 
     def __repr__(self) -> str:
         return f"Run({str(self.path) if self.path else 'in memory'!r})"

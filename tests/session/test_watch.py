@@ -411,3 +411,21 @@ def test_a_step_that_a_fused_optimizer_skips_is_not_counted() -> None:
     norms = list(w.run.frame("GradientFlow", "norm", "model").value)
     # d(sum)/dW is 4 in each of 8 entries, d/db is 4 in each of 2: the loss scale (4, then 2) is divided out
     assert norms == pytest.approx([(8 * 16 + 2 * 16) ** 0.5] * 3, rel=1e-6)
+
+
+def test_numbers_left_on_a_device_are_read_later_and_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an accelerator would do: records wait, in order, and are complete when they come."""
+    from learnscope.session import engine
+
+    monkeypatch.setattr(engine, "waits_for_device", lambda measured: True)
+    model, optimizer = small()
+    probes = [ls.GradientFlow(every=1), ls.LearningRate(every=4)]
+    with ls.watch(model, optimizer, probes=probes, strict=True) as w:
+        train(model, optimizer, 3)
+        assert list(w._engine.backend.lines()) == []
+        train(model, optimizer, 1)
+    records = list(w.run.records())
+    assert [(record.probe, record.step) for record in records] == [
+        ("GradientFlow", 1), ("GradientFlow", 2), ("GradientFlow", 3), ("GradientFlow", 4), ("LearningRate", 4),
+    ]  # fmt: skip
+    assert not [row for record in records for row in record.rows() if row.name == "first_nonfinite"]

@@ -76,7 +76,7 @@ def model_device(model: nn.Module) -> torch.device:
 def find_layer(model: nn.Module, name: str) -> nn.Module:
     """The submodule called `name`, through the wrapper of torch.compile too."""
     inner: nn.Module = getattr(model, "_orig_mod", model)
-    modules = dict(inner.named_modules())
+    modules: dict[str, nn.Module] = dict(inner.named_modules())
     if name not in modules:
         import difflib
 

@@ -87,14 +87,18 @@ def _eager() -> Iterator[None]:
 @contextmanager
 def _resharded(model: nn.Module) -> Iterator[None]:
     """An FSDP module left gathered by a forward in a step hook would corrupt the next training step."""
-    modules = [module for module in model.modules() if callable(getattr(module, "reshard", None))]
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None or not hasattr(fsdp, "FSDPModule"):  # nothing can be sharded
+        yield
+        return
+    modules = [module for module in model.modules() if isinstance(module, fsdp.FSDPModule)]
     for module in modules:
-        module.reshard()  # type: ignore[operator]
+        module.reshard()
     try:
         yield
     finally:
         for module in modules:
-            module.reshard()  # type: ignore[operator]
+            module.reshard()
 
 
 @contextmanager

@@ -41,7 +41,8 @@ whose update is not known |
     """Where the previous weights are kept: a torch device, or "disk"."""
     snapshot_dtype: str = "native"
     """Their dtype: each weight's own, or a float dtype."""
-    absorbed: bool = True
+    absorbed: bool | None = None
+    """Measure what rounding absorbs; None: of half-precision weights only, where it matters."""
     sample_size: int = 1024
     """Entries of each tensor on which absorption is measured."""
 
@@ -54,7 +55,8 @@ whose update is not known |
             raise ValueError(f"ParameterChange(thresholds={self.thresholds!r}): thresholds are numbers from 0 on")
 
     def prepare(self, moment: Moment) -> None:
-        if self.absorbed and moment.optimizers:
+        half = any(p.is_floating_point() and p.element_size() == 2 for p in moment.subject.parameters)
+        if moment.optimizers and (half if self.absorbed is None else self.absorbed):
             moment.state["_sample"] = take_sample(moment.subject, self.sample_size)
 
     def measure(self, moment: Moment) -> Measurement:

@@ -50,7 +50,7 @@ def confusion_figure(reader: RunReader) -> Figure | None:
     totals = table.sum(axis=1, keepdims=True)
     shares = np.divide(table, totals, out=np.full(table.shape, np.nan), where=totals > 0)
     size = 3.6 + 0.32 * len(classes)
-    figure = new_figure(size, max(size + 1.4, 6.4))
+    figure = new_figure(size, size + 1.2)
     axes = figure.subplots()
     image = axes.imshow(np.ma.masked_invalid(shares), cmap="cividis", vmin=0, vmax=1)
     axes.set_xticks(range(len(classes)), [str(c) for c in classes])

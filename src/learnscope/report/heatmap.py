@@ -76,7 +76,7 @@ def heatmap(grid: Grid, title: str, quantity: str, loss: Series | None = None) -
     else:
         axes = figure.subplots()
         finish(axes, title, _facts(grid, drawn), x="step")
-    _paint(figure, axes, drawn, quantity)
+    _paint(figure, axes, drawn, quantity, body)
     _name_layers(axes, grid.scopes, body)
     if len(grid.steps) <= 12:
         axes.set_xticks(grid.steps, [f"{step:,}" for step in grid.steps])
@@ -106,7 +106,7 @@ def _strip(axes: Axes, loss: Series, title: str, facts: str) -> None:
     axes.grid(axis="y", color="#EEEEEE", linewidth=0.8)
 
 
-def _paint(figure: Figure, axes: Axes, drawn: Cells, quantity: str) -> None:
+def _paint(figure: Figure, axes: Axes, drawn: Cells, quantity: str, height: float) -> None:
     rows = np.arange(drawn.values.shape[1] + 1)
     few = drawn.values.size <= 600
     mesh_style = {"edgecolors": "white", "linewidth": 0.8} if few else {"edgecolors": "none"}
@@ -120,7 +120,7 @@ def _paint(figure: Figure, axes: Axes, drawn: Cells, quantity: str) -> None:
         beyond = (finite.min() < low, finite.max() > high)
         extend = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(beyond, "neither")
         ticks = log_ticks(low, high)
-        bar = figure.colorbar(mesh, ax=axes, extend=extend, pad=0.015, fraction=0.035, aspect=100, ticks=ticks)
+        bar = figure.colorbar(mesh, ax=axes, extend=extend, pad=0.015, fraction=0.035, aspect=height / 0.2, ticks=ticks)
         bar.ax.set_yticklabels([plain(tick) for tick in ticks])
         bar.minorticks_off()
         bar.set_label(quantity, fontsize=10, color=INK)
@@ -161,7 +161,7 @@ def _name_layers(axes: Axes, scopes: list[str], height: float) -> None:
     axes.set_yticks([place + 0.5 for place in places], [shorten(scopes[p][len(prefix) :]) for p in places])
     axes.tick_params(axis="y", length=0, labelsize=10 if every == 1 else 9)
     unnamed = f", 1 in {every} named" if every > 1 else ""
-    axes.set_ylabel(f"layer{f' ({prefix}…)' if prefix else ''}{unnamed}", fontsize=11, color=INK)
+    axes.set_ylabel(f"layer{f' (in {prefix[:-1]})' if prefix else ''}{unnamed}", fontsize=11, color=INK)
 
 
 def common_prefix(scopes: list[str]) -> str:

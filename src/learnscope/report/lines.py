@@ -22,7 +22,7 @@ from learnscope.report.style import (
 )
 from learnscope.store.reader import RunReader
 
-MANY = 60
+MANY = 300
 """Points beyond which a curve is drawn thin with its running median over it."""
 
 
@@ -99,7 +99,7 @@ def norm_figure(reader: RunReader) -> Figure | None:
     maybe_log(axes, [stepped.finite.values, before.finite.values], factor=20)
     facts = f"{len(stepped):,} measurements"
     if len(clip):
-        smallest = f", by {num(float(clip.values.min()))} at the most" if len(clipped) else ""
+        smallest = f", smallest factor {num(float(clip.values.min()))}" if len(clipped) else ""
         facts += f"; clipped in {len(clipped):,} of {len(clip):,} ({percent(len(clipped) / len(clip))}){smallest}"
     finish(axes, "Gradient norm of the model", facts, x="step", y="‖g‖")
     legend(axes)
@@ -118,8 +118,9 @@ def rate_figure(reader: RunReader) -> Figure | None:
         one = Series(rates.steps, rates.values[:, number], [None] * len(rates.steps))
         _curve(axes, one, COLOURS[number % len(COLOURS)], group if number < 12 else "", smooth=False, dash=style)
     lined(axes)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
     peak = float(np.nanmax(rates.values)) if np.isfinite(rates.values).any() else 0.0
+    # one way of writing for all ticks: 0.0001 above 5e-05 reads as the smaller one
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.1e}" if value and peak < 0.01 else f"{value:.3g}")
     groups = "1 group" if len(rates.scopes) == 1 else f"{len(rates.scopes)} groups"
     finish(axes, "Learning rate", f"{groups}; highest {num(peak)}", x="step", y="learning rate")
     axes.set_ylim(bottom=0)
@@ -158,7 +159,7 @@ def _curve(
 ) -> None:
     """A line; long ones thin with a running median over them; one lonely point as a dot. Gaps stay gaps."""
     n = len(values.finite)
-    dot = "o" if n == 1 or (markers and n <= MANY) else ""
+    dot = "o" if n == 1 or (markers and n <= 60) else ""
     heavy = smooth and n > MANY and not markers
     axes.plot(
         values.steps, values.values, color=colour, linestyle=dash, marker=dot, markersize=5,
@@ -166,10 +167,10 @@ def _curve(
     )  # fmt: skip
     if heavy:
         shown = values.finite
-        width = max(5, n // 40)
+        width = max(5, n // 60)
         axes.plot(
             shown.steps, running_median(shown.values, width), color=colour, linewidth=2.2,
-            label=f"{label} (median of {width} over it)",
+            label=f"{label}, running median of {width}",
         )  # fmt: skip
 
 

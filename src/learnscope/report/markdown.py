@@ -32,25 +32,36 @@ def write_report(reader: RunReader, findings: Sequence[Finding], target: Path, *
 
 
 def _text(run: RunReader, findings: Sequence[Finding], panels: Sequence[Panel], name: str) -> str:
-    parts = [f"# Run {escape(name)}", _summary(findings), "## What was watched", _table(("", ""), watched(run))]
+    parts = [f"# Run {escape(name)}", _summary(run, findings), "## What was watched", _table(("", ""), watched(run))]
     if panels:
         parts += [_image(panels[0])]
-    parts += ["## Findings", *_findings(findings)]
+    parts += ["## Findings", *(_findings(findings) or [_summary(run, findings)])]
     if len(panels) > 1:
         parts += ["## Figures"]
         for panel in panels[1:]:
             parts += [f"### {panel.title}", _image(panel)]
     missing = not_recorded(run)
     if missing:
-        parts += ["## Not recorded", "These probes would have added:", _table(("probe", "what it records"), missing)]
+        parts += [
+            "## Not recorded",
+            "What this run does not hold, and the probe that records it:",
+            _table(("probe", "records"), missing),
+        ]
     parts += ["## What the probes cost", *_costs(run), "## Reading further", _further(run)]
     return "\n\n".join(parts) + "\n"
 
 
-def _summary(findings: Sequence[Finding]) -> str:
+def _summary(run: RunReader, findings: Sequence[Finding]) -> str:
     counts = [(sum(f.severity == s for f in findings), s) for s in reversed(SEVERITIES)]
     said = ", ".join(f"{n} {severity}" for n, severity in counts if n)
-    return f"{count(len(findings), 'finding')}: {said}." if findings else "No finding: no number crossed a cut."
+    if findings:
+        return f"{count(len(findings), 'finding')}: {said}."
+    records = sum(not record.error for record in run.records())
+    if not records:
+        return "Nothing was recorded, so there is nothing to find."
+    return (
+        f"No finding: in {count(records, 'record')} no number crossed a cut. What was not recorded was not looked at."
+    )
 
 
 def _image(panel: Panel) -> str:
@@ -58,8 +69,6 @@ def _image(panel: Panel) -> str:
 
 
 def _findings(findings: Sequence[Finding]) -> list[str]:
-    if not findings:
-        return ["None. Whatever stands under *Not recorded* was not looked at."]
     out = []
     for finding in findings:
         out += [

@@ -17,6 +17,7 @@ from learnscope.moment import Moment, Subject
 from learnscope.probing import NEEDS, Probe, ProbeWarning, is_due
 from learnscope.record import Measurement, Record
 from learnscope.session.budget import Budget
+from learnscope.session.feed import FED
 from learnscope.session.materialise import as_measurement, read_arrays, read_tables, waits_for_device
 from learnscope.sinks.base import Sink
 from learnscope.store.backend import Backend
@@ -82,16 +83,25 @@ class Engine:
         return bound
 
     def due(self, at: str, number: int) -> list[Bound]:
-        """The probes that this step (or epoch) is due for and the budget grants."""
-        chosen = []
-        for bound in self.bound:
-            if bound.probe.at != at or not (at == "once" or is_due(bound.probe.every, number)):
-                continue
-            if self.budget.grants(bound.label):
-                chosen.append(bound)
-            else:
-                bound.skipped += 1
-        return chosen
+        """The probes that this step (or epoch) is due for and the budget grants.
+
+        Probes that live on what the loop hands over are not planned: they fire when it has been handed over.
+        """
+        return [
+            bound
+            for bound in self.bound
+            if bound.probe.at == at
+            and not bound.probe.needs & FED
+            and (at == "once" or is_due(bound.probe.every, number))
+            and self.granted(bound)
+        ]
+
+    def granted(self, bound: Bound) -> bool:
+        """Whether the budget lets a due probe fire; if not, its next record will say that it was skipped."""
+        if self.budget.grants(bound.label):
+            return True
+        bound.skipped += 1
+        return False
 
     def prepare(self, bound: Bound, moment: Moment) -> None:
         self._attempt(bound, moment, lambda: bound.probe.prepare(replace(moment, state=bound.state)))
@@ -120,7 +130,7 @@ class Engine:
         """Read and write the records whose numbers were left on the device."""
         pending, self._pending = self._pending, []
         for record, measured in pending:
-            self.write(replace(record, tables=read_tables(measured.tables)))
+            self._finish(record, measured)
 
     def write(self, record: Record) -> None:
         """Append to the run and hand to the sinks; neither may stop the training."""
@@ -152,7 +162,7 @@ class Engine:
             except Exception:  # noqa: BLE001  (as in write)
                 self.warn(f"sink {id(sink)}", f"{type(sink).__name__} failed to close:\n{traceback.format_exc()}")
 
-    def _finish(self, record: Record, measured: Measurement, started: float) -> None:
+    def _finish(self, record: Record, measured: Measurement, started: float | None = None) -> None:
         tables = read_tables(measured.tables)
         if measured.finish is not None:
             tables = list(measured.finish(tables))
@@ -160,7 +170,7 @@ class Engine:
         if measured.arrays:
             reference = f"arrays/{record.probe}-{record.step:010d}-{record.phase}-{record.attempt}.safetensors"
             self.backend.put_arrays(reference, read_arrays(measured.arrays))
-        cost = time.perf_counter() - started
+        cost = record.cost if started is None else time.perf_counter() - started
         self.write(replace(record, tables=tables, arrays=reference, cost=cost))
 
     def _attempt(self, bound: Bound, moment: Moment, action: Any, *, guarded: bool = True) -> Any:

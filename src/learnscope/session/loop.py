@@ -141,9 +141,7 @@ class Loop:
         """Decide what the coming step is due for, and listen to its micro-batches if they are wanted."""
         self.passes = passes
         step = self.steps + 1
-        live = [b for b in self.engine.due("before_step", step) if not (b.probe.needs & FED)]
-        after = [b for b in self.engine.due("after_step", step) if not (b.probe.needs & FED)]
-        self._plan = Plan(live, after)
+        self._plan = Plan(self.engine.due("before_step", step), self.engine.due("after_step", step))
         self._before_clip = self._coefficients = None
         self._scale, self._skip = 1.0, False
         self.sizes.clear()
@@ -223,7 +221,8 @@ class Loop:
             if not wanted or bound.probe.at == "epoch" or not is_due(bound.probe.every, step):
                 continue
             if wanted <= have:
-                self.engine.fire(bound, moment)
+                if self.engine.granted(bound):
+                    self.engine.fire(bound, moment)
             else:
                 bound.unfed += 1
                 if bound.unfed == UNFED_LIMIT and not bound.fired:

@@ -40,7 +40,8 @@ def _adam(
     second = state["max_exp_avg_sq"] if options.get("amsgrad") else state["exp_avg_sq"]
     mean = state["exp_avg"].to(w.dtype) / (1 - beta1**steps)
     spread = (second.to(w.dtype) / (1 - beta2**steps)).sqrt()
-    return -rate * mean / (spread + float(options["eps"])) - rate * decay * w
+    step: Tensor = -rate * mean / (spread + float(options["eps"]))
+    return step - rate * decay * w
 
 
 def _sgd(

@@ -1,0 +1,216 @@
+"""What the statistics of changes cost beside `torch.dot` over the same buffers, and how right they are.
+
+    python bench/delta.py [--quick] [--threads 2]
+
+Times are medians of repetitions that alternate with the dot product. Exits with 1 if a stated bound is missed.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from learnscope.tensor.delta import DeltaTable, compiler_available, delta_statistics
+from learnscope.tensor.gradient import gradient_statistics
+from learnscope.tensor.sketch import sketch
+
+THRESHOLDS = [1e-4, 1e-3, 1e-2]
+BOUNDS = {
+    "compiled / dot, one tensor": 2.0,
+    "chunked / dot, one tensor": 10.0,
+    "compiled / dot, GPT-2": 3.0,
+    "largest relative error of a norm": 1e-6,
+    "extra memory compiled, MiB": 64.0,
+    "extra memory chunked, MiB": 64.0,
+    "gradients of a small model, ms": 1.0,
+}
+
+
+def interleaved(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of every function, the functions taking turns so that all see the same machine."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for round_ in range(repeats + 1):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            function()
+            if round_:  # the first round warms up
+                times[name].append(time.perf_counter() - start)
+    return times
+
+
+def ratio(times: dict[str, list[float]], name: str) -> float:
+    return statistics.median(times[name]) / statistics.median(times["dot"])
+
+
+def buffers(entries: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    old = torch.randn(entries, generator=generator).mul_(scale)
+    new = torch.randn(entries, generator=generator).mul_(1e-3 * scale).add_(old)
+    return new, old
+
+
+def gpt2_shapes(quick: bool) -> list[torch.Size]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    with torch.device("meta"):
+        model = GPT2LMHeadModel(GPT2Config(n_layer=2, vocab_size=2000) if quick else GPT2Config())
+    return [parameter.shape for parameter in model.parameters()]  # a tied head is listed once
+
+
+def time_one(entries: int, repeats: int) -> dict[str, float]:
+    new, old = buffers(entries)
+    forms = ("compiled", "chunked")
+    runs: dict[str, Callable[[], object]] = {
+        form: (lambda form=form: delta_statistics([new], [old], THRESHOLDS, form=form)) for form in forms
+    }
+    times = interleaved({"dot": lambda: torch.dot(new, old), **runs}, repeats)
+    result = {f"{form} / dot, one tensor": ratio(times, form) for form in forms}
+    return result | {"dot, ms": statistics.median(times["dot"]) * 1e3}
+
+
+def time_gpt2(quick: bool, repeats: int) -> dict[str, float]:
+    shapes = gpt2_shapes(quick)
+    lengths = [shape.numel() for shape in shapes]
+    flat_new, flat_old = buffers(sum(lengths))
+    new, old = (
+        [part.view(shape) for part, shape in zip(torch.split_with_sizes(flat, lengths), shapes, strict=True)]
+        for flat in (flat_new, flat_old)
+    )
+    runs: dict[str, Callable[[], object]] = {
+        "dot": lambda: torch.dot(flat_new, flat_old),
+        "compiled": lambda: delta_statistics(new, old, THRESHOLDS, form="compiled"),
+        "chunked": lambda: delta_statistics(new, old, THRESHOLDS, form="chunked"),
+        "gradients": lambda: gradient_statistics(new, form="compiled"),
+        "sketch": lambda: [sketch(tensor) for tensor in new],
+    }
+    times = interleaved(runs, repeats)
+    result = {f"{name} / dot, GPT-2": ratio(times, name) for name in runs if name != "dot"}
+    return result | {"GPT-2 tensors": len(shapes), "GPT-2 entries": sum(lengths)}
+
+
+def exact_norms(new: Tensor, old: Tensor) -> dict[str, float]:
+    """The same norms in float64, a piece at a time."""
+    sums = {"l1": 0.0, "sum_squares": 0.0, "old_sum_squares": 0.0}
+    for a, b in zip(new.split(1 << 22), old.split(1 << 22), strict=True):
+        change = (a - b).double()
+        sums["l1"] += float(change.abs().sum())
+        sums["sum_squares"] += float(change.square().sum())
+        sums["old_sum_squares"] += float(b.double().square().sum())
+    return sums
+
+
+def relative_errors(table: DeltaTable, truth: dict[str, float]) -> list[float]:
+    errors = []
+    for name, exact in truth.items():
+        got, power = float(getattr(table, name)[0]), 1.0 if name == "l1" else 0.5
+        errors.append(abs(got**power - exact**power) / exact**power)
+    return errors
+
+
+def accuracy(entries: int) -> dict[str, float]:
+    cases = {f"entries near {scale:g}": buffers(entries // 8, scale) for scale in (1e-38, 1e-25, 1e-12, 1e30)}
+    cases["many entries"] = buffers(entries)
+    cases["equal steps"] = torch.full((entries // 8,), 0.7), torch.full((entries // 8,), 0.1)
+    worst = {}
+    for name, (new, old) in cases.items():
+        truth = exact_norms(new, old)
+        tables = [delta_statistics([new], [old], THRESHOLDS, form=form) for form in ("compiled", "chunked")]
+        worst[f"error, {name}"] = max(error for table in tables for error in relative_errors(table, truth))
+    return worst | {"largest relative error of a norm": max(worst.values())}
+
+
+def status(field: str) -> float:
+    """A field of the process's memory status, in MiB."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) / 1024
+    raise KeyError(field)
+
+
+def measure_memory(form: str, entries: int) -> float:
+    """Peak resident memory of one call beyond what the process holds before it, in MiB."""
+    new, old = buffers(entries)
+    delta_statistics([new[: 1 << 22]], [old[: 1 << 22]], THRESHOLDS, form=form)  # type: ignore[arg-type]
+    Path("/proc/self/clear_refs").write_text("5")  # forget the high-water mark so far
+    before = status("VmRSS")
+    delta_statistics([new], [old], THRESHOLDS, form=form)  # type: ignore[arg-type]
+    return status("VmHWM") - before
+
+
+def memory(entries: int) -> dict[str, float]:
+    result = {}
+    for form in ("compiled", "chunked"):
+        command = [sys.executable, __file__, "--memory", form, "--entries", str(entries)]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        result[f"extra memory {form}, MiB"] = float(output.split()[-1])
+    return result
+
+
+def small_model(threads: int) -> dict[str, float]:
+    generator = torch.Generator().manual_seed(0)
+    grads = [torch.randn(s, generator=generator) for s in [(192, 128), (192,), (256, 192), (256,)] * 7]
+    torch.set_num_threads(1)
+    times = interleaved({"gradients": lambda: gradient_statistics(grads)}, 200)
+    torch.set_num_threads(threads)
+    return {"gradients of a small model, ms": statistics.median(times["gradients"]) * 1e3}
+
+
+def compile_time() -> dict[str, float]:
+    start = time.perf_counter()
+    if not compiler_available():
+        raise SystemExit("torch.compile does not work here: nothing to compare")
+    new, old = buffers(1 << 16)
+    delta_statistics([new], [old], THRESHOLDS, form="compiled")
+    return {"first compiled call, s": time.perf_counter() - start}
+
+
+def report(figures: dict[str, float]) -> bool:
+    print(f"{'':40}{'measured':>12}{'bound':>10}")
+    held = True
+    for name, value in figures.items():
+        bound = BOUNDS.get(name)
+        missed = bound is not None and value > bound
+        held = held and not missed
+        print(f"{name:40}{value:>12.4g}{'' if bound is None else format(bound, 'g'):>10}{'  missed' * missed}")
+    return held
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes: does it run, not how fast it is")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--entries", type=int)
+    parser.add_argument("--repeats", type=int, default=11)
+    parser.add_argument("--memory", choices=["compiled", "chunked"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    entries = options.entries or (1_000_000 if options.quick else 100_000_000)
+    if options.memory:
+        print(measure_memory(options.memory, entries))
+        return 0
+    figures: dict[str, float] = compile_time()
+    figures |= small_model(options.threads)
+    figures |= time_one(entries, options.repeats)
+    figures |= time_gpt2(options.quick, options.repeats)
+    figures |= memory(entries)
+    figures |= accuracy(entries)
+    held = report(figures)
+    if options.quick:
+        return 0
+    target = Path(__file__).parent / "results" / "delta.json"
+    target.parent.mkdir(exist_ok=True)
+    facts = {"torch": torch.__version__, "threads": options.threads, "cores": os.cpu_count(), "entries": entries}
+    target.write_text(json.dumps({**facts, "bounds": BOUNDS, "figures": figures}, indent=2) + "\n")
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
