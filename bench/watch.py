@@ -36,7 +36,11 @@ CLAIMS = {
 
 def loop(vocabulary: int) -> tuple[GPT2LMHeadModel, torch.optim.Optimizer, Callable[[int], torch.Tensor]]:
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=128, n_head=4, n_positions=64, vocab_size=vocabulary))
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            n_layer=2, n_embd=128, n_head=4, n_positions=64, vocab_size=vocabulary, bos_token_id=0, eos_token_id=0
+        )
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     tokens = torch.randint(vocabulary, (64, 8, 64), generator=torch.Generator().manual_seed(1))
 
@@ -105,13 +109,15 @@ def main() -> int:
             costs = ", ".join(f"{key[:-3]} {v:.2f}" for key, v in figures.items() if key.endswith("_ms"))
             print(
                 f"{name:>10}, vocabulary {vocabulary:>5}: watched/unwatched {figures['ratio']:.4f} "
-                f"({figures['lowest']:.3f}–{figures['highest']:.3f}, bound {bound}); ms: {costs}; "
+                f"({figures['lowest']:.3f} to {figures['highest']:.3f}, bound {bound}); ms: {costs}; "
                 f"report {figures['report_s']:.1f} s"
             )
     if not options.quick:
         path = Path(__file__).parent / "results" / "watch.json"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps({"threads": options.threads, "torch": torch.__version__, **results}, indent=1) + "\n")
+        path.write_text(
+            json.dumps({"threads": options.threads, "torch": torch.__version__, **results}, indent=1) + "\n"
+        )
     return int(missed and not options.quick)
 
 

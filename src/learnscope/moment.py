@@ -44,6 +44,7 @@ class Subject:
     parameters: list[nn.Parameter] = field(default_factory=list)
     backward_order: list[str] = field(default_factory=list)
     """Names in the order in which a backward reached them, if it has been seen."""
+    _group_sizes: list[int] = field(default_factory=list)
     _scopes: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     _segments: dict[tuple[str, tuple[int, ...]], Segments] = field(default_factory=dict)
 
@@ -60,6 +61,7 @@ class Subject:
 
     def segments(self, by: str, positions: Sequence[int]) -> Segments:
         """The scopes of a kind, over numbers that stand for the parameters at `positions`."""
+        scopes = {} if by in ("model", "tensor") else self.scopes(by)
         key = (by, tuple(positions))
         if key not in self._segments:
             local = {position: number for number, position in enumerate(positions)}
@@ -70,16 +72,21 @@ class Subject:
             else:
                 members = {
                     scope: [local[position] for position in inside if position in local]
-                    for scope, inside in self.scopes(by).items()
+                    for scope, inside in scopes.items()
                 }
             self._segments[key] = Segments(members)
         return self._segments[key]
 
     def scopes(self, by: str) -> dict[str, list[int]]:
         """Positions of the parameters of each layer, component or optimizer group, in order."""
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        sizes = [len(group["params"]) for group in groups]
+        if by == "group" and sizes != self._group_sizes:  # a group may be added while training
+            self._group_sizes = sizes
+            self._scopes.pop("group", None)
+            self._segments = {key: kept for key, kept in self._segments.items() if key[0] != "group"}
         if by not in self._scopes:
             if by == "group":
-                groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
                 named = zip(self.names, self.parameters, strict=True)
                 self._scopes[by] = optimizer_groups(groups, named).groups
             else:

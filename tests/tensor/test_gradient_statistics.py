@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from learnscope.tensor import gradient
-from learnscope.tensor.delta import compiler_available
+from learnscope.tensor.delta import Form, compiler_available
 from learnscope.tensor.gradient import GradientTable, gradient_statistics, sum_squares
 
 SPECIAL = [0.0, -0.0, math.nan, math.inf, -math.inf, 1e-45, -1e-45, 1e-30, -2e-38, 3.4e38, -3.4e38, 1.0]
@@ -38,11 +38,11 @@ def some(*shape: int, scale: float = 1.0, dtype: torch.dtype = torch.float32, se
 
 @pytest.mark.parametrize("form", ["chunked", "compiled"])
 @pytest.mark.parametrize("scale", [1e-42, 1e-30, 1e-12, 1.0, 1e30])
-def test_norms_hold_at_every_magnitude(scale: float, form: str) -> None:
+def test_norms_hold_at_every_magnitude(scale: float, form: Form) -> None:
     if form == "compiled" and not compiler_available():
         pytest.skip("no compiler")
     grads = [some(*shape, scale=scale) for shape in [(400, 500), (7,), (), (0,), (600, 300)]]
-    table = gradient_statistics(grads, form=form)  # type: ignore[arg-type]
+    table = gradient_statistics(grads, form=form)
     check(table, grads)
     assert (table.sum_squares[[0, 1, 4]] > 0).all()
 
@@ -83,7 +83,7 @@ def test_special_values_among_ordinary_ones() -> None:
 def test_a_sparse_gradient_counts_what_it_does_not_store() -> None:
     places = torch.tensor([[3, 1, 3, 0]])
     values = torch.tensor([[1.0, 0.0], [2.0, 1e-30], [-1.0, 5.0], [0.0, 0.0]])
-    grad = torch.sparse_coo_tensor(places, values, (10, 2))
+    grad = torch.sparse_coo_tensor(places, values, (10, 2), check_invariants=True)
     table = gradient_statistics([grad, torch.ones(2)])
     check(table, [grad, torch.ones(2)])
     assert table.zeros.tolist() == [17.0, 0.0]

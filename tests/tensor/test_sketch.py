@@ -70,9 +70,10 @@ def test_layouts_give_the_sketch_of_the_values(dtype: torch.dtype) -> None:
 def test_sparse_equals_dense() -> None:
     places = torch.tensor([[3, 1, 3, 700]])
     values = torch.randn(4, 300, generator=torch.Generator().manual_seed(3))
-    grad = torch.sparse_coo_tensor(places, values, (1000, 300))
+    grad = torch.sparse_coo_tensor(places, values, (1000, 300), check_invariants=True)
     torch.testing.assert_close(sketch(grad), sketch(grad.to_dense()))
-    empty = torch.sparse_coo_tensor(torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0, 3), (10, 3))
+    nowhere = torch.zeros(1, 0, dtype=torch.int64)
+    empty = torch.sparse_coo_tensor(nowhere, torch.zeros(0, 3), (10, 3), check_invariants=True)
     assert sketch(empty).abs().sum() == 0
 
 

@@ -53,15 +53,11 @@ SCENARIOS = (
 def run_demo(out: Path, quick: bool = False) -> int:
     """Train the demo's models into folders below `out` and say what was found; the exit code.
 
-    Runs of an earlier demo in `out` are made again; anything else in their place is refused.
+    Runs of an earlier demo in `out` are made again; anything else in their place is refused with a `RunError`.
     """
+    data.digits()  # now, rather than after the first run has been removed
+    folders.check_free(out / scenario.name for scenario in SCENARIOS)
     console = screen.make_console()
-    try:
-        data.digits()
-        folders.check_free(out / scenario.name for scenario in SCENARIOS)
-    except (data.MissingPackage, ls.RunError) as error:
-        screen.refuse(str(error))
-        return 1
     outcomes = []
     with small_model_settings():
         for number, scenario in enumerate(SCENARIOS, 1):

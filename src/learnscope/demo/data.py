@@ -6,12 +6,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+import learnscope as ls
+
 HELD_OUT = 360
 """Digits that no run trains on: a fifth of the 1,797."""
-
-
-class MissingPackage(Exception):
-    """A package the demo needs is not installed; the message says how to install it."""
 
 
 def digits() -> tuple[TensorDataset, TensorDataset]:
@@ -19,7 +17,7 @@ def digits() -> tuple[TensorDataset, TensorDataset]:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise MissingPackage(
+        raise ls.RunError(
             "the demo trains on scikit-learn's digits, and scikit-learn is not installed: "
             "python -m pip install scikit-learn"
         ) from error

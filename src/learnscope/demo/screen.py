@@ -17,6 +17,7 @@ from torch import Tensor
 
 import learnscope as ls
 from learnscope.demo.scenario import Scenario, Show
+from learnscope.report.terminal import print_findings
 
 COLOURS = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
 
@@ -40,14 +41,13 @@ def make_console() -> Console:
 def heading(console: Console, number: int, of: int, scenario: Scenario) -> None:
     console.print()
     console.print(Text(f"{number}/{of} {scenario.name}", style="bold"))
-    _indented(console, Text(scenario.look_for))
+    console.print(Text(scenario.look_for))
 
 
 @contextmanager
 def progress(console: Console) -> Iterator[Show]:
     """A bar with steps and loss that goes away when the run is done."""
     columns = (
-        TextColumn("   "),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("steps  loss {task.fields[loss]:.4f}"),
@@ -68,15 +68,10 @@ def result(console: Console, scenario: Scenario, outcome: Outcome, seconds: floa
     facts.append(f"held-out loss {_course(run, 'holdout_loss')}")
     if scenario.outcome is not None:
         facts.append(scenario.outcome(run))
-    _indented(console, Text(", ".join(facts), style="dim"))
-    for finding in outcome.findings:
-        severity = (f"{finding.severity}: ", COLOURS[finding.severity])
-        _indented(console, Text.assemble(severity, finding.title))
-        _indented(console, Text(finding.advice, style="dim"), by=8)
-    if not outcome.findings:
-        _indented(console, Text("no findings", style="green"))
+    console.print(Text(", ".join(facts), style="dim"))
+    print_findings(outcome.findings, console)
     # a path is for copying: it is never broken into two lines
-    console.print(Text(f"    report: {outcome.report}"), soft_wrap=True)
+    console.print(Text(f"report: {outcome.report}"), soft_wrap=True)
 
 
 def closing(console: Console, outcomes: Sequence[Outcome]) -> None:
@@ -108,20 +103,8 @@ def _summary(findings: Sequence[ls.Finding]) -> Text:
     return Text(", ").join(parts).append(f": {findings[0].title}")
 
 
-def _indented(console: Console, text: Text, by: int = 4) -> None:
-    """Wrapped to the width, without the spaces to the right that rich's own padding writes."""
-    for line in text.wrap(console, console.width - by):
-        line.rstrip()
-        console.print(Text(" " * by).append_text(line), soft_wrap=True)
-
-
 def _course(run: ls.Run, name: str) -> str:
     """Its first and last value."""
     values = run.frame(name=name, kind="model").sort_values("step")
     first, last = values["value"].iloc[[0, -1]]
     return f"{first:.3g} to {last:.3g}"
-
-
-def refuse(message: str) -> None:
-    """Why the demo does not run, where errors are looked for."""
-    Console(stderr=True, highlight=False).print(message, markup=False, soft_wrap=True)

@@ -68,25 +68,45 @@ def _still(names: list[str], moves: _Moves, reader: RunReader, cuts: Cuts) -> Fi
     first, last = moves.span
     moving = sum(1 for moved in moves.moved.values() if moved)
     held = " held by the optimizer" if reader.manifest.get("optimizers") else ""
-    low_precision = _low_precision(reader)
-    advice = (
-        f"The weights are {low_precision}, in which a change below about |w|/256 of an entry is rounded away: keep "
-        "float32 weights for the update, raise the learning rate, or round stochastically."
-        if low_precision
-        else f"Check that {names[0]} gets a gradient (GradientFlow), that its group's learning rate is not 0, and "
-        "that it is the object which the model uses, not a copy."
-    )
     return Finding(
         kind="not_moving",
         severity="warning" if min(n) >= cuts.measurements else "info",
         title=f"{count(len(names), 'trainable tensor')}{held} did not change in {count(last - first, 'step')}",
         detail=f"{listed(names, cuts.names_listed)}: not one stored bit differs in {_range(n)}, between steps "
         f"{first} and {last}, while {count(moving, 'other tensor')} moved.",
-        advice=advice,
+        advice=_still_advice(names, reader),
         evidence=Evidence(
             probe=moves.grid.probe, name="visible_share", n=min(n), first_step=first, last_step=last, value=0.0
         ),
         scopes=names,
+    )
+
+
+def _still_advice(names: list[str], reader: RunReader) -> str:
+    """By what is known of the gradients that these tensors' layers got."""
+    norms = grid(reader, "GradientFlow", "norm", stage="stepped")
+    reached = [s for i, s in enumerate(norms.scopes) if (norms.values[:, i] > 0).any()]
+    # names of parameters carry wrappers' prefixes that a layer's path does not
+    with_gradient = [name for name in names if any(f".{layer}." in f".{name}" for layer in reached)]
+    if norms and not with_gradient:
+        return (
+            f"No gradient other than 0 reached their layers in {count(len(norms.steps), 'measurement')}: find out why "
+            f"{names[0]} does not take part in the loss, or set requires_grad to False."
+        )
+    low_precision = _low_precision(reader)
+    if low_precision:
+        return (
+            f"The weights are {low_precision}, in which a change below about |w|/256 of an entry is rounded away: keep "
+            "float32 weights for the update, raise the learning rate, or round stochastically."
+        )
+    if norms:
+        return (
+            f"{with_gradient[0]}'s layer does get gradients, so look at the step: a learning rate of 0 in its group, "
+            "updates too small for its dtype, or a copy of the parameter in the optimizer that the model does not use."
+        )
+    return (
+        f"Record GradientFlow to see whether {names[0]} gets a gradient; if so, look for a learning rate of 0 in its "
+        "group, or for a copy of the parameter in the optimizer that the model does not use."
     )
 
 

@@ -16,7 +16,7 @@ from learnscope.record import Evidence, Finding, Severity
 from learnscope.store.reader import RunReader
 
 RESAMPLES = 2000
-SMALL = 20_000
+SMALL = 5_000
 """Examples up to which the interval is bootstrapped; beyond, the mean is normal for all purposes."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from learnscope.findings.cuts import Cuts
-from learnscope.findings.words import between, count, percent
+from learnscope.findings.words import between, count, num, percent
 from learnscope.record import Evidence, Finding, Record
 from learnscope.store.reader import RunReader
 
@@ -76,7 +76,7 @@ def _skipped(probe: str, records: list[Record], reader: RunReader) -> Finding:
         severity="info",
         title=f"{probe} was skipped in {skipped:,} of {count(due, 'due firing')}",
         detail=f"{skipped:,} firings were left out{held}, between steps {records[0].step} and {noted[-1].step}; "
-        f"the {len(records):,} that took place cost {1e3 * seconds:.3g} ms each.",
+        f"the {len(records):,} that took place cost {num(1e3 * seconds)} ms each.",
         advice=f"A larger every= for {probe} spaces its firings evenly; a larger budget= takes more of them.",
         evidence=Evidence(
             probe=probe, name="skipped_by_budget", n=due,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -73,7 +73,7 @@ smoothed; label `unit` |
         ]
         tables += [_table(moment, flow, kind, detailed=False) for kind in kinds]
         tables.append(_candidates(moment, flow))
-        return Measurement(tables, finish=_keep_first_nonfinite)
+        return Measurement(tables, finish=_once_read)
 
     def _model(self, moment: Moment, flow: _Flow) -> Table:
         table = _table(moment, flow, "model", detailed=True)
@@ -105,9 +105,11 @@ smoothed; label `unit` |
         units = total / micro.accumulated
         state = moment.state
         for key, value in (("noise", noise * units), ("signal", signal * units)):
-            last = state.get(key)
-            kept = value if last is None else self.smoothing * last.to(value.device) + (1 - self.smoothing) * value
-            state[key] = kept.reshape(())
+            last = state[key].to(value.device) if key in state else torch.full_like(value, torch.nan)
+            average = self.smoothing * last + (1 - self.smoothing) * value
+            # a step that is not finite must not spoil the averages of all that follow
+            kept = torch.where(last.isfinite(), average, value)
+            state[key] = torch.where(value.isfinite(), kept, last).reshape(())
         ratio = torch.where(state["signal"] > 0, state["noise"] / state["signal"], torch.nan)
         unit = "micro-batches" if micro.sizes is None else "as given to w.micro_batch"
         return [
@@ -175,6 +177,12 @@ def _table(moment: Moment, flow: _Flow, kind: str, *, detailed: bool) -> Table:
     return Table(kind, segments.scopes, columns)
 
 
+def _explained(column: Column) -> Column:
+    if column.name != "noise_scale" or column.values[0] is not None:
+        return column
+    return replace(column, status={0: "the smoothed signal is not positive"})
+
+
 def _weights(moment: Moment, gradients: Gradients) -> Tensor:
     return sum_squares([moment.subject.parameters[i].detach() for i in gradients.positions])
 
@@ -189,8 +197,10 @@ def _candidates(moment: Moment, flow: _Flow) -> Table:
     return Table("tensor", [names[i] for i in order], [Column(NONFINITE, bad[order])])
 
 
-def _keep_first_nonfinite(tables: Sequence[Table]) -> list[Table]:
-    *rest, candidates = tables
+def _once_read(tables: Sequence[Table]) -> list[Table]:
+    """Say why there is no noise scale, and keep only the first tensor that is not finite."""
+    model, *others, candidates = tables
+    rest = [replace(model, columns=[_explained(column) for column in model.columns]), *others]
     column = candidates.columns[0]
     for name, value in zip(candidates.scopes, column.values, strict=True):
         if value:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from learnscope.findings.gather import labels_of, series
-from learnscope.findings.words import count, listed, percent
+from learnscope.findings.words import count, listed, num, percent
 from learnscope.store.reader import RunReader
 
 RECORDS = {
@@ -110,7 +110,7 @@ def costs(reader: RunReader) -> list[tuple[str, str, str, str, str]]:
     for probe, cost in every.items():
         total = sum(cost)
         share = percent(total / wall) if wall else "n/a"
-        lines.append((probe, f"{len(cost):,}", f"{1e3 * total / len(cost):.3g}", f"{total:.3g}", share))
+        lines.append((probe, f"{len(cost):,}", num(1e3 * total / len(cost)), num(total), share))
     return lines
 
 

@@ -20,6 +20,7 @@ from learnscope.report.style import (
     ZERO,
     finish,
     log_ticks,
+    maybe_log,
     new_figure,
     plain,
     shade_broken,
@@ -98,8 +99,7 @@ def _strip(axes: Axes, loss: Series, title: str, facts: str) -> None:
     shown = loss.finite
     axes.plot(shown.steps, shown.values, color=COLOURS[0], linewidth=1.2)
     shade_broken(axes, loss)
-    if shown.values.min() > 0 and shown.values.max() > 50 * shown.values.min():
-        axes.set_yscale("log")
+    maybe_log(axes, [shown.values], most=4)
     finish(axes, title, facts, y="loss")
     axes.tick_params(labelbottom=False, length=0)
     axes.spines["bottom"].set_visible(False)
@@ -120,7 +120,9 @@ def _paint(figure: Figure, axes: Axes, drawn: Cells, quantity: str, height: floa
         beyond = (finite.min() < low, finite.max() > high)
         extend = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(beyond, "neither")
         ticks = log_ticks(low, high)
-        bar = figure.colorbar(mesh, ax=axes, extend=extend, pad=0.015, fraction=0.035, aspect=height / 0.2, ticks=ticks)
+        bar = figure.colorbar(
+            mesh, ax=axes, extend=extend, pad=0.015, fraction=0.035, aspect=max(height / 0.2, 12), ticks=ticks
+        )
         bar.ax.set_yticklabels([plain(tick) for tick in ticks])
         bar.minorticks_off()
         bar.set_label(quantity, fontsize=10, color=INK)

@@ -15,7 +15,7 @@ from learnscope.report.style import (
     finish,
     legend,
     lined,
-    log_ticks,
+    maybe_log,
     new_figure,
     plain,
     shade_broken,
@@ -87,7 +87,8 @@ def norm_figure(reader: RunReader) -> Figure | None:
     figure = new_figure(4.6)
     axes = figure.subplots()
     if len(before.finite):
-        _curve(axes, before, COLOURS[4], "before clipping")
+        # broad, so that it still shows where nothing was clipped and the other lies on it
+        _curve(axes, before, COLOURS[4], "before clipping", width=3.6)
     _curve(axes, stepped, COLOURS[0], "given to the optimizer")
     clipped = clip.steps[clip.values < 1]
     if len(clipped):
@@ -155,37 +156,27 @@ def change_figure(reader: RunReader) -> Figure | None:
 
 
 def _curve(
-    axes: Axes, values: Series, colour: str, label: str, *, smooth: bool = True, markers: bool = False, dash: str = "-"
-) -> None:
+    axes: Axes, values: Series, colour: str, label: str, *, smooth: bool = True, markers: bool = False,
+    dash: str = "-", width: float = 1.8,
+) -> None:  # fmt: skip
     """A line; long ones thin with a running median over them; one lonely point as a dot. Gaps stay gaps."""
     n = len(values.finite)
     dot = "o" if n == 1 or (markers and n <= 60) else ""
     heavy = smooth and n > MANY and not markers
     axes.plot(
         values.steps, values.values, color=colour, linestyle=dash, marker=dot, markersize=5,
-        linewidth=0.9 if heavy else 1.8, alpha=0.4 if heavy else 1.0, label="" if heavy else label,
+        linewidth=width / 2 if heavy else width, alpha=0.4 if heavy else 1.0, label="" if heavy else label,
     )  # fmt: skip
     if heavy:
         shown = values.finite
-        width = max(5, n // 60)
+        window = max(5, n // 60) | 1  # odd, so that it has a middle
         axes.plot(
-            shown.steps, running_median(shown.values, width), color=colour, linewidth=2.2,
-            label=f"{label}, running median of {width}",
+            shown.steps, running_median(shown.values, window), color=colour, linewidth=1.2 * width,
+            label=f"{label}, running median of {window}",
         )  # fmt: skip
 
 
 def running_median(values: Floats, width: int) -> Floats:
-    """The median of the `width` values around each; fewer at both ends."""
+    """The median of the `width` values around each, an odd number; fewer at both ends."""
     half = width // 2
     return np.array([np.median(values[max(0, i - half) : i + half + 1]) for i in range(len(values))])
-
-
-def maybe_log(axes: Axes, parts: list[Floats], factor: float = 50) -> None:
-    """A logarithmic scale where the numbers need one, with ticks that can be read."""
-    values = np.concatenate(parts)
-    if not len(values) or values.min() <= 0 or values.max() < factor * values.min():
-        return
-    axes.set_yscale("log")
-    ticks = log_ticks(float(values.min()), float(values.max()))
-    axes.set_yticks(ticks, [plain(tick) for tick in ticks])
-    axes.minorticks_off()

@@ -57,6 +57,11 @@ def lined(axes: Axes) -> None:
 
 
 def whole_steps(axes: Axes) -> None:
+    first, last = axes.dataLim.intervalx
+    if first == last:  # a single step: ticks between whole numbers would all bear its name
+        axes.set_xlim(first - 1, first + 1)
+        axes.set_xticks([first], [f"{first:,.0f}"])
+        return
     axes.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
@@ -74,7 +79,7 @@ def plain(value: float) -> str:
     return f"${'' if factor == 1 else f'{factor}·'}10^{{{exponent}}}$"
 
 
-def log_ticks(low: float, high: float) -> list[float]:
+def log_ticks(low: float, high: float, most: int = 9) -> list[float]:
     """Ticks for a logarithmic scale: powers of ten where there are several, else 1, 2, 5 or every digit."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     inside: list[float] = []
@@ -82,7 +87,7 @@ def log_ticks(low: float, high: float) -> list[float]:
         inside = [d * 10.0**k for k in range(first, last + 1) for d in digits if low <= d * 10.0**k <= high]
         if len(inside) >= 3:
             break
-    return inside[:: math.ceil(len(inside) / 9)]
+    return inside[:: max(1, math.ceil(len(inside) / most))]
 
 
 def step_edges(steps: NDArray[np.int64]) -> Floats:
@@ -92,6 +97,17 @@ def step_edges(steps: NDArray[np.int64]) -> Floats:
     middle = (steps[1:] + steps[:-1]) / 2
     first, last = steps[0] - (middle[0] - steps[0]), steps[-1] + (steps[-1] - middle[-1])
     return np.concatenate([[first], middle, [last]])
+
+
+def maybe_log(axes: Axes, parts: list[Floats], factor: float = 50, most: int = 9) -> None:
+    """A logarithmic scale where the numbers need one, with ticks that can be read."""
+    values = np.concatenate(parts)
+    if not len(values) or values.min() <= 0 or values.max() < factor * values.min():
+        return
+    axes.set_yscale("log")
+    ticks = log_ticks(float(values.min()), float(values.max()), most)
+    axes.set_yticks(ticks, [plain(tick) for tick in ticks])
+    axes.minorticks_off()
 
 
 def shade_broken(axes: Axes, series: Series) -> None:

@@ -22,5 +22,5 @@ def print_findings(findings: Sequence[Finding], console: Console) -> None:
         # Text, not markup: a message in square brackets is a message
         head = Text.assemble((f" {finding.severity.upper()} ", STYLES[finding.severity]), "  ", (finding.title, "bold"))
         console.print(head)
-        console.print(Padding(Text(finding.detail), (0, 0, 0, 3)))
-        console.print(Padding(Text(f"→ {finding.advice}", style="green"), (0, 0, 1, 3)))
+        console.print(Padding(Text(finding.detail), (0, 0, 0, 3), expand=False))
+        console.print(Padding(Text(f"→ {finding.advice}", style="green"), (0, 0, 1, 3), expand=False))

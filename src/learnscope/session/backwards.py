@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -30,6 +31,15 @@ class BackwardCount:
 
     def reset(self) -> None:
         self._counts = [0] * len(self._counts)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Backward passes of probes are not the loop's."""
+        kept = list(self._counts)
+        try:
+            yield
+        finally:
+            self._counts = kept
 
     def close(self) -> None:
         for handle in self._handles:
@@ -69,9 +79,11 @@ class MicroBatchMeter:
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.failure: Exception | None = None
+        self._parameters = parameters
         self._passes = [0] * len(parameters)
         self._sums: list[Tensor] = []
         self._accumulated: dict[int, Tensor] = {}
+        self._discarded = 0
         self._handles = []
         for position, p in enumerate(parameters):
             if p.requires_grad:
@@ -85,10 +97,13 @@ class MicroBatchMeter:
         if self.failure is not None or len(self._sums) < 2 or not self._accumulated:
             return None
         total = torch.stack(list(self._accumulated.values())).sum()
+        sizes = sizes[self._discarded :]
         known = list(sizes) if len(sizes) == len(self._sums) else None
         return MicroBatches(self._sums, total, known)
 
     def _incoming(self, position: int, gradient: Tensor) -> None:
+        if self._passes[position] and self._parameters[position].grad is None:
+            self._restart()
         number = self._passes[position]
         self._passes[position] += 1
         try:
@@ -100,6 +115,12 @@ class MicroBatchMeter:
             self._sums.append(value)
         else:
             self._sums[number] = self._sums[number] + value
+
+    def _restart(self) -> None:
+        """Gradients were cleared without a step (a GradScaler or the loop skipped it): they are no part of this one."""
+        self._discarded += len(self._sums)
+        self._passes = [0] * len(self._passes)
+        self._sums, self._accumulated = [], {}
 
     def _added(self, position: int, parameter: Tensor) -> None:
         if parameter.grad is None:

@@ -11,32 +11,38 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import utils
 from torch.nn.utils import clip_grad
 
-Listener = Callable[[Sequence[Tensor], float, Tensor], None]
+Listener = Callable[[Sequence[Tensor], float, Tensor], Callable[[], object] | None]
 
 _listeners: list[Listener] = []
-_original: Callable[..., Any] | None = None
-_NAME = "_clip_grads_with_norm_"
+_originals: dict[tuple[Any, str], Callable[..., Any]] = {}
+# clip_grad_norm_ looks the first one up when it runs; the second is for loops that know the norm already
+_PLACES = ((clip_grad, "_clip_grads_with_norm_"), (utils, "clip_grads_with_norm_"))
 
 
 def listen(listener: Listener) -> None:
-    """Call `listener(parameters, max_norm, total_norm)` just before gradients are clipped by their norm."""
-    global _original
+    """Call `listener(parameters, max_norm, total_norm)` just before gradients are clipped by their norm.
+
+    What it returns, if anything, is called when they have been.
+    """
     _listeners.append(listener)
-    if _original is None and hasattr(clip_grad, _NAME):
-        _original = getattr(clip_grad, _NAME)
-        setattr(clip_grad, _NAME, _announcing(_original))
+    if not _originals:
+        for place, name in _PLACES:
+            if hasattr(place, name):
+                _originals[place, name] = getattr(place, name)
+                setattr(place, name, _announcing(_originals[place, name]))
 
 
 def unlisten(listener: Listener) -> None:
     """Stop; torch's own function is back in its place when nobody listens any more."""
-    global _original
     if listener in _listeners:
         _listeners.remove(listener)
-    if not _listeners and _original is not None:
-        setattr(clip_grad, _NAME, _original)
-        _original = None
+    if not _listeners:
+        for (place, name), original in _originals.items():
+            setattr(place, name, original)
+        _originals.clear()
 
 
 def coefficient(max_norm: float, total_norm: Tensor) -> Tensor:
@@ -47,8 +53,11 @@ def coefficient(max_norm: float, total_norm: Tensor) -> Tensor:
 def _announcing(original: Callable[..., Any]) -> Callable[..., Any]:
     def clip(parameters: Any, max_norm: float, total_norm: Tensor, *args: Any, **kwargs: Any) -> Any:
         chosen = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-        for listener in _listeners:
-            listener(chosen, float(max_norm), total_norm)
-        return original(chosen, max_norm, total_norm, *args, **kwargs)
+        announced = [listener(chosen, float(max_norm), total_norm) for listener in _listeners]
+        result = original(chosen, max_norm, total_norm, *args, **kwargs)
+        for done in announced:
+            if done is not None:
+                done()
+        return result
 
     return clip

@@ -62,7 +62,7 @@ class Engine:
         self.bound: list[Bound] = []
         for probe in probes:
             self.add(probe)
-        self._pending: list[tuple[Record, Measurement]] = []
+        self._pending: list[tuple[Bound, Record, Measurement]] = []
         self._warned: set[str] = set()
         self._broken_sinks: set[int] = set()
 
@@ -117,7 +117,7 @@ class Engine:
                 attempt=self.attempt, time=time.time(), cost=0.0, notes=self._notes(bound, measured),
             )  # fmt: skip
             if bound.probe.every == 1 and waits_for_device(measured):
-                self._pending.append((replace(record, cost=time.perf_counter() - started), measured))
+                self._pending.append((bound, replace(record, cost=time.perf_counter() - started), measured))
                 if len(self._pending) >= PENDING_LIMIT:
                     self.flush()
             else:
@@ -129,8 +129,13 @@ class Engine:
     def flush(self) -> None:
         """Read and write the records whose numbers were left on the device."""
         pending, self._pending = self._pending, []
-        for record, measured in pending:
-            self._finish(record, measured)
+        for bound, record, measured in pending:
+            try:
+                self._finish(record, measured)
+            except Exception as error:  # as for a record that is read at once
+                if self.strict:
+                    raise
+                self._report(bound, record, error)
 
     def write(self, record: Record) -> None:
         """Append to the run and hand to the sinks; neither may stop the training."""
@@ -186,7 +191,7 @@ class Engine:
             self._report(bound, moment, error)
             return None
 
-    def _report(self, bound: Bound, moment: Moment, error: Exception) -> None:
+    def _report(self, bound: Bound, moment: Moment | Record, error: Exception) -> None:
         if not bound.warned:
             bound.warned = True
             text = "".join(traceback.format_exception(error))

@@ -61,6 +61,7 @@ class Loop:
         self._skip = False
         self._before_clip: Gradients | None = None
         self._coefficients: Tensor | None = None
+        self._as_clipped: dict[int, tuple[int, int]] = {}
         self._meter: MicroBatchMeter | None = None
         self._times_out_of_turn = 0
         self._attach(clock)
@@ -148,19 +149,22 @@ class Loop:
         if self._plan.wants_micro_batches and passes > 1:
             self._meter = MicroBatchMeter(self.subject.parameters)
 
-    def _on_clip(self, parameters: Sequence[Tensor], max_norm: float, total_norm: Tensor) -> None:
+    def _on_clip(
+        self, parameters: Sequence[Tensor], max_norm: float, total_norm: Tensor
+    ) -> Callable[[], object] | None:
         """Clipping is about to scale the gradients: the last moment at which a bad one can be told from the rest."""
         if not self._plan.wants_gradients:
-            return
+            return None
         clipped = {id(p) for p in parameters}
         mine = [position for position, p in enumerate(self.subject.parameters) if id(p) in clipped]
         if not mine:
-            return
-        if self._before_clip is None:
+            return None
+        if self._before_clip is None or not self._still_as_clipped():
             self._before_clip = read_gradients(self.subject, self._found())
             self._coefficients = torch.ones(len(self.subject.parameters), dtype=torch.float64, device=total_norm.device)
         if self._coefficients is not None:
             self._coefficients[mine] *= clipping.coefficient(max_norm, total_norm)
+        return self.safely(self._note_clipped)
 
     def _begin(self, optimizer: Optimizer | None) -> None:
         """Gradients are complete, the step has not been taken."""
@@ -204,7 +208,8 @@ class Loop:
         for bound in due:
             key = snapshot_key(bound.probe)
             moment.snapshot = self.snapshots.get(key) if key is not None else None
-            self.engine.fire(bound, moment)
+            with self._backwards.paused():
+                self.engine.fire(bound, moment)
             if moment.snapshot is not None and key is not None:
                 used[key] = moment.snapshot
         if used:
@@ -231,8 +236,18 @@ class Loop:
     def _found(self) -> dict[int, Tensor]:
         return {i: p.grad for i, p in enumerate(self.subject.parameters) if p.grad is not None}
 
+    def _note_clipped(self) -> None:
+        self._as_clipped = self._versions()
+
+    def _still_as_clipped(self) -> bool:
+        """Whether nothing has written the gradients since the last clip, such as another micro-batch's backward."""
+        return self._as_clipped == self._versions()
+
+    def _versions(self) -> dict[int, tuple[int, int]]:
+        return {i: (id(g), 0 if g.is_inference() else g._version) for i, g in self._found().items()}
+
     def _gradients(self) -> Gradients:
-        if self._before_clip is None:
+        if self._before_clip is None or not self._still_as_clipped():
             return read_gradients(self.subject, self._found(), scale=self._scale)
         kept = self._before_clip
         coefficients = None if self._coefficients is None else self._coefficients[list(kept.positions)]

@@ -53,8 +53,8 @@ def delta_statistics(
     """Compare tensors pairwise; `new` and `old` are only read, and nothing is drawn from a random generator.
 
     `form` decides how: `"compiled"` by one fused kernel per pair of dtypes (seconds of compilation, once),
-    `"chunked"` by plain operations on pieces that fit the cache. `"auto"` compiles from `COMPILE_FROM` entries
-    on if a compiler works; time is never measured, so that a run repeated on one machine gives the same numbers.
+    `"chunked"` by plain operations on pieces that fit the cache. `"auto"` compiles from `COMPILE_FROM`
+    entries on if a compiler works: never by measured time, so a run repeated on one machine gives the same.
 
     >>> table = delta_statistics([torch.tensor([1.0, -2.0])], [torch.tensor([1.0, 2.0])], [0.5])
     >>> table.l1.tolist(), table.sign_flips.tolist(), table.within.tolist()

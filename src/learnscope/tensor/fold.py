@@ -69,9 +69,7 @@ class Fold:
             host = (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).cpu()
             lengths = [part.shape[1] for part in parts]
             suspects = torch.split_with_sizes(_suspects(host), lengths)
-            for (batch, _), rows, some in zip(
-                group, torch.split_with_sizes(host, lengths, 1), suspects, strict=True
-            ):
+            for (batch, _), rows, some in zip(group, torch.split_with_sizes(host, lengths, 1), suspects, strict=True):
                 self._join_one(batch, rows, some)
 
     def _join_one(self, batch: Batch, partials: Tensor, suspect: Tensor) -> None:

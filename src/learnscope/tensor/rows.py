@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 WIDTH = 512
-"""Entries in a row. Equal numbers are the worst case, as each addition rounds the same way: 512 of them in 8
-vector lanes are 64 additions, off by at most 64/4 · 2⁻²⁴ ≈ 1e-6 of the sum; mixed ones are a hundred times better."""
+"""Entries in a row. Equal numbers are the worst case, as each addition rounds the same way: 512 of them in
+8 vector lanes are 64 additions, off by at most 64/4 · 2⁻²⁴ ≈ 1e-6 of the sum; mixed ones come out far better."""
 
 PACK_BELOW = 32_768
 """Tensors with fewer entries are copied into shared rows: a call per tensor would cost more than the copy."""
 
 CALL = 1 << 23
-"""Entries handed over in one batch, so that the partials of a batch are still in the cache when they are joined."""
+"""Entries in one batch: its partials are still in the cache when they are joined."""
 
 PIECE = 1 << 20
 """Entries copied at a time when a tensor cannot be viewed as rows where it lies."""

@@ -1,0 +1,150 @@
+"""The report on disk: what it says, and that its figures are there."""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from findings.made_run import MadeRun
+from learnscope.findings import find
+from learnscope.record import Column, Evidence, Finding, Table
+from learnscope.report.facts import costs, not_recorded, wall_seconds, watched
+from learnscope.report.markdown import escape, write_report
+from learnscope.report.panels import PANELS
+from learnscope.report.terminal import print_findings
+
+FINDING = Finding(
+    kind="k", severity="warning", title="A title with [brackets] and <tags>", detail="0.5 of 3 | 4.", advice="Do it.",
+    evidence=Evidence(probe="P", name="x", n=7, first_step=1, last_step=9, value=0.5, interval=(0.25, 0.75)),
+)  # fmt: skip
+
+
+def small() -> MadeRun:
+    run = MadeRun(layers=["a", "b"], **{"class": "Tiny"})
+    for step in (1, 2, 3):
+        run.loss(step, 1.0 / step)
+        run.gradients(step, {"a": 0.1, "b": 0.2})
+    return run
+
+
+def images(text: str) -> list[str]:
+    return re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
+
+
+def is_drawn(path: Path) -> bool:
+    """A whole PNG of some size whose pixels are not all one colour."""
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    assert data.endswith(b"IEND\xaeB`\x82")
+    width, height = struct.unpack(">II", data[16:24])
+    body = b"".join(re.findall(rb"(?s)IDAT(.*?)(?=.{4}.{4}(?:IDAT|IEND))", data))
+    return width >= 800 and height >= 400 and len(set(zlib.decompressobj().decompress(body))) > 20
+
+
+def test_a_report_with_what_there_is(tmp_path: Path) -> None:
+    run = small()
+    path = write_report(run.reader, [FINDING], tmp_path / "deep" / "report", name="mine_1")
+    text = path.read_text()
+    assert path == tmp_path / "deep" / "report" / "report.md"
+    assert images(text) == ["gradients.png", "loss.png", "norm.png"]
+    assert all(is_drawn(path.parent / name) for name in images(text))
+    assert sorted(p.name for p in path.parent.iterdir()) == ["gradients.png", "loss.png", "norm.png", "report.md"]
+    # the order: what was watched, the leading picture, findings, the other figures, costs
+    marks = ["# Run mine_1", "## What was watched", "gradients.png", "## Findings", "## Figures", "loss.png",
+             "## Not recorded", "## What the probes cost", "## Reading further"]  # fmt: skip
+    assert [text.index(mark) for mark in marks] == sorted(text.index(mark) for mark in marks)
+    assert "### Warning: A title with \\[brackets\\] and \\<tags\\>" in text
+    assert "0.5 of 3 \\| 4." in text
+    assert "n = 7, steps 1 to 9, value 0.5, 95 % interval 0.25 to 0.75" in text
+    assert "1 finding: 1 warning." in text
+    assert "Tiny, 1,000 parameters in 10 tensors, 2 layers, float32" in text
+    assert "commit aaaaaaaaaaaa, with uncommitted changes" in text
+    assert "| ParameterChange | how far" in text
+    assert "| GradientFlow | gradient norms" not in text
+
+
+def test_a_report_is_written_anew_and_loses_what_is_no_longer_true(tmp_path: Path) -> None:
+    stale = tmp_path / PANELS[-1].file
+    stale.write_bytes(b"old")
+    (tmp_path / "mine.png").write_bytes(b"kept")
+    run = MadeRun()
+    run.loss(1, 1.0)
+    path = write_report(run.reader, [], tmp_path, name="x")
+    assert not stale.exists()
+    assert (tmp_path / "mine.png").exists()
+    assert images(path.read_text()) == ["loss.png"]
+    assert "in 1 record no number crossed a cut" in path.read_text()
+
+
+def test_an_empty_run(tmp_path: Path) -> None:
+    run = MadeRun()
+    run.manifest = {"schema": 1}
+    path = write_report(run.reader, find(run.reader), tmp_path, name="empty")
+    text = path.read_text()
+    assert images(text) == []
+    assert "Nothing was recorded, so there is nothing to find." in text
+    assert "No probe fired." in text
+    assert "| model | not recorded |" in text
+
+
+def test_failed_probes_only(tmp_path: Path) -> None:
+    run = MadeRun()
+    run.write("GradientFlow", 3, error="ValueError: a|b\nmore")
+    text = write_report(run.reader, find(run.reader), tmp_path, name="x").read_text()
+    assert "GradientFlow failed in 1 of 1 firing" in text
+    assert "a\\|b" in text
+
+
+def test_costs_and_wall_time() -> None:
+    run = MadeRun()
+    run.write("A", 1, cost=1.0)
+    run.write("A", 2, cost=3.0)
+    run.write("B", 2, cost=0.5)
+    run.write("B", 3, error="x")
+    assert wall_seconds(run.reader) == 100
+    assert costs(run.reader) == [
+        ("A", "2", "2,000", "4", "4 %"), ("B", "1", "500", "0.5", "0.5 %"), ("all", "3", "1,500", "4.5", "4.5 %"),
+    ]  # fmt: skip
+    run.resume(1)  # 50 seconds more; what was superseded was paid for all the same
+    assert wall_seconds(run.reader) == 150
+    assert costs(run.reader)[0][1:4] == ("2", "2,000", "4")
+    assert ("steps", "1 to 1 (1 record); resumed at step 1") in watched(run.reader)
+
+
+def test_the_time_of_a_run_that_was_killed_ends_with_its_last_record() -> None:
+    run = MadeRun()
+    del run.manifest["attempts"][0]["ended"]
+    run.loss(30, 1.0)
+    assert wall_seconds(run.reader) == pytest.approx(3.0)
+    run.manifest["attempts"] = []
+    assert wall_seconds(run.reader) is None
+    assert costs(run.reader)[0][-1] == "n/a"
+
+
+def test_a_loss_logged_under_another_name_is_said() -> None:
+    run = MadeRun()
+    run.write("Loss", 1, [Table("model", ["model"], [Column("train_loss", [1.0])])])
+    assert "other names were logged" in dict(not_recorded(run.reader))["Loss"]
+
+
+def test_names_survive_markdown() -> None:
+    assert escape("h.0.attn_norm `x|y`") == "h.0.attn_norm `x|y`"
+    assert escape("a * b * c") == "a \\* b \\* c"
+
+
+def test_findings_on_a_terminal() -> None:
+    out = io.StringIO()
+    print_findings([FINDING], Console(file=out, width=60))
+    text = out.getvalue()
+    assert "WARNING" in text
+    assert "[brackets]" in text
+    assert "→ Do it." in text
+    out = io.StringIO()
+    print_findings([], Console(file=out, width=60))
+    assert "No finding" in out.getvalue()
