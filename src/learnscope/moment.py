@@ -59,6 +59,9 @@ class Subject:
             self.names, self.parameters = names, parameters
             self._scopes, self._segments = {}, {}
 
+    def by_name(self) -> dict[str, nn.Parameter]:
+        return dict(zip(self.names, self.parameters, strict=True))
+
     def segments(self, by: str, positions: Sequence[int]) -> Segments:
         """The scopes of a kind, over numbers that stand for the parameters at `positions`."""
         scopes = {} if by in ("model", "tensor") else self.scopes(by)

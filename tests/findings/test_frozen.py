@@ -55,7 +55,10 @@ def test_a_warm_up_in_which_nothing_moves_accuses_nobody() -> None:
     for end in (1, 2, 3):
         run.change((end - 1, end), {"a": 0.0, "b": 0.0})
     assert kinds(run) == []
-    run.change((3, 4), {"a": 0.5, "b": 0.5})
+    run.change((3, 4), {"a": 0.5, "b": 0.0})
+    [finding] = frozen(run.reader, Cuts())
+    assert finding.evidence.n == 1  # only the last says anything about b
+    run.change((4, 5), {"a": 0.5, "b": 0.5})
     assert kinds(run) == []
 
 

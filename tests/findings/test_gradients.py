@@ -10,6 +10,7 @@ import pytest
 from findings.made_run import MadeRun
 from learnscope.findings import Cuts, find
 from learnscope.findings.absent import absent
+from learnscope.findings.gather import series
 from learnscope.findings.gradients import gradients
 from learnscope.record import Finding
 
@@ -114,6 +115,7 @@ def test_one_layer_in_the_middle() -> None:
     [finding] = found(run)
     assert finding.scopes == ["h.3"]
     assert "branch of h.3" in finding.advice
+    assert absent(run.reader, Cuts()) == []  # small is not zero
 
 
 def test_two_measurements_are_not_three_and_nulls_do_not_count() -> None:
@@ -189,6 +191,13 @@ def test_exactly_zero_is_a_statement_of_its_own() -> None:
     assert "between h.0 and h.1" in finding.advice
 
 
+def test_layers_without_a_gradient_do_not_pull_the_median_down() -> None:
+    run = make(GPT)
+    for step in range(1, 5):
+        run.gradients(step, {layer: 0.0 if i < 8 else 0.1 for i, layer in enumerate(GPT)})
+    assert found(run) == []  # the three that have one are not far above a median of 0
+
+
 def test_zero_at_the_first_step_only_is_nothing() -> None:
     run = make(GPT)
     for step in range(1, 7):
@@ -228,6 +237,7 @@ def test_two_probes_of_one_class_count_each_step_once() -> None:
         for probe in ("GradientFlow", "GradientFlow_2"):
             run.gradients(step, {layer: 1e-4 if layer == "h.3" else 0.1 for layer in GPT}, probe=probe)
     assert found(run) == []  # two steps, though four records
+    assert series(run.reader, "GradientFlow", "norm", stage="stepped").steps.tolist() == [1, 2]
 
 
 def test_a_run_without_gradients() -> None:

@@ -77,6 +77,17 @@ def test_long_examples_count_once() -> None:
     assert judged(run) == []
 
 
+def test_the_rise_is_a_mean_over_examples_of_means_over_positions() -> None:
+    """30 examples of 5 positions rise by 0.2 between best and last, 30 of one position by 1: 0.6 on average."""
+    example = [i for i in range(30) for _ in range(5)] + list(range(30, 60))
+    run = MadeRun()
+    for step, share in ((10, 1.0), (20, 0.0), (30, 0.8), (40, 1.0)):
+        run.holdout(step, [1.0 + 0.2 * share] * 150 + [1.0 + share] * 30, example)
+    [finding] = judged(run)
+    assert finding.evidence.value == pytest.approx(0.6, abs=1e-6)
+    assert finding.evidence.n == 60
+
+
 @pytest.mark.parametrize("curve", [[2.0, 1.5, 1.2, 1.1, 1.05, 1.0], [1.0] * 6, [2.0, 1.5, 1.0, 0.99, 1.0, 1.01]])
 def test_healthy_curves(curve: list[float]) -> None:
     run, _ = made(curve, noise=0.05)

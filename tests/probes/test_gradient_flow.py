@@ -9,6 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import clip_grad_norm_  # bound before any watch, as in most people's code
+
+import learnscope as ls
 from probes.reference import (
     ConvNet,
     array,
@@ -25,11 +30,6 @@ from probes.reference import (
     tokens,
     values,
 )
-from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.nn.utils import clip_grad_norm_  # bound before any watch, as in most people's code
-
-import learnscope as ls
 
 PROBE = "GradientFlow"
 
@@ -431,7 +431,7 @@ def test_the_loss_scale_is_divided_out(fused: bool, clip: bool) -> None:
         with ls.watch(model, optimizer, probes=flow(), strict=True) as w:
             for _ in range(3):
                 optimizer.zero_grad()
-                scaler.scale((model(torch.randn(8, 4)).square().mean() * 9)).backward()
+                scaler.scale(model(torch.randn(8, 4)).square().mean() * 9).backward()
                 seen = gradients(model)
                 if clip:
                     scaler.unscale_(optimizer)
@@ -544,11 +544,13 @@ def test_stability_across_a_resume(tmp_path: Any) -> None:
         optimizer.step()
     w.save_state()
     w.close()
-    with ls.watch(
-        model, optimizer, run=tmp_path / "r", probes=flow(stability=True), strict=True, resume=True, step=1
-    ) as again:
-        with given_gradients(model, {name: -g for name, g in grads.items()}):
-            optimizer.step()
+    with (
+        ls.watch(
+            model, optimizer, run=tmp_path / "r", probes=flow(stability=True), strict=True, resume=True, step=1
+        ) as again,
+        given_gradients(model, {name: -g for name, g in grads.items()}),
+    ):
+        optimizer.step()
     frame = rows(again.run, PROBE, "stability", "layer")
     assert list(frame.step) == [2]
     assert list(frame.value) == [pytest.approx(-1.0, abs=1e-6)]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from probes.reference import rows, values
 from torch import Tensor, nn
 
 import learnscope as ls
 from learnscope.probes.gradient_flow import noise_scale_parts
+from probes.reference import rows, values
 
 PROBE = "GradientFlow"
 ERRORS = 4.0

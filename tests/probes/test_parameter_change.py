@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
+
+import learnscope as ls
 from probes.reference import (
     array,
     at_scope,
@@ -22,9 +25,6 @@ from probes.reference import (
     tokens,
     values,
 )
-from torch import Tensor, nn
-
-import learnscope as ls
 
 PROBE = "ParameterChange"
 THRESHOLDS = (0.0, 1e-6, 1e-3)
@@ -245,13 +245,13 @@ def test_a_single_entry_has_no_spread_and_zero_weights_no_ratio() -> None:
 
 def test_updates_that_bf16_absorbs_are_not_visible() -> None:
     """Near 1, bf16 has steps of 2⁻⁷ above and 2⁻⁸ below: smaller changes leave the bits as they were."""
-    model = nn.Linear(64, 16, bias=False, dtype=torch.bfloat16)
-    nn.init.ones_(model.weight)
+    model = nn.Sequential(nn.Linear(64, 16, bias=False, dtype=torch.bfloat16))
+    nn.init.ones_(model[0].weight)
     step = torch.linspace(-0.02, 0.02, 64).expand(16, 64)
     run, old, new = change(model, lambda _name, p: (p.float() + step).to(torch.bfloat16))
     check_all(run, old, new)
     share = recorded(run, "model")["model"]["visible_share"]
-    assert share == pytest.approx(float(np.mean((new["weight"] != 1).numpy())), abs=0)
+    assert share == pytest.approx(float(np.mean((new["0.weight"] != 1).numpy())), abs=0)
     assert 0.6 < share < 0.95
 
 

@@ -42,8 +42,8 @@ SCENARIOS = (
     ),
     Scenario(
         "grokking",
-        "Addition modulo 47 from two fifths of all pairs. Look for the training accuracy that is perfect early, and the "
-        "held-out accuracy that stays at chance and then rises much later.",
+        "Addition modulo 47 from two fifths of all pairs. Look for the training accuracy that is perfect early, and "
+        "the held-out accuracy that stays at chance and then rises much later.",
         train_grokking,
         when_it_grokked,
     ),
@@ -67,7 +67,8 @@ def run_demo(out: Path, quick: bool = False) -> int:
             with screen.progress(console) as show:
                 scenario.train(out / scenario.name, quick, show)
             seconds = time.perf_counter() - started
-            outcome = examine(out / scenario.name)
+            with console.status("drawing the report"):
+                outcome = examine(out / scenario.name)
             screen.result(console, scenario, outcome, seconds)
             outcomes.append(outcome)
     screen.closing(console, outcomes)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
@@ -47,16 +48,12 @@ def heading(console: Console, number: int, of: int, scenario: Scenario) -> None:
 @contextmanager
 def progress(console: Console) -> Iterator[Show]:
     """A bar with steps and loss that goes away when the run is done."""
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("steps  loss {task.fields[loss]:.4f}"),
-    )
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("steps  {task.fields[loss]}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None, loss=float("nan"))
+        task = bar.add_task("", total=None, loss="")
 
         def show(step: int, steps: int, loss: Tensor) -> None:
-            bar.update(task, completed=step, total=steps, loss=loss.item())
+            bar.update(task, completed=step, total=steps, loss=f"loss {loss.item():.4f}")
 
         yield show
 
@@ -76,11 +73,13 @@ def result(console: Console, scenario: Scenario, outcome: Outcome, seconds: floa
 
 def closing(console: Console, outcomes: Sequence[Outcome]) -> None:
     """All runs in one table, and what to type next."""
-    table = Table(title="What the demo recorded", title_justify="left", title_style="bold")
+    # paths stay in one line where that leaves enough room for the findings
+    short = all(len(str(outcome.report)) <= console.width // 2 for outcome in outcomes)
+    table = Table(title="What the demo recorded", title_justify="left", title_style="bold", box=SIMPLE)
     table.add_column("run", no_wrap=True)
     table.add_column("steps", justify="right", no_wrap=True)
     table.add_column("findings")
-    table.add_column("report", overflow="fold")
+    table.add_column("report", overflow="fold", no_wrap=short)
     for outcome in outcomes:
         table.add_row(outcome.name, str(outcome.run.last_step), _summary(outcome.findings), Text(str(outcome.report)))
     console.print()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 Weights = Mapping[str, Tensor]
 _INSIDE = ("state_dict", "model_state_dict", "model", "module", "weights")
+_WRAPPERS = ("module.", "_orig_mod.", "model.")
 _TORCH_ENDINGS = (".pt", ".pth", ".bin", ".ckpt")
 
 
@@ -79,14 +81,16 @@ def preserve_weights(model: nn.Module) -> Iterator[None]:
 
 def _load_torch(path: Path) -> Any:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"{path} holds more than weights, and loading that could run code from the file. Save "
-            "model.state_dict(), or convert the file to safetensors where you trust it."
-        ) from error
-    except (RuntimeError, EOFError, OSError) as error:
-        raise CheckpointError(f"{path} is damaged or not a torch file ({str(error).splitlines()[0]})") from error
+        # files older than torch 1.6 are no archives and cannot be mapped
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except Exception as error:  # bytes that are no torch file fail in whatever way they are misread
+        if isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
+            raise CheckpointError(
+                f"{path} holds more than weights, and loading that could run code from the file. Save "
+                "model.state_dict(), or convert the file to safetensors where you trust it."
+            ) from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{path} is damaged or not a torch file ({reason})") from error
 
 
 def _find_tensors(body: Any, origin: str) -> dict[str, Tensor]:
@@ -103,13 +107,14 @@ def _find_tensors(body: Any, origin: str) -> dict[str, Tensor]:
 
 
 def _strip_common_prefix(model: nn.Module, weights: Weights) -> Weights:
-    """`module.`, `model.` or `_orig_mod.` in front of every name, left by wrappers when the file was saved."""
+    """`module.`, `model.` or `_orig_mod.` in front of every name, left by wrappers (or several) when it was saved."""
     expected = getattr(model, "_orig_mod", model).state_dict()
     if any(name in expected for name in weights):
         return weights
-    for prefix in ("module.", "_orig_mod.", "model."):
-        stripped = {name.removeprefix(prefix): value for name, value in weights.items()}
-        if all(name.startswith(prefix) for name in weights) and any(name in expected for name in stripped):
+    stripped = dict(weights)
+    while prefix := next((p for p in _WRAPPERS if stripped and all(name.startswith(p) for name in stripped)), None):
+        stripped = {name.removeprefix(prefix): value for name, value in stripped.items()}
+        if any(name in expected for name in stripped):
             return stripped
     return weights
 

@@ -129,23 +129,29 @@ def _preserve_buffers(model: nn.Module) -> Iterator[None]:
             module._buffers[name] = buffer
         for buffer, copy in contents.values():
             # through .data: a backward that is still pending has saved this version of the buffer
-            buffer.data.copy_(copy)
+            _write(buffer.data, copy)
+
+
+def _write(target: Tensor, source: Tensor) -> None:
+    """Copy entry by entry, also into an expanded tensor, where one place in memory stands for many entries."""
+    for dim, (stride, length) in enumerate(zip(target.stride(), target.shape, strict=True)):
+        if stride == 0 and length > 1:
+            target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
+    target.copy_(source)
 
 
 @contextmanager
 def _preserve_hooks(model: nn.Module) -> Iterator[None]:
-    """Module hooks that were added inside are removed again."""
+    """Hooks of modules and of parameters that were added inside are removed again."""
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    before = [
-        (hooks, set(hooks))
-        for module in model.modules()
-        for kind in kinds
-        if (hooks := getattr(module, kind)) is not None
-    ]
+    places: list[tuple[Any, str]] = [(module, kind) for module in model.modules() for kind in kinds]
+    places += [(p, kind) for p in model.parameters() for kind in ("_backward_hooks", "_post_accumulate_grad_hooks")]
+    before = [(owner, kind, set(getattr(owner, kind) or ())) for owner, kind in places]
     try:
         yield
     finally:
-        for hooks, known in before:
+        for owner, kind, known in before:
+            hooks = getattr(owner, kind) or {}
             for key in [key for key in hooks if key not in known]:
                 del hooks[key]
 

@@ -99,7 +99,9 @@ def _absorbed(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Tensor
     assert p.grad is not None
     gradient = _pick(p.grad.to_dense() if p.grad.is_sparse else p.grad, sample.entries)
     update = planned_update(type(optimizer).__name__, group, state, sample.before, gradient)
-    return (update != 0) & (_bits(_pick(p.detach(), sample.entries)) == _bits(sample.before))
+    unchanged = _bits(_pick(p.detach(), sample.entries)) == _bits(sample.before)
+    # a weight that is NaN or infinite stays so whatever is added: that is no rounding
+    return (update != 0) & unchanged & sample.before.isfinite()
 
 
 def _holders(

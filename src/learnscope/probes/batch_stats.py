@@ -20,7 +20,7 @@ class BatchStats(Probe):
     | `batch_size` | model | number of examples |
     | `targets` | model | number of targets that count (positions, for language models) |
     | `share` | class | share of the targets in each class that occurs, up to `max_classes` |
-    | `target_mean`, `target_std` | model | for float targets, instead of classes |
+    | `target_mean`, `target_std` | model | for float targets, instead of classes; the deviation is unbiased |
     """
 
     every: int = 10
@@ -37,6 +37,7 @@ class BatchStats(Probe):
         if targets is not None and targets.is_floating_point():
             wide = targets.detach().double()
             columns += [
+                Column("targets", [targets.numel()]),
                 Column("target_mean", wide.mean().reshape(1)),
                 Column("target_std", wide.std().reshape(1)),
             ]

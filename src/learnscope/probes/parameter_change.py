@@ -62,7 +62,7 @@ whose update is not known |
     def measure(self, moment: Moment) -> Measurement:
         subject, before = moment.subject, moment.previous
         subject.refresh()
-        now = dict(zip(subject.names, subject.parameters, strict=True))
+        now = subject.by_name()
         before.check(now)
         positions = [i for i, p in enumerate(subject.parameters) if p.is_floating_point()]
         names = [subject.names[i] for i in positions]
@@ -100,7 +100,7 @@ whose update is not known |
             Column("std", unbiased_std(n, total, squares)),
             Column("update_to_weight", (squares / old).sqrt()),
             Column("sign_flip_share", flips / n),
-            Column("visible_share", bits / n),
+            Column("visible_share", bits / n, {}, self._not_compared(bits)),
             Column("nan", nan),
             Column("inf", inf),
         ]
@@ -109,6 +109,11 @@ whose update is not known |
             for threshold, within in zip(self.thresholds, sums[:, 9:].unbind(1), strict=True)
         ]
         return Table(kind, segments.scopes, columns)
+
+    def _not_compared(self, bits: Tensor) -> dict[int, str]:
+        """Why there is no visible share where the kept copy is of another, narrower dtype than the weights."""
+        reason = f"weights kept as {self.snapshot_dtype} cannot be compared bit by bit"
+        return {scope: reason for scope, missing in enumerate(bits.isnan().tolist()) if missing}
 
 
 def _stacked(table: DeltaTable) -> Tensor:

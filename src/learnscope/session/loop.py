@@ -7,18 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from learnscope.model.snapshot import Snapshot
-from learnscope.moment import Gradients, MicroBatches, Moment, read_gradients
+from learnscope.moment import Gradients, MicroBatches, Moment
 from learnscope.probing import Probe, is_due
 from learnscope.session import clipping
 from learnscope.session.backwards import BackwardCount, BackwardOrder, MicroBatchMeter
 from learnscope.session.engine import Bound, Engine
 from learnscope.session.feed import FED, Feed
+from learnscope.session.gradients import GradientReader
 from learnscope.session.optimizers import StepHooks
+from learnscope.session.snapshots import snapshot_key, take_snapshots
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,15 +54,13 @@ class Loop:
         self.epoch = epoch
         self.skipped_steps = 0
         self.passes = 1
-        self.snapshots = self._take_snapshots()
+        self.snapshots = take_snapshots(self.subject, [bound.probe for bound in engine.bound], steps)
         self.feed = Feed(self.safely(self._complete))
         self.sizes: list[float] = []
         self._plan = Plan()
         self._scale: float | Tensor = 1.0
         self._skip = False
-        self._before_clip: Gradients | None = None
-        self._coefficients: Tensor | None = None
-        self._as_clipped: dict[int, tuple[int, int]] = {}
+        self._gradients = GradientReader(self.subject)
         self._meter: MicroBatchMeter | None = None
         self._times_out_of_turn = 0
         self._attach(clock)
@@ -143,7 +142,7 @@ class Loop:
         self.passes = passes
         step = self.steps + 1
         self._plan = Plan(self.engine.due("before_step", step), self.engine.due("after_step", step))
-        self._before_clip = self._coefficients = None
+        self._gradients.forget()
         self._scale, self._skip = 1.0, False
         self.sizes.clear()
         if self._plan.wants_micro_batches and passes > 1:
@@ -152,19 +151,10 @@ class Loop:
     def _on_clip(
         self, parameters: Sequence[Tensor], max_norm: float, total_norm: Tensor
     ) -> Callable[[], object] | None:
-        """Clipping is about to scale the gradients: the last moment at which a bad one can be told from the rest."""
         if not self._plan.wants_gradients:
             return None
-        clipped = {id(p) for p in parameters}
-        mine = [position for position, p in enumerate(self.subject.parameters) if id(p) in clipped]
-        if not mine:
-            return None
-        if self._before_clip is None or not self._still_as_clipped():
-            self._before_clip = read_gradients(self.subject, self._found())
-            self._coefficients = torch.ones(len(self.subject.parameters), dtype=torch.float64, device=total_norm.device)
-        if self._coefficients is not None:
-            self._coefficients[mine] *= clipping.coefficient(max_norm, total_norm)
-        return self.safely(self._note_clipped)
+        done = self._gradients.on_clip(parameters, max_norm, total)
+        return None if done is None else self.safely(done)
 
     def _begin(self, optimizer: Optimizer | None) -> None:
         """Gradients are complete, the step has not been taken."""
@@ -180,7 +170,7 @@ class Loop:
         if (self.steps - self.first_step) % REFRESH == REFRESH - 1:
             self.subject.refresh()
         moment = self.moment(
-            "before_step", step=self.steps + 1, take_gradients=self._gradients, micro_batches=micro_batches
+            "before_step", step=self.steps + 1, take_gradients=self._take_gradients, micro_batches=micro_batches
         )
         self._fire(self._plan.before, moment)
         for bound in self._plan.after:
@@ -197,7 +187,7 @@ class Loop:
             self._plan_step(passes)
             return
         self.steps += 1
-        self._fire(self._plan.after, self.moment("after_step", take_gradients=self._gradients))
+        self._fire(self._plan.after, self.moment("after_step", take_gradients=self._take_gradients))
         self.feed.stepped(self.steps)
         self._plan_step(passes)
 
@@ -213,7 +203,7 @@ class Loop:
             if moment.snapshot is not None and key is not None:
                 used[key] = moment.snapshot
         if used:
-            parameters = dict(zip(self.subject.names, self.subject.parameters, strict=True))
+            parameters = self.subject.by_name()
             for snapshot in used.values():
                 snapshot.update(parameters, moment.step)
 
@@ -233,25 +223,8 @@ class Loop:
                 if bound.unfed == UNFED_LIMIT and not bound.fired:
                     self.engine.warn(f"{bound.label} unfed", unfed_message(bound))
 
-    def _found(self) -> dict[int, Tensor]:
-        return {i: p.grad for i, p in enumerate(self.subject.parameters) if p.grad is not None}
-
-    def _note_clipped(self) -> None:
-        self._as_clipped = self._versions()
-
-    def _still_as_clipped(self) -> bool:
-        """Whether nothing has written the gradients since the last clip, such as another micro-batch's backward."""
-        return self._as_clipped == self._versions()
-
-    def _versions(self) -> dict[int, tuple[int, int]]:
-        return {i: (id(g), 0 if g.is_inference() else g._version) for i, g in self._found().items()}
-
-    def _gradients(self) -> Gradients:
-        if self._before_clip is None or not self._still_as_clipped():
-            return read_gradients(self.subject, self._found(), scale=self._scale)
-        kept = self._before_clip
-        coefficients = None if self._coefficients is None else self._coefficients[list(kept.positions)]
-        return Gradients(kept.names, kept.positions, kept.tensors, kept.missing, kept.table, coefficients, self._scale)
+    def _take_gradients(self) -> Gradients:
+        return self._gradients.read(self._scale)
 
     def _read_meter(self) -> MicroBatches | None:
         meter, self._meter = self._meter, None
@@ -261,16 +234,6 @@ class Loop:
         if meter.failure is not None:
             self.engine.warn("micro-batches", f"micro-batch gradients could not be measured: {meter.failure}")
         return measured
-
-    def _take_snapshots(self) -> dict[str, Snapshot]:
-        parameters = dict(zip(self.subject.names, self.subject.parameters, strict=True))
-        snapshots: dict[str, Snapshot] = {}
-        for bound in self.engine.bound:
-            key = snapshot_key(bound.probe)
-            if key is not None and key not in snapshots:
-                device, dtype = snapshot_placement(bound.probe)
-                snapshots[key] = Snapshot(parameters, self.steps, device=device, dtype=dtype)
-        return snapshots
 
     def _note_out_of_turn(self) -> None:
         self._times_out_of_turn += 1
@@ -282,14 +245,6 @@ class Loop:
             )
 
 
-def snapshot_key(probe: Probe) -> str | None:
-    """Probes that look equally often at equally kept weights share one copy."""
-    if "previous" not in probe.needs:
-        return None
-    every = probe.every if isinstance(probe.every, int) else f"schedule-{id(probe.every)}"
-    return "-".join(map(str, (probe.at, every, *snapshot_placement(probe)))).replace("/", "_")
-
-
 def unfed_message(bound: Bound) -> str:
     """Why a probe that the loop must feed has nothing to say."""
     calls = {
@@ -299,7 +254,3 @@ def unfed_message(bound: Bound) -> str:
     }
     missing = ", ".join(calls[need] for need in sorted(bound.probe.needs & FED))
     return f"{bound.label} has recorded nothing: call {missing} in the loop, or leave this probe out"
-
-
-def snapshot_placement(probe: Probe) -> tuple[str, str]:
-    return getattr(probe, "snapshot_device", "cpu"), getattr(probe, "snapshot_dtype", "native")

@@ -19,8 +19,8 @@ from learnscope.probes import GradientFlow, Holdout, ParameterChange
 from learnscope.probing import Probe
 from learnscope.run import Run
 from learnscope.session.engine import Engine
-from learnscope.session.loop import snapshot_key, snapshot_placement
 from learnscope.session.opening import begin, check_model, finish, open_backend
+from learnscope.session.snapshots import snapshot_key, take_snapshots
 from learnscope.session.subject import make_subject, provided
 from learnscope.sinks.base import Sink
 from learnscope.task import Task
@@ -124,7 +124,7 @@ def audit(
     if base is not None:
         with preserve_weights(model):
             load_into(model, read_weights(base), _origin(base, 0))
-            snapshots = _snapshots(subject, chosen, 0)
+            snapshots = take_snapshots(subject, chosen, 0)
     engine = Engine(
         subject,
         chosen,
@@ -158,22 +158,11 @@ def _look(engine: Engine, step: int, phase: str, snapshots: dict[str, Snapshot],
             continue
         engine.fire(bound, moment)
     if phase == "checkpoint":
-        parameters = dict(zip(subject.names, subject.parameters, strict=True))
+        parameters = subject.by_name()
         for snapshot in snapshots.values():
             snapshot.update(parameters, step)
         if not snapshots:
-            snapshots.update(_snapshots(subject, [bound.probe for bound in engine.bound], step))
-
-
-def _snapshots(subject: Subject, probes: Sequence[Probe], step: int) -> dict[str, Snapshot]:
-    parameters = dict(zip(subject.names, subject.parameters, strict=True))
-    kept: dict[str, Snapshot] = {}
-    for probe in probes:
-        key = snapshot_key(probe)
-        if key is not None and key not in kept:
-            device, dtype = snapshot_placement(probe)
-            kept[key] = Snapshot(parameters, step, device=device, dtype=dtype)
-    return kept
+            snapshots.update(take_snapshots(subject, [bound.probe for bound in engine.bound], step))
 
 
 def _replayed(subject: Subject) -> Gradients:

@@ -1,0 +1,32 @@
+"""Which previous weights a session keeps, and for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from learnscope.model.snapshot import Snapshot
+from learnscope.moment import Subject
+from learnscope.probing import Probe
+
+
+def snapshot_key(probe: Probe) -> str | None:
+    """Probes that look equally often at equally kept weights share one copy; None for those that need none."""
+    if "previous" not in probe.needs:
+        return None
+    every = probe.every if isinstance(probe.every, int) else f"schedule-{id(probe.every)}"
+    return "-".join(map(str, (probe.at, every, *_placement(probe)))).replace("/", "_")
+
+
+def take_snapshots(subject: Subject, probes: Iterable[Probe], step: int) -> dict[str, Snapshot]:
+    """One copy of the weights for each group of probes that can share it."""
+    kept: dict[str, Snapshot] = {}
+    for probe in probes:
+        key = snapshot_key(probe)
+        if key is not None and key not in kept:
+            device, dtype = _placement(probe)
+            kept[key] = Snapshot(subject.by_name(), step, device=device, dtype=dtype)
+    return kept
+
+
+def _placement(probe: Probe) -> tuple[str, str]:
+    return getattr(probe, "snapshot_device", "cpu"), getattr(probe, "snapshot_dtype", "native")
