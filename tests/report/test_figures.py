@@ -63,12 +63,14 @@ def test_a_healthy_heatmap_has_no_legend() -> None:
 def test_many_columns_share_one_by_their_geometric_mean() -> None:
     values = np.tile(np.array([[1.0], [100.0]]), (450, 1))
     values[7, 0] = math.inf
+    values[10, 0] = 0.0
     drawn = cells(make_grid(list(range(900)), 1, values), max_columns=400)
     assert drawn.per_column == 3
     assert drawn.values.shape == (300, 1)
     assert len(drawn.edges) == 301
     np.testing.assert_allclose(drawn.values[0, 0], 10 ** (2 / 3))
     assert drawn.broken[:, 0].nonzero()[0].tolist() == [2]
+    assert not drawn.zero.any()  # its neighbours in the column are not zero
 
 
 def test_a_burst_does_not_take_the_colours_of_the_rest() -> None:

@@ -68,15 +68,23 @@ def load_into(model: nn.Module, weights: Weights, origin: str) -> None:
 
 
 @contextmanager
-def preserve_weights(model: nn.Module) -> Iterator[None]:
-    """The caller's parameters and buffers, put back bit for bit. Holds one copy of them meanwhile."""
+def preserve_weights(model: nn.Module) -> Iterator[dict[Any, Tensor]]:
+    """The caller's parameters and buffers, put back bit for bit.
+
+    Holds one copy of them meanwhile, and gives it, by the memory that each tensor lies in.
+    """
     tensors = [*model.parameters(), *model.buffers()]
     copies = [tensor.detach().clone() for tensor in tensors]
     try:
-        yield
+        yield {memory_of(tensor): copy for tensor, copy in zip(tensors, copies, strict=True) if tensor.numel()}
     finally:
         for tensor, copy in zip(tensors, copies, strict=True):
             tensor.data.copy_(copy)
+
+
+def memory_of(tensor: Tensor) -> tuple[Any, ...]:
+    """What two views of the same entries have in common."""
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _load_torch(path: Path) -> Any:
@@ -89,7 +97,9 @@ def _load_torch(path: Path) -> Any:
                 f"{path} holds more than weights, and loading that could run code from the file. Save "
                 "model.state_dict(), or convert the file to safetensors where you trust it."
             ) from error
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        # torch's own words advise to run the file's code
+        pickled = isinstance(error, pickle.UnpicklingError)
+        reason = "no torch archive" if pickled else (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{path} is damaged or not a torch file ({reason})") from error
 
 

@@ -153,7 +153,7 @@ class Loop:
     ) -> Callable[[], object] | None:
         if not self._plan.wants_gradients:
             return None
-        done = self._gradients.on_clip(parameters, max_norm, total)
+        done = self._gradients.on_clip(parameters, max_norm, total_norm)
         return None if done is None else self.safely(done)
 
     def _begin(self, optimizer: Optimizer | None) -> None:

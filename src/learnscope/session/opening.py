@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,19 @@ def begin(engine: Engine, subject: Subject, *, resume: bool, step: int | None) -
     manifest["status"] = "running"
     backend.put_manifest(manifest)
     return step, epoch
+
+
+@contextmanager
+def concluding(engine: Engine, **facts: Any) -> Iterator[None]:
+    """Closes the session when the block ends; a run that broke off says what broke it."""
+    try:
+        yield
+    except BaseException as error:
+        engine.close()
+        finish(engine, f"interrupted by {type(error).__name__}: {error}")
+        raise
+    engine.close()
+    finish(engine, "finished", **facts)
 
 
 def finish(engine: Engine, status: str, **facts: Any) -> None:

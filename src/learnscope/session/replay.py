@@ -10,7 +10,7 @@ from typing import Any
 from rich.progress import track
 from torch import nn
 
-from learnscope.model.checkpoint import load_into, preserve_weights, read_weights
+from learnscope.model.checkpoint import load_into, memory_of, preserve_weights, read_weights
 from learnscope.model.evaluate import gradients
 from learnscope.model.snapshot import Snapshot
 from learnscope.moment import Gradients, Moment, Subject, read_gradients
@@ -19,7 +19,7 @@ from learnscope.probes import GradientFlow, Holdout, ParameterChange
 from learnscope.probing import Probe
 from learnscope.run import Run
 from learnscope.session.engine import Engine
-from learnscope.session.opening import begin, check_model, finish, open_backend
+from learnscope.session.opening import begin, check_model, concluding, open_backend
 from learnscope.session.snapshots import snapshot_key, take_snapshots
 from learnscope.session.subject import make_subject, provided
 from learnscope.sinks.base import Sink
@@ -58,8 +58,8 @@ def replay(
         strict: raise when a probe fails.
         progress: show a progress bar on a terminal.
     """
-    ordered = _by_step(checkpoints)
-    vessel = _vessel(model, ordered)
+    steps = _steps(checkpoints)
+    vessel = model if model is not None else _vessel(checkpoints[steps[0]])
     check_model(vessel)
     subject = make_subject(vessel, task=task, holdout=holdout, train=train, test=test)
     provides = {"previous"} | provided(subject) | ({"grads"} if _fixed_batch(subject) is not None else set())
@@ -75,13 +75,14 @@ def replay(
     )
     begin(engine, subject, resume=False, step=0)
     snapshots: dict[str, Snapshot] = {}
-    steps = list(ordered)
-    with preserve_weights(vessel):
+    with concluding(engine, last_step=steps[-1]), preserve_weights(vessel) as own:
         for step in track(steps, "replaying", disable=not progress, transient=True):
-            load_into(vessel, read_weights(ordered[step]), _origin(ordered[step], step))
+            source = checkpoints[step]
+            # model.state_dict() shares its memory with the model, which by now may hold another checkpoint
+            weights = {name: own.get(memory_of(value), value) for name, value in read_weights(source).items()}
+            load_into(vessel, weights, _origin(source, step))
+            del source, weights
             _look(engine, step, "checkpoint", snapshots, first=step == steps[0])
-    engine.close()
-    finish(engine, "finished", last_step=steps[-1])
     return Run(engine.backend)
 
 
@@ -135,9 +136,8 @@ def audit(
         strict=strict,
     )
     begin(engine, subject, resume=False, step=0)
-    _look(engine, 0, "audit", snapshots, first=True)
-    engine.close()
-    finish(engine, "finished", last_step=0)
+    with concluding(engine, last_step=0):
+        _look(engine, 0, "audit", snapshots, first=True)
     return Run(engine.backend)
 
 
@@ -188,22 +188,21 @@ def _default_probes(provides: set[str]) -> list[Probe]:
     return [probe for probe in candidates if probe.needs <= provides]
 
 
-def _by_step(checkpoints: Mapping[int, Any] | Sequence[Any]) -> dict[int, Any]:
+def _steps(checkpoints: Mapping[int, Any] | Sequence[Any]) -> list[int]:
+    """The steps in order. What they stand for is left alone: a mapping may load it only when it is asked."""
     if isinstance(checkpoints, str | Path | nn.Module):
         raise TypeError("replay takes several checkpoints: a list, or a dictionary by step; ls.audit takes one model")
-    items = checkpoints.items() if isinstance(checkpoints, Mapping) else enumerate(checkpoints)
-    ordered = dict(sorted(items))
-    if not ordered:
+    if not isinstance(checkpoints, Mapping | Sequence):
+        raise TypeError(f"checkpoints are a list or a dictionary by step, not a {type(checkpoints).__name__}")
+    steps = list(checkpoints) if isinstance(checkpoints, Mapping) else list(range(len(checkpoints)))
+    if not steps:
         raise ValueError("there are no checkpoints to replay")
-    if not all(isinstance(step, int) and step >= 0 for step in ordered):
+    if not all(isinstance(step, int) and not isinstance(step, bool) and step >= 0 for step in steps):
         raise TypeError("checkpoints are keyed by their step, a whole number from 0 on: {0: 'a.pt', 100: 'b.pt'}")
-    return ordered
+    return sorted(steps)
 
 
-def _vessel(model: nn.Module | None, ordered: Mapping[int, Any]) -> nn.Module:
-    if model is not None:
-        return model
-    first = next(iter(ordered.values()))
+def _vessel(first: Any) -> nn.Module:
     if not isinstance(first, nn.Module):
         raise TypeError("state dictionaries and files do not say what the model is: pass model=, the architecture")
     # a copy: examining one of the caller's modules must not load another's weights into it

@@ -156,16 +156,18 @@ class ChunkedPass:
             chunk = slice(start, start + self.rows)
             wide = self._widened("new", new[chunk]), self._widened("old", old[chunk])
             self._chunk(*wide, thresholds, out[:, chunk])
+        out[2].square_()  # norms so far: one reading of the rows instead of two
+        out[4].square_()
         return out
 
     def _chunk(self, new: Tensor, old: Tensor, thresholds: Tensor, out: Tensor) -> None:
         size, work = self._buffer("size", len(new)), self._buffer("work", len(new))
         torch.sub(new, old, out=size)
         torch.sum(size, 1, out=out[0])
-        torch.sum(torch.mul(size, size, out=work), 1, out=out[2])
+        torch.linalg.vector_norm(size, dim=1, out=out[2])
         torch.sum(size.abs_(), 1, out=out[1])
         torch.amax(size, 1, out=out[LARGEST])
-        torch.sum(torch.mul(old, old, out=work), 1, out=out[4])
+        torch.linalg.vector_norm(old, dim=1, out=out[4])
         torch.sum(torch.mul(new, math.inf, out=work).mul_(old).lt_(0), 1, out=out[5])
         torch.sum(torch.ne(new.view(self.bits), old.view(self.bits), out=work), 1, out=out[6])
         for index, threshold in enumerate(thresholds.unbind()):

@@ -19,7 +19,7 @@ WIDTH = 512
 PACK_BELOW = 32_768
 """Tensors with fewer entries are copied into shared rows: a call per tensor would cost more than the copy."""
 
-CALL = 1 << 23
+CALL = 1 << 24
 """Entries in one batch: its partials are still in the cache when they are joined."""
 
 PIECE = 1 << 20
