@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from learnscope.findings.gather import Floats, Grid, Series
+from learnscope.findings.words import count
 from learnscope.report.style import (
     BROKEN,
     COLOURS,
@@ -89,9 +90,9 @@ def heatmap(grid: Grid, title: str, quantity: str, loss: Series | None = None) -
 
 def _facts(grid: Grid, drawn: Cells) -> str:
     n, first, last = len(grid.steps), int(grid.steps[0]), int(grid.steps[-1])
-    at = f"step {first:,}" if n == 1 else f"{n:,} measurements, steps {first:,} to {last:,}"
+    at = f"step {first:,}" if n == 1 else f"{count(n, 'measurement')}, steps {first:,} to {last:,}"
     merged = f"; a column is the geometric mean of {drawn.per_column}" if drawn.per_column > 1 else ""
-    return f"{len(grid.scopes)} layers, {at}{merged}"
+    return f"{count(len(grid.scopes), 'layer')}, {at}{merged}"
 
 
 def _strip(axes: Axes, loss: Series, title: str, facts: str) -> None:

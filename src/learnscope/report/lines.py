@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from learnscope.findings.gather import Floats, Series, as_series, grid, rows, series
-from learnscope.findings.words import num, percent
+from learnscope.findings.words import count, num, percent
 from learnscope.report.style import (
     COLOURS,
     DASHES,
@@ -98,7 +98,7 @@ def norm_figure(reader: RunReader) -> Figure | None:
     shade_broken(axes, stepped)
     lined(axes)
     maybe_log(axes, [stepped.finite.values, before.finite.values], factor=20)
-    facts = f"{len(stepped):,} measurements"
+    facts = count(len(stepped), "measurement")
     if len(clip):
         smallest = f", smallest factor {num(float(clip.values.min()))}" if len(clipped) else ""
         facts += f"; clipped in {len(clipped):,} of {len(clip):,} ({percent(len(clipped) / len(clip))}){smallest}"
@@ -149,7 +149,7 @@ def change_figure(reader: RunReader) -> Figure | None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     dtypes = sorted({str(d).removeprefix("torch.") for d in frame["dtype"].dropna()}) if "dtype" in frame else []
     n = max(len(visible), frame["step"].nunique())
-    facts = "; weights in ".join([f"{n:,} measurements", *([", ".join(dtypes)] if dtypes else [])])
+    facts = "; weights in ".join([count(n, "measurement"), *([", ".join(dtypes)] if dtypes else [])])
     finish(axes, "Share of the weights that moved", facts, x="step", y="share of entries")
     legend(axes)
     return figure

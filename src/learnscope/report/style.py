@@ -75,15 +75,15 @@ def plain(value: float) -> str:
     if 1e-3 <= value < 1e5:
         return f"{value:,g}"
     exponent = math.floor(math.log10(value) + 1e-9)
-    factor = round(value / 10**exponent)
-    return f"${'' if factor == 1 else f'{factor}·'}10^{{{exponent}}}$"
+    factor = f"{value / 10**exponent:.2g}"
+    return f"${'' if factor == '1' else f'{factor}·'}10^{{{exponent}}}$"
 
 
 def log_ticks(low: float, high: float, most: int = 9) -> list[float]:
-    """Ticks for a logarithmic scale: powers of ten where there are several, else 1, 2, 5 or every digit."""
+    """Ticks for a logarithmic scale: powers of ten where there are several, else digits between them."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     inside: list[float] = []
-    for digits in ((1,), (1, 2, 5), (1, 2, 3, 4, 5, 6, 8)):
+    for digits in ((1,), (1, 2, 5), (1, 2, 3, 4, 5, 6, 8), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)):
         inside = [d * 10.0**k for k in range(first, last + 1) for d in digits if low <= d * 10.0**k <= high]
         if len(inside) >= 3:
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -79,6 +80,7 @@ class MicroBatchMeter:
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.failure: Exception | None = None
+        self.seconds = 0.0
         self._parameters = parameters
         self._passes = [0] * len(parameters)
         self._sums: list[Tensor] = []
@@ -102,6 +104,7 @@ class MicroBatchMeter:
         return MicroBatches(self._sums, total, known)
 
     def _incoming(self, position: int, gradient: Tensor) -> None:
+        started = time.perf_counter()
         if self._passes[position] and self._parameters[position].grad is None:
             self._restart()
         number = self._passes[position]
@@ -111,6 +114,8 @@ class MicroBatchMeter:
         except Exception as error:  # noqa: BLE001  (kept in `failure`)
             self.failure = error
             return
+        finally:
+            self.seconds += time.perf_counter() - started
         if number == len(self._sums):
             self._sums.append(value)
         else:
@@ -125,7 +130,10 @@ class MicroBatchMeter:
     def _added(self, position: int, parameter: Tensor) -> None:
         if parameter.grad is None:
             return
+        started = time.perf_counter()
         try:
             self._accumulated[position] = sum_squares([parameter.grad])[0]
         except Exception as error:  # noqa: BLE001  (kept in `failure`)
             self.failure = error
+        finally:
+            self.seconds += time.perf_counter() - started

@@ -51,9 +51,13 @@ class Budget:
         return in_turn and self.spent + mine.mean <= self.share * elapsed
 
     def charge(self, probe: str, cost: float) -> None:
-        mine = self._probes.setdefault(probe, _Spending())
-        mine.fired += 1
-        mine.cost += cost
+        """One firing and what it took."""
+        self._probes.setdefault(probe, _Spending()).fired += 1
+        self.add(probe, cost)
+
+    def add(self, probe: str, cost: float) -> None:
+        """What a firing took outside of it: preparing it, reading gradients before a clip, keeping the weights."""
+        self._probes.setdefault(probe, _Spending()).cost += cost
         self.spent += cost
 
     def summary(self) -> dict[str, float | None]:

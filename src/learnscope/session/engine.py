@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -104,7 +104,18 @@ class Engine:
         return False
 
     def prepare(self, bound: Bound, moment: Moment) -> None:
-        self._attempt(bound, moment, lambda: bound.probe.prepare(replace(moment, state=bound.state)))
+        with self.charged([bound]):
+            self._attempt(bound, moment, lambda: bound.probe.prepare(replace(moment, state=bound.state)))
+
+    @contextmanager
+    def charged(self, bounds: Sequence[Bound]) -> Iterator[None]:
+        """Count the time of the block as a cost of these probes, who share it."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            for bound in bounds:
+                self.budget.add(bound.label, (time.perf_counter() - started) / len(bounds))
 
     def fire(self, bound: Bound, moment: Moment) -> None:
         """Measure, and write the record. A failure becomes a warning and an error record."""

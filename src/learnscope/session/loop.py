@@ -10,7 +10,6 @@ from typing import Any, ParamSpec, TypeVar
 from torch import Tensor
 from torch.optim import Optimizer
 
-from learnscope.model.snapshot import Snapshot
 from learnscope.moment import Gradients, MicroBatches, Moment
 from learnscope.probing import Probe, is_due
 from learnscope.session import clipping
@@ -37,12 +36,12 @@ class Plan:
     after: Sequence[Bound] = ()
 
     @property
-    def wants_gradients(self) -> bool:
-        return any("grads" in bound.probe.needs for bound in self.before)
+    def want_gradients(self) -> list[Bound]:
+        return [bound for bound in self.before if "grads" in bound.probe.needs]
 
     @property
-    def wants_micro_batches(self) -> bool:
-        return any("micro_batches" in bound.probe.uses for bound in self.before)
+    def want_micro_batches(self) -> list[Bound]:
+        return [bound for bound in self.before if "micro_batches" in bound.probe.uses]
 
 
 class Loop:
@@ -145,15 +144,16 @@ class Loop:
         self._gradients.forget()
         self._scale, self._skip = 1.0, False
         self.sizes.clear()
-        if self._plan.wants_micro_batches and passes > 1:
+        if self._plan.want_micro_batches and passes > 1:
             self._meter = MicroBatchMeter(self.subject.parameters)
 
     def _on_clip(
         self, parameters: Sequence[Tensor], max_norm: float, total_norm: Tensor
     ) -> Callable[[], object] | None:
-        if not self._plan.wants_gradients:
+        if not self._plan.want_gradients:
             return None
-        done = self._gradients.on_clip(parameters, max_norm, total_norm)
+        with self.engine.charged(self._plan.want_gradients):
+            done = self._gradients.on_clip(parameters, max_norm, total_norm)
         return None if done is None else self.safely(done)
 
     def _begin(self, optimizer: Optimizer | None) -> None:
@@ -194,18 +194,17 @@ class Loop:
     # helpers
 
     def _fire(self, due: Sequence[Bound], moment: Moment) -> None:
-        used: dict[str, Snapshot] = {}
+        used: dict[str, Bound] = {}
         for bound in due:
             key = snapshot_key(bound.probe)
             moment.snapshot = self.snapshots.get(key) if key is not None else None
             with self._backwards.paused():
                 self.engine.fire(bound, moment)
             if moment.snapshot is not None and key is not None:
-                used[key] = moment.snapshot
-        if used:
-            parameters = self.subject.by_name()
-            for snapshot in used.values():
-                snapshot.update(parameters, moment.step)
+                used[key] = bound
+        for key, bound in used.items():
+            with self.engine.charged([bound]):
+                self.snapshots[key].update(self.subject.by_name(), moment.step)
 
     def _complete(self, step: int, logged: dict[str, list[Any]], given: dict[str, Any]) -> None:
         """All that the loop hands over for `step` is there: fire the probes that live on it."""
@@ -231,6 +230,8 @@ class Loop:
         if meter is None:
             return None
         measured = meter.close(self.sizes)
+        for bound in self._plan.want_micro_batches:
+            self.engine.budget.add(bound.label, meter.seconds / len(self._plan.want_micro_batches))
         if meter.failure is not None:
             self.engine.warn("micro-batches", f"micro-batch gradients could not be measured: {meter.failure}")
         return measured

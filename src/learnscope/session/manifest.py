@@ -47,6 +47,7 @@ def describe_model(subject: Subject) -> dict[str, Any]:
         "parameters": sum(p.numel() for _, p in named),
         "tensors": len(named),
         "frozen": [name for name, p in named if not p.requires_grad],
+        "frozen_parameters": sum(p.numel() for _, p in named if not p.requires_grad),
         "trainable_outside_optimizer": [name for name, p in named if p.requires_grad and name in unheld],
         "dtypes": dict(dtypes),
         "layers": list(subject.scopes("layer")),
