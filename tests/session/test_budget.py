@@ -35,7 +35,8 @@ class Simulation:
                     self.now += cost
                     self.fired[name] += 1
                     self.budget.charge(name, cost)
-            if number > steps // 4:
+            # every probe's first firing is granted: a share can be held once the time for those has passed
+            if self.budget.share and self.now > 1.5 * sum(self.costs.values()) / self.budget.share:
                 self.highest_late = max(self.highest_late, self.share)
 
     @property
@@ -61,15 +62,18 @@ def test_the_share_is_held_and_nobody_starves(mix: str, share: float) -> None:
     costs, every = MIXES[mix]
     made = Simulation(share, 0.1, costs, every)
     made.run(30_000)
-    assert made.highest_late <= share * 1.05, "from a quarter of the run on, at every moment"
+    assert made.highest_late <= share * 1.05, "at every moment after the first firings"
     demand = sum(costs[n] * made.due[n] for n in costs) / made.now
     if demand <= share * 0.5:
         assert made.fired == made.due, "what can be afforded is all granted"
         return
     assert made.share >= 0.6 * min(share, demand), "and the budget is made use of"
     ratios = {name: made.fired[name] / made.due[name] for name in costs}
-    assert all(made.fired[name] >= 3 for name in costs)
-    assert min(ratios.values()) >= 0.3 * max(ratios.values()), ratios
+    granted = min(1.0, share / demand)
+    for name, ratio in ratios.items():
+        # every probe is spaced out by about the same factor, the dear ones too (the first firing comes for nothing)
+        assert ratio * made.due[name] >= 0.5 * granted * made.due[name] - 1, (name, ratios)
+        assert made.fired[name] <= 2.0 * granted * made.due[name] + 2, (name, ratios)
 
 
 def test_without_a_budget_everything_is_granted() -> None:

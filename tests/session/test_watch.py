@@ -429,3 +429,14 @@ def test_numbers_left_on_a_device_are_read_later_and_finished(monkeypatch: pytes
         ("GradientFlow", 1), ("GradientFlow", 2), ("GradientFlow", 3), ("GradientFlow", 4), ("LearningRate", 4),
     ]  # fmt: skip
     assert not [row for record in records for row in record.rows() if row.name == "first_nonfinite"]
+
+
+def test_an_interrupted_loop_raises_its_own_error_and_says_nothing_about_schedules() -> None:
+    model, optimizer = small()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        w = ls.watch(model, optimizer, probes=[ls.ParameterChange(every=100)])
+        with pytest.raises(ZeroDivisionError), w:
+            train(model, optimizer, 3)
+            _ = 1 / 0
+    assert w.run.manifest["status"] == "interrupted by ZeroDivisionError: division by zero"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from learnscope.moment import Moment
 from learnscope.probing import Probe
@@ -20,6 +21,7 @@ class Holdout(Probe):
     | `holdout_loss` | model | mean loss over the positions that have a target |
     | `holdout_accuracy` | model | share of them predicted right (classes only) |
     | `holdout_examples`, `holdout_positions` | model | how many |
+    | `holdout_nonfinite` | model | positions with a logit that is NaN or ±∞; NaN ones predict nothing (-1) |
 
     Arrays: `logits`, `labels`, `predictions`, `losses`, `example` (one entry a position), unless there are
     more than `max_logits` logits, in which case the logits are left out and a note says so.
@@ -39,6 +41,7 @@ class Holdout(Probe):
         columns = [
             Column("holdout_examples", [int(torch.unique(seen.example).numel())]),
             Column("holdout_positions", [seen.logits.shape[0]]),
+            Column("holdout_nonfinite", [_nonfinite(seen.logits)]),
         ]
         if seen.targets is not None:
             arrays["labels"] = seen.targets
@@ -53,3 +56,7 @@ class Holdout(Probe):
             del arrays["logits"]
             notes["logits"] = f"left out: {seen.logits.numel()} are more than max_logits={self.max_logits}"
         return Measurement([Table("model", ["model"], columns)], arrays=arrays if self.keep_arrays else {}, notes=notes)
+
+
+def _nonfinite(logits: Tensor) -> int:
+    return int((~logits.isfinite()).reshape(logits.shape[0], -1).any(1).sum())

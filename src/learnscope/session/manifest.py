@@ -17,6 +17,7 @@ from learnscope.model.names import optimizer_groups, resolve
 from learnscope.moment import Subject
 from learnscope.probing import Probe, describe
 from learnscope.record import SCHEMA_VERSION
+from learnscope.task import unwrap
 
 
 def new_manifest(source: str, subject: Subject, probes: Iterable[tuple[str, Probe]]) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def describe_model(subject: Subject) -> dict[str, Any]:
     groups = [group for optimizer in subject.optimizers for group in optimizer.param_groups]
     unheld = {subject.names[i] for i in optimizer_groups(groups, named).unassigned} if groups else set()
     return {
-        "class": type(getattr(subject.model, "_orig_mod", subject.model)).__name__,
+        "class": type(unwrap(subject.model)).__name__,
         "parameters": sum(p.numel() for _, p in named),
         "tensors": len(named),
         "frozen": [name for name, p in named if not p.requires_grad],
@@ -51,8 +52,15 @@ def describe_model(subject: Subject) -> dict[str, Any]:
         "trainable_outside_optimizer": [name for name, p in named if p.requires_grad and name in unheld],
         "dtypes": dict(dtypes),
         "layers": list(subject.scopes("layer")),
+        "layer_types": _layer_types(subject),
         "outside_known_stacks": sorted({resolve(name).layer for name, _ in named if not resolve(name).recognised}),
     }
+
+
+def _layer_types(subject: Subject) -> dict[str, str]:
+    """The class of each layer's module, for layers whose names are only numbers."""
+    modules = dict(unwrap(subject.model).named_modules())
+    return {name: type(modules[name]).__name__ for name in subject.scopes("layer") if name in modules}
 
 
 def environment() -> dict[str, Any]:

@@ -49,12 +49,9 @@ def _rows_to_tables(rows: Sequence[Row]) -> list[Table]:
 
 def waits_for_device(measurement: Measurement) -> bool:
     """Whether reading the numbers would wait for an accelerator."""
-    return any(
-        isinstance(part, Tensor) and part.device.type != "cpu"
-        for table in measurement.tables
-        for column in table.columns
-        for part in _parts(column.values)
-    )
+    columns = (column.values for table in measurement.tables for column in table.columns)
+    parts = (part for values in columns for part in (values if isinstance(values, list | tuple) else [values]))
+    return any(isinstance(part, Tensor) and part.device.type != "cpu" for part in parts)
 
 
 def read_tables(tables: Sequence[Table]) -> list[Table]:
@@ -62,7 +59,7 @@ def read_tables(tables: Sequence[Table]) -> list[Table]:
     parts: dict[torch.device, list[Tensor]] = {}
     for table in tables:
         for column in table.columns:
-            for part in _parts(column.values):
+            for part in _parts(column):
                 if isinstance(part, Tensor):
                     parts.setdefault(part.device, []).append(part)
     numbers = {device: iter(_transfer(tensors)) for device, tensors in parts.items()}
@@ -81,8 +78,14 @@ def read_arrays(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     return out
 
 
-def _parts(values: Any) -> Sequence[Any]:
-    return [values] if isinstance(values, Tensor) else values
+def _parts(column: Column) -> Sequence[Any]:
+    parts = [column.values] if isinstance(column.values, Tensor) else column.values
+    if isinstance(parts, str | bytes) or not isinstance(parts, Sequence | np.ndarray):
+        raise TypeError(f"{column.name} is {type(parts).__name__}, not a list or tensor of numbers")
+    for part in parts:
+        if isinstance(part, Tensor) and part.is_complex():
+            raise TypeError(f"{column.name} is {str(part.dtype).removeprefix('torch.')}, not a number")
+    return parts
 
 
 def _transfer(tensors: Sequence[Tensor]) -> list[list[float]]:
@@ -98,7 +101,7 @@ def _transfer(tensors: Sequence[Tensor]) -> list[list[float]]:
 
 def _finish(column: Column, table: Table, numbers: dict[torch.device, Any]) -> Column:
     values: list[float | int | None] = []
-    for part in _parts(column.values):
+    for part in _parts(column):
         if isinstance(part, Tensor):
             values.extend(next(numbers[part.device]))
         else:
@@ -115,6 +118,6 @@ def _number(name: str, value: Any) -> float | int | None:
         return int(value)
     if isinstance(value, np.integer):
         return int(value)
-    if isinstance(value, np.floating | np.ndarray) and np.size(value) == 1:
-        return float(value)
+    if isinstance(value, np.floating | np.ndarray) and np.size(value) == 1 and np.isrealobj(value):
+        return float(value.item())
     raise TypeError(f"{name} is {type(value).__name__}, not a number; strings belong into scopes, labels or notes")

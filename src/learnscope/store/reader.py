@@ -94,6 +94,7 @@ class RunReader:
             columns[label if label not in FIXED_COLUMNS else f"label_{label}"] = cells
         frame = pd.DataFrame(columns)
         frame["value"] = frame["value"].astype("float64")
+        frame["status"] = frame["status"].astype(object)
         return frame
 
     def arrays(self, probe: str, step: int | None = None) -> dict[str, NDArray[Any]]:

@@ -13,8 +13,14 @@ IGNORE = -100
 
 
 def predictions(logits: Tensor) -> Tensor:
-    """The class of each position: the largest logit, or whether a single one is above 0."""
-    return (logits.reshape(-1) > 0).long() if is_single(logits) else logits.argmax(-1)
+    """The class of each position: the largest logit, or whether a single one is above 0.
+
+    -1 where a logit is NaN: such a row predicts nothing, though its argmax would be a class.
+    """
+    if is_single(logits):
+        flat = logits.reshape(-1)
+        return torch.where(flat.isnan(), -1, (flat > 0).long())
+    return torch.where(logits.isnan().any(-1), -1, logits.argmax(-1))
 
 
 def correct(logits: Tensor, targets: Tensor) -> Tensor:
