@@ -90,14 +90,14 @@ whose update is not known |
     def _table(self, moment: Moment, table: DeltaTable, kind: str, positions: Sequence[int], dtype: str) -> Table:
         segments = moment.subject.segments(kind, positions)
         sums = segments.sum(_stacked(table))
-        n, total, l1, squares, old, flips, bits, nan, inf = sums[:, :9].unbind(1)
+        n, total, l1, squares, old, flips, bits, nan, inf, centred, explained = sums[:, :11].unbind(1)
         columns = [
             Column("l1", l1),
             Column("l2", squares.sqrt()),
             Column("max", segments.max(table.largest)),
             Column("mean", total / n),
             Column("mean_abs", l1 / n),
-            Column("std", unbiased_std(n, total, squares)),
+            Column("std", unbiased_std(n, total, centred, explained)),
             Column("update_to_weight", (squares / old).sqrt()),
             Column("sign_flip_share", flips / n),
             Column("visible_share", bits / n, {}, self._not_compared(bits)),
@@ -106,7 +106,7 @@ whose update is not known |
         ]
         columns += [
             Column("sparsity", within / n, {"threshold": threshold, "dtype": dtype})
-            for threshold, within in zip(self.thresholds, sums[:, 9:].unbind(1), strict=True)
+            for threshold, within in zip(self.thresholds, sums[:, 11:].unbind(1), strict=True)
         ]
         return Table(kind, segments.scopes, columns)
 
@@ -120,12 +120,15 @@ def _stacked(table: DeltaTable) -> Tensor:
     """One row a tensor, so that every scope is a single sum over rows."""
     columns = (
         table.entries, table.total, table.l1, table.sum_squares, table.old_sum_squares, table.sign_flips,
-        table.bits_changed, table.nan, table.inf,
+        table.bits_changed, table.nan, table.inf, table.centred_squares, table.total.square() / table.entries,
     )  # fmt: skip
     return torch.cat([torch.stack(columns, 1), table.within], 1)
 
 
-def unbiased_std(n: Tensor, total: Tensor, squares: Tensor) -> Tensor:
-    """√((Σx² − (Σx)²/n)/(n − 1)); NaN for a single entry."""
-    variance = (squares - total.square() / n) / (n - 1)
-    return torch.where(n > 1, variance.clamp(min=0), torch.nan).sqrt()
+def unbiased_std(n: Tensor, total: Tensor, centred: Tensor, explained: Tensor) -> Tensor:
+    """Standard deviation of scopes made of tensors: √(Σᵢ(Mᵢ + nᵢ(meanᵢ − mean)²)/(n − 1)); NaN for one entry.
+
+    `centred` is Σᵢ Mᵢ with Mᵢ a tensor's squares around its own mean, `explained` is Σᵢ nᵢ·meanᵢ².
+    """
+    between = (explained - total.square() / n).clamp(min=0)
+    return torch.where(n > 1, (centred + between) / (n - 1), torch.nan).sqrt()

@@ -78,7 +78,7 @@ def read_arrays(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     return out
 
 
-def _parts(column: Column) -> Sequence[Any]:
+def _parts(column: Column) -> Sequence[Any] | NDArray[Any]:
     parts = [column.values] if isinstance(column.values, Tensor) else column.values
     if isinstance(parts, str | bytes) or not isinstance(parts, Sequence | np.ndarray):
         raise TypeError(f"{column.name} is {type(parts).__name__}, not a list or tensor of numbers")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .centred import centred_squares
 from .context import plain, plain_arithmetic
 from .fold import Fold
 from .kernels import COMPILE_FROM, PARTIALS, Form, compiler_available, wants_compiler
@@ -30,6 +31,8 @@ class DeltaTable:
     """Σ|Δ|"""
     sum_squares: Tensor
     """ΣΔ²"""
+    centred_squares: Tensor
+    """Σ(Δ − mean Δ)², accurate also where all entries moved by nearly the same"""
     largest: Tensor
     """max|Δ|, 0 for an empty tensor"""
     old_sum_squares: Tensor
@@ -97,6 +100,7 @@ def _table(fold: Fold, pairs: Sequence[Group]) -> DeltaTable:
         total=fold.columns[0],
         l1=fold.columns[1],
         sum_squares=fold.columns[2],
+        centred_squares=centred_squares(pairs, entries, fold.columns[0], fold.columns[2]),
         largest=fold.columns[3],
         old_sum_squares=fold.columns[4],
         sign_flips=fold.columns[5],

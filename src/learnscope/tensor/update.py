@@ -32,9 +32,7 @@ def planned_update(
     raise ValueError(f"the update of {optimizer} is not known; known are {', '.join(KNOWN)}")
 
 
-def _adam(
-    options: Mapping[str, Any], state: Mapping[str, Tensor], w: Tensor, rate: float, decay: float
-) -> Tensor:
+def _adam(options: Mapping[str, Any], state: Mapping[str, Tensor], w: Tensor, rate: float, decay: float) -> Tensor:
     steps = float(state["step"])
     beta1, beta2 = (float(beta) for beta in options["betas"])
     second = state["max_exp_avg_sq"] if options.get("amsgrad") else state["exp_avg_sq"]
