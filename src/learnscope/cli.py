@@ -36,21 +36,22 @@ def _report(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from learnscope.findings import find
+    from learnscope.findings.gather import one_pass
     from learnscope.report.markdown import write_report
     from learnscope.report.terminal import print_findings
-    from learnscope.run import open_run
     from learnscope.store.backend import FolderBackend
+    from learnscope.store.files import write_json
     from learnscope.store.reader import RunReader
 
     path = Path(args.run)
+    # read once: of a run that is being written, what is printed and what is reported are then the same
+    reader = one_pass(RunReader(FolderBackend.existing(path)))
+    findings = find(reader)
     if args.out is None:
-        run = open_run(path)
-        findings, report = run.findings(), run.report()
-    else:
-        # the run folder may be somebody else's: with --out nothing is written into it
-        reader = RunReader(FolderBackend.existing(path))
-        findings = find(reader)
-        report = write_report(reader, findings, Path(args.out), name=path.resolve().name)
+        write_json(path / "findings.json", [finding.to_json() for finding in findings])
+    # the run folder may be somebody else's: with --out nothing is written into it
+    target = path / "report" if args.out is None else Path(args.out)
+    report = write_report(reader, findings, target, name=path.resolve().name)
     console = Console(highlight=False)
     print_findings(findings, console)
     console.print(f"report: {report}", markup=False, soft_wrap=True)
@@ -67,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="learnscope",
         description="Records what happens inside a PyTorch model while it trains, and examines what comes out.",
-        epilog="examples:\n  learnscope demo                  train a small model and see what is recorded\n"
+        epilog="examples:\n  learnscope demo                  train five small models and see what is found\n"
         "  learnscope report runs/a         findings and figures of a run folder\n\n"
         "`learnscope COMMAND --help` says more about each.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -84,12 +85,16 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("run", metavar="RUN", help="a run folder: what ls.watch(..., run=RUN) wrote")
     report.add_argument("--out", metavar="DIR", help="where to write the report (default: RUN/report)")
     demo = _command(
-        commands, "demo", _demo, "train a small model under watch and report on it",
-        "Trains a small model on the CPU with the usual probes, then writes and prints its report: the quickest way "
-        "to see what a run holds.",
-        "examples:\n  learnscope demo --quick\n  learnscope demo --out runs/demo",
+        commands, "demo", _demo, "train five small models under watch and show what is found in each",
+        "Trains five small models on the CPU, one healthy, three broken on purpose and one that groks, into folders "
+        "below --out, and shows what is found in each: the quickest way to see what a run holds. Runs of an earlier "
+        "demo there are made again; anything else in their place is left alone and refused.",
+        "examples:\n  learnscope demo --quick\n  learnscope demo --out runs/demo\n"
+        "  learnscope report runs/demo/nan  the report of one of them again",
     )  # fmt: skip
-    demo.add_argument("--out", metavar="DIR", default="runs/demo", help="folder for the run (default: %(default)s)")
+    demo.add_argument(
+        "--out", metavar="DIR", default="runs/demo", help="folder for the five run folders (default: %(default)s)"
+    )
     demo.add_argument("--quick", action="store_true", help="fewer steps: seconds instead of a minute or so")
     return parser
 

@@ -12,7 +12,7 @@ def main(folder: str) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.Tanh(), torch.nn.Linear(32, 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     data = [(torch.randn(16, 6), torch.randint(3, (16,)))]
-    probes = [ls.GradientFlow(every=1), ls.ParameterChange(every=1), ls.LearningRate(), ls.Holdout(every=3)]
+    probes = [ls.GradientFlow(every=1), ls.ParameterChange(every=1), ls.LearningRate(every=1), ls.Holdout(every=3)]
     w = ls.watch(model, optimizer, run=folder, probes=probes, holdout=data, strict=True)
     print("ready", flush=True)
     while True:

@@ -101,7 +101,7 @@ def test_without_a_saved_state_the_span_says_where_it_starts(tmp_path: Path) -> 
 
 def test_a_run_is_not_continued_by_accident(tmp_path: Path) -> None:
     model, optimizer = make()
-    with ls.watch(model, optimizer, run=tmp_path / "r", probes=[ls.LearningRate()]) as w:
+    with ls.watch(model, optimizer, run=tmp_path / "r", probes=[ls.LearningRate(every=1)]) as w:
         steps(model, optimizer, w, 0, 2)
     with pytest.raises(ls.RunError, match="already holds a run"):
         ls.watch(model, optimizer, run=tmp_path / "r")
@@ -111,7 +111,7 @@ def test_a_run_is_not_continued_by_accident(tmp_path: Path) -> None:
 
 def test_resume_starts_a_run_that_is_not_there(tmp_path: Path) -> None:
     model, optimizer = make()
-    with ls.watch(model, optimizer, run=tmp_path / "new", probes=[ls.LearningRate()], resume=True) as w:
+    with ls.watch(model, optimizer, run=tmp_path / "new", probes=[ls.LearningRate(every=1)], resume=True) as w:
         steps(model, optimizer, w, 0, 3)
     assert ls.open_run(tmp_path / "new").last_step == 3
 
@@ -136,7 +136,7 @@ def test_epochs_go_on(tmp_path: Path) -> None:
 def test_an_interrupted_loop_is_recorded_as_such(tmp_path: Path) -> None:
     model, optimizer = make()
     with pytest.raises(KeyboardInterrupt):
-        with ls.watch(model, optimizer, run=tmp_path / "r", probes=[ls.LearningRate()]) as w:
+        with ls.watch(model, optimizer, run=tmp_path / "r", probes=[ls.LearningRate(every=1)]) as w:
             steps(model, optimizer, w, 0, 2)
             raise KeyboardInterrupt
     assert ls.open_run(tmp_path / "r").manifest["status"].startswith("interrupted by KeyboardInterrupt")

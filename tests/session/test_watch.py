@@ -43,7 +43,7 @@ class Fails(ls.Probe):
 
 def test_a_failing_probe_costs_one_warning_and_error_records() -> None:
     model, optimizer = small()
-    with pytest.warns(ls.ProbeWarning) as caught, ls.watch(model, optimizer, probes=[Fails(), ls.LearningRate()]) as w:
+    with pytest.warns(ls.ProbeWarning) as caught, ls.watch(model, optimizer, probes=[Fails(), ls.LearningRate(every=1)]) as w:
         train(model, optimizer, 5)
     assert len(caught) == 1
     text = str(caught[0].message)
@@ -112,7 +112,7 @@ def test_an_unknown_need_is_named() -> None:
 
 def test_learning_rate_needs_an_optimizer() -> None:
     with pytest.raises(ValueError, match=r"LearningRate needs 'optimizer'.*ls\.watch\(model, optimizer\)"):
-        ls.watch(small()[0], probes=[ls.LearningRate()])
+        ls.watch(small()[0], probes=[ls.LearningRate(every=1)])
 
 
 def test_unknown_options_are_refused_with_the_right_one() -> None:
@@ -273,7 +273,7 @@ def test_several_optimizers_make_one_step() -> None:
             moved = [bool((a != b).any()) for a, b in zip(now, before, strict=True)]
             return {"moved": sum(moved)}
 
-    with ls.watch(model, [first, second], probes=[Change(), ls.LearningRate()], strict=True) as w:
+    with ls.watch(model, [first, second], probes=[Change(), ls.LearningRate(every=1)], strict=True) as w:
         for _ in range(3):
             before[:] = [p.detach().clone() for p in model.parameters()]
             model(torch.randn(8, 4)).square().mean().backward()
@@ -299,11 +299,11 @@ def test_a_clock_decides_what_a_step_is() -> None:
             model[1](torch.randn(4, 2)).sum().backward()
             generator.step()
 
-    with ls.watch(model, [critic, generator], clock=generator, probes=[ls.LearningRate()]) as w:
+    with ls.watch(model, [critic, generator], clock=generator, probes=[ls.LearningRate(every=1)]) as w:
         play(4)
     assert w.steps == 4
     with pytest.warns(ls.ProbeWarning, match="do not step in turn.*clock="):
-        with ls.watch(model, [critic, generator], probes=[ls.LearningRate()]):
+        with ls.watch(model, [critic, generator], probes=[ls.LearningRate(every=1)]):
             play(4)
 
 
@@ -363,7 +363,7 @@ def test_a_failing_sink_costs_one_warning() -> None:
 
     model, optimizer = small()
     with pytest.warns(ls.ProbeWarning, match="Broken failed") as caught:
-        with ls.watch(model, optimizer, probes=[ls.LearningRate()], sinks=[Broken()]) as w:
+        with ls.watch(model, optimizer, probes=[ls.LearningRate(every=1)], sinks=[Broken()]) as w:
             train(model, optimizer, 4)
     assert len(caught) == 1
     assert len(list(w.run.records())) == 4

@@ -39,14 +39,17 @@ def _zero(norms: Grid, chosen: list[Streak], cuts: Cuts) -> Finding:
             "multiplication by zero, an output that is computed and not used. Weight decay still shrinks such a layer."
         )
     else:
-        advice = f"It has passed after step {last}: nothing to do, unless those steps were meant to train these layers."
+        advice = (
+            f"It passed after step {last:,}: nothing to do, unless those steps were meant to train "
+            f"{'this layer' if len(names) == 1 else 'these layers'}."
+        )
     return Finding(
         kind="zero_gradients",
         severity="warning" if lasting else "info",
         title=f"Gradients are exactly zero in {who}"
-        + (f" since step {first}" if lasting else f" in {between(first, last)}, not after"),
-        detail=f"{listed(names, cuts.names_listed)}: every entry was 0 in up to {len(longest.rows)} consecutive "
-        f"measurements of {n}, {between(first, last)}.",
+        + (f" since step {first:,}" if lasting else f" in {between(first, last)}, not after"),
+        detail=f"Every entry was 0 in {'' if len(names) == 1 else 'up to '}{len(longest.rows):,} consecutive "
+        f"measurements of {n:,}, {between(first, last)}: {listed(names, cuts.names_listed)}.",
         advice=advice,
         evidence=Evidence(
             probe=norms.probe, name="norm", n=len(longest.rows), first_step=first, last_step=last, value=0.0
@@ -77,8 +80,8 @@ def _never(reader: RunReader, norms: Grid, cuts: Cuts) -> list[Finding]:
             kind="no_gradient",
             severity="warning",
             title=f"No gradient ever reached {names[0] if len(names) == 1 else count(len(names), 'layer')}",
-            detail=f"{listed(names, cuts.names_listed)}: none in {count(len(missing), 'measurement')}, "
-            f"{between(first, last)}. Of the model's trainable tensors {tensors} had none at each of them.",
+            detail=f"In {count(len(missing), 'measurement')}, {between(first, last)}, none reached "
+            f"{listed(names, cuts.names_listed)}. Of the model's trainable tensors {tensors} had none at each of them.",
             advice=f"Check that {names[0]} is called and that its output reaches the loss: not detached, not under "
             "no_grad, not in a branch that these batches never take. If it is meant to rest, set requires_grad to "
             "False.",

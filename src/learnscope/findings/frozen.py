@@ -72,8 +72,8 @@ def _still(names: list[str], moves: _Moves, reader: RunReader, cuts: Cuts) -> Fi
         kind="not_moving",
         severity="warning" if min(n) >= cuts.measurements else "info",
         title=f"{count(len(names), 'trainable tensor')}{held} did not change in {count(last - first, 'step')}",
-        detail=f"{listed(names, cuts.names_listed)}: not one stored bit differs in {_range(n)}, between steps "
-        f"{first} and {last}, while {count(moving, 'other tensor')} moved.",
+        detail=f"Not one stored bit of {listed(names, cuts.names_listed)} differs in {_range(n)}, between steps "
+        f"{first:,} and {last:,}, while {count(moving, 'other tensor')} moved.",
         advice=_still_advice(names, reader),
         evidence=Evidence(
             probe=moves.grid.probe, name="visible_share", n=min(n), first_step=first, last_step=last, value=0.0
@@ -90,7 +90,8 @@ def _still_advice(names: list[str], reader: RunReader) -> str:
     with_gradient = [name for name in names if any(f".{layer}." in f".{name}" for layer in reached)]
     if norms and not with_gradient:
         return (
-            f"No gradient other than 0 reached their layers in {count(len(norms.steps), 'measurement')}: find out why "
+            f"No gradient other than 0 reached {'its layer' if len(names) == 1 else 'their layers'} in "
+            f"{count(len(norms.steps), 'measurement')}: find out why "
             f"{names[0]} does not take part in the loss, or set requires_grad to False."
         )
     low_precision = _low_precision(reader)
@@ -101,8 +102,9 @@ def _still_advice(names: list[str], reader: RunReader) -> str:
         )
     if norms:
         return (
-            f"{with_gradient[0]}'s layer does get gradients, so look at the step: a learning rate of 0 in its group, "
-            "updates too small for its dtype, or a copy of the parameter in the optimizer that the model does not use."
+            f"The layer of {with_gradient[0]} does get gradients, so look at the step: a learning rate of 0 in its "
+            "group, updates too small for its dtype, or a copy of the parameter in the optimizer that the model does "
+            "not use."
         )
     return (
         f"Record GradientFlow to see whether {names[0]} gets a gradient; if so, look for a learning rate of 0 in its "
@@ -127,28 +129,33 @@ def _outside(names: list[str], model: dict[str, Any], moves: _Moves | None, cuts
     n = max((moves.measured.get(name, 0) for name in names), default=0) if moves is not None else 0
     tensors = int(model.get("tensors") or 0)
     share = f" of {tensors:,}" if tensors else ""
+    one = len(names) == 1
+    them = "it" if one else "them"
+    who = f"{'It is' if one else 'They are'} {listed(names, cuts.names_listed)}"
     if moves is None or n == 0:
-        seen = "Whether something else moves them was not measured (ParameterChange would)."
+        seen = f"{who}. Whether something else moves {them} was not measured (ParameterChange would)."
     elif moved:
-        which = listed(moved, cuts.names_listed)
-        seen = f"{len(moved)} of them moved all the same, in {count(n, 'measurement')}: {which}."
+        which = "" if len(moved) == len(names) else f": {listed(moved, cuts.names_listed)}"
+        subject = "It" if one else "All of them" if len(moved) == len(names) else f"{len(moved)} of them"
+        seen = f"{who}. {subject} moved all the same, in {count(n, 'measurement')}{which}."
     else:
-        seen = f"None of them moved in {count(n, 'measurement')}, between steps {moves.span[0]} and {moves.span[1]}."
+        seen = (
+            f"{who}. {'It did not move' if one else 'None of them moved'} in {count(n, 'measurement')}, between steps "
+            f"{moves.span[0]:,} and {moves.span[1]:,}."
+        )
     return Finding(
         kind="outside_optimizer",
         severity="info" if len(moved) == len(names) else "warning",
         title=f"{count(len(names), 'trainable tensor')}{share} in no optimizer",
-        detail=f"{listed(names, cuts.names_listed)}. {seen}",
-        advice="Something else updates them: nothing to do, if it is yours."
+        detail=seen,
+        advice=f"Something else updates {them}: nothing to do, if that is meant."
         if len(moved) == len(names)
-        else "Pass them to the optimizer, or set requires_grad to False so that no gradient is computed for them.",
+        else f"Pass {them} to the optimizer, or set requires_grad to False so that no gradient is computed for {them}.",
         evidence=Evidence(
-            probe="run.json" if n == 0 else "ParameterChange", name="trainable_outside_optimizer", n=max(n, 1),
-            first_step=moves.span[0] if moves and n else None, last_step=moves.span[1] if moves and n else None,
-            value=float(len(names)),
+            probe="run.json", name="trainable_outside_optimizer", n=tensors or len(names), value=float(len(names))
         ),
         scopes=names,
-    )  # fmt: skip
+    )
 
 
 def _thawed(names: list[str], moves: _Moves, cuts: Cuts) -> Finding:
@@ -158,9 +165,10 @@ def _thawed(names: list[str], moves: _Moves, cuts: Cuts) -> Finding:
         kind="frozen_but_moving",
         severity="warning",
         title=f"{count(len(names), 'tensor')} changed though frozen when the run began",
-        detail=f"{listed(names, cuts.names_listed)}: stored bits changed in up to {times} of "
-        f"{count(n, 'measurement')}, between steps {moves.span[0]} and {moves.span[1]}.",
-        advice="Unfrozen on a schedule, this is as meant. If not, look for what writes them: an optimizer that "
+        detail=f"Stored bits of {listed(names, cuts.names_listed)} changed in {'' if len(names) == 1 else 'up to '}"
+        f"{times:,} of {count(n, 'measurement')}, between steps {moves.span[0]:,} and {moves.span[1]:,}.",
+        advice=f"Unfrozen on a schedule, this is as meant. If not, look for what writes "
+        f"{'it' if len(names) == 1 else 'them'}: an optimizer that "
         "decays weights without gradients, an average of weights, or code that sets requires_grad again.",
         evidence=Evidence(
             probe=moves.grid.probe, name="visible_share", n=n, first_step=moves.span[0], last_step=moves.span[1],
@@ -180,12 +188,13 @@ def _on_purpose(names: list[str], model: dict[str, Any], moves: _Moves | None, c
         share = f"{percent(len(names) / tensors)} of the tensors" if tensors else "share not recorded"
     n = max((moves.measured.get(name, 0) for name in names), default=0) if moves is not None else 0
     moved = sum(1 for name in names if moves is not None and moves.moved.get(name))
-    seen = f" {moved or 'None'} of them changed in {count(n, 'measurement')}." if n else ""
+    who = ("It" if moved else "It has not") if len(names) == 1 else f"{moved or 'None'} of them"
+    seen = f" {who} changed in {count(n, 'measurement')}." if n else ""
     return Finding(
         kind="frozen",
         severity="info",
         title=f"{count(len(names), 'tensor')}{of} frozen (requires_grad is False): {share}",
-        detail=f"{listed(names, cuts.names_listed)}.{seen}",
+        detail=f"{'It is' if len(names) == 1 else 'They are'} {listed(names, cuts.names_listed)}.{seen}",
         advice="Nothing to do if this is meant, as for adapters; else set requires_grad before the optimizer is made.",
         evidence=Evidence(probe="run.json", name="frozen", n=tensors or len(names), value=float(len(names))),
         scopes=names,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from learnscope.record import Record, Table
 from learnscope.store.reader import RunReader
 
 Floats = NDArray[np.float64]
+_T = TypeVar("_T")
 
 NONFINITE = ("nan", "inf", "-inf")
 """The statuses of a value that was measured and is not finite; any other null was not measured."""
@@ -31,21 +33,50 @@ class OnePass(RunReader):
     def __init__(self, reader: RunReader) -> None:
         super().__init__(reader.backend)
         self._manifest = reader.manifest
-        self._kept = [_slim(record) for record in reader.records()]
+        self._kept: list[Record] = []
+        self._by_probe: dict[str, list[Record]] = defaultdict(list)
+        self._answers: dict[object, Any] = {}
+        self.numbers: Counter[str] = Counter()
+        """How many numbers each probe recorded, those included that are not kept here."""
+        for record in reader.records():
+            slim = _slim(record)
+            self._kept.append(slim)
+            self._by_probe[record.probe].append(slim)
+            self.numbers[record.probe] += sum(len(table.scopes) * len(table.columns) for table in record.tables)
         self._seen_problems = list(reader.problems)
 
     @property
     def manifest(self) -> dict[str, Any]:
         return self._manifest
 
+    @property
+    def probes(self) -> list[str]:
+        """The labels of the probes in the order in which they first fired."""
+        return list(self._by_probe)
+
     def records(self, probe: str | None = None, *, superseded: bool = False) -> Iterator[Record]:
         if superseded and len(self._manifest.get("attempts") or []) > 1:
             yield from super().records(probe, superseded=True)
             return
         self.problems = list(self._seen_problems)
-        for record in self._kept:
-            if probe is None or record.probe == probe:
-                yield record
+        yield from self._kept if probe is None else self._by_probe.get(probe, [])
+
+    def frame(
+        self, probe: str | None = None, name: str | None = None, kind: str | None = None,
+        *, superseded: bool = False,
+    ) -> pd.DataFrame:  # fmt: skip
+        """As of any reader, but the same question gets the same table again: read it, do not write into it."""
+        return self.remember(
+            (probe, name, kind, superseded),
+            lambda: super(OnePass, self).frame(probe, name, kind, superseded=superseded),
+        )
+
+    def remember(self, question: object, answer: Callable[[], _T]) -> _T:
+        """What `answer` gave the first time that it was asked for under this key."""
+        if question not in self._answers:
+            self._answers[question] = answer()
+        found: _T = self._answers[question]
+        return found
 
 
 def one_pass(reader: RunReader) -> OnePass:
@@ -64,25 +95,37 @@ def _slim(record: Record) -> Record:
 
 def labels_of(reader: RunReader, probe: str) -> list[str]:
     """The labels under which probes of a class recorded: `Holdout`, and `Holdout_2` if there were two."""
-    wanted = re.compile(rf"{re.escape(probe)}(_\d+)?")
-    return list(dict.fromkeys(r.probe for r in reader.records() if wanted.fullmatch(r.probe)))
+    return [label for label in labels(reader) if class_of(label) == probe]
 
 
-def rows(reader: RunReader, probe: str, name: str, kind: str = "model", **labels: object) -> pd.DataFrame:
+def class_of(label: str) -> str:
+    """
+    >>> class_of("Holdout"), class_of("Holdout_2")
+    ('Holdout', 'Holdout')
+    """
+    return re.sub(r"_\d+$", "", label)
+
+
+def labels(reader: RunReader) -> list[str]:
+    """The labels of all probes, those included that only failed."""
+    return reader.probes if isinstance(reader, OnePass) else list(dict.fromkeys(r.probe for r in reader.records()))
+
+
+def rows(reader: RunReader, probe: str, name: str, kind: str = "model", **wanted: object) -> pd.DataFrame:
     """The numbers of a name in the order of steps, from all probes of the class, one for each step and scope."""
     frames = [reader.frame(label, name, kind) for label in labels_of(reader, probe)]
     filled = [frame for frame in frames if len(frame)]
     if not filled:
         return reader.frame("", name, kind)
     frame = pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
-    for label, value in labels.items():
+    for label, value in wanted.items():
         if label in frame:
             frame = frame[frame[label] == value]
-    own = [c for c in frame.columns if c in ("step", "scope") or c in _labels(frame)]
+    own = [c for c in frame.columns if c in ("step", "scope") or c in label_columns(frame)]
     return frame.drop_duplicates(own, keep="last").sort_values("step", kind="stable").reset_index(drop=True)
 
 
-def _labels(frame: pd.DataFrame) -> list[str]:
+def label_columns(frame: pd.DataFrame) -> list[str]:
     """The columns that are labels: those after the last fixed one."""
     columns = list(frame.columns)
     return columns[columns.index("cost") + 1 :]
@@ -118,9 +161,9 @@ class Series:
         return len(self.steps)
 
 
-def series(reader: RunReader, probe: str, name: str, kind: str = "model", **labels: object) -> Series:
+def series(reader: RunReader, probe: str, name: str, kind: str = "model", **wanted: object) -> Series:
     """A model-wide number over the steps; empty if it was not recorded."""
-    return as_series(rows(reader, probe, name, kind, **labels))
+    return as_series(rows(reader, probe, name, kind, **wanted))
 
 
 def as_series(frame: pd.DataFrame) -> Series:
@@ -151,9 +194,9 @@ class Grid:
         return frame.reindex(index=other.steps, columns=other.scopes).to_numpy(np.float64)
 
 
-def grid(reader: RunReader, probe: str, name: str, kind: str = "layer", **labels: object) -> Grid:
+def grid(reader: RunReader, probe: str, name: str, kind: str = "layer", **wanted: object) -> Grid:
     """A number of every layer (or other scope) at every measured step."""
-    frame = rows(reader, probe, name, kind, **labels)
+    frame = rows(reader, probe, name, kind, **wanted)
     scopes = _in_order(frame, reader.manifest)
     steps = np.unique(_integers(frame["step"]))
     values = np.full((len(steps), len(scopes)), np.nan)

@@ -10,41 +10,20 @@ is not just the weights growing up from zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from learnscope.findings.cuts import Cuts
-from learnscope.findings.gather import Floats, grid, series
+from learnscope.findings.flow import Flow, extremes, flow_of, how_many, other_end, since
+from learnscope.findings.gather import series
 from learnscope.findings.streaks import Streak, streaks
-from learnscope.findings.words import between, capital, count, listed, num
+from learnscope.findings.words import num
 from learnscope.record import Evidence, Finding, Severity
 from learnscope.store.reader import RunReader
 
 
-@dataclass(frozen=True)
-class Flow:
-    """Ratio and norm of every layer's gradient over the steps, and the median layer's."""
-
-    layers: list[str]
-    steps: list[int]
-    ratio: Floats
-    norm: Floats
-    median_ratio: Floats
-    median_norm: Floats
-    probe: str
-
-    @property
-    def off(self) -> Floats:
-        """The layer's ratio over the median layer's."""
-        return np.asarray(self.ratio / self.median_ratio[:, None], dtype=np.float64)
-
-    def names(self, chosen: Sequence[Streak]) -> list[str]:
-        return [self.layers[streak.column] for streak in chosen]
-
-
 def gradients(reader: RunReader, cuts: Cuts) -> list[Finding]:
-    flow = _flow(reader, cuts)
+    flow = flow_of(reader, cuts)
     if flow is None:
         return []
     low, high = _vanishing(flow, cuts), _exploding(flow, cuts)
@@ -54,34 +33,6 @@ def gradients(reader: RunReader, cuts: Cuts) -> list[Finding]:
         some = [streak for streak in high if streak.lasting is lasting]
         found += [_exploding_finding(flow, some, cuts)] if some else []
     return found
-
-
-def _flow(reader: RunReader, cuts: Cuts) -> Flow | None:
-    ratios = grid(reader, "GradientFlow", "gradient_to_weight")
-    # a clip by the overall norm scales all layers alike, so what was stepped compares them as well
-    norms = grid(reader, "GradientFlow", "norm", stage="stepped")
-    if not ratios:
-        return None
-    norm = norms.aligned(ratios)
-    return Flow(
-        ratios.scopes,
-        ratios.steps.tolist(),
-        ratios.values,
-        norm,
-        _median_layer(ratios.values, cuts.min_layers),
-        _median_layer(norm, cuts.min_layers),
-        ratios.probe,
-    )
-
-
-def _median_layer(values: Floats, at_least: int) -> Floats:
-    """The median at each step over the layers that got a gradient; NaN where these are too few to compare."""
-    present = np.where(values > 0, values, np.nan)
-    enough = np.isfinite(present).sum(axis=1) >= at_least
-    out = np.full(len(values), np.nan)
-    if enough.any():
-        out[enough] = np.nanmedian(present[enough], axis=1)
-    return out
 
 
 def _vanishing(flow: Flow, cuts: Cuts) -> list[Streak]:
@@ -146,14 +97,14 @@ def _vanishing_finding(flow: Flow, chosen: list[Streak], upper: list[Streak], cu
     converged = _converged(reader, cuts) if everywhere else None
     severity: Severity = "warning" if lasting and converged is None else "info"
     worst = min(chosen, key=lambda s: s.median(flow.ratio))
-    also = f" At the other end, {_extremes(flow, upper)}." if upper else ""
+    also = f" {other_end(flow, upper, cuts)}" if upper else ""
     if converged is not None:
         also += f" {converged}"
     return Finding(
         kind="vanishing_gradients",
         severity=severity,
-        title=f"Gradients vanish in {_how_many(flow, names)}{_since(flow, chosen)}",
-        detail=f"{capital(listed(names, cuts.names_listed))}: {_extremes(flow, chosen)}.{also}",
+        title=f"Gradients vanish in {how_many(flow, names)}{since(flow, chosen)}",
+        detail=f"{extremes(flow, chosen, cuts)}.{also}",
         advice=_vanishing_advice(flow, chosen, everywhere, converged is not None),
         evidence=_evidence(flow, chosen, worst),
         scopes=names,
@@ -169,8 +120,8 @@ def _lost_finding(flow: Flow, upper: list[Streak], cuts: Cuts) -> Finding:
         kind="vanishing_gradients",
         severity="warning" if upper[0].lasting else "info",
         title=f"Most of the gradient is lost before it reaches {rest[-1] if rest else 'the other layers'}"
-        f"{_since(flow, upper)}",
-        detail=f"{capital(listed(names, cuts.names_listed))}, at the output's end: {_extremes(flow, upper)}.",
+        f"{since(flow, upper)}",
+        detail=f"At the output's end, {extremes(flow, upper, cuts)}.",
         advice=f"Look at what lies between {names[0]} and {rest[-1] if rest else 'the layer before it'}: saturating "
         "activations, a small initialisation, or no residual path.",
         evidence=_evidence(flow, upper, worst),
@@ -194,42 +145,12 @@ def _exploding_finding(flow: Flow, chosen: list[Streak], cuts: Cuts) -> Finding:
     return Finding(
         kind="exploding_gradients",
         severity=severity,
-        title=f"Gradients explode in {_how_many(flow, names)}{_since(flow, chosen)}",
-        detail=f"{capital(listed(names, cuts.names_listed))}: {_extremes(flow, chosen)}.",
+        title=f"Gradients explode in {how_many(flow, names)}{since(flow, chosen)}",
+        detail=f"{extremes(flow, chosen, cuts)}.",
         advice=advice + "Clipping bounds the step but leaves the imbalance between layers.",
         evidence=_evidence(flow, chosen, worst),
         scopes=names,
     )
-
-
-def _how_many(flow: Flow, names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return names[0]
-    return f"{'all' if len(names) == len(flow.layers) else f'{len(names)} of'} {len(flow.layers)} layers"
-
-
-def _since(flow: Flow, chosen: Sequence[Streak]) -> str:
-    first = min(flow.steps[s.rows[0]] for s in chosen)
-    last = max(flow.steps[s.rows[-1]] for s in chosen)
-    return f" since step {first}" if chosen[0].lasting else f" in {between(first, last)}, not after"
-
-
-def _extremes(flow: Flow, chosen: Sequence[Streak]) -> str:
-    """How large the ratios are, and how far off the median, each a median over the layer's streak."""
-    values = sorted(s.median(flow.ratio) for s in chosen)
-    size = num(values[0]) if len(values) == 1 else f"{num(values[0])} to {num(values[-1])}"
-    lengths = sorted(len(s.rows) for s in chosen)
-    n = f"{lengths[0]}" if lengths[0] == lengths[-1] else f"{lengths[0]} to {lengths[-1]}"
-    text = f"‖g‖/‖W‖ {size} (median over {n} consecutive measurements"
-    text += ")" if len(chosen) == 1 else " of each layer)"
-    rows = np.unique(np.concatenate([s.rows for s in chosen]))
-    middle = flow.median_ratio[rows]
-    if np.isfinite(middle).any():
-        factors = sorted(s.median(flow.off) for s in chosen)
-        far = factors[0] if factors[0] < 1 else factors[-1]
-        off = f"{num(1 / far)} times below" if far < 1 else f"{num(far)} times above"
-        text += f"; the median layer has {num(float(np.nanmedian(middle)))}, the farthest is {off}"
-    return text
 
 
 def _evidence(flow: Flow, chosen: Sequence[Streak], worst: Streak) -> Evidence:
@@ -252,11 +173,13 @@ def _vanishing_advice(flow: Flow, chosen: Sequence[Streak], everywhere: bool, co
     if columns == list(range(len(columns))):
         after = flow.layers[len(columns)]
         return (
-            f"They are the first {count(len(columns), 'layer')}, below {after}: the gradient is lost on its way back. "
+            f"{'It is the first layer' if len(columns) == 1 else f'They are the first {len(columns)} layers'}, before "
+            f"{after}: the gradient is lost on its way back. "
             "Residual connections, normalisation, a larger initialisation or non-saturating activations keep it."
         )
+    who = "This is not the layer" if len(columns) == 1 else "These are not the layers"
     return (
-        f"They are not the layers farthest from the output, so depth alone does not explain it: look at the branch of "
+        f"{who} farthest from the output, so depth alone does not explain it: look at the branch of "
         f"{flow.layers[columns[0]]}, at what scales its output, and at gates that are closed."
     )
 
@@ -269,4 +192,4 @@ def _converged(reader: RunReader, cuts: Cuts) -> str | None:
     first, last = float(np.median(loss.values[:5])), float(np.median(loss.values[-5:]))
     if not 0 <= last < cuts.converged_share * first:
         return None
-    return f"The loss went from {num(first)} to {num(last)} (medians of the first and last 5 of {len(loss)})."
+    return f"The loss went from {num(first)} to {num(last)} (medians of the first and last 5 of {len(loss):,} values)."

@@ -13,9 +13,11 @@ from learnscope.findings.words import capital, count, num
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
 
+_WORDS = (("NaN", "nan"), ("infinite", "inf"))
+
 
 @dataclass(frozen=True)
-class _Source:
+class Source:
     """One place at which numbers were looked at: the steps measured, and those at which they were bad."""
 
     what: str
@@ -23,6 +25,10 @@ class _Source:
     name: str
     measured: NDArray[np.int64]
     bad: NDArray[np.int64]
+
+    @property
+    def plural(self) -> bool:
+        return self.what in ("gradients", "parameters")
 
     @property
     def first(self) -> int:
@@ -44,11 +50,7 @@ class _Source:
 
 def nonfinite(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  (no cut: one NaN is one too many)
     """At most one finding: NaN spreads, and only its first appearance says where to look."""
-    loss = _of_value(series(reader, "Loss", "loss"), "loss", "loss")
-    gradient = _of_counts(reader, "GradientFlow", "gradients")
-    change = _of_counts(reader, "ParameterChange", "parameters")
-    holdout = _of_value(series(reader, "Holdout", "holdout_loss"), "holdout loss", "holdout_loss")
-    # in one step the loss comes before the gradients, and these before the parameters
+    loss, gradient, change, holdout = sources(reader)
     seen = [source for source in (loss, gradient, change, holdout) if len(source.bad)]
     if not seen:
         return []
@@ -64,7 +66,7 @@ def nonfinite(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  
         Finding(
             kind="nonfinite",
             severity="critical" if lasting or len(change.bad) else "warning",
-            title=f"{capital(first.what)} not finite {'from' if first.lasting else 'at'} step {first.first}{where}",
+            title=f"{capital(first.what)} not finite {'from' if first.lasting else 'at'} step {first.first:,}{where}",
             detail=" ".join([*parts, said]),
             advice=advice,
             evidence=Evidence(
@@ -80,45 +82,62 @@ def nonfinite(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  
     ]
 
 
-def _of_value(values: Series, what: str, name: str) -> _Source:
+def sources(reader: RunReader) -> tuple[Source, Source, Source, Source]:
+    """Loss, gradients, parameters and holdout loss: the order in which a step computes them."""
+    return (
+        _of_value(series(reader, "Loss", "loss"), "loss", "loss"),
+        _of_counts(reader, "GradientFlow", "gradients"),
+        _of_counts(reader, "ParameterChange", "parameters"),
+        _of_value(series(reader, "Holdout", "holdout_loss"), "holdout loss", "holdout_loss"),
+    )
+
+
+def _of_value(values: Series, what: str, name: str) -> Source:
     measured = values.steps[np.isfinite(values.values) | np.isin(values.steps, values.broken)]
-    return _Source(what, values.probe, name, measured, values.broken)
+    return Source(what, values.probe, name, measured, values.broken)
 
 
-def _of_counts(reader: RunReader, probe: str, what: str) -> _Source:
+def _of_counts(reader: RunReader, probe: str, what: str) -> Source:
     """From the model-wide counts of bad entries. Where they are null, nothing is known."""
     nan, inf = series(reader, probe, "nan"), series(reader, probe, "inf")
     bad = [s.steps[np.nan_to_num(s.values) > 0] for s in (nan, inf)]
     measured = [s.finite.steps for s in (nan, inf)]
-    return _Source(what, nan.probe or inf.probe, "nan, inf", np.union1d(*measured), np.union1d(*bad))
+    return Source(what, nan.probe or inf.probe, "nan, inf", np.union1d(*measured), np.union1d(*bad))
 
 
-def _sentence(source: _Source, reader: RunReader) -> str:
+def _sentence(source: Source, reader: RunReader) -> str:
     """How often, since when, and how much at first."""
     clean = source.clean_before(source.first)
-    before = f"the measurement before, at step {clean}, was clean" if clean is not None else "no earlier measurement"
-    size = ""
-    if source.what in ("gradients", "parameters"):
-        size = f" with {_extent(reader, source)}"
-    end = "" if source.lasting else f"; the last measurement, at step {int(source.measured[-1])}, is finite again"
+    before = f"clean at step {clean:,}" if clean is not None else "no earlier measurement"
+    extent = _extent(reader, source)
+    size = f": {extent}" if extent else ""
+    end = "" if source.lasting else f"; the last measurement, at step {int(source.measured[-1]):,}, is finite again"
     return (
-        f"{capital(source.what)}: not finite in {len(source.bad)} of {count(len(source.measured), 'measurement')}, "
-        f"first at step {source.first}{size} ({before}){end}."
+        f"{f'{capital(source.what)} were' if source.plural else f'The {source.what} was'} not finite in "
+        f"{len(source.bad):,} of {count(len(source.measured), 'measurement')}, first at step {source.first:,} "
+        f"({before}){size}{end}."
     )
 
 
-def _extent(reader: RunReader, source: _Source) -> str:
+def _extent(reader: RunReader, source: Source) -> str:
+    """How much was bad at first: entries and tensors, or positions of the holdout data."""
+    if source.what == "holdout loss":
+        bad, of = (_count_at(reader, "Holdout", f"holdout_{n}", source.first) for n in ("nonfinite", "positions"))
+        return f"logits not finite at {int(bad):,} of {count(int(of), 'position')}" if bad and of else ""
+    if not source.plural:
+        return ""
     probe = "GradientFlow" if source.what == "gradients" else "ParameterChange"
-    entries = [f"{int(n):,} {name}" for name in ("nan", "inf") if (n := _count_at(reader, probe, name, source.first))]
+    counts = {word: int(_count_at(reader, probe, name, source.first) or 0) for word, name in _WORDS}
+    entries = " and ".join(f"{n:,} {word}" for word, n in counts.items() if n)
     tensors = _count_at(reader, probe, "nonfinite_tensors", source.first)
     if tensors is None:
-        bad = set()
+        found = set()
         for name in ("nan", "inf"):
             frame = rows(reader, probe, name, "tensor")
-            bad |= set(frame["scope"][(frame["step"] == source.first) & (frame["value"] > 0)])
-        tensors = float(len(bad)) if bad else None
+            found |= set(frame["scope"][(frame["step"] == source.first) & (frame["value"] > 0)])
+        tensors = float(len(found)) if found else None
     inside = f" in {count(int(tensors), 'tensor')}" if tensors is not None else ""
-    return f"{' and '.join(entries).replace('nan', 'NaN')} entries{inside}"
+    return f"{entries} {'entry' if sum(counts.values()) == 1 else 'entries'}{inside}"
 
 
 def _count_at(reader: RunReader, probe: str, name: str, step: int) -> float | None:
@@ -133,7 +152,7 @@ def _first_tensor(reader: RunReader) -> str | None:
 
 
 def _origin(
-    reader: RunReader, first: _Source, loss: _Source, gradient: _Source, change: _Source, tensor: str | None
+    reader: RunReader, first: Source, loss: Source, gradient: Source, change: Source, tensor: str | None
 ) -> tuple[str, str]:
     """What came first, and what follows from that."""
     step = first.first
@@ -143,25 +162,25 @@ def _origin(
         if loss.says_clean_at(step):
             after = f" that {tensor} feeds" if tensor else ""
             return (
-                f"The loss of step {step} was finite, so it started in the backward pass.",
+                f"The loss of step {step:,} was finite, so it started in the backward pass.",
                 f"Look at the operation{after} for a derivative that does not exist: a square root or a norm at 0, "
                 "a log or a division guarded by torch.where after the fact, half precision without loss scaling. "
                 "torch.autograd.detect_anomaly() on that batch names it.",
             )
         return (
-            f"The loss of step {step} was not recorded, so whether the forward pass was still sound is not known.",
+            f"The loss of step {step:,} was not recorded, so whether the forward pass was still sound is not known.",
             "Log the loss at every step (w.log(loss=loss)) and run again from the last clean step: a finite loss "
             "there points to the backward pass, a non-finite one to the forward pass or the batch.",
         )
     if first is change:
         clean = gradient.clean_before(step + 1)
         known = (
-            f"Gradients were finite in every measurement up to step {clean}" if clean is not None
+            f"Gradients were finite in every measurement up to step {clean:,}" if clean is not None
             else "Gradients were not recorded up to there"
         )  # fmt: skip
         return (
-            f"{known}, the loss {'too' if loss.clean_before(step + 1) is not None else 'was not recorded'}: the "
-            "parameters broke in the update or between two measurements.",
+            f"{known}, {'so was the loss' if loss.clean_before(step + 1) is not None else 'the loss was not recorded'}"
+            ": the parameters broke in the update or between two measurements.",
             "Record gradients at every step around there (GradientFlow(every=1)). If they are finite, the step itself "
             "overflows: a lower learning rate, a larger eps, or float32 optimizer state.",
         )
@@ -182,17 +201,17 @@ def _growth(loss: Series, step: int) -> tuple[float, float, int] | None:
 
 
 def _from_the_loss(
-    step: int, gradient: _Source, change: _Source, growth: tuple[float, float, int] | None
+    step: int, gradient: Source, change: Source, growth: tuple[float, float, int] | None
 ) -> tuple[str, str]:
     clean = change.clean_before(step)
     if clean is not None:
-        weights = f"The parameters were finite when last measured before it, at step {clean}"
+        weights = f"The parameters were finite when last measured before it, at step {clean:,}"
     else:
         weights = "Whether the parameters were still finite was not recorded"
     grads = gradient.clean_before(step)
-    before = f"; gradients were finite up to step {grads}" if grads is not None else ""
+    before = f"; gradients were finite up to step {grads:,}" if grads is not None else ""
     said = (
-        f"The loss broke no later than the gradients, so it started in the forward pass of step {step} or earlier. "
+        f"The loss broke no later than the gradients, so it started in the forward pass of step {step:,} or earlier. "
         f"{weights}{before}."
     )
     if growth is not None:
@@ -205,6 +224,6 @@ def _from_the_loss(
         )
     return (
         said,
-        f"Keep the batch of step {step} and run it forward from the last clean weights: activations that overflow "
+        f"Keep the batch of step {step:,} and run it forward from the last clean weights: activations that overflow "
         "half precision, log(0), a division by an empty mask, or an input that is itself not finite.",
     )

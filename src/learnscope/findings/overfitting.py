@@ -84,11 +84,11 @@ def _finding(
     return Finding(
         kind="worsening" if diverging else "overfitting",
         severity=severity,
-        title=f"{what}: holdout loss {percent(rise)} above its best, which was at step {best}",
+        title=f"{what}: holdout loss {percent(rise)} above its best, which was at step {best:,}",
         detail=" ".join(
             [
-                f"Holdout loss {num(lowest)} at step {best}, the lowest of {n} measurements, and {num(now)} at step "
-                f"{last}.",
+                f"The holdout loss was {num(lowest)} at step {best:,}, the lowest of {n:,} measurements, and "
+                f"{num(now)} at step {last:,}.",
                 _said_paired(paired),
                 _said_training(fall, best, last),
                 _said_accuracy(accuracy),
@@ -105,18 +105,18 @@ def _finding(
 def _advice(best: int, diverging: bool, only_confidence: bool, fall: Fall | None) -> str:
     if diverging:
         return (
-            f"Both losses rise, so this is the optimisation, not the data: go back to the checkpoint of step {best} "
+            f"Both losses rise, so this is the optimisation, not the data: go back to the checkpoint of step {best:,} "
             "with a lower learning rate."
         )
     if only_confidence:
         return (
             "Accuracy has not fallen, so the loss rises by confidence in the wrong answers rather than by more of "
-            f"them: if accuracy is what counts, go on; if probabilities are used, take step {best} or calibrate "
+            f"them: if accuracy is what counts, go on; if probabilities are used, take step {best:,} or calibrate "
             "(label smoothing, a temperature)."
         )
     known = "" if fall is not None else "Log the training loss to tell overfitting from divergence. "
     return (
-        f"{known}Take the checkpoint of step {best}, or stop there next time; to train longer, more data, "
+        f"{known}Take the checkpoint of step {best:,}, or stop there next time; to train longer, use more data, "
         "augmentation, weight decay or dropout."
     )
 
@@ -134,11 +134,11 @@ def _said_paired(paired: Difference | None) -> str:
 
 def _said_training(fall: Fall | None, best: int, last: int) -> str:
     if fall is None:
-        return f"The training loss between steps {best} and {last} was not recorded: this is weaker evidence."
+        return f"The training loss between steps {best:,} and {last:,} was not recorded: this is weaker evidence."
     went = "fell" if fall.after < fall.before else "rose" if fall.after > fall.before else "stayed"
     return (
-        f"Meanwhile the training loss {went} from {num(fall.before)} to {num(fall.after)} (means of {fall.n[0]} and "
-        f"{fall.n[1]} values up to those steps)."
+        f"Meanwhile the training loss {went} from {num(fall.before)} to {num(fall.after)} (means of {fall.n[0]:,} and "
+        f"{fall.n[1]:,} values up to those steps)."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from learnscope.findings.cuts import Cuts
-from learnscope.findings.words import between, count, num, percent
+from learnscope.findings.words import between, capital, count, num, percent
 from learnscope.record import Evidence, Finding, Record
 from learnscope.store.reader import RunReader
 
@@ -34,8 +34,8 @@ def _failed(probe: str, records: list[Record]) -> Finding:
     return Finding(
         kind="probe_failed",
         severity="warning",
-        title=f"{probe} failed in {len(failures)} of {count(len(records), 'firing')}, first at step {first.step}",
-        detail=f"{between(first.step, last.step).capitalize()}. First message: {message}.{others}",
+        title=f"{probe} failed in {len(failures)} of {count(len(records), 'firing')}, first at step {first.step:,}",
+        detail=f"{capital(between(first.step, last.step))}. First message: {message}.{others}",
         advice=(
             f"Nothing that {probe} would have shown is in this run; "
             if all_of_them
@@ -75,7 +75,7 @@ def _skipped(probe: str, records: list[Record], reader: RunReader) -> Finding:
         kind="skipped_by_budget",
         severity="info",
         title=f"{probe} was skipped in {skipped:,} of {count(due, 'due firing')}",
-        detail=f"{skipped:,} firings were left out{held}, between steps {records[0].step} and {noted[-1].step}; "
+        detail=f"{skipped:,} firings were left out{held}, between steps {records[0].step:,} and {noted[-1].step:,}; "
         f"the {len(records):,} that took place cost {num(1e3 * seconds)} ms each.",
         advice=f"A larger every= for {probe} spaces its firings evenly; a larger budget= takes more of them.",
         evidence=Evidence(

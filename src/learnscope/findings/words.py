@@ -36,22 +36,22 @@ def count(n: int, one: str, many: str | None = None) -> str:
 
 def listed(names: Sequence[str], limit: int) -> str:
     """
-    >>> listed(["a", "b", "c"], 2), listed(["a"], 2)
-    ('a, b and 1 more', 'a')
+    >>> listed(["a", "b", "c"], 2), listed(["a", "b", "c"], 3), listed(["a"], 2)
+    ('a, b and 1 more', 'a, b and c', 'a')
     """
-    if len(names) <= limit:
-        return ", ".join(names)
-    return f"{', '.join(names[:limit])} and {len(names) - limit:,} more"
+    if len(names) > limit:
+        return f"{', '.join(names[:limit])} and {len(names) - limit:,} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def between(first: int, last: int) -> str:
     """
-    >>> between(10, 10), between(10, 40)
-    ('step 10', 'steps 10 to 40')
+    >>> between(10, 10), between(10, 4000)
+    ('step 10', 'steps 10 to 4,000')
     """
-    return f"step {first}" if first == last else f"steps {first} to {last}"
+    return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
 
 
 def capital(text: str) -> str:
-    """The first letter large, the others as they are: names are case-sensitive."""
+    """The first letter large, the others as they are. Not for names: those are case-sensitive."""
     return text[:1].upper() + text[1:]

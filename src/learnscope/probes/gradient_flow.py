@@ -16,6 +16,8 @@ from learnscope.tensor.gradient import sum_squares
 from learnscope.tensor.sketch import sketch
 
 NONFINITE = "first_nonfinite"
+EARLY = 10
+"""Measurements from the start of a run that always have everything."""
 
 
 class GradientFlow(Probe):
@@ -25,7 +27,7 @@ class GradientFlow(Probe):
     |---|---|---|
     | `norm` | model, layer, component, group (tensor) | √Σg²; label `stage`: `stepped` is what the optimizer \
 was given, `before_clip` stands beside it where a clip by norm was seen |
-    | `gradient_to_weight` | layer | ‖g‖/‖W‖ before clipping |
+    | `gradient_to_weight` | layer | ‖g‖/‖W‖ before clipping, on steps that `weights_every` names |
     | `clip_coefficient` | model | smallest factor by which clipping multiplied a gradient |
     | `zero_share`, `nan`, `inf` | model, layer | share of entries that are 0; entries that are NaN, ±∞ |
     | `nonfinite_tensors` | model | tensors with a NaN or ±∞ |
@@ -44,6 +46,9 @@ smoothed; label `unit` |
     at: At = "before_step"
     per_tensor: bool = False
     """Also the norm of every single tensor."""
+    weights_every: int = 10
+    """‖W‖ takes a pass over the weights, which change slowly: the first ten measurements and then those of
+    every so many steps have it."""
     noise_scale: bool = True
     """Measure the noise scale where a step has several micro-batches."""
     smoothing: float = 0.9
@@ -90,13 +95,23 @@ smoothed; label `unit` |
     def _layers(self, moment: Moment, flow: _Flow) -> Table:
         table = _table(moment, flow, "layer", detailed=True)
         columns = list(table.columns)
-        weights = moment.once("weight_sum_squares", lambda: _weights(moment, flow.gradients))
-        segments = moment.subject.segments("layer", flow.gradients.positions)
-        ratio = (segments.sum(flow.numbers[:, 0]) / segments.sum(weights)).sqrt()
-        columns.append(Column("gradient_to_weight", ratio, flow.labels))
+        if self._weighs(moment):
+            weights = moment.once("weight_sum_squares", lambda: _weights(moment, flow.gradients))
+            segments = moment.subject.segments("layer", flow.gradients.positions)
+            ratio = (segments.sum(flow.numbers[:, 0]) / segments.sum(weights)).sqrt()
+            columns.append(Column("gradient_to_weight", ratio, flow.labels))
         if self.stability:
             columns += self._stability(moment, flow.gradients)
         return Table("layer", table.scopes, columns)
+
+    def _weighs(self, moment: Moment) -> bool:
+        """Whether this measurement has the weights' norms; decided by counts, so that a resumed run agrees."""
+        early = moment.state.get("measured", 0)
+        if early < EARLY:
+            moment.state["measured"] = early + 1
+            return True
+        often = not isinstance(self.every, int) or self.every >= self.weights_every
+        return often or moment.step % self.weights_every == 0
 
     def _noise(self, moment: Moment, micro: MicroBatches, total: Tensor) -> list[Column]:
         """Unbiased S and |G|² of this step, and the ratio of their running averages."""

@@ -18,6 +18,7 @@ class LearningRate(Probe):
     | `weight_decay` | group | where the group has one |
     """
 
+    every: int = 10
     at: At = "before_step"
     needs: ClassVar[frozenset[str]] = frozenset({"optimizer"})
     reads_only: ClassVar[bool] = True

@@ -6,7 +6,8 @@ from collections import defaultdict
 from typing import Any
 
 from learnscope.findings.gather import labels_of, series
-from learnscope.findings.words import count, listed, num, percent
+from learnscope.findings.words import count, listed, num
+from learnscope.report.others import measured_once
 from learnscope.store.reader import RunReader
 
 RECORDS = {
@@ -41,6 +42,9 @@ def watched(reader: RunReader) -> list[tuple[str, str]]:
     if skipped:
         out.append(("skipped", f"{count(skipped, 'step')} that the gradient scaler did not take"))
     out.append(("status", str(manifest.get("status", "not recorded"))))
+    once = measured_once(reader)
+    if once:
+        out.append(("measured once", listed(once, 12)))
     if manifest.get("source"):
         out.append(("source", str(manifest["source"])))
     out += _environment(manifest.get("environment") or {})
@@ -109,9 +113,17 @@ def costs(reader: RunReader) -> list[tuple[str, str, str, str, str]]:
     every = {**spent, "all": [cost for costs in spent.values() for cost in costs]} if len(spent) > 1 else spent
     for probe, cost in every.items():
         total = sum(cost)
-        share = percent(total / wall) if wall else "n/a"
-        lines.append((probe, f"{len(cost):,}", num(1e3 * total / len(cost)), num(total), share))
+        share = _at_least(100 * total / wall, 0.01, " %") if wall else "n/a"
+        lines.append((probe, f"{len(cost):,}", num(1e3 * total / len(cost)), _at_least(total, 1e-3), share))
     return lines
+
+
+def _at_least(value: float, least: float, unit: str = "") -> str:
+    """
+    >>> _at_least(12.345, 0.01, " %"), _at_least(0.0012, 0.01, " %")
+    ('12.3 %', '< 0.01 %')
+    """
+    return f"{num(value)}{unit}" if value >= least else f"< {least:g}{unit}"
 
 
 def not_recorded(reader: RunReader) -> list[tuple[str, str]]:

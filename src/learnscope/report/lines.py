@@ -6,20 +6,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from learnscope.findings.gather import Floats, Series, as_series, grid, rows, series
+from learnscope.findings.gather import Floats, Series, as_series, grid, labels_of, rows, series
 from learnscope.findings.words import count, num, percent
-from learnscope.report.style import (
-    COLOURS,
-    DASHES,
-    QUIET,
-    finish,
-    legend,
-    lined,
-    maybe_log,
-    new_figure,
-    plain,
-    shade_broken,
-)
+from learnscope.report.broken import Breaks, breaks, weights
+from learnscope.report.layout import QUIET, head, new_figure
+from learnscope.report.style import BROKEN, COLOURS, DASHES, finish, legend, lined, maybe_log, plain
 from learnscope.store.reader import RunReader
 
 MANY = 300
@@ -27,34 +18,66 @@ MANY = 300
 
 
 def loss_figure(reader: RunReader) -> Figure | None:
-    """Training loss with holdout loss, and holdout accuracy below on its own axes."""
+    """Training loss with holdout loss, and accuracies below on axes of their own."""
     loss, holdout = series(reader, "Loss", "loss"), series(reader, "Holdout", "holdout_loss")
-    accuracy = series(reader, "Holdout", "holdout_accuracy").finite
-    if not len(loss) and not len(holdout.finite) and not len(accuracy):
+    shares = accuracies(reader)
+    if not len(loss) and not len(holdout.finite) and not shares:
         return None
-    figure = new_figure(6.6 if len(accuracy) else 4.6)
-    if len(accuracy):
-        axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
-        _curve(below, accuracy, COLOURS[2], "holdout accuracy", markers=True)
-        lined(below)
-        finish(below, x="step", y="holdout accuracy")
-        below.set_ylim(min(0.0, float(accuracy.values.min())), max(1.0, float(accuracy.values.max())) * 1.02)
+    figure = new_figure(7.0 if shares else 4.6)
+    broken = breaks(reader)
+    if shares:
+        axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1.1])
     else:
-        axes = figure.subplots()
+        axes, below = figure.subplots(), None
     if len(loss):
-        _curve(axes, loss, COLOURS[0], "training")
+        curve(axes, loss, COLOURS[0], "training")
     if len(holdout.finite):
-        _curve(axes, holdout, COLOURS[1], "holdout", markers=True)
+        curve(axes, holdout, COLOURS[1], "holdout", markers=True)
         _mark_best(axes, holdout.finite)
-    shade_broken(axes, loss if len(loss) else holdout)
     lined(axes)
     maybe_log(axes, [loss.finite.values, holdout.finite.values])
-    title = " and ".join(name for name, have in (("Training", len(loss)), ("holdout", len(holdout))) if have)
-    finish(
-        axes, f"{title[:1].upper()}{title[1:]} loss", _ends(loss, holdout), x="" if len(accuracy) else "step", y="loss"
-    )
+    finish(axes, x="" if shares else "step", y="loss")
+    if below is not None:
+        _accuracies(below, shares, broken)
+    broken.shade(axes)
     legend(axes)
+    title = " and ".join(name for name, have in (("Training", len(loss)), ("holdout", len(holdout))) if have)
+    head(figure, f"{title[:1].upper()}{title[1:]} loss" if title else "Accuracy", _ends(loss, holdout))
     return figure
+
+
+def accuracies(reader: RunReader) -> dict[str, Series]:
+    """Every accuracy there is: what the loop logged under such a name, then the holdout's."""
+    names: list[str] = []
+    for label in labels_of(reader, "Loss"):
+        frame = reader.frame(label, kind="model")
+        names += [str(name) for name in frame["name"].unique() if is_accuracy(str(name))]
+    found = {name: series(reader, "Loss", name) for name in dict.fromkeys(names)}
+    found["holdout"] = series(reader, "Holdout", "holdout_accuracy")
+    return {name: one for name, one in found.items() if len(one.finite)}
+
+
+def is_accuracy(name: str) -> bool:
+    return "accuracy" in name.lower() and not name.endswith("_std")
+
+
+def _accuracies(axes: Axes, shares: dict[str, Series], broken: Breaks) -> None:
+    """The holdout's in the colour of the holdout loss, the first logged one in that of the training loss."""
+    others = iter([COLOURS[0], *COLOURS[2:]] * len(shares))
+    top = 1.0
+    for name, one in shares.items():
+        percents = float(one.finite.values.max()) > 1.5
+        if percents:
+            one = Series(one.steps, one.values / 100, one.status, one.probe)
+        held_out = name == "holdout"
+        label = f"{name} ÷ 100" if percents else name
+        curve(axes, one, COLOURS[1] if held_out else next(others), label, markers=held_out)
+        top = max(top, float(one.finite.values.max()))
+    lined(axes)
+    finish(axes, x="step", y="accuracy")
+    axes.set_ylim(min(0.0, *(float(one.finite.values.min()) for one in shares.values())) - 0.02 * top, 1.03 * top)
+    broken.shade(axes, label=False)  # the axes above say what it is
+    legend(axes)
 
 
 def _ends(loss: Series, holdout: Series) -> str:
@@ -66,7 +89,7 @@ def _ends(loss: Series, holdout: Series) -> str:
         elif len(shown):
             parts.append(f"{name} {num(float(shown.values[0]))} at step {shown.steps[0]:,}")
         if len(values.broken):
-            parts.append(f"{name} not finite at {len(values.broken):,} steps")
+            parts.append(f"{name} not finite at {count(len(values.broken), 'step')}")
     return "; ".join(parts)
 
 
@@ -88,22 +111,23 @@ def norm_figure(reader: RunReader) -> Figure | None:
     axes = figure.subplots()
     if len(before.finite):
         # broad, so that it still shows where nothing was clipped and the other lies on it
-        _curve(axes, before, COLOURS[4], "before clipping", width=3.6)
-    _curve(axes, stepped, COLOURS[0], "given to the optimizer")
+        curve(axes, before, COLOURS[4], "before clipping", width=3.6)
+    curve(axes, stepped, COLOURS[0], "given to the optimizer")
     clipped = clip.steps[clip.values < 1]
     if len(clipped):
         # at the foot of the axes, whatever the norms are
         axes.plot(clipped, np.full(len(clipped), 0.02), "|", color=QUIET, markersize=9, label="clipped",
                   transform=axes.get_xaxis_transform())  # fmt: skip
-    shade_broken(axes, stepped)
     lined(axes)
     maybe_log(axes, [stepped.finite.values, before.finite.values], factor=20)
     facts = count(len(stepped), "measurement")
     if len(clip):
         smallest = f", smallest factor {num(float(clip.values.min()))}" if len(clipped) else ""
         facts += f"; clipped in {len(clipped):,} of {len(clip):,} ({percent(len(clipped) / len(clip))}){smallest}"
-    finish(axes, "Gradient norm of the model", facts, x="step", y="‖g‖")
+    finish(axes, x="step", y="‖g‖")
+    breaks(reader).shade(axes)
     legend(axes)
+    head(figure, "Gradient norm of the model", facts)
     return figure
 
 
@@ -117,15 +141,16 @@ def rate_figure(reader: RunReader) -> Figure | None:
     for number, group in enumerate(rates.scopes):
         style = DASHES[number // len(COLOURS) % len(DASHES)] if number >= len(COLOURS) else DASHES[number % 2]
         one = Series(rates.steps, rates.values[:, number], [None] * len(rates.steps))
-        _curve(axes, one, COLOURS[number % len(COLOURS)], group if number < 12 else "", smooth=False, dash=style)
+        curve(axes, one, COLOURS[number % len(COLOURS)], group if number < 12 else "", smooth=False, dash=style)
     lined(axes)
     peak = float(np.nanmax(rates.values)) if np.isfinite(rates.values).any() else 0.0
     # one way of writing for all ticks: 0.0001 above 5e-05 reads as the smaller one
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.1e}" if value and peak < 0.01 else f"{value:.3g}")
-    groups = "1 group" if len(rates.scopes) == 1 else f"{len(rates.scopes)} groups"
-    finish(axes, "Learning rate", f"{groups}; highest {num(peak)}", x="step", y="learning rate")
+    finish(axes, x="step", y="learning rate")
     axes.set_ylim(bottom=0)
+    breaks(reader).shade(axes)
     legend(axes)
+    head(figure, "Learning rate", f"{count(len(rates.scopes), 'group')}; highest {num(peak)}")
     return figure
 
 
@@ -138,24 +163,55 @@ def change_figure(reader: RunReader) -> Figure | None:
     figure = new_figure(4.4)
     axes = figure.subplots()
     if len(visible.finite):
-        _curve(axes, visible, COLOURS[0], "stored bits changed (visible share)", smooth=False, markers=True)
+        curve(axes, visible, COLOURS[0], "stored bits changed (visible share)", smooth=False, markers=True)
     thresholds = sorted(frame["threshold"].dropna().unique()) if "threshold" in frame else []
     for number, threshold in enumerate(thresholds):
         one = as_series(frame[frame["threshold"] == threshold])
         label = f"|Δ| ≤ {plain(float(threshold)) if threshold > 0 else '0'} (sparsity)"
-        _curve(axes, one, COLOURS[1 + number % 4], label, smooth=False, markers=True, dash="--")
+        curve(axes, one, COLOURS[1 + number % 4], label, smooth=False, markers=True, dash="--")
     lined(axes)
     axes.set_ylim(-0.02, 1.02)
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     dtypes = sorted({str(d).removeprefix("torch.") for d in frame["dtype"].dropna()}) if "dtype" in frame else []
     n = max(len(visible), frame["step"].nunique())
     facts = "; weights in ".join([count(n, "measurement"), *([", ".join(dtypes)] if dtypes else [])])
-    finish(axes, "Share of the weights that moved", facts, x="step", y="share of entries")
+    finish(axes, x="step", y="share of entries")
+    breaks(reader).shade(axes)
+    _say_broken(axes, reader)
     legend(axes)
+    head(figure, "Share of the weights that moved", facts)
     return figure
 
 
-def _curve(
+def _say_broken(axes: Axes, reader: RunReader) -> None:
+    """In the shaded steps themselves: weights that are NaN look as if they rested."""
+    bad = weights(reader)
+    if not len(bad.bad):
+        return
+    left, right = axes.get_xlim()
+    when = f"from step {bad.first:,} on" if bad.lasting else f"at step {bad.first:,}"
+    room = bad.lasting and right - bad.first > 0.3 * (right - left)
+    near = 0.01 * (right - left) * (-1 if bad.first > (left + right) / 2 else 1)
+    axes.text(
+        (bad.first + right) / 2 if room else bad.first + near, 0.4, f"weights not finite\n{when}", color=BROKEN,
+        fontsize=11, fontweight="bold", va="center", ha="center" if room else "right" if near < 0 else "left",
+    )  # fmt: skip
+
+
+def change_note(reader: RunReader) -> str:
+    """What the figure of moved weights does not mean where the weights are not finite."""
+    bad = weights(reader)
+    if not len(bad.bad):
+        return ""
+    if bad.lasting:
+        return (
+            f"The weights hold NaN or infinite entries from step {bad.first:,} on: an entry that stays NaN counts as "
+            "not moved, and the model is broken rather than frozen."
+        )
+    return f"The weights held NaN or infinite entries at {count(len(bad.bad), 'measurement')}, from step {bad.first:,}."
+
+
+def curve(
     axes: Axes, values: Series, colour: str, label: str, *, smooth: bool = True, markers: bool = False,
     dash: str = "-", width: float = 1.8,
 ) -> None:  # fmt: skip
@@ -179,4 +235,10 @@ def _curve(
 def running_median(values: Floats, width: int) -> Floats:
     """The median of the `width` values around each, an odd number; fewer at both ends."""
     half = width // 2
-    return np.array([np.median(values[max(0, i - half) : i + half + 1]) for i in range(len(values))])
+    n = len(values)
+    if n <= width:
+        return np.array([np.median(values[max(0, i - half) : i + half + 1]) for i in range(n)])
+    inside = np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1)
+    first = [np.median(values[: i + half + 1]) for i in range(half)]
+    last = [np.median(values[i - half :]) for i in range(n - half, n)]
+    return np.concatenate([first, inside, last])

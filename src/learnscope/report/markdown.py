@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from learnscope.findings.gather import one_pass
-from learnscope.findings.words import between, count, num
+from learnscope.findings.gather import OnePass, one_pass
+from learnscope.findings.words import between, capital, count, listed, num
 from learnscope.record import SEVERITIES, Evidence, Finding
 from learnscope.report.facts import costs, not_recorded, watched
+from learnscope.report.layout import save
 from learnscope.report.panels import PANELS, Panel, drawn
-from learnscope.report.style import save
+from learnscope.store.backend import FolderBackend
 from learnscope.store.files import write_text
 from learnscope.store.reader import RunReader
 
@@ -31,15 +33,16 @@ def write_report(reader: RunReader, findings: Sequence[Finding], target: Path, *
     return path
 
 
-def _text(run: RunReader, findings: Sequence[Finding], panels: Sequence[Panel], name: str) -> str:
+def _text(run: OnePass, findings: Sequence[Finding], panels: Sequence[Panel], name: str) -> str:
     parts = [f"# Run {escape(name)}", _summary(run, findings), "## What was watched", _table(("", ""), watched(run))]
     if panels:
-        parts += [_image(panels[0])]
-    parts += ["## Findings", *(_findings(findings) or [_summary(run, findings)])]
+        parts += [_image(panels[0], run)]
+    if findings:
+        parts += ["## Findings", *_findings(findings)]
     if len(panels) > 1:
         parts += ["## Figures"]
         for panel in panels[1:]:
-            parts += [f"### {panel.title}", _image(panel)]
+            parts += [f"### {panel.title}", _image(panel, run)]
     missing = not_recorded(run)
     if missing:
         parts += [
@@ -52,10 +55,14 @@ def _text(run: RunReader, findings: Sequence[Finding], panels: Sequence[Panel], 
 
 
 def _summary(run: RunReader, findings: Sequence[Finding]) -> str:
-    counts = [(sum(f.severity == s for f in findings), s) for s in reversed(SEVERITIES)]
-    said = ", ".join(f"{n} {severity}" for n, severity in counts if n)
     if findings:
-        return f"{count(len(findings), 'finding')}: {said}."
+        counts = {s: sum(f.severity == s for f in findings) for s in reversed(SEVERITIES)}
+        said = {
+            "critical": count(counts["critical"], "critical finding"),
+            "warning": count(counts["warning"], "warning"),
+            "info": f"{count(counts['info'], 'finding')} for information",
+        }
+        return f"{listed([said[s] for s, n in counts.items() if n], len(said))}."
     records = sum(not record.error for record in run.records())
     if not records:
         return "Nothing was recorded, so there is nothing to find."
@@ -64,16 +71,16 @@ def _summary(run: RunReader, findings: Sequence[Finding]) -> str:
     )
 
 
-def _image(panel: Panel) -> str:
-    return f"![{panel.title}]({panel.file})\n\n{panel.reading}"
+def _image(panel: Panel, run: RunReader) -> str:
+    return f"![{panel.title}]({panel.file})\n\n{' '.join([panel.reading, panel.note(run)]).strip()}"
 
 
 def _findings(findings: Sequence[Finding]) -> list[str]:
     out = []
     for finding in findings:
         out += [
-            f"### {finding.severity.capitalize()}: {escape(finding.title)}",
-            escape(finding.detail),
+            f"### {escape(finding.title)}",
+            f"**{capital(finding.severity)}.** {escape(finding.detail)}",
             f"**What to do.** {escape(finding.advice)}",
             f"*Evidence: {escape(evidence_text(finding.evidence))}.*",
         ]
@@ -83,9 +90,9 @@ def _findings(findings: Sequence[Finding]) -> list[str]:
 def evidence_text(evidence: Evidence) -> str:
     """
     >>> evidence_text(Evidence(probe="Loss", name="loss", n=3, first_step=1, last_step=9, value=0.25))
-    'loss of Loss, n = 3, steps 1 to 9, value 0.25'
+    '`loss` of Loss, n = 3, steps 1 to 9, value 0.25'
     """
-    parts = [f"{evidence.name} of {evidence.probe}", f"n = {evidence.n:,}"]
+    parts = [f"`{evidence.name}` of {evidence.probe}", f"n = {evidence.n:,}"]
     if evidence.first_step is not None:
         last = evidence.last_step if evidence.last_step is not None else evidence.first_step
         parts.append(between(evidence.first_step, last))
@@ -103,15 +110,25 @@ def _costs(run: RunReader) -> list[str]:
     return [_table(("probe", "firings", "mean ms", "total s", "share of wall time"), lines)]
 
 
-def _further(run: RunReader) -> str:
-    probes = list(dict.fromkeys(record.probe for record in run.records() if not record.error))
-    first = f'"{probes[0]}"' if probes else ""
+def _further(run: OnePass) -> str:
+    """Code to go on with, about this very run and its richest probe."""
+    if isinstance(run.backend, FolderBackend):
+        opened = f"run = ls.open_run({json.dumps(str(_from_here(run.backend.path)), ensure_ascii=False)})"
+    else:
+        opened = "run = w.run  # of the `w` that ls.watch gave: this run was kept in memory"
+    richest = json.dumps(run.numbers.most_common(1)[0][0], ensure_ascii=False) if run.numbers.total() else ""
     return (
-        "```python\nimport learnscope as ls\n\n"
-        'run = ls.open_run("path/to/this/run")\n'
-        f"run.frame({first})  # one row a number: step, kind, scope, name, value, labels\n"
-        "run.findings()  # the findings above as objects; run.findings(ls.Cuts(...)) moves a cut\n```"
+        f"```python\nimport learnscope as ls\n\n{opened}\n"
+        f"run.frame({richest})  # one row a number: step, kind, scope, name, value, labels\n"
+        "run.findings()  # what was found, as objects; run.findings(ls.Cuts(...)) moves a cut\n```"
     )
+
+
+def _from_here(path: Path) -> Path:
+    """Relative to the working directory if it lies below it; otherwise as it was given."""
+    if path.is_absolute() and path.is_relative_to(Path.cwd()):
+        return path.relative_to(Path.cwd())
+    return path
 
 
 def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

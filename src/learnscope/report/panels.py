@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from matplotlib.figure import Figure
 
 from learnscope.findings.gather import Grid, grid, one_pass, series
-from learnscope.report.confusion import confusion_figure
+from learnscope.report.batches import class_figure, noise_figure
+from learnscope.report.broken import breaks
+from learnscope.report.confusion import confusion_figure, confusion_table
 from learnscope.report.heatmap import heatmap
-from learnscope.report.lines import change_figure, loss_figure, norm_figure, rate_figure
+from learnscope.report.lines import change_figure, change_note, loss_figure, norm_figure, rate_figure
+from learnscope.report.others import other_figure
 from learnscope.store.reader import RunReader
 
 
@@ -22,18 +25,33 @@ class Panel:
     title: str
     reading: str
     draw: Callable[[RunReader], Figure | None]
+    note: Callable[[RunReader], str] = field(default=lambda _: "")
+    """What this run's figure needs said beside the general."""
 
 
 def gradient_heatmap(reader: RunReader) -> Figure | None:
     norms = grid(reader, "GradientFlow", "norm", stage="stepped")
     if not norms:
         return None
-    return heatmap(norms, "Gradient norm by layer", "‖g‖ given to the optimizer", series(reader, "Loss", "loss"))
+    return heatmap(
+        norms, "Gradient norm by layer", "‖g‖", series(reader, "Loss", "loss"), meaning="as given to the optimizer",
+        breaks=breaks(reader), types=_types(reader),
+    )  # fmt: skip
 
 
 def update_heatmap(reader: RunReader) -> Figure | None:
     ratios = grid(reader, "ParameterChange", "update_to_weight")
-    return heatmap(_broken_by_count(reader, ratios), "Size of the updates by layer", "‖Δ‖/‖W‖") if ratios else None
+    if not ratios:
+        return None
+    return heatmap(
+        _broken_by_count(reader, ratios), "Size of the updates by layer", "‖Δ‖/‖W‖", meaning="between two measurements",
+        breaks=breaks(reader), types=_types(reader),
+    )  # fmt: skip
+
+
+def _types(reader: RunReader) -> dict[str, str]:
+    """The class of every layer, where the manifest has it."""
+    return dict((reader.manifest.get("model") or {}).get("layer_types") or {})
 
 
 def _broken_by_count(reader: RunReader, ratios: Grid) -> Grid:
@@ -42,6 +60,13 @@ def _broken_by_count(reader: RunReader, ratios: Grid) -> Grid:
     if not all(counts):
         return ratios
     return replace(ratios, broken=(counts[0].aligned(ratios) > 0) | (counts[1].aligned(ratios) > 0))
+
+
+def _no_prediction(reader: RunReader) -> str:
+    found = confusion_table(reader)
+    if found is None or not found.none.any():
+        return ""
+    return 'The column "none" is no class: those examples have logits that are not finite, so nothing is predicted.'
 
 
 PANELS = (
@@ -53,7 +78,8 @@ PANELS = (
     ),
     Panel(
         "loss.png", "Loss",
-        "Training loss as the loop logged it, holdout loss on the same fixed examples every time.",
+        "Training loss and accuracy as the loop logged them; holdout loss and accuracy on the same fixed examples "
+        "every time.",
         loss_figure,
     ),
     Panel(
@@ -70,13 +96,28 @@ PANELS = (
         "moved.png", "Share of the weights that moved",
         "Entries whose stored bits changed between two measurements, and entries that moved by no more than each "
         "threshold.",
-        change_figure,
+        change_figure, change_note,
+    ),
+    Panel(
+        "noise.png", "Gradient noise scale",
+        "S/|G|²: batches far smaller than this are ruled by noise, far larger ones gain little by their size.",
+        noise_figure,
     ),
     Panel("rates.png", "Learning rate", "What each optimizer group used, as set by the schedule.", rate_figure),
     Panel(
         "confusion.png", "Holdout predictions by class",
         "Rows are the labels, columns the predictions; the colour is the share of the label's examples.",
-        confusion_figure,
+        confusion_figure, _no_prediction,
+    ),
+    Panel(
+        "classes.png", "Classes in the batches",
+        "The share of each class among the targets of a batch; a class that does not occur has none.",
+        class_figure,
+    ),
+    Panel(
+        "others.png", "Other numbers",
+        "Numbers of probes that have no figure of their own, and what else the loop logged.",
+        other_figure,
     ),
 )  # fmt: skip
 

@@ -3,66 +3,47 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from learnscope.findings.gather import Floats, Series
-from learnscope.store.files import write_atomically
+from learnscope.findings.gather import Floats
+from learnscope.report.layout import INK
 
-DPI = 150
-WIDTH = 10.0
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#7F7F7F")
 """Okabe and Ito's colours, told apart with any colour vision. Vermilion is kept for what is not finite."""
 DASHES = ("-", "--", "-.", ":")
-BROKEN, ZERO, INK, QUIET = "#D55E00", "#C4C4C4", "#222222", "#666666"
+BROKEN, ZERO = "#D55E00", "#C4C4C4"
 
 
-def new_figure(height: float, width: float = WIDTH) -> Figure:
-    """A figure with a canvas of its own: no pyplot, no backend chosen for the user's other figures."""
-    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def finish(axes: Axes, title: str = "", facts: str = "", x: str = "", y: str = "") -> None:
-    """Title and facts above the axes, quiet frame, legible ticks."""
+def finish(axes: Axes, x: str = "", y: str = "", size: float = 11) -> None:
+    """Labels, quiet frame, legible ticks."""
     axes.set_facecolor("white")
-    if title:
-        # two lines of different weight need two artists; the first is lifted by the second's height
-        axes.set_title(title, loc="left", fontsize=14, fontweight="bold", color=INK, pad=26 if facts else 8)
-    if facts:
-        axes.annotate(
-            facts, (0, 1), (0, 8), "axes fraction", textcoords="offset points", fontsize=10, color=QUIET, va="bottom"
-        )
-    axes.set_xlabel(x, fontsize=11, color=INK)
-    axes.set_ylabel(y, fontsize=11, color=INK)
-    axes.tick_params(labelsize=10, colors=INK, length=3)
+    axes.set_xlabel(x, fontsize=size, color=INK)
+    axes.set_ylabel(y, fontsize=size, color=INK)
+    axes.tick_params(labelsize=size - 1, colors=INK, length=3)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color("#BBBBBB")
 
 
-def lined(axes: Axes) -> None:
+def lined(axes: Axes, ticks: int = 9) -> None:
     """Horizontal guide lines behind the data, and whole numbers for steps."""
     axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
     axes.set_axisbelow(True)
-    whole_steps(axes)
+    whole_steps(axes, ticks)
 
 
-def whole_steps(axes: Axes) -> None:
+def whole_steps(axes: Axes, ticks: int = 9) -> None:
     first, last = axes.dataLim.intervalx
     if first == last:  # a single step: ticks between whole numbers would all bear its name
         axes.set_xlim(first - 1, first + 1)
         axes.set_xticks([first], [f"{first:,.0f}"])
         return
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
@@ -110,24 +91,6 @@ def maybe_log(axes: Axes, parts: list[Floats], factor: float = 50, most: int = 9
     axes.minorticks_off()
 
 
-def shade_broken(axes: Axes, series: Series) -> None:
-    """Mark the steps at which a number was measured and is not finite."""
-    broken = np.isin(series.steps, series.broken)
-    if not broken.any():
-        return
-    edges = step_edges(series.steps)
-    label: str | None = "NaN or infinite"
-    starts = np.flatnonzero(broken & ~np.concatenate([[False], broken[:-1]]))
-    ends = np.flatnonzero(broken & ~np.concatenate([broken[1:], [False]]))
-    for start, end in zip(starts, ends, strict=True):
-        axes.axvspan(edges[start], edges[end + 1], color=BROKEN, alpha=0.25, linewidth=0, label=label)
-        label = None
-
-
 def legend(axes: Axes) -> None:
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=10, frameon=False, loc="best")
-
-
-def save(figure: Figure, path: Path) -> None:
-    write_atomically(path, lambda temporary: figure.savefig(temporary, format="png", dpi=DPI))
+        axes.legend(fontsize=10, framealpha=0.8, edgecolor="none", loc="best")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from learnscope.record import Finding
@@ -18,9 +17,18 @@ def print_findings(findings: Sequence[Finding], console: Console) -> None:
     if not findings:
         console.print(Text("No finding: no number crossed a cut."))
         return
+    edge = " " if console.is_terminal else ""  # room for the background colour
     for finding in findings:
         # Text, not markup: a message in square brackets is a message
-        head = Text.assemble((f" {finding.severity.upper()} ", STYLES[finding.severity]), "  ", (finding.title, "bold"))
-        console.print(head)
-        console.print(Padding(Text(finding.detail), (0, 0, 0, 3), expand=False))
-        console.print(Padding(Text(f"→ {finding.advice}", style="green"), (0, 0, 1, 3), expand=False))
+        badge = (f"{edge}{finding.severity.upper()}{edge}", STYLES[finding.severity])
+        _print(console, Text.assemble(badge, "  ", (finding.title, "bold")), 0)
+        _print(console, Text(finding.detail), 3)
+        _print(console, Text(f"→ {finding.advice}", style="green"), 3)
+        console.print()
+
+
+def _print(console: Console, text: Text, indent: int) -> None:
+    """Wrapped and indented, without the spaces that rich fills lines up with."""
+    for line in text.wrap(console, max(console.width - indent, 20)):
+        line.rstrip()
+        console.print(Text(" " * indent).append_text(line), soft_wrap=True)

@@ -105,7 +105,8 @@ class Engine:
 
     def prepare(self, bound: Bound, moment: Moment) -> None:
         with self.charged([bound]):
-            self._attempt(bound, moment, lambda: bound.probe.prepare(replace(moment, state=bound.state)))
+            moment.state = bound.state
+        self._attempt(bound, moment, lambda: bound.probe.prepare(moment))
 
     @contextmanager
     def charged(self, bounds: Sequence[Bound]) -> Iterator[None]:
@@ -120,8 +121,8 @@ class Engine:
     def fire(self, bound: Bound, moment: Moment) -> None:
         """Measure, and write the record. A failure becomes a warning and an error record."""
         started = time.perf_counter()
-        view = replace(moment, state=bound.state)
-        measured = self._attempt(bound, moment, lambda: as_measurement(bound.probe.measure(view)))
+        moment.state = bound.state
+        measured = self._attempt(bound, moment, lambda: as_measurement(bound.probe.measure(moment)))
         if measured is not None:
             record = Record(
                 probe=bound.label, step=moment.step, epoch=moment.epoch, phase=moment.phase, source=self.source,

@@ -17,7 +17,7 @@ PACK_BELOW = 1 << 17
 CHUNK_ROWS = 512
 """Rows reduced at a time on a CPU, so that the later readings of a row find it in the cache."""
 
-SQUARES, LARGEST, ZEROS, NAN, INF = range(5)
+SQUARES, ZEROS, NAN, INF = range(4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +29,10 @@ class GradientTable:
 
     sum_squares: Tensor
     """Σg²"""
-    largest: Tensor
-    """max|g|, 0 for an empty tensor"""
     zeros: Tensor
     """entries with g = 0, including those that a sparse gradient does not store"""
     nan: Tensor
-    """entries with g = NaN; they make `sum_squares` and `largest` NaN"""
+    """entries with g = NaN; they make `sum_squares` NaN"""
     inf: Tensor
     """entries with g = ±∞"""
 
@@ -45,14 +43,29 @@ def gradient_statistics(grads: Sequence[Tensor], *, form: Form = "auto") -> Grad
     `form` means what it means for `delta_statistics`.
 
     >>> table = gradient_statistics([torch.tensor([3.0, 0.0, -4.0])])
-    >>> table.sum_squares.tolist(), table.largest.tolist(), table.zeros.tolist()
-    ([25.0], [4.0], [1.0])
+    >>> table.sum_squares.tolist(), table.zeros.tolist()
+    ([25.0], [1.0])
     """
-    device = grads[0].device if grads else torch.device("cpu")
+    table = _statistics(grads, form, counting=True)
+    return GradientTable(sum_squares=table[SQUARES], zeros=table[ZEROS], nan=table[NAN], inf=table[INF])
+
+
+def sum_squares(tensors: Sequence[Tensor], *, form: Form = "auto") -> Tensor:
+    """Σt² of every tensor, `[tensors]` float64 on the first tensor's device.
+
+    >>> sum_squares([torch.tensor([3.0, 4.0]), torch.tensor(2.0)]).tolist()
+    [25.0, 4.0]
+    """
+    return _statistics(tensors, form, counting=False)[SQUARES]
+
+
+def _statistics(tensors: Sequence[Tensor], form: Form, *, counting: bool) -> Tensor:
+    """`[4, tensors]`, or only the squares of them."""
+    device = tensors[0].device if tensors else torch.device("cpu")
     with plain_arithmetic(device):
-        stored = [_stored(index, grad) for index, grad in enumerate(grads)]
+        stored = [_stored(index, tensor) for index, tensor in enumerate(tensors)]
         compiled = wants_compiler(sum(values.numel() for values in stored), form)
-        table = torch.zeros(5, len(grads), dtype=torch.float64, device=device)
+        table = torch.zeros(4 if counting else 1, len(tensors), dtype=torch.float64, device=device)
         layout = plan(tuple((values.numel(), values.dtype, values.device) for values in stored), PACK_BELOW)
         padding = layout.padding.copy()
         for pack in layout.packs:
@@ -60,21 +73,13 @@ def gradient_statistics(grads: Sequence[Tensor], *, form: Form = "auto") -> Grad
         for index in layout.large:
             read = sum(_add(table, batch, compiled, index) for batch in batches([(stored[index],)], PACK_BELOW))
             padding[index] = read - stored[index].numel()
-        # What a sparse gradient leaves out is zero; what was added to fill a row was none of its entries.
-        unread = [grad.numel() - part.numel() - gap for grad, part, gap in zip(grads, stored, padding, strict=True)]
-        table[ZEROS] += torch.tensor(unread, dtype=torch.float64, device="cpu").to(device, non_blocking=True)
-    return GradientTable(
-        sum_squares=table[SQUARES], largest=table[LARGEST], zeros=table[ZEROS], nan=table[NAN], inf=table[INF]
-    )
-
-
-def sum_squares(tensors: Sequence[Tensor]) -> Tensor:
-    """Σt² of every tensor, `[tensors]` float64 on the first tensor's device.
-
-    >>> sum_squares([torch.tensor([3.0, 4.0]), torch.tensor(2.0)]).tolist()
-    [25.0, 4.0]
-    """
-    return gradient_statistics(tensors).sum_squares
+        if counting:
+            # What a sparse gradient leaves out is zero; what was added to fill a row was none of its entries.
+            unread = [
+                whole.numel() - part.numel() - gap for whole, part, gap in zip(tensors, stored, padding, strict=True)
+            ]
+            table[ZEROS] += torch.tensor(unread, dtype=torch.float64, device="cpu").to(device, non_blocking=True)
+    return table
 
 
 def _stored(index: int, grad: Tensor) -> Tensor:
@@ -88,40 +93,37 @@ def _stored(index: int, grad: Tensor) -> Tensor:
 def _add(table: Tensor, batch: Batch, compiled: bool, index: int | None = None) -> int:
     """Add the rows of a batch to the column `index`, or to the columns the batch names; the entries read."""
     rows = batch.rows[0]
-    partials = _reduce(rows, compiled).to(table.device)
+    partials = _reduce(rows, compiled, counting=len(table) > 1).to(table.device)
     if index is not None:
-        largest = torch.maximum(table[LARGEST, index], partials[LARGEST].amax())
         table[:, index] += partials.sum(1)
-        table[LARGEST, index] = largest
     elif isinstance(batch.owner, Tensor):
-        owner = batch.owner.to(table.device)
-        largest = table[LARGEST].scatter_reduce(0, owner, partials[LARGEST], "amax")
-        table.index_add_(1, owner, partials)
-        table[LARGEST] = largest
+        table.index_add_(1, batch.owner.to(table.device), partials)
     return rows.numel()
 
 
-def _reduce(rows: Tensor, compiled: bool) -> Tensor:
-    """The five statistics of each row, `[5, rows]` in float64."""
+def _reduce(rows: Tensor, compiled: bool, *, counting: bool) -> Tensor:
+    """The statistics of each row, `[4 or 1, rows]` in float64."""
     if rows.device.type != "cpu":
-        return _unbranched(rows)
+        return _unbranched(rows)[: 4 if counting else 1]
     if rows.dtype is torch.float64:
-        return _exact(rows)
-    out = torch.zeros(5, len(rows), dtype=torch.float64, device="cpu")
+        return _exact(rows, counting)
+    out = torch.zeros(4 if counting else 1, len(rows), dtype=torch.float64, device="cpu")
     fused = None
     if compiled and len(rows) > 1 and rows.dtype in COMPILED_DTYPES:
         fused = compiled_gradient_partials(rows)
     if fused is None:
         _chunked(rows, out)
     else:
-        out[:3] = fused
+        out[:2] = fused[: len(out)]
     squares = out[SQUARES]
-    suspect = ~squares.isfinite() | ((squares < SMALLEST_SAFE) & (out[LARGEST] != 0))
+    suspect = ~(squares >= SMALLEST_SAFE) | squares.isinf()
+    if counting:
+        suspect &= out[ZEROS] != rows.shape[1]  # a row of zeros is small and right
     if suspect.any():
         again = suspect.nonzero().squeeze(1)
         for start in range(0, len(again), CHUNK_ROWS):
             some = again[start : start + CHUNK_ROWS]
-            out[:, some] = _exact(rows[some])
+            out[:, some] = _exact(rows[some], counting)
     return out
 
 
@@ -131,15 +133,16 @@ def _chunked(rows: Tensor, out: Tensor) -> None:
         chunk = rows[start : start + CHUNK_ROWS].float()
         here = out[:, start : start + CHUNK_ROWS]
         here[SQUARES] = torch.linalg.vector_norm(chunk, dim=1)
-        here[LARGEST] = torch.maximum(chunk.amax(1), chunk.amin(1).neg_())
-        here[ZEROS] = torch.eq(chunk, 0, out=work[: len(chunk)]).sum(1)
+        if len(out) > 1:
+            here[ZEROS] = torch.eq(chunk, 0, out=work[: len(chunk)]).sum(1)
     out[SQUARES].square_()
 
 
-def _exact(rows: Tensor) -> Tensor:
+def _exact(rows: Tensor, counting: bool) -> Tensor:
     wide = rows.double()
-    size = wide.abs()
-    sums = [wide.square().sum(1), size.amax(1), (wide == 0).sum(1), wide.isnan().sum(1), wide.isinf().sum(1)]
+    if not counting:
+        return wide.square().sum(1)[None]
+    sums = [wide.square().sum(1), (wide == 0).sum(1), wide.isnan().sum(1), wide.isinf().sum(1)]
     return torch.stack([column.double() for column in sums])
 
 
@@ -151,4 +154,4 @@ def _unbranched(rows: Tensor) -> Tensor:
     scale = torch.where(largest.isfinite() & (largest > 0), largest, 1.0)
     squares = (size / scale[:, None]).square_().sum(1).double() * scale.double().square()
     counts = [(wide == 0).sum(1), wide.isnan().sum(1), wide.isinf().sum(1)]
-    return torch.stack([squares, largest.double(), *(count.double() for count in counts)])
+    return torch.stack([squares, *(count.double() for count in counts)])

@@ -1,0 +1,103 @@
+"""The steps at which something in the run was NaN or infinite, marked alike in every figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from learnscope.findings.gather import OnePass
+from learnscope.findings.nonfinite import Source, sources
+from learnscope.report.style import BROKEN
+from learnscope.store.reader import RunReader
+
+NAMES = {"parameters": "weights"}
+
+
+@dataclass(frozen=True)
+class Breaks:
+    """Spans of steps, and what was not finite in them. A span that lasts to the end of the run ends at infinity."""
+
+    spans: Sequence[tuple[float, float]] = ()
+    what: Sequence[str] = ()
+
+    @property
+    def label(self) -> str:
+        return f"not finite: {', '.join(self.what)}"
+
+    def shade(self, axes: Axes, label: bool = True) -> None:
+        """Shade the spans that the axes show, without changing what they show."""
+        self._cover(axes, 0.0, 1.0, alpha=0.25, label=label)
+
+    def edge(self, axes: Axes) -> None:
+        """A band along the upper edge, for axes that are filled with colours of their own."""
+        self._cover(axes, 1.0, 1.0 + 0.06 / _inches_high(axes), alpha=1.0)
+
+    def _cover(self, axes: Axes, low: float, high: float, alpha: float, label: bool = True) -> None:
+        x0, x1 = axes.get_xlim()
+        shown = [(max(a, x0), min(b, x1)) for a, b in self.spans if a < x1 and b > x0]
+        if not shown:
+            return
+        corners = [[(a, low), (b, low), (b, high), (a, high)] for a, b in shown]
+        # a line around it keeps a single step visible among thousands
+        axes.add_collection(
+            PolyCollection(
+                corners, facecolors=BROKEN, edgecolors=BROKEN, linewidths=0.6, alpha=alpha, zorder=0.9,
+                transform=axes.get_xaxis_transform(), clip_on=high <= 1, label=self.label if label else None,
+            ),
+            autolim=False,
+        )  # fmt: skip
+        axes.set_xlim(x0, x1)
+
+
+def _inches_high(axes: Axes) -> float:
+    figure = axes.get_figure()
+    assert isinstance(figure, Figure)
+    return float(axes.get_position().height * figure.get_size_inches()[1])
+
+
+def breaks(reader: RunReader) -> Breaks:
+    """Everything that was not finite; asked once for all the figures of a report."""
+    if isinstance(reader, OnePass):
+        return reader.remember("breaks", lambda: _breaks(reader))
+    return _breaks(reader)
+
+
+def _breaks(reader: RunReader) -> Breaks:
+    bad = [source for source in sources(reader) if len(source.bad)]
+    spans = sorted(span for source in bad for span in spans_of(source))
+    merged: list[tuple[float, float]] = []
+    for start, end in spans:
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return Breaks(merged, [NAMES.get(source.what, source.what) for source in bad])
+
+
+def spans_of(source: Source) -> list[tuple[float, float]]:
+    """From each bad measurement that follows a clean one to the last bad one before the next clean one."""
+    broken = np.isin(source.measured, source.bad)
+    starts = np.flatnonzero(broken & ~np.concatenate([[False], broken[:-1]]))
+    ends = np.flatnonzero(broken & ~np.concatenate([broken[1:], [False]]))
+    last = len(source.measured) - 1
+    return [
+        (float(source.measured[i]) - 0.5, math.inf if j == last else float(source.measured[j]) + 0.5)
+        for i, j in zip(starts, ends, strict=True)
+    ]
+
+
+def weights(reader: RunReader) -> Source:
+    """The source that tells when the weights were not finite."""
+    return next(source for source in sources(reader) if source.what == "parameters")
+
+
+def patch(found: Breaks, alpha: float = 1.0) -> Patch:
+    """For a legend of the whole figure."""
+    return Patch(color=BROKEN, alpha=alpha, label=found.label)

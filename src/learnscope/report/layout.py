@@ -1,0 +1,144 @@
+"""Where things stand on a figure: a heading, margins as wide as their labels need, files on disk."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import LayoutEngine
+from PIL import Image
+
+from learnscope.store.files import write_atomically
+
+DPI = 150
+WIDTH = 10.0
+INK, QUIET = "#222222", "#666666"
+PAD = 0.1
+"""Inches left free at the edges of a figure."""
+BAR = 0.22
+"""Inches across a colour bar, whatever it stands beside."""
+LINE = 1.35 / 72
+"""Inches that a line of text takes, for each point of its size."""
+
+
+class Margins(LayoutEngine):
+    """Margins from the labels of the axes, each measured once.
+
+    Matplotlib's own engines measure everything several times and let a long heading squeeze the axes; a figure
+    here is a heading above one grid of axes, perhaps with a colour bar as its last column and a legend below.
+    """
+
+    _adjust_compatible = True
+    _colorbar_gridspec = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = 0.0
+        """Inches that the heading takes."""
+        self.bar = False
+
+    def set(self) -> None:
+        """There is nothing to set."""
+
+    def execute(self, fig: Figure) -> None:
+        if not fig.axes:
+            return
+        renderer = _canvas(fig).get_renderer()
+        width, height = fig.get_size_inches()
+        spec = fig.axes[0].get_subplotspec()
+        assert spec is not None
+        grid = spec.get_gridspec()
+        rows, columns = grid.nrows, grid.ncols
+        # inches that labels reach beyond the axes: left and right by column, above and below by row
+        left, right, top, bottom = (np.zeros(n) for n in (columns, columns, rows, rows))
+        for axes in fig.axes:
+            place = axes.get_subplotspec()
+            assert place is not None
+            beyond = _overhang(axes, renderer, fig.dpi)
+            for extent, at, inches in zip(
+                (left, right, top, bottom),
+                (place.colspan.start, place.colspan.stop - 1, place.rowspan.start, place.rowspan.stop - 1),
+                beyond,
+                strict=True,
+            ):
+                extent[at] = max(extent[at], inches)
+        below = sum(legend.get_window_extent(renderer).height / fig.dpi for legend in fig.legends)
+        x0, x1 = PAD + left[0], width - PAD - right[-1]
+        y0, y1 = PAD + below + bottom[-1], height - PAD - self.head - top[0]
+        across = max((right[:-1] + left[1:]).max(initial=0) + 1.5 * PAD, 0)
+        down = max((bottom[:-1] + top[1:]).max(initial=0) + PAD, 0)
+        if self.bar:
+            grid.set_width_ratios([max(x1 - x0 - across - BAR, BAR), BAR])
+        fig.subplots_adjust(
+            left=x0 / width, right=max(x1, x0 + 0.5) / width, bottom=y0 / height, top=max(y1, y0 + 0.3) / height,
+            wspace=_share(across, x1 - x0, columns), hspace=_share(down, y1 - y0, rows),
+        )  # fmt: skip
+        for text in fig.texts:
+            text.set_x(x0 / width)
+
+
+def _canvas(figure: Figure) -> Any:
+    """The canvas of `new_figure`; its methods have no types."""
+    return figure.canvas
+
+
+def _overhang(axes: Axes, renderer: RendererAgg, dpi: float) -> tuple[float, float, float, float]:
+    """Inches to the left, right, top and bottom that ticks, labels and a title reach beyond the axes."""
+    box = axes.get_window_extent(renderer)
+    boxes = [
+        axis.get_tightbbox(renderer, for_layout_only=True) for axis in (axes.xaxis, axes.yaxis) if axes.get_visible()
+    ]
+    known = [b for b in boxes if b is not None and b.width > 0 and b.height > 0]
+    left = max((box.x0 - b.x0 for b in known), default=0.0)
+    right = max((b.x1 - box.x1 for b in known), default=0.0)
+    bottom = max((box.y0 - b.y0 for b in known), default=0.0)
+    top = 0.0
+    if axes.get_title() or axes.get_title(loc="left"):
+        top = 1.6 * 10 / 72 * dpi
+    if axes.get_title():  # centred above a narrow colour bar
+        right = max(right, (axes.title.get_window_extent(renderer).width - box.width) / 2)
+    return max(left, 0) / dpi, max(right, 0) / dpi, top / dpi, max(bottom, 0) / dpi
+
+
+def _share(gap: float, total: float, n: int) -> float:
+    """A gap in inches as matplotlib wants it: relative to the mean width of `n` axes within `total`."""
+    return gap / max((total - gap * (n - 1)) / n, 0.1)
+
+
+def new_figure(height: float, width: float = WIDTH) -> Figure:
+    """A figure with a canvas of its own: no pyplot, no backend chosen for the user's other figures."""
+    figure = Figure(figsize=(width, height), dpi=DPI, layout=Margins(), facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def margins(figure: Figure) -> Margins:
+    engine = figure.get_layout_engine()
+    assert isinstance(engine, Margins)
+    return engine
+
+
+def head(figure: Figure, title: str, facts: str = "") -> None:
+    """Title and facts at the top of the figure, the facts on as many lines as they need."""
+    width, height = figure.get_size_inches()
+    lines = textwrap.wrap(facts, max(int((width - 1.2) * 13), 20))
+    y = height - PAD
+    figure.text(0, y / height, title, va="top", fontsize=14, fontweight="bold", color=INK)
+    if lines:
+        y -= 14 * LINE
+        figure.text(0, y / height, "\n".join(lines), va="top", fontsize=10, color=QUIET, linespacing=1.2)
+    margins(figure).head = 14 * LINE + len(lines) * 10 * LINE + 0.1
+
+
+def save(figure: Figure, path: Path) -> None:
+    """One drawing, straight to a file: `savefig` would draw it twice, once for the layout alone."""
+    canvas = _canvas(figure)
+    canvas.draw()
+    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")  # nothing is transparent
+    # a stronger compression takes five times as long and saves a tenth of the file
+    write_atomically(path, lambda temporary: image.save(temporary, format="PNG", compress_level=3, dpi=(DPI, DPI)))
