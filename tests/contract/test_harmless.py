@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contract.loops import Outcome, run_loop, run_pending
 
 import learnscope as ls
+from contract.loops import Outcome, run_loop, run_pending
 from learnscope.probes import ALL_PROBES
 from learnscope.probing import At
 

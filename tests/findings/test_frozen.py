@@ -76,7 +76,7 @@ def test_coarse_dtypes_get_their_own_advice() -> None:
 
 
 def test_the_advice_follows_the_gradients_where_they_were_recorded() -> None:
-    for norm, said in ((0.3, "b.weight's layer does get gradients"), (0.0, "No gradient other than 0")):
+    for norm, said in ((0.3, "The layer of b.weight does get gradients"), (0.0, "No gradient other than 0")):
         run = MadeRun()
         run.change((0, 10), {"a.weight": 0.9, "b.weight": 0.0})
         run.gradients(5, {"a": 0.1, "b": norm})
@@ -108,7 +108,7 @@ def test_outside_the_optimizer_but_moved_by_something_else() -> None:
     run.change((0, 10), {"a": 0.9, "b": 0.4})
     [finding] = frozen(run.reader, Cuts())
     assert finding.severity == "info"
-    assert "1 of them moved all the same" in finding.detail
+    assert "It is b. It moved all the same" in finding.detail
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_frozen_and_yet_moving() -> None:
     first, second = frozen(run.reader, Cuts())
     assert (first.kind, first.severity, second.kind) == ("frozen_but_moving", "warning", "frozen")
     assert "1 of 2 measurements" in first.detail
-    assert "1 of them changed" in second.detail
+    assert "It changed in 2 measurements" in second.detail
 
 
 def test_superseded_moves_do_not_count() -> None:

@@ -74,11 +74,11 @@ def test_a_gradient_lost_on_its_way_back() -> None:
     assert finding.scopes == ["layers.0", "layers.1"]
     assert finding.severity == "warning"
     assert "2 of 9 layers since step 10" in finding.title
-    for said in ("3.7e-09 to 3.0e-08", "median layer has 1.5e-05", "4,100 times below", "over 10 consecutive"):
+    for said in ("3.7e-09 to 3.0e-08", "the median layer's 1.5e-05", "4,100 times below", "over 10 consecutive"):
         assert said in finding.detail
     assert "layers.7, layers.8" not in finding.title
     assert "other end" in finding.detail  # the output's end is said, and not accused of exploding
-    assert "first 2 layers, below layers.2" in finding.advice
+    assert "first 2 layers, before layers.2" in finding.advice
     assert finding.evidence.value == pytest.approx(8.0**-9 / 2)
     assert (finding.evidence.n, finding.evidence.first_step, finding.evidence.last_step) == (10, 10, 100)
 
@@ -212,7 +212,7 @@ def test_layers_that_no_gradient_reaches() -> None:
     [finding] = absent(run.reader, Cuts())
     assert finding.kind == "no_gradient"
     assert finding.scopes == ["aux"]  # base is frozen on purpose
-    assert "none in 4 measurements" in finding.detail
+    assert "In 4 measurements, steps 1 to 4, none reached aux." in finding.detail
     assert "2 had none" in finding.detail
 
 

@@ -46,7 +46,7 @@ def test_bad_gradients_under_a_finite_loss_started_in_the_backward() -> None:
     assert finding.scopes == ["b.weight"]
     assert "step 7" in finding.title
     assert "b.weight" in finding.title
-    for said in ("1 of 10 measurements", "5 NaN and 2 inf entries in 3 tensors", "at step 6, was clean",
+    for said in ("1 of 10 measurements", "5 NaN and 2 infinite entries in 3 tensors", "clean at step 6",
                  "step 10, is finite again", "backward pass"):  # fmt: skip
         assert said in finding.detail
     assert (finding.evidence.first_step, finding.evidence.n, finding.evidence.value) == (7, 10, 1.0)
@@ -84,7 +84,7 @@ def test_without_a_loss_the_origin_is_not_claimed() -> None:
     finding = only(run)
     assert finding.severity == "critical"
     assert "was not recorded" in finding.detail
-    assert "1 NaN entries in 1 tensor " in finding.detail
+    assert "1 NaN entry in 1 tensor." in finding.detail
 
 
 def test_parameters_that_break_under_finite_gradients() -> None:

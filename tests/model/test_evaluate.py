@@ -134,9 +134,15 @@ def test_a_frozen_model_has_nothing_to_differentiate() -> None:
 
 def test_the_model_is_as_it_was_after_a_failure() -> None:
     model = Net().train()
+    wrong = (torch.randn(3, 9), torch.zeros(3, dtype=torch.int64))
+
+    def draws(_module: nn.Module, _inputs: Any) -> None:
+        torch.randn(3)
+
+    model.drop.register_forward_pre_hook(draws)
     state = torch.get_rng_state()
     with pytest.raises(RuntimeError):
-        evaluate(model, TupleTask(), [(torch.randn(3, 9), torch.zeros(3, dtype=torch.int64))], ["norm"])
+        evaluate(model, TupleTask(), [batches()[0], wrong], ["norm"])
     assert all(module.training for module in model.modules())
     assert not model.norm._forward_hooks
-    assert state.shape == torch.get_rng_state().shape
+    assert torch.equal(state, torch.get_rng_state())

@@ -368,6 +368,26 @@ def test_zero_weights_have_no_ratio() -> None:
     assert frame.status["2"] == "inf"
 
 
+@pytest.mark.parametrize(
+    ("every", "expected"), [(1, [*range(1, 11), 14, 21]), (3, [*range(3, 24, 3)]), (7, [7, 14, 21])]
+)
+def test_the_weights_are_looked_at_now_and_then(every: int, expected: list[int]) -> None:
+    """At the first ten measurements, then at multiples of `weights_every`; each ratio is that of its own step."""
+    model = mlp(4, 5, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    ratios: dict[int, float] = {}
+    with ls.watch(model, optimizer, probes=flow(every=every, weights_every=7), strict=True) as w:
+        for step in range(1, 24):
+            optimizer.zero_grad()
+            model(torch.randn(3, 4)).square().mean().backward()
+            ratios[step] = norm(p.grad for p in model[0].parameters()) / norm(model[0].parameters())
+            optimizer.step()
+    frame = rows(w.run, PROBE, "gradient_to_weight", "layer")
+    mine = frame[frame.scope == "0"]
+    assert list(mine.step) == expected
+    assert list(mine.value) == pytest.approx([ratios[step] for step in expected], rel=1e-6)
+
+
 def test_tied_weights_count_once() -> None:
     model = tiny_gpt2()
     assert model.lm_head.weight is model.transformer.wte.weight
@@ -474,7 +494,7 @@ def test_a_group_added_while_training_is_seen() -> None:
     model = mlp(4, 6, 2)
     model[0].requires_grad_(False)
     optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
-    with ls.watch(model, optimizer, probes=[*flow(), ls.LearningRate()], strict=True) as w:
+    with ls.watch(model, optimizer, probes=[*flow(), ls.LearningRate(every=1)], strict=True) as w:
         for step in range(4):
             if step == 2:
                 model[0].requires_grad_(True)

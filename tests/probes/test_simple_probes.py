@@ -58,7 +58,7 @@ def test_groups_are_called_by_their_names() -> None:
             {"params": [model[2].bias], "name": "body", "lr": 3e-3},
         ]
     )
-    with ls.watch(model, optimizer, probes=[ls.LearningRate()], strict=True) as w:
+    with ls.watch(model, optimizer, probes=[ls.LearningRate(every=1)], strict=True) as w:
         one_step(model, optimizer)
     rates = at_scope(w.run, "LearningRate", "learning_rate", "group")
     assert rates == pytest.approx({"body": 1e-3, "group_1": 2e-3, "body_2": 3e-3}, rel=1e-6)
@@ -71,7 +71,7 @@ def test_several_optimizers_and_one_without_weight_decay() -> None:
     first = torch.optim.SGD(model[0].parameters(), lr=0.1)
     second = torch.optim.Rprop(model[2].parameters(), lr=0.02)
     third = torch.optim.AdamW([nn.Parameter(torch.zeros(2))], lr=0.3)  # nothing of this model
-    with ls.watch(model, [first, second, third], probes=[ls.LearningRate()], strict=True) as w:
+    with ls.watch(model, [first, second, third], probes=[ls.LearningRate(every=1)], strict=True) as w:
         one_step(model, first, second, third)
     assert at_scope(w.run, "LearningRate", "learning_rate", "group") == {
         "group_0": 0.1,

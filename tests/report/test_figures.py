@@ -28,6 +28,10 @@ def make_grid(steps: list[int], layers: int, values: np.ndarray | None = None) -
     return Grid(np.array(steps), names, np.where(broken, np.nan, filled), broken)
 
 
+def facts(figure) -> str:
+    return figure.texts[1].get_text().replace("\n", " ")
+
+
 def meshes(figure) -> list[QuadMesh]:
     axes = next(axes for axes in figure.axes if axes.get_xlabel() == "step")
     return [artist for artist in axes.collections if isinstance(artist, QuadMesh)]
@@ -138,6 +142,21 @@ def test_the_loss_figure() -> None:
     np.testing.assert_allclose(accuracy.lines[0].get_ydata(), [0.75] * 4)
 
 
+def test_logged_accuracies_stand_beside_the_holdouts() -> None:
+    run = full_run()
+    for step in range(1, 21):
+        run.write("Loss", step, [Table("model", ["model"], [
+            Column("train_accuracy", [step / 20]), Column("top5_accuracy", [5.0 * step]), Column("train_accuracy_std", [9]),
+        ])])  # fmt: skip
+    figure = loss_figure(run.reader)
+    assert figure is not None
+    lines = {str(line.get_label()): line for line in figure.axes[1].lines}
+    assert list(lines) == ["train_accuracy", "top5_accuracy ÷ 100", "holdout"]
+    np.testing.assert_allclose(lines["train_accuracy"].get_ydata(), np.arange(1, 21) / 20)
+    np.testing.assert_allclose(lines["top5_accuracy ÷ 100"].get_ydata(), np.arange(1, 21) / 20)
+    assert figure.axes[1].get_xscale() == "linear"
+
+
 def test_the_norm_figure_marks_the_clipped_steps() -> None:
     figure = norm_figure(full_run().reader)
     assert figure is not None
@@ -145,7 +164,7 @@ def test_the_norm_figure_marks_the_clipped_steps() -> None:
     np.testing.assert_allclose(before.get_ydata(), 5.0 / np.arange(1, 21))
     np.testing.assert_allclose(stepped.get_ydata(), np.minimum(1.0, 5.0 / np.arange(1, 21)))
     np.testing.assert_array_equal(clipped.get_xdata(), [1, 2, 3, 4])
-    assert any("clipped in 4 of 20 (20 %)" in text.get_text() for text in figure.axes[0].texts)
+    assert "clipped in 4 of 20 (20 %)" in facts(figure)
 
 
 def test_rates_changes_and_updates() -> None:
@@ -158,7 +177,7 @@ def test_rates_changes_and_updates() -> None:
     np.testing.assert_allclose(rates.axes[0].lines[1].get_ydata(), 1e-4 * np.arange(1, 21))
     visible, tight, loose = change.axes[0].lines
     np.testing.assert_allclose(visible.get_ydata(), 0.375)
-    assert "10^{-8}" in str(tight.get_label())
+    assert "10⁻⁸" in str(tight.get_label())
     np.testing.assert_allclose(loose.get_ydata(), 0.3)
     np.testing.assert_allclose(np.asarray(meshes(updates)[0].get_array())[:, 0], [1e-3, 1e-4])
 
@@ -179,11 +198,34 @@ def test_the_confusion_table_leaves_padding_out() -> None:
     run = full_run().reader
     found = confusion_table(run)
     assert found is not None
-    step, classes, table = found
-    assert (step, classes, table.tolist()) == (20, [0, 1], [[1, 1], [0, 2]])
+    step, classes, table, none = found
+    assert (step, classes, table.tolist(), none.tolist()) == (20, [0, 1], [[1, 1], [0, 2]], [0, 0])
     figure = confusion_figure(run)
     assert figure is not None
-    assert [text.get_text() for text in figure.axes[0].texts[:4]] == ["1", "1", "0", "2"]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["1", "1", "2"]  # cells without examples stay empty
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["0", "1"]
+
+
+def test_examples_without_a_prediction_are_no_class() -> None:
+    run = MadeRun()
+    run.write("Holdout", 5, arrays={"labels": np.array([0, 1, 1, 2]), "predictions": np.array([0, -1, 1, -1])})
+    found = confusion_table(run.reader)
+    assert found is not None
+    assert found.classes == [0, 1, 2]
+    assert found.none.tolist() == [0, 1, 1]
+    figure = confusion_figure(run.reader)
+    assert figure is not None
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["0", "1", "2", "none"]
+    assert "2 of 4 right" in facts(figure)
+    assert "2 without a prediction" in facts(figure)
+
+
+def test_a_model_that_predicts_nothing_at_all() -> None:
+    run = MadeRun()
+    run.write("Holdout", 5, arrays={"labels": np.array([0, 1, 1]), "predictions": np.array([-1, -1, -1])})
+    found = confusion_table(run.reader)
+    assert found is not None
+    assert (found.counts.sum(), found.none.tolist()) == (0, [1, 2])
 
 
 @pytest.mark.parametrize("labels", [[0.5, 1.5], [-100, -100], [3, 3], list(range(30))])
@@ -218,6 +260,6 @@ def test_small_helpers() -> None:
     assert log_ticks(1e-4, 1e2) == pytest.approx([1e-4, 1e-3, 1e-2, 0.1, 1, 10, 100])
     assert len(log_ticks(1e-30, 1e30)) <= 9
     assert log_ticks(0.04, 0.6) == pytest.approx([0.05, 0.1, 0.2, 0.5])
-    assert plain(5e-4) == "$5·10^{-4}$"
+    assert plain(5e-4) == "5·10⁻⁴"
     np.testing.assert_allclose(running_median(np.array([1.0, 9.0, 2.0, 3.0]), 3), [5, 2, 3, 2.5])
     assert len(series(MadeRun().reader, "Loss", "loss")) == 0

@@ -59,10 +59,9 @@ def test_a_report_with_what_there_is(tmp_path: Path) -> None:
     marks = ["# Run mine_1", "## What was watched", "gradients.png", "## Findings", "## Figures", "loss.png",
              "## Not recorded", "## What the probes cost", "## Reading further"]  # fmt: skip
     assert [text.index(mark) for mark in marks] == sorted(text.index(mark) for mark in marks)
-    assert "### Warning: A title with \\[brackets\\] and \\<tags\\>" in text
-    assert "0.5 of 3 \\| 4." in text
+    assert "### A title with \\[brackets\\] and \\<tags\\>\n\n**Warning.** 0.5 of 3 \\| 4." in text
     assert "n = 7, steps 1 to 9, value 0.5, 95 % interval 0.25 to 0.75" in text
-    assert "1 finding: 1 warning." in text
+    assert "\n1 warning.\n" in text
     assert "Tiny, 1,000 parameters in 10 tensors, 2 layers, float32" in text
     assert "commit aaaaaaaaaaaa, with uncommitted changes" in text
     assert "| ParameterChange | how far" in text

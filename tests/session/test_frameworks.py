@@ -31,7 +31,7 @@ class Net(nn.Module):
 
 
 def probes() -> list[ls.Probe]:
-    return [ls.GradientFlow(every=1), ls.ParameterChange(every=1), ls.LearningRate(), ls.Holdout(every=2)]
+    return [ls.GradientFlow(every=1), ls.ParameterChange(every=1), ls.LearningRate(every=1), ls.Holdout(every=2)]
 
 
 def norms(model: nn.Module) -> float:

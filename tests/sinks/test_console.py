@@ -80,7 +80,7 @@ def test_in_a_real_run() -> None:
     screen = Screen(seconds=0.0)
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    probes = [ls.GradientFlow(every=1), ls.LearningRate(), ls.Loss()]
+    probes = [ls.GradientFlow(every=1), ls.LearningRate(every=1), ls.Loss()]
     with ls.watch(model, optimizer, probes=probes, sinks=[screen.sink], strict=True) as w:
         for _ in range(2):
             loss = model(torch.ones(1, 3)).sum()

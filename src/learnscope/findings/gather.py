@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -113,6 +113,13 @@ def labels(reader: RunReader) -> list[str]:
 
 def rows(reader: RunReader, probe: str, name: str, kind: str = "model", **wanted: object) -> pd.DataFrame:
     """The numbers of a name in the order of steps, from all probes of the class, one for each step and scope."""
+    if isinstance(reader, OnePass):
+        question = ("rows", probe, name, kind, *sorted(wanted.items()))
+        return reader.remember(question, lambda: _rows(reader, probe, name, kind, wanted))
+    return _rows(reader, probe, name, kind, wanted)
+
+
+def _rows(reader: RunReader, probe: str, name: str, kind: str, wanted: Mapping[str, object]) -> pd.DataFrame:
     frames = [reader.frame(label, name, kind) for label in labels_of(reader, probe)]
     filled = [frame for frame in frames if len(frame)]
     if not filled:

@@ -28,7 +28,7 @@ class Budget:
     """
 
     share: float | None = None
-    clock: Callable[[], float] = time.perf_counter
+    clock: Callable[[], float] = lambda: time.perf_counter()
     spent: float = 0.0
     started: float = field(init=False)
     _probes: dict[str, _Spending] = field(default_factory=dict)

@@ -64,7 +64,6 @@ class Engine:
             self.add(probe)
         self._pending: list[tuple[Bound, Record, Measurement]] = []
         self._warned: set[str] = set()
-        self._broken_sinks: set[int] = set()
 
     def add(self, probe: Probe) -> Bound:
         """Take a probe in, if this source can give it what it needs."""
@@ -106,7 +105,7 @@ class Engine:
     def prepare(self, bound: Bound, moment: Moment) -> None:
         with self.charged([bound]):
             moment.state = bound.state
-        self._attempt(bound, moment, lambda: bound.probe.prepare(moment))
+            self._attempt(bound, moment, lambda: bound.probe.prepare(moment))
 
     @contextmanager
     def charged(self, bounds: Sequence[Bound]) -> Iterator[None]:

@@ -22,7 +22,7 @@ class GradientReader:
     def forget(self) -> None:
         """A new step begins."""
         self._before_clip: Gradients | None = None
-        self._coefficients = torch.ones(0)
+        self._coefficients: Tensor | None = None
         self._as_clipped: dict[int, tuple[int, int]] = {}
 
     def on_clip(self, parameters: Sequence[Tensor], max_norm: float, total_norm: Tensor) -> Callable[[], None] | None:
@@ -35,7 +35,8 @@ class GradientReader:
             self._before_clip = read_gradients(self._subject, self._found())
             count = len(self._subject.parameters)
             self._coefficients = torch.ones(count, dtype=torch.float64, device=total_norm.device)
-        self._coefficients[mine] *= coefficient(max_norm, total_norm)
+        if self._coefficients is not None:
+            self._coefficients[mine] *= coefficient(max_norm, total_norm)
         return self._note_clipped
 
     def read(self, scale: float | Tensor) -> Gradients:
@@ -43,7 +44,8 @@ class GradientReader:
         if self._before_clip is None or not self._still_as_clipped():
             return read_gradients(self._subject, self._found(), scale=scale)
         kept = self._before_clip
-        return replace(kept, coefficients=self._coefficients[list(kept.positions)], scale=scale)
+        factors = None if self._coefficients is None else self._coefficients[list(kept.positions)]
+        return replace(kept, coefficients=factors, scale=scale)
 
     def _found(self) -> dict[int, Tensor]:
         return {i: p.grad for i, p in enumerate(self._subject.parameters) if p.grad is not None}

@@ -169,6 +169,8 @@ class Loop:
         micro_batches = self._read_meter()
         if (self.steps - self.first_step) % REFRESH == REFRESH - 1:
             self.subject.refresh()
+        if not (self._plan.before or self._plan.after):  # most steps: nothing is due
+            return
         moment = self.moment(
             "before_step", step=self.steps + 1, take_gradients=self._take_gradients, micro_batches=micro_batches
         )
@@ -187,7 +189,8 @@ class Loop:
             self._plan_step(passes)
             return
         self.steps += 1
-        self._fire(self._plan.after, self.moment("after_step", take_gradients=self._take_gradients))
+        if self._plan.after:
+            self._fire(self._plan.after, self.moment("after_step", take_gradients=self._take_gradients))
         self.feed.stepped(self.steps)
         self._plan_step(passes)
 
