@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -17,10 +18,13 @@ from learnscope.session.budget import Budget
 @pytest.fixture(autouse=True)
 def _made_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sleeping is what makes time pass; nothing else takes any."""
-    now = [0.0]
+    now, really_sleep = [0.0], time.sleep
 
     def sleep(seconds: float) -> None:
-        now[0] += seconds
+        if threading.current_thread() is threading.main_thread():
+            now[0] += seconds
+        else:  # someone's background thread
+            really_sleep(seconds)
 
     monkeypatch.setattr(time, "sleep", sleep)
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
