@@ -85,7 +85,10 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--help"]) == 0
     assert "nothing into the run folder" in capsys.readouterr().out
     assert main(["demo", "--help"]) == 0
-    assert "--quick" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "--quick" in said
+    assert "five small models" in said
+    assert "folders below --out, and shows what is found in each" in said
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

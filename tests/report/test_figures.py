@@ -146,7 +146,8 @@ def test_logged_accuracies_stand_beside_the_holdouts() -> None:
     run = full_run()
     for step in range(1, 21):
         run.write("Loss", step, [Table("model", ["model"], [
-            Column("train_accuracy", [step / 20]), Column("top5_accuracy", [5.0 * step]), Column("train_accuracy_std", [9]),
+            Column("train_accuracy", [step / 20]), Column("train_accuracy_std", [9]),
+            Column("top5_accuracy", [5.0 * step]),
         ])])  # fmt: skip
     figure = loss_figure(run.reader)
     assert figure is not None

@@ -6,6 +6,7 @@ import io
 import re
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ from rich.console import Console
 
 from findings.made_run import MadeRun
 from learnscope.findings import find
-from learnscope.record import Column, Evidence, Finding, Table
+from learnscope.record import Column, Evidence, Finding, Severity, Table
 from learnscope.report.facts import costs, not_recorded, wall_seconds, watched
 from learnscope.report.markdown import escape, write_report
 from learnscope.report.panels import PANELS
 from learnscope.report.terminal import print_findings
+from learnscope.store.backend import FolderBackend
+from learnscope.store.reader import RunReader
 
 FINDING = Finding(
     kind="k", severity="warning", title="A title with [brackets] and <tags>", detail="0.5 of 3 | 4.", advice="Do it.",
@@ -130,6 +133,74 @@ def test_a_loss_logged_under_another_name_is_said() -> None:
     run = MadeRun()
     run.write("Loss", 1, [Table("model", ["model"], [Column("train_loss", [1.0])])])
     assert "other names were logged" in dict(not_recorded(run.reader))["Loss"]
+
+
+def test_nothing_found_is_said_once(tmp_path: Path) -> None:
+    text = write_report(small().reader, [], tmp_path, name="x").read_text()
+    assert text.count("No finding") == 1
+    assert "## Findings" not in text
+
+
+@pytest.mark.parametrize(
+    ("severities", "said"),
+    [
+        (["critical"], "1 critical finding."),
+        (["warning", "warning"], "2 warnings."),
+        (["critical", "warning", "info", "info"], "1 critical finding, 1 warning and 2 findings for information."),
+    ],
+)
+def test_the_findings_are_counted_in_words(severities: list[Severity], said: str, tmp_path: Path) -> None:
+    findings = [replace(FINDING, severity=severity) for severity in severities]
+    assert f"\n{said}\n" in write_report(small().reader, findings, tmp_path, name="x").read_text()
+
+
+def test_reading_further_names_this_run_and_its_richest_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = MadeRun(FolderBackend.create(tmp_path / "runs" / "a b"))
+    run.loss(1, 1.0)
+    run.loss(2, 1.0)
+    # its statistics per tensor are not kept for the figures, but they count
+    names = [f"t{i}" for i in range(9)]
+    run.write("ParameterChange", 2, [Table("tensor", names, [Column("l1", [1.0] * 9), Column("l2", [1.0] * 9)])])
+    run.backend.close()
+    monkeypatch.chdir(tmp_path)
+    for path, shown in ((tmp_path / "runs" / "a b", "runs/a b"), (Path("runs/a b"), "runs/a b")):
+        text = write_report(RunReader(FolderBackend.existing(path)), [], tmp_path / "r", name="x").read_text()
+        assert f'run = ls.open_run("{shown}")' in text
+        assert 'run.frame("ParameterChange")' in text
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    reader = RunReader(FolderBackend.existing(tmp_path / "runs" / "a b"))
+    assert f'ls.open_run("{tmp_path}/runs/a b")' in write_report(reader, [], tmp_path / "r", name="x").read_text()
+
+
+def test_reading_further_in_memory(tmp_path: Path) -> None:
+    assert "run = w.run" in write_report(small().reader, [], tmp_path, name="x").read_text()
+
+
+def test_numbers_that_were_measured_once_are_in_the_table() -> None:
+    run = small()
+    run.model("Mine", 1, size=1437.0)
+    assert ("measured once", "Mine: size 1,437") in watched(run.reader)
+
+
+def test_tiny_costs_are_not_written_with_exponents() -> None:
+    run = MadeRun()
+    run.write("A", 1, cost=1e-5)
+    assert costs(run.reader) == [("A", "1", "0.01", "< 0.001", "< 0.01 %")]
+
+
+def test_no_spaces_at_the_ends_of_lines() -> None:
+    long = replace(FINDING, detail="several words " * 30, advice="do this and that " * 20)
+    out = io.StringIO()
+    print_findings([long, long], Console(file=out, width=60))
+    lines = out.getvalue().split("\n")
+    assert [line for line in lines if line != line.rstrip()] == []
+    assert max(map(len, lines)) <= 60
+    assert lines[0].startswith("WARNING  A title")
+    assert lines[1].startswith("   several words")
+    terminal = io.StringIO()
+    print_findings([long], Console(file=terminal, width=60, force_terminal=True, color_system=None))
+    assert " WARNING " in terminal.getvalue()
 
 
 def test_names_survive_markdown() -> None:
