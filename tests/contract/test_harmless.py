@@ -45,7 +45,7 @@ class ZeroedWeights(ls.Probe):
         as_is = moment.holdout.losses
         zeros = {name: torch.zeros_like(p) for name, p in moment.model.named_parameters()}
         with moment.exchanged(zeros):
-            x, y = moment.train_data[0]
+            x, _ = moment.train_data[0]
             model = moment.model["net"] if isinstance(moment.model, torch.nn.ModuleDict) else moment.model
             flat = model(x).float()
         assert as_is is not None

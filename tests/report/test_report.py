@@ -198,9 +198,18 @@ def test_no_spaces_at_the_ends_of_lines() -> None:
     assert max(map(len, lines)) <= 60
     assert lines[0].startswith("WARNING  A title")
     assert lines[1].startswith("   several words")
+    assert " ".join(out.getvalue().split()).count("several words " * 30) == 2
     terminal = io.StringIO()
     print_findings([long], Console(file=terminal, width=60, force_terminal=True, color_system=None))
     assert " WARNING " in terminal.getvalue()
+
+
+@pytest.mark.parametrize("width", range(24, 40))
+def test_a_percentage_stays_in_one_line(width: int) -> None:
+    out = io.StringIO()
+    finding = replace(FINDING, detail="It went from 79.7 % to 74.4 %, which is 5.3 % less.")
+    print_findings([finding], Console(file=out, width=width))
+    assert len(re.findall(r"\d %", out.getvalue())) == 3
 
 
 def test_names_survive_markdown() -> None:

@@ -43,7 +43,10 @@ class Fails(ls.Probe):
 
 def test_a_failing_probe_costs_one_warning_and_error_records() -> None:
     model, optimizer = small()
-    with pytest.warns(ls.ProbeWarning) as caught, ls.watch(model, optimizer, probes=[Fails(), ls.LearningRate(every=1)]) as w:
+    with (
+        pytest.warns(ls.ProbeWarning) as caught,
+        ls.watch(model, optimizer, probes=[Fails(), ls.LearningRate(every=1)]) as w,
+    ):
         train(model, optimizer, 5)
     assert len(caught) == 1
     text = str(caught[0].message)
@@ -117,9 +120,9 @@ def test_learning_rate_needs_an_optimizer() -> None:
 
 def test_unknown_options_are_refused_with_the_right_one() -> None:
     model, optimizer = small()
-    with pytest.raises(TypeError, match="no option 'bugdet'. Did you mean 'budget'"):
+    with pytest.raises(TypeError, match=r"no option 'bugdet'\. Did you mean 'budget'"):
         ls.watch(model, optimizer, bugdet=0.1)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="GradientFlow has no option 'evry'. Did you mean 'every'"):
+    with pytest.raises(TypeError, match=r"GradientFlow has no option 'evry'\. Did you mean 'every'"):
         ls.GradientFlow(evry=3)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="every is a whole number from 1"):
         ls.GradientFlow(every=0)

@@ -92,7 +92,9 @@ def test_the_form_for_accelerators_agrees() -> None:
     rows = torch.stack([some(512, scale=scale) for scale in (0.0, 1e-40, 1e-25, 1.0, 1e30)])
     rows[3, 5] = math.inf
     rows = torch.cat([rows, torch.full((1, 512), math.nan)])
-    torch.testing.assert_close(gradient._unbranched(rows), gradient._exact(rows, True), rtol=1e-6, atol=0, equal_nan=True)
+    torch.testing.assert_close(
+        gradient._unbranched(rows), gradient._exact(rows, True), rtol=1e-6, atol=0, equal_nan=True
+    )
 
 
 def test_surroundings_change_nothing() -> None:

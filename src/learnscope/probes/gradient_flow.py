@@ -110,7 +110,7 @@ smoothed; label `unit` |
         if early < EARLY:
             moment.state["measured"] = early + 1
             return True
-        often = not isinstance(self.every, int) or self.every >= self.weights_every
+        often = moment.source != "watch" or not isinstance(self.every, int) or self.every >= self.weights_every
         return often or moment.step % self.weights_every == 0
 
     def _noise(self, moment: Moment, micro: MicroBatches, total: Tensor) -> list[Column]:

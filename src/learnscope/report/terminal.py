@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -21,14 +22,19 @@ def print_findings(findings: Sequence[Finding], console: Console) -> None:
     for finding in findings:
         # Text, not markup: a message in square brackets is a message
         badge = (f"{edge}{finding.severity.upper()}{edge}", STYLES[finding.severity])
-        _print(console, Text.assemble(badge, "  ", (finding.title, "bold")), 0)
-        _print(console, Text(finding.detail), 3)
-        _print(console, Text(f"→ {finding.advice}", style="green"), 3)
+        _print(console, Text.assemble(badge, "  ", (" ".join(finding.title.split()), "bold")), 0)
+        _print(console, Text(" ".join(finding.detail.split())), 3)
+        _print(console, Text(f"→ {' '.join(finding.advice.split())}", style="green"), 3)
         console.print()
 
 
 def _print(console: Console, text: Text, indent: int) -> None:
-    """Wrapped and indented, without the spaces that rich fills lines up with."""
-    for line in text.wrap(console, max(console.width - indent, 20)):
-        line.rstrip()
-        console.print(Text(" " * indent).append_text(line), soft_wrap=True)
+    """Wrapped and indented, without the spaces that rich fills lines up with; "5 %" stays in one line."""
+    width = max(console.width - indent, 20)
+    kept = textwrap.wrap(text.plain.replace(" %", "\u00a0%"), width, break_long_words=False, break_on_hyphens=False)
+    start = 0
+    for line in kept:
+        # the styles of the text, from where the line stands in it
+        part = text[start : start + len(line)]
+        start += len(line) + 1
+        console.print(Text(" " * indent).append_text(part), soft_wrap=True)

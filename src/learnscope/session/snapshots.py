@@ -13,7 +13,8 @@ def snapshot_key(probe: Probe) -> str | None:
     """Probes that look equally often at equally kept weights share one copy; None for those that need none."""
     if "previous" not in probe.needs:
         return None
-    every = probe.every if isinstance(probe.every, int) else f"schedule-{id(probe.every)}"
+    # a schedule is known by its name, so that a resumed run finds its copy again
+    every = probe.every if isinstance(probe.every, int) else getattr(probe.every, "__qualname__", "schedule")
     return "-".join(map(str, (probe.at, every, *_placement(probe)))).replace("/", "_")
 
 
