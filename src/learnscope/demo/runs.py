@@ -28,7 +28,7 @@ def train_healthy(run: Path, quick: bool, show: Show) -> None:
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warm_up_and_cosine(step, steps // 10, steps))
     probes = [
         ls.GradientFlow(every=2, stability=True), ls.ParameterChange(every=10), ls.Holdout(every=10), ls.Loss(),
-        ls.LearningRate(), ls.BatchStats(every=5), DemoRun(scenario="digits", training_examples=len(train)),
+        ls.LearningRate(every=1), ls.BatchStats(every=5), DemoRun(scenario="digits", training_examples=len(train)),
     ]  # fmt: skip
     with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out) as w:
         for _ in range(epochs):
@@ -64,7 +64,7 @@ def train_overfit(run: Path, quick: bool, show: Show) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
     probes = [
         ls.GradientFlow(every=5), ls.ParameterChange(every=20), ls.Holdout(every=10), ls.Loss(),
-        ls.LearningRate(), ls.BatchStats(), DemoRun(scenario="overfit", training_examples=len(train)),
+        ls.LearningRate(every=1), ls.BatchStats(), DemoRun(scenario="overfit", training_examples=len(train)),
     ]  # fmt: skip
     with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out) as w:
         for x, y in batches(train, steps, size=50):
@@ -89,7 +89,7 @@ def train_vanishing(run: Path, quick: bool, show: Show) -> None:
     model.head = nn.Linear(model.head.in_features, 10)
     probes = [
         ls.GradientFlow(every=5, per_tensor=True), ls.ParameterChange(every=20), ls.Holdout(every=20), ls.Loss(),
-        ls.LearningRate(), ls.BatchStats(), DemoRun(scenario="vanishing", training_examples=len(train)),
+        ls.LearningRate(every=1), ls.BatchStats(), DemoRun(scenario="vanishing", training_examples=len(train)),
     ]  # fmt: skip
     with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out) as w:
         for x, y in batches(train, steps, size=64):
@@ -113,7 +113,7 @@ def train_nan(run: Path, quick: bool, show: Show) -> None:
     # every step: the first bad tensor can be named only at the step in which it turned bad
     probes = [
         ls.GradientFlow(every=1), ls.ParameterChange(every=10), ls.Holdout(every=10), ls.Loss(),
-        ls.LearningRate(), ls.BatchStats(), DemoRun(scenario="nan", training_examples=len(train)),
+        ls.LearningRate(every=1), ls.BatchStats(), DemoRun(scenario="nan", training_examples=len(train)),
     ]  # fmt: skip
     with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out) as w:
         for x, y in batches(train, steps, size=16):
