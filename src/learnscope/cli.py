@@ -35,23 +35,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _report(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from learnscope.findings import find
-    from learnscope.findings.gather import one_pass
-    from learnscope.report.markdown import write_report
     from learnscope.report.terminal import print_findings
-    from learnscope.store.backend import FolderBackend
-    from learnscope.store.files import write_json
-    from learnscope.store.reader import RunReader
+    from learnscope.run import open_run
 
-    path = Path(args.run)
-    # read once: of a run that is being written, what is printed and what is reported are then the same
-    reader = one_pass(RunReader(FolderBackend.existing(path)))
-    findings = find(reader)
-    if args.out is None:
-        write_json(path / "findings.json", [finding.to_json() for finding in findings])
-    # the run folder may be somebody else's: with --out nothing is written into it
-    target = path / "report" if args.out is None else Path(args.out)
-    report = write_report(reader, findings, target, name=path.resolve().name)
+    run = open_run(args.run)
+    findings = run.findings()
+    report = run.report(args.out, findings=findings)
     console = Console(highlight=False)
     print_findings(findings, console)
     console.print(f"report: {report}", markup=False, soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,8 +72,11 @@ class Run:
 
         return find(self._reader, cuts)
 
-    def report(self, folder: str | Path | None = None) -> Path:
-        """Write report.md with its figures, by default into the run folder, which then also keeps findings.json."""
+    def report(self, folder: str | Path | None = None, *, findings: Sequence[Finding] | None = None) -> Path:
+        """Write report.md with its figures, by default into the run folder, which then also keeps findings.json.
+
+        `findings` spares looking for them again; with a folder of its own, nothing is written into the run's.
+        """
         from learnscope.report.markdown import write_report
 
         target = Path(folder) if folder is not None else None
@@ -81,10 +84,10 @@ class Run:
             if self.path is None:
                 raise ValueError("this run is in memory: say where the report goes, run.report('folder')")
             target = self.path / "report"
-        found = self.findings()
+        found = self.findings() if findings is None else list(findings)
         if folder is None and self.path is not None:
             write_json(self.path / "findings.json", [finding.to_json() for finding in found])
-        return write_report(self._reader, found, target, name=self.path.name if self.path else "run")
+        return write_report(self._reader, found, target, name=self.path.resolve().name if self.path else "run")
 
     def __repr__(self) -> str:
         return f"Run({str(self.path) if self.path else 'in memory'!r})"
