@@ -89,6 +89,8 @@ def _parts(column: Column) -> Sequence[Any] | NDArray[Any]:
 
 
 def _transfer(tensors: Sequence[Tensor]) -> list[list[float]]:
+    if tensors[0].is_cpu:  # there is nothing to wait for, and joining them would only cost
+        return [(t.long() if t.dtype is torch.bool else t).reshape(-1).tolist() for t in tensors]
     # float64 on the device would be refused by some accelerators; float32 values widen exactly afterwards
     wide = torch.float64 if tensors[0].device.type != "mps" else torch.float32
     flat = torch.cat([t.detach().reshape(-1).to(wide) for t in tensors]).tolist()
