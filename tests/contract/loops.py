@@ -82,6 +82,7 @@ def run_loop(
     half: bool = False,
     fused_scaler: bool = False,
     compiler: str | None = None,
+    compile_late: bool = False,
     inside_autocast: bool = False,
 ) -> Outcome:
     """One loop over a shuffling loader with its own generator; watched if `probes` is not None."""
@@ -89,7 +90,7 @@ def run_loop(
     model: nn.Module = Net()
     model.norm.requires_grad_(True)
     model.drop.train()
-    if compiler:
+    if compiler and not compile_late:
         model = torch.compile(model, backend=compiler)  # type: ignore[assignment]
     opt = optimizer(model.parameters())
     data = dataset()
@@ -99,6 +100,8 @@ def run_loop(
     if probes is not None:
         # the probe reads the very data set that the loader shuffles
         w = ls.watch(model, opt, probes=probes, holdout=loader, train=loader, strict=True)
+    if compiler and compile_late:  # after the watch was opened on the module itself
+        model = torch.compile(model, backend=compiler)  # type: ignore[assignment]
     losses: list[Tensor] = []
     steps = micro = 0
     while steps < STEPS:

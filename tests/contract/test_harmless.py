@@ -76,6 +76,7 @@ LOOPS: dict[str, Any] = {
     "stepping inside autocast": partial(run_loop, inside_autocast=True),
     "backward pending": run_pending,
     "compiled": partial(run_loop, compiler="aot_eager"),
+    "compiled late": partial(run_loop, compiler="aot_eager", compile_late=True, accumulate=2),
 }
 
 
