@@ -1,6 +1,7 @@
 """`delta_statistics` against NumPy in float64, for both forms and every awkward input."""
 
 import math
+import shutil
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from learnscope.tensor import fold, kernels, rows
-from learnscope.tensor.delta import DeltaTable, Form, compiler_available, delta_statistics
+from learnscope.tensor.delta import DeltaTable, Form, delta_statistics
 
 FORMS: list[Form] = ["chunked", "compiled"]
 INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -83,8 +84,8 @@ def pair(
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest) -> Form:
     chosen: Form = request.param
-    if chosen == "compiled" and not compiler_available():
-        pytest.skip("no compiler")
+    if chosen == "compiled" and shutil.which("g++") is None:  # with one, a kernel that does not compile must fail
+        pytest.skip("needs a C++ compiler")
     return chosen
 
 

@@ -79,7 +79,7 @@ class Loop:
         def safe(*args: P.args, **kwargs: P.kwargs) -> R | None:
             try:
                 return action(*args, **kwargs)
-            except Exception:
+            except Exception:  # whatever it is, it is ours and not the training's: reported, not passed on
                 if self.engine.strict:
                     raise
                 self.engine.warn(
