@@ -210,6 +210,16 @@ class Moment:
         """What the loop passed to `w.examples(ids, logits, targets)` for this step."""
         return self._given("examples", "call w.examples(ids, logits, targets) in the loop")
 
+    def holdout_batches(self, examples: int) -> list[Any]:
+        """The first so many examples of the holdout batches, for what runs the model more than once."""
+        taken, left = [], examples
+        for batch in self._data("holdout"):
+            if left <= 0:
+                break
+            taken.append(self.task.take(batch, left))
+            left -= self.task.size(batch)
+        return taken
+
     def features(self, *layers: str) -> dict[str, Tensor]:
         """Outputs of the named layers on the holdout batches."""
         key = ("features", layers)
