@@ -8,16 +8,14 @@ On a machine that others use as well, threads wait for each other and the ratios
 """
 
 import argparse
-import json
-import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
+from tools.figures import interleaved, peak_beyond_now, report, save
 from torch import Tensor
 
 from learnscope.tensor.delta import DeltaTable, compiler_available, delta_statistics
@@ -34,20 +32,6 @@ BOUNDS = {
     "extra memory chunked, MiB": 64.0,
     "gradients of a small model, ms": 1.0,
 }
-
-
-def interleaved(
-    functions: dict[str, Callable[[], object]], repeats: int, clock: Callable[[], float] = time.perf_counter
-) -> dict[str, list[float]]:
-    """Seconds of every function, the functions taking turns so that all see the same machine."""
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    for round_ in range(repeats + 1):
-        for name, function in functions.items():
-            start = clock()
-            function()
-            if round_:  # the first round warms up
-                times[name].append(clock() - start)
-    return times
 
 
 def ratio(times: dict[str, list[float]], name: str) -> float:
@@ -139,22 +123,11 @@ def accuracy(entries: int) -> dict[str, float]:
     return worst | {"largest relative error of a norm": max(worst.values())}
 
 
-def status(field: str) -> float:
-    """A field of the process's memory status, in MiB."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) / 1024
-    raise KeyError(field)
-
-
 def measure_memory(form: str, entries: int) -> float:
     """Peak resident memory of one call beyond what the process holds before it, in MiB."""
     new, old = buffers(entries)
     delta_statistics([new[: 1 << 22]], [old[: 1 << 22]], THRESHOLDS, form=form)  # type: ignore[arg-type]
-    Path("/proc/self/clear_refs").write_text("5")  # forget the high-water mark so far
-    before = status("VmRSS")
-    delta_statistics([new], [old], THRESHOLDS, form=form)  # type: ignore[arg-type]
-    return status("VmHWM") - before
+    return peak_beyond_now(lambda: delta_statistics([new], [old], THRESHOLDS, form=form))  # type: ignore[arg-type]
 
 
 def memory(entries: int) -> dict[str, float]:
@@ -184,17 +157,6 @@ def compile_time() -> dict[str, float]:
     return {"first compiled call, s": time.perf_counter() - start}
 
 
-def report(figures: dict[str, float]) -> bool:
-    print(f"{'':40}{'measured':>12}{'bound':>10}")
-    held = True
-    for name, value in figures.items():
-        bound = BOUNDS.get(name)
-        missed = bound is not None and value > bound
-        held = held and not missed
-        print(f"{name:40}{value:>12.4g}{'' if bound is None else format(bound, 'g'):>10}{'  missed' * missed}")
-    return held
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes: does it run, not how fast it is")
@@ -214,13 +176,10 @@ def main() -> int:
     figures |= time_gpt2(options.quick, options.repeats)
     figures |= memory(entries)
     figures |= accuracy(entries)
-    held = report(figures)
+    held = report(figures, BOUNDS)
     if options.quick:
         return 0
-    target = Path(__file__).parent / "results" / "delta.json"
-    target.parent.mkdir(exist_ok=True)
-    facts = {"torch": torch.__version__, "threads": options.threads, "cores": os.cpu_count(), "entries": entries}
-    target.write_text(json.dumps({**facts, "bounds": BOUNDS, "figures": figures}, indent=2) + "\n")
+    save("delta", figures, BOUNDS, entries=entries)
     return 0 if held else 1
 
 

@@ -17,7 +17,7 @@ ROOMS: dict[str, set[str]] = {
     "record": set(),
     "task": set(),
     "tensor": set(),
-    "model": {"tensor", "task"},
+    "model": {"tensor", "task", "store"},  # store: files written whole or not at all
     "probing": {"options", "record", "moment"},
     "moment": {"record", "task", "model", "tensor"},
     "probes": {"record", "probing", "moment", "task", "tensor", "model"},
@@ -25,8 +25,11 @@ ROOMS: dict[str, set[str]] = {
     "sinks": {"record"},
     "findings": {"record", "store"},
     "report": {"record", "store", "findings"},
-    "run": {"record", "store", "findings", "report"},
+    "run": {"record", "store", "findings", "report", "model"},  # model: imported when a patch is made, not before
     "session": {"options", "record", "task", "tensor", "model", "probing", "moment", "probes", "store", "sinks", "run"},
+    "analysis": {
+        "options", "record", "task", "tensor", "model", "probing", "moment", "probes", "store", "run", "session",
+    },
     "demo": {"*"},
     "cli": {"*"},
     "__init__": {"*"},

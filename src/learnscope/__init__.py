@@ -14,13 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from learnscope.findings import Cuts as Cuts
+    from learnscope.model.checkpoint import CheckpointError as CheckpointError
+    from learnscope.model.patch import export_patch as export_patch
+    from learnscope.model.patch_apply import apply_patch as apply_patch
+    from learnscope.model.patch_file import PatchError as PatchError
+    from learnscope.model.patch_info import PatchInfo as PatchInfo
     from learnscope.moment import Moment as Moment
+    from learnscope.probes import Activations as Activations
     from learnscope.probes import BatchStats as BatchStats
     from learnscope.probes import GradientFlow as GradientFlow
     from learnscope.probes import Holdout as Holdout
     from learnscope.probes import LearningRate as LearningRate
     from learnscope.probes import Loss as Loss
+    from learnscope.probes import LossLandscape as LossLandscape
+    from learnscope.probes import LowRankQuality as LowRankQuality
+    from learnscope.probes import Momentum as Momentum
     from learnscope.probes import ParameterChange as ParameterChange
+    from learnscope.probes import SparseQuality as SparseQuality
     from learnscope.probing import Probe as Probe
     from learnscope.probing import ProbeWarning as ProbeWarning
     from learnscope.probing import probe as probe
@@ -47,8 +57,25 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "findings": ("Cuts",),
+    "model.checkpoint": ("CheckpointError",),
+    "model.patch": ("export_patch",),
+    "model.patch_apply": ("apply_patch",),
+    "model.patch_file": ("PatchError",),
+    "model.patch_info": ("PatchInfo",),
     "moment": ("Moment",),
-    "probes": ("BatchStats", "GradientFlow", "Holdout", "LearningRate", "Loss", "ParameterChange"),
+    "probes": (
+        "Activations",
+        "BatchStats",
+        "GradientFlow",
+        "Holdout",
+        "LearningRate",
+        "Loss",
+        "LossLandscape",
+        "LowRankQuality",
+        "Momentum",
+        "ParameterChange",
+        "SparseQuality",
+    ),
     "probing": ("Probe", "ProbeWarning", "probe"),
     "record": ("Column", "Finding", "Measurement", "Record", "Row", "Table"),
     "run": ("Run", "open_run"),

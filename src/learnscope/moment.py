@@ -228,12 +228,17 @@ class Moment:
     @contextmanager
     def exchanged(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
         """The model with other weights, under the guard; this moment is sealed meanwhile."""
-        with guard(self.model), swapped(self.model, weights):
-            self.sealed = True
-            try:
-                yield
-            finally:
-                self.sealed = False
+        with guard(self.model), swapped(self.model, weights), self.sealing():
+            yield
+
+    @contextmanager
+    def sealing(self) -> Iterator[None]:
+        """While weights are not the model's own: what is not computed yet cannot be computed from a variant."""
+        self.sealed = True
+        try:
+            yield
+        finally:
+            self.sealed = False
 
     def once(self, key: Any, compute: Callable[[], T]) -> T:
         """`compute()`, the first time at this moment; the same object for every later asker."""

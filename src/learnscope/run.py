@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from learnscope.findings import Cuts
+    from learnscope.model.patch_info import PatchInfo
 
 
 class Run:
@@ -89,6 +90,31 @@ class Run:
             write_json(self.path / "findings.json", [finding.to_json() for finding in found])
         return write_report(self._reader, found, target, name=self.path.resolve().name if self.path else "run")
 
+    def export_patch(self, old: Any, new: Any, path: str | Path | None = None) -> PatchInfo:
+        """Write what turns the checkpoint `old` into `new`; see `learnscope.export_patch`. Needs torch.
+
+        Each may also be a step of which the run keeps the weights (`w.save_state()`): its floating-point parameters.
+        By default the patch goes to `patches/<old>-<new>.safetensors` in the run folder.
+        """
+        from learnscope.model.patch import export_patch
+        from learnscope.model.saved_steps import weights_at
+
+        def weights(given: Any) -> Any:
+            if not isinstance(given, int):
+                return given
+            if self.path is None:
+                raise ValueError(f"this run is in memory and keeps no weights of step {given}: pass a checkpoint")
+            return weights_at(self.path, given)
+
+        return export_patch(weights(old), weights(new), self._patch_path(old, new) if path is None else path)
+
+    def _patch_path(self, old: Any, new: Any) -> Path:
+        names = [str(side) if isinstance(side, int) else Path(side).stem for side in (old, new) if _has_name(side)]
+        if self.path is None or len(names) < 2:
+            missing = "this run is in memory" if self.path is None else "weights in memory have no name"
+            raise ValueError(f"{missing}: say where the patch goes, run.export_patch(old, new, 'patch.safetensors')")
+        return self.path / "patches" / f"{'-'.join(names)}.safetensors"
+
     def __repr__(self) -> str:
         return f"Run({str(self.path) if self.path else 'in memory'!r})"
 
@@ -96,3 +122,7 @@ class Run:
 def open_run(path: str | Path) -> Run:
     """Open a run folder for reading, also while it is being written. Does not need torch."""
     return Run(FolderBackend.existing(Path(path)))
+
+
+def _has_name(checkpoint: Any) -> bool:
+    return isinstance(checkpoint, int | str | Path)

@@ -115,6 +115,42 @@ class MadeRun:
             tables.append(Table("layer", list(layers), [Column("update_to_weight", list(layers.values()))]))
         self.write("ParameterChange", span[1], tables, notes={"span": list(span)})
 
+    def activations(self, step: int, dead: Mapping[str, Number], saturated: Mapping[str, Number] | None = None, *,
+                    units: int = 64, examples: int = 256) -> None:  # fmt: skip
+        """Shares of dead and saturated units by layer; what is not saturated otherwise is what is dead."""
+        flat = [(saturated or {}).get(layer, share) for layer, share in dead.items()]
+        columns = [Column("dead_share", list(dead.values())), Column("saturated_share", flat)]
+        columns.append(Column("units", [units] * len(dead)))
+        whole = [Column("dead_share", [0.1]), Column("units", [units * len(dead)]), Column("sites", [len(dead)])]
+        tables = [Table("model", ["model"], whole), Table("layer", list(dead), columns)]
+        self.write("Activations", step, tables, notes={"examples": examples})
+
+    def absorbed(self, step: int, layers: Mapping[str, Number], decay: Mapping[str, Number] | None = None, *,
+                 half: float = 0.01, rounding: str = "apart", coverage: float = 1.0) -> None:  # fmt: skip
+        """Shares of updates, and of weight decay, that rounding took, by layer; the model's is their mean."""
+
+        def columns(
+            values: Mapping[str, Number], name: str, labels: Mapping[str, str]
+        ) -> tuple[list[Column], list[Column]]:
+            known = [v for v in values.values() if v is not None]
+            found = []
+            for shares in ([float(np.mean(known))] if known else [None]), list(values.values()):
+                low = [None if v is None else max(v - half, 0.0) for v in shares]
+                high = [None if v is None else min(v + half, 1.0) for v in shares]
+                ends = (("", shares), ("_low", low), ("_high", high))
+                found.append([Column(f"{name}{end}", numbers, labels) for end, numbers in ends])
+            return found[0], found[1]
+
+        model, each = columns(layers, "absorbed_share", {})
+        model.append(Column("absorbed_coverage", [coverage]))
+        each.append(Column("absorbed_coverage", [coverage] * len(layers)))
+        if decay is not None:
+            for table, more in zip(
+                (model, each), columns(decay, "decay_absorbed_share", {"rounding": rounding}), strict=True
+            ):
+                table += more
+        self.write("ParameterChange", step, [Table("model", ["model"], model), Table("layer", list(layers), each)])
+
     def holdout(self, step: int, losses: Sequence[float] | None, example: Sequence[int] | None = None, *,
                 mean: Number = None, accuracy: float | None = None, probe: str = "Holdout") -> None:  # fmt: skip
         """Losses by position; without them only the mean is recorded, as with keep_arrays=False."""

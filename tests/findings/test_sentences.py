@@ -54,10 +54,28 @@ def broken(run: MadeRun, step: int) -> None:
     run.gradients(step, dict.fromkeys(LAYERS, math.nan), nan=1, first="layers.1.weight", bad_tensors=1)
 
 
+def dead(run: MadeRun, step: int) -> None:
+    run.activations(step, {name: 0.9 if name in LAYERS[:2] else 0.0 for name in LAYERS})
+
+
+def saturated(run: MadeRun, step: int) -> None:
+    run.activations(step, dict.fromkeys(LAYERS, 0.1), dict.fromkeys(LAYERS[3:5], 0.8))
+
+
+def absorbed(run: MadeRun, step: int) -> None:
+    run.manifest["model"]["dtypes"] = {"bfloat16": 1000}
+    run.absorbed(step, {name: 0.9 if name in LAYERS[:2] else 0.1 for name in LAYERS})
+
+
+def decay_absorbed(run: MadeRun, step: int) -> None:
+    run.manifest["model"]["dtypes"] = {"bfloat16": 500, "float16": 500}
+    run.absorbed(step, dict.fromkeys(LAYERS, 0.8), dict.fromkeys(LAYERS, 1.0))
+
+
 KINDS = {
     vanishing: "vanishing_gradients", exploding: "exploding_gradients", starved: "vanishing_gradients",
     zero: "zero_gradients", absent: "no_gradient", still: "not_moving", thawed: "frozen_but_moving",
-    outside: "outside_optimizer", broken: "nonfinite",
+    outside: "outside_optimizer", broken: "nonfinite", dead: "dead_units", saturated: "saturated_units",
 }  # fmt: skip
 
 

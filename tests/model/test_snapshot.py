@@ -62,7 +62,7 @@ def test_the_file_goes_with_the_snapshot() -> None:
 
 
 def test_an_unknown_dtype_is_refused() -> None:
-    with pytest.raises(ValueError, match="snapshot dtype 'int8': use 'native', float32"):
+    with pytest.raises(ValueError, match="snapshot dtype 'int8': use 'native' or one of bfloat16"):
         Snapshot(parameters(), 0, dtype="int8")
 
 

@@ -4,19 +4,22 @@ Each analysis is a function of a run and of the cuts. None needs torch.
 """
 
 from learnscope.findings.absent import absent
+from learnscope.findings.activations import activations
 from learnscope.findings.cuts import Cuts
 from learnscope.findings.frozen import frozen
 from learnscope.findings.gather import one_pass
 from learnscope.findings.gradients import gradients
+from learnscope.findings.landscape import landscape
 from learnscope.findings.nonfinite import nonfinite
 from learnscope.findings.overfitting import overfitting
+from learnscope.findings.precision import precision
 from learnscope.findings.session import session
 from learnscope.record import SEVERITIES, Finding
 from learnscope.store.reader import RunReader
 
 __all__ = ["Cuts", "find"]
 
-ANALYSES = (nonfinite, gradients, absent, overfitting, frozen, session)
+ANALYSES = (nonfinite, gradients, absent, overfitting, frozen, activations, landscape, precision, session)
 
 
 def find(reader: RunReader, cuts: Cuts | None = None) -> list[Finding]:

@@ -30,6 +30,16 @@ class Cuts:
     """Relative rise of the holdout loss above its best from which it is critical."""
     frozen_measurements: int = 1
     """Measurements without any changed bit after which a parameter counts as not moving."""
+    dead_share: float = 0.5
+    """Share of dead units above which a layer is a finding."""
+    saturated_share: float = 0.5
+    """Share of saturated units above which a layer is a finding."""
+    edge_band: float = 0.1
+    """Distance from 1 of the ratio of sharpness to its threshold within which training is at the edge of stability."""
+    absorbed_share: float = 0.5
+    """Updates are lost to rounding when the lower end of the interval of `absorbed_share` is above this."""
+    decay_absorbed_share: float = 0.99
+    """Weight decay has no effect when it leaves this share of the entries as they were."""
     names_listed: int = 6
     """Names that a sentence lists before it says how many more there are."""
 
@@ -45,6 +55,9 @@ class Cuts:
             raise ValueError(
                 f"vanishing_ratio={self.vanishing_ratio:g} is not below exploding_ratio={self.exploding_ratio:g}"
             )
+        for name in ("dead_share", "saturated_share"):
+            if getattr(self, name) >= 1:
+                raise ValueError(f"{name}={getattr(self, name):g}: a share below 1, such as 0.5")
         if self.off_median <= 1:
             raise ValueError(f"off_median={self.off_median:g}: a factor above 1, such as 100")
         if self.overfitting_critical < self.overfitting_rise:

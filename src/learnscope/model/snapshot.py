@@ -5,16 +5,29 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
+_SCALES = ("x2", "e8m0")  # two numbers a byte, bare exponents: formats of scales, not of weights
+FLOATS = sorted(
+    str(kind).removeprefix("torch.")
+    for kind in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    if kind.is_floating_point and not any(part in str(kind) for part in _SCALES)
+)
+"""The names of the dtypes that weights can be kept in."""
+
+
+def check_placement(device: Any, dtype: Any) -> None:
+    """Refuse a place or a dtype that weights cannot be kept in, when it is asked for and not at the first snapshot."""
+    if dtype != "native" and dtype not in FLOATS:
+        raise ValueError(f"snapshot dtype {dtype!r}: use 'native' or one of {', '.join(FLOATS)}")
+    if device != "disk":
+        try:
+            torch.device(device)
+        except (RuntimeError, TypeError) as error:
+            raise ValueError(f"snapshot device {device!r}: use 'disk', or a torch device such as 'cpu'") from error
 
 
 class Snapshot:
@@ -32,8 +45,7 @@ class Snapshot:
         device: str = "cpu",
         dtype: str = "native",
     ) -> None:
-        if dtype != "native" and dtype not in DTYPES:
-            raise ValueError(f"snapshot dtype {dtype!r}: use 'native', {', '.join(DTYPES)}")
+        check_placement(device, dtype)
         self.step = step
         self.device, self.dtype = device, dtype
         self._folder = tempfile.TemporaryDirectory(prefix="learnscope-") if device == "disk" else None
@@ -58,24 +70,24 @@ class Snapshot:
             kept.copy_(parameters[name].detach(), non_blocking=True)
         self.step = step
 
-    def check(self, parameters: Mapping[str, Tensor]) -> None:
+    def check(self, parameters: Mapping[str, Tensor], cure: str = "start a new watch for it") -> None:
         """Refuse a model whose parameters are no longer those of the snapshot."""
         now = {name: p for name, p in parameters.items() if p.is_floating_point()}
         for name in now.keys() ^ self._tensors.keys():
             change = "appeared" if name in now else "disappeared"
             raise ValueError(
                 f"parameter {name} {change} since the snapshot at step {self.step}: "
-                "the model was rebuilt; start a new watch for it"
+                f"the model was rebuilt; {cure}"
             )
         for name, kept in self._tensors.items():
             if kept.shape != now[name].shape:
                 raise ValueError(
                     f"parameter {name} changed shape from {tuple(kept.shape)} to {tuple(now[name].shape)} "
-                    f"since the snapshot at step {self.step}: start a new watch for the new model"
+                    f"since the snapshot at step {self.step}: the model was rebuilt; {cure}"
                 )
 
     def _place(self, number: int, parameter: Tensor) -> Tensor:
-        dtype = parameter.dtype if self.dtype == "native" else DTYPES[self.dtype]
+        dtype = parameter.dtype if self.dtype == "native" else getattr(torch, self.dtype)
         if self._folder is None:
             return torch.empty(parameter.shape, dtype=dtype, device=self.device)
         if parameter.numel() == 0:  # an empty file cannot be mapped

@@ -1,20 +1,42 @@
 """The probes that come with learnscope, one a file."""
 
+from learnscope.probes.activations import Activations
 from learnscope.probes.batch_stats import BatchStats
 from learnscope.probes.gradient_flow import GradientFlow
 from learnscope.probes.holdout import Holdout
 from learnscope.probes.learning_rate import LearningRate
 from learnscope.probes.loss import Loss
+from learnscope.probes.loss_landscape import LossLandscape
+from learnscope.probes.low_rank_quality import LowRankQuality
+from learnscope.probes.momentum import Momentum
 from learnscope.probes.parameter_change import ParameterChange
+from learnscope.probes.sparse_quality import SparseQuality
 
-ALL_PROBES = (GradientFlow, ParameterChange, LearningRate, Loss, BatchStats, Holdout)
+ALL_PROBES = (
+    GradientFlow,
+    ParameterChange,
+    LearningRate,
+    Loss,
+    BatchStats,
+    Holdout,
+    LossLandscape,
+    Activations,
+    Momentum,
+    LowRankQuality,
+    SparseQuality,
+)
 
 __all__ = [
     "ALL_PROBES",
+    "Activations",
     "BatchStats",
     "GradientFlow",
     "Holdout",
     "LearningRate",
     "Loss",
+    "LossLandscape",
+    "LowRankQuality",
+    "Momentum",
     "ParameterChange",
+    "SparseQuality",
 ]

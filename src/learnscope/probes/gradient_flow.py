@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from learnscope.moment import Gradients, MicroBatches, Moment
+from learnscope.probes.gradient_spread import spoilt_by_clip, with_spread
 from learnscope.probing import At, Probe
 from learnscope.record import Column, Label, Measurement, Table
 from learnscope.tensor.gradient import sum_squares
@@ -37,6 +38,8 @@ was given, `before_clip` stands beside it where a clip by norm was seen |
 smoothed; label `unit` |
     | `noise`, `signal` | model | this step's unbiased S and |G|² |
     | `stability` | layer | with `stability=True`: cosine with the previously measured gradient |
+    | `mean`, `variance` | model, layer, component | with `variance=True`: of the entries of g before clipping; \
+the variance is unbiased |
 
     Gradients are read once, before clipping where there is one; what the optimizer was given is that times
     the clip's coefficient. Loss scaling is divided out. Statistics of NaN gradients are null.
@@ -56,6 +59,8 @@ smoothed; label `unit` |
     stability: bool = False
     """Compare with the previous measurement through a sketch of `sketch_size` numbers a tensor."""
     sketch_size: int = 1024
+    variance: bool = False
+    """Also the mean and the variance of the entries, which take a pass of their own."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"grads"})
     uses: ClassVar[frozenset[str]] = frozenset({"micro_batches"})
@@ -78,7 +83,11 @@ smoothed; label `unit` |
         ]
         tables += [_table(moment, flow, kind, detailed=False) for kind in kinds]
         tables.append(_candidates(moment, flow))
-        return Measurement(tables, finish=_once_read)
+        if not self.variance:
+            return Measurement(tables, finish=_once_read)
+        # of the model, the layers and the components
+        tables[:3] = [with_spread(moment, gradients, table, flow.labels) for table in tables[:3]]
+        return Measurement(tables, finish=lambda read: spoilt_by_clip(_once_read(read)))
 
     def _model(self, moment: Moment, flow: _Flow) -> Table:
         table = _table(moment, flow, "model", detailed=True)

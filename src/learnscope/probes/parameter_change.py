@@ -10,9 +10,10 @@ from torch import Tensor
 
 from learnscope.moment import Moment
 from learnscope.probes.absorption import absorbed_tables, take_sample
+from learnscope.probes.changes import Changes, changes
 from learnscope.probing import Probe
 from learnscope.record import Column, Measurement, Table
-from learnscope.tensor.delta import DeltaTable, delta_statistics
+from learnscope.tensor.segments import Segments
 
 
 class ParameterChange(Probe):
@@ -30,6 +31,12 @@ class ParameterChange(Probe):
     | `absorbed_share` (`_low`, `_high`) | model and layer: entries that the last step's update left \
 bit-identical though it was not zero in float32, on a sample, with a 95 % interval; null for an optimizer \
 whose update is not known |
+    | `absorbed_coverage` | model and layer: share of the updated entries whose optimizer is known, of which \
+`absorbed_share` is a share |
+    | `decay_absorbed_share` (`_low`, `_high`) | model and layer: of the entries with a weight decay other than 0, \
+those on which it leaves no trace, on the same sample. Label `rounding`: `apart`, where decay is rounded by itself \
+(w·(1 − ηλ) is w again, or for decay by the gradient g + λw is g again); `together`, a fused AdamW, which rounds \
+once: the weight did not change at all |
 
     The record's note `span` holds the two steps between which Δ lies. Sums are float64 throughout.
     """
@@ -55,31 +62,24 @@ whose update is not known |
             raise ValueError(f"ParameterChange(thresholds={self.thresholds!r}): thresholds are numbers from 0 on")
 
     def prepare(self, moment: Moment) -> None:
-        half = any(p.is_floating_point() and p.element_size() == 2 for p in moment.subject.parameters)
-        if moment.optimizers and (half if self.absorbed is None else self.absorbed):
-            moment.state["_sample"] = take_sample(moment.subject, self.sample_size)
+        if moment.optimizers and self.absorbed is not False:
+            samples = take_sample(moment.subject, self.sample_size, half_only=self.absorbed is None)
+            if samples:
+                moment.state["_sample"] = samples
 
     def measure(self, moment: Moment) -> Measurement:
-        subject, before = moment.subject, moment.previous
-        subject.refresh()
-        now = subject.by_name()
-        before.check(now)
-        positions = [i for i, p in enumerate(subject.parameters) if p.is_floating_point()]
-        names = [subject.names[i] for i in positions]
-        key = ("delta", id(before), tuple(self.thresholds))
-        table = moment.once(
-            key,
-            lambda: delta_statistics(
-                [now[name].detach() for name in names],
-                [before.tensors[name] for name in names],
-                self.thresholds,
-            ),
-        )
-        dtypes = {str(now[name].dtype).removeprefix("torch.") for name in names}
-        dtype = dtypes.pop() if len(dtypes) == 1 else "mixed"
+        before = moment.previous
+        found = changes(moment, self.thresholds)
         kinds = ["model", "layer", "component", *(["group"] if moment.optimizers else [])]
         tables = [
-            self._table(moment, table, kind, positions, dtype)
+            change_table(
+                kind,
+                moment.subject.segments(kind, found.positions),
+                found,
+                self.thresholds,
+                found.dtype,
+                self.snapshot_dtype,
+            )
             for kind in [*kinds, *(["tensor"] if self.per_tensor else [])]
         ]
         samples = moment.state.pop("_sample", None)
@@ -87,42 +87,47 @@ whose update is not known |
             tables += absorbed_tables(moment, samples)
         return Measurement(tables, notes={"span": [before.step, moment.step]})
 
-    def _table(self, moment: Moment, table: DeltaTable, kind: str, positions: Sequence[int], dtype: str) -> Table:
-        segments = moment.subject.segments(kind, positions)
-        sums = segments.sum(_stacked(table))
-        n, total, l1, squares, old, flips, bits, nan, inf, centred, explained = sums[:, :11].unbind(1)
-        columns = [
-            Column("l1", l1),
-            Column("l2", squares.sqrt()),
-            Column("max", segments.max(table.largest)),
-            Column("mean", total / n),
-            Column("mean_abs", l1 / n),
-            Column("std", unbiased_std(n, total, centred, explained)),
-            Column("update_to_weight", (squares / old).sqrt()),
-            Column("sign_flip_share", flips / n),
-            Column("visible_share", bits / n, {}, self._not_compared(bits)),
-            Column("nan", nan),
-            Column("inf", inf),
-        ]
-        columns += [
-            Column("sparsity", within / n, {"threshold": threshold, "dtype": dtype})
-            for threshold, within in zip(self.thresholds, sums[:, 11:].unbind(1), strict=True)
-        ]
-        return Table(kind, segments.scopes, columns)
 
-    def _not_compared(self, bits: Tensor) -> dict[int, str]:
-        """Why there is no visible share where the kept copy is of another, narrower dtype than the weights."""
-        reason = f"weights kept as {self.snapshot_dtype} cannot be compared bit by bit"
-        return {scope: reason for scope, missing in enumerate(bits.isnan().tolist()) if missing}
+def change_table(
+    kind: str, segments: Segments, found: Changes, thresholds: Sequence[float], dtype: str, kept: str = "native"
+) -> Table:
+    """The statistics of Δ over the scopes of `segments`; `kept` is the dtype of the previous weights."""
+    sums = segments.sum(_stacked(found, thresholds))
+    n, total, l1, squares, old, flips, bits, nan, inf, centred, explained = sums[:, :11].unbind(1)
+    columns = [
+        Column("l1", l1),
+        Column("l2", squares.sqrt()),
+        Column("max", segments.max(found.table.largest)),
+        Column("mean", total / n),
+        Column("mean_abs", l1 / n),
+        Column("std", unbiased_std(n, total, centred, explained)),
+        Column("update_to_weight", (squares / old).sqrt()),
+        Column("sign_flip_share", flips / n),
+        Column("visible_share", bits / n, {}, _not_compared(bits, kept)),
+        Column("nan", nan),
+        Column("inf", inf),
+    ]
+    columns += [
+        Column("sparsity", within / n, {"threshold": threshold, "dtype": dtype})
+        for threshold, within in zip(thresholds, sums[:, 11:].unbind(1), strict=True)
+    ]
+    return Table(kind, segments.scopes, columns)
 
 
-def _stacked(table: DeltaTable) -> Tensor:
+def _not_compared(bits: Tensor, kept: str) -> dict[int, str]:
+    """Why there is no visible share where the kept copy is of another, narrower dtype than the weights."""
+    reason = f"weights kept as {kept} cannot be compared bit by bit"
+    return {scope: reason for scope, missing in enumerate(bits.isnan().tolist()) if missing}
+
+
+def _stacked(found: Changes, thresholds: Sequence[float]) -> Tensor:
     """One row a tensor, so that every scope is a single sum over rows."""
+    table = found.table
     columns = (
         table.entries, table.total, table.l1, table.sum_squares, table.old_sum_squares, table.sign_flips,
         table.bits_changed, table.nan, table.inf, table.centred_squares, table.total.square() / table.entries,
     )  # fmt: skip
-    return torch.cat([torch.stack(columns, 1), table.within], 1)
+    return torch.cat([torch.stack(columns, 1), found.within(thresholds)], 1)
 
 
 def unbiased_std(n: Tensor, total: Tensor, centred: Tensor, explained: Tensor) -> Tensor:

@@ -169,6 +169,10 @@ def change_figure(reader: RunReader) -> Figure | None:
         one = as_series(frame[frame["threshold"] == threshold])
         label = f"|Δ| ≤ {plain(float(threshold)) if threshold > 0 else '0'} (sparsity)"
         curve(axes, one, COLOURS[1 + number % 4], label, smooth=False, markers=True, dash="--")
+    for name, dash, said in (("absorbed_share", "-.", "update"), ("decay_absorbed_share", ":", "weight decay")):
+        lost = series(reader, "ParameterChange", name, rounding="apart")
+        if len(lost.finite):
+            curve(axes, lost, COLOURS[5], f"{said} lost to rounding", smooth=False, markers=True, dash=dash)
     lined(axes)
     axes.set_ylim(-0.02, 1.02)
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")

@@ -15,7 +15,7 @@ from learnscope.report.lines import curve, is_accuracy
 from learnscope.report.style import COLOURS, finish, lined, maybe_log
 from learnscope.store.reader import RunReader
 
-KNOWN = frozenset({"GradientFlow", "ParameterChange", "Loss", "LearningRate", "Holdout", "BatchStats"})
+KNOWN = frozenset({"Activations", "GradientFlow", "ParameterChange", "Loss", "LearningRate", "Holdout", "BatchStats"})
 """Probes that have figures of their own."""
 MOST, ACROSS = 12, 3
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from matplotlib.figure import Figure
 
 from learnscope.findings.gather import Grid, grid, one_pass, series
+from learnscope.report.activations import activation_figure
 from learnscope.report.batches import class_figure, noise_figure
 from learnscope.report.broken import breaks
 from learnscope.report.confusion import confusion_figure, confusion_table
@@ -95,8 +96,14 @@ PANELS = (
     Panel(
         "moved.png", "Share of the weights that moved",
         "Entries whose stored bits changed between two measurements, and entries that moved by no more than each "
-        "threshold.",
+        "threshold. Of half-precision weights also those whose last update, or whose weight decay, rounding took.",
         change_figure, change_note,
+    ),
+    Panel(
+        "activations.png", "Dead and saturated units by layer",
+        "The share of each layer's units whose output is 0 for every measured input, and of those whose slope is flat "
+        "for more than 95 % of them.",
+        activation_figure,
     ),
     Panel(
         "noise.png", "Gradient noise scale",

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
+from .context import arithmetic_dtype
 from .rows import Group, pieces
 
 LOST_DIGITS = 0.9
@@ -25,7 +25,7 @@ def _read_again(pair: Group, near: float) -> float:
     """Σ(Δ − mean)² from sums around `near`, which the float32 pass has put close to the mean."""
     first = second = 0.0
     for new, old in pieces(pair):
-        kind = torch.promote_types(torch.promote_types(new.dtype, old.dtype), torch.float32)
+        kind = arithmetic_dtype(new, old)
         change = (new.to(kind) - old.to(new.device, kind)).double() - near
         first += float(change.sum())
         second += float(change.square().sum())

@@ -28,3 +28,15 @@ def plain(tensor: Tensor) -> Tensor:
         return tensor
     alias = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return alias.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def arithmetic_dtype(*tensors: Tensor) -> torch.dtype:
+    """What differences are taken in: float64 where one of the tensors is, float32 otherwise."""
+    return torch.float64 if any(tensor.dtype is torch.float64 for tensor in tensors) else torch.float32
+
+
+def common_dtype(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    """A dtype that holds the values of both; torch's own promotion knows no 8-bit floats."""
+    if a == b:
+        return a
+    return torch.promote_types(*(torch.float32 if kind.itemsize == 1 else kind for kind in (a, b)))

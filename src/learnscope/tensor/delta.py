@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .centred import centred_squares
-from .context import plain, plain_arithmetic
+from .context import common_dtype, plain, plain_arithmetic
 from .fold import Fold
 from .kernels import COMPILE_FROM, PARTIALS, Form, compiler_available, wants_compiler
 from .rows import Group, batches
@@ -92,7 +92,7 @@ def _table(fold: Fold, pairs: Sequence[Group]) -> DeltaTable:
     # Rows are padded with pairs of zeros, and a zero is within every threshold that is not negative.
     padding = fold.entries_read - entries
     within = fold.columns[PARTIALS:-2].T - padding[:, None] * (fold.cuts >= 0)
-    comparable = [torch.promote_types(new.dtype, old.dtype) == old.dtype for new, old in pairs]
+    comparable = [common_dtype(new.dtype, old.dtype) == old.dtype for new, old in pairs]
     bits = fold.columns[6].clone()
     bits[~torch.tensor(comparable, dtype=torch.bool, device="cpu")] = torch.nan
     return DeltaTable(

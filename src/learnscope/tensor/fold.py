@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .context import arithmetic_dtype, common_dtype
 from .kernels import COMPILED_DTYPES, LARGEST, PARTIALS, ChunkedPass, compiled_partials
 from .rows import SMALLEST_SAFE, WIDTH, Batch, Group
 
@@ -26,7 +27,7 @@ class Fold:
     def __init__(self, pairs: Sequence[Group], thresholds: Sequence[float]) -> None:
         self.pairs = pairs
         self.cuts = torch.tensor(thresholds, dtype=torch.float64, device="cpu")
-        self.rounded = [_rounded_down(t) for t in thresholds]
+        self.rounded = [rounded_down(t) for t in thresholds]
         shape = (PARTIALS + len(thresholds) + 2, len(pairs))
         self.columns = torch.zeros(shape, dtype=torch.float64, device="cpu")
         self.entries_read = torch.zeros(len(pairs), dtype=torch.float64, device="cpu")
@@ -38,7 +39,7 @@ class Fold:
     def add(self, batch: Batch, compiled: bool) -> None:
         """Reduce the rows of a batch; they are joined later, as an accelerator has to be waited for."""
         new, old = batch.rows
-        dtype = torch.promote_types(torch.promote_types(new.dtype, old.dtype), torch.float32)
+        dtype = arithmetic_dtype(new, old)
         key = dtype, new.device
         cuts = self._cuts.get(key)
         if cuts is None:
@@ -123,7 +124,7 @@ def _needs_float64(partials: Tensor, old: Tensor) -> Tensor:
 
 def exact_partials(new: Tensor, old: Tensor, cuts: Tensor) -> Tensor:
     """The partials of each row in float64, with the counts of NaN and Inf; slow, right for every input."""
-    kind = torch.promote_types(torch.promote_types(new.dtype, old.dtype), torch.float32)
+    kind = arithmetic_dtype(new, old)
     change = (new.to(kind) - old.to(kind)).double()
     size, before = change.abs(), old.double()
     flipped = ((new < 0) & (old > 0)) | ((new > 0) & (old < 0))
@@ -136,12 +137,12 @@ def exact_partials(new: Tensor, old: Tensor, cuts: Tensor) -> Tensor:
 
 def bits_differ(new: Tensor, old: Tensor) -> Tensor:
     """Where the stored bits differ; tensors of two dtypes are brought to the wider one first."""
-    kind = torch.promote_types(new.dtype, old.dtype)
+    kind = common_dtype(new.dtype, old.dtype)
     integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[kind.itemsize]
     return new.to(kind).view(integer) != old.to(kind).view(integer)
 
 
-def _rounded_down(threshold: float) -> float:
+def rounded_down(threshold: float) -> float:
     """The largest float32 not above `threshold`: |Δ| ≤ t then has one answer, in float32 as in float64."""
     if math.isnan(threshold) or math.isinf(threshold):
         return threshold

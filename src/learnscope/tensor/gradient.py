@@ -9,13 +9,16 @@ from torch import Tensor
 from .context import plain, plain_arithmetic
 from .kernels import COMPILED_DTYPES, Form, compiled_gradient_partials, wants_compiler
 from .packs import plan, workspace
-from .rows import SMALLEST_SAFE, Batch, batches
+from .rows import SMALLEST_SAFE, Batch, batches, pieces
 
 PACK_BELOW = 1 << 17
 """Gradients are packed up to this size: half a dozen calls per tensor cost more than copying 512 KiB."""
 
 CHUNK_ROWS = 512
 """Rows reduced at a time on a CPU, so that the later readings of a row find it in the cache."""
+
+SPREAD_CHUNK = 1 << 16
+"""Entries whose mean and squares around it are taken at a time, in float64."""
 
 SQUARES, ZEROS, NAN, INF = range(4)
 
@@ -57,6 +60,42 @@ def sum_squares(tensors: Sequence[Tensor], *, form: Form = "auto") -> Tensor:
     [25.0, 4.0]
     """
     return _statistics(tensors, form, counting=False)[SQUARES]
+
+
+def gradient_spread(grads: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Mean and Σ(g − mean)² of the entries of every gradient, `[grads]` float64 on the first one's device.
+
+    Pieces are read around their own means and joined by Chan, Golub and LeVeque's rule (1983), so that a spread
+    far below the mean is not lost. NaN where an entry is not finite, 0 for an empty gradient.
+
+    >>> mean, centred = gradient_spread([torch.tensor([1.0, 2.0, 3.0])])
+    >>> mean.tolist(), centred.tolist()
+    ([2.0], [2.0])
+    """
+    device = grads[0].device if grads else torch.device("cpu")
+    with plain_arithmetic(device):
+        found = [_spread(_stored(index, grad), grad.numel()).to(device) for index, grad in enumerate(grads)]
+    mean, centred = torch.stack(found, 1) if found else torch.zeros(2, 0, dtype=torch.float64)
+    return mean, centred
+
+
+def _spread(values: Tensor, entries: int) -> Tensor:
+    """Mean and centred squares of `entries` numbers, of which those that are not among `values` are 0."""
+    counts, means, squares = [], [], []
+    limit = SPREAD_CHUNK if values.device.type == "cpu" else SPREAD_CHUNK << 6
+    for (part,) in pieces((values,), limit):
+        if part.numel():
+            variance, mean = torch.var_mean(part.double(), correction=0)
+            counts.append(float(part.numel()))
+            means.append(mean)
+            squares.append(variance * part.numel())
+    if not counts:
+        return torch.zeros(2, dtype=torch.float64, device=values.device)
+    rest = entries - sum(counts)
+    n = torch.tensor([*counts, rest], dtype=torch.float64, device="cpu").to(values.device, non_blocking=True)
+    mean_of = torch.stack([*means, torch.zeros_like(means[0])])
+    mean = (n * mean_of).sum() / entries
+    return torch.stack([mean, torch.stack(squares).sum() + (n * (mean_of - mean).square()).sum()])
 
 
 def _statistics(tensors: Sequence[Tensor], form: Form, *, counting: bool) -> Tensor:

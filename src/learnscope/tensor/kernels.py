@@ -76,8 +76,8 @@ def _alias(vector: Tensor) -> Tensor:
     return alias.set_(vector.untyped_storage(), vector.storage_offset(), vector.shape, vector.stride())
 
 
-def _fused(function: Rows, vectors: Sequence[Tensor], *constants: Tensor) -> Tensor | None:
-    """`[partials, rows]` from one kernel per combination of dtypes; None, with one warning, if that fails.
+def run_compiled(function: Rows, vectors: Sequence[Tensor], *constants: Tensor) -> tuple[Tensor, ...] | None:
+    """What `function` returns, from one kernel per combination of dtypes; None, with one warning, if that fails.
 
     The vectors are passed flat, so that only their length varies and not the layout of the rows.
     """
@@ -91,7 +91,7 @@ def _fused(function: Rows, vectors: Sequence[Tensor], *constants: Tensor) -> Ten
         if key not in _ready:
             compiled(*(torch.zeros(REHEARSAL, dtype=v.dtype, device=device) for v in vectors), *constants)
             _ready.add(key)
-        return torch.stack(compiled(*(_alias(vector) for vector in vectors), *constants))
+        return compiled(*(_alias(vector) for vector in vectors), *constants)
     except Exception as error:  # noqa: BLE001 - a missing C++ compiler surfaces as any of a dozen types
         if not _broken:
             reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
@@ -101,14 +101,18 @@ def _fused(function: Rows, vectors: Sequence[Tensor], *constants: Tensor) -> Ten
         return None
 
 
+def _stacked(partials: tuple[Tensor, ...] | None) -> Tensor | None:
+    return None if partials is None else torch.stack(partials)
+
+
 def compiled_partials(new: Tensor, old: Tensor, thresholds: Tensor) -> Tensor | None:
     """The partials of each row by one fused kernel, or None where compiling fails."""
-    return _fused(_row_partials, (new.view(-1), old.view(-1)), thresholds)
+    return _stacked(run_compiled(_row_partials, (new.view(-1), old.view(-1)), thresholds))
 
 
 def compiled_gradient_partials(rows: Tensor) -> Tensor | None:
     """The gradient partials of each row by one fused kernel, or None where compiling fails."""
-    return _fused(_gradient_partials, (rows.view(-1),))
+    return _stacked(run_compiled(_gradient_partials, (rows.view(-1),)))
 
 
 def wants_compiler(entries: int, form: Form) -> bool:

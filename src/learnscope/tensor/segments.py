@@ -29,6 +29,18 @@ class Segments:
         out = values.new_full((len(self.scopes),), -torch.inf)
         return out.scatter_reduce_(0, self._to, values[self._from], "amax")
 
+    def spread(self, entries: Tensor, mean: Tensor, centred: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and unbiased variance of each scope, from the members' entries, means and Σ(x − mean)².
+
+        (Σᵢ Mᵢ + Σᵢ nᵢ(meanᵢ − mean)²)/(n − 1); NaN for one entry.
+        """
+        n = self.sum(entries)
+        middle = self.sum(entries * mean) / n
+        between = torch.zeros_like(middle).index_add_(
+            0, self._to, entries[self._from] * (mean[self._from] - middle[self._to]).square()
+        )
+        return middle, torch.where(n > 1, (self.sum(centred) + between) / (n - 1), torch.nan)
+
     def _move(self, device: torch.device) -> None:
         if self._from.device != device:
             self._from, self._to = self._from.to(device), self._to.to(device)

@@ -1,0 +1,200 @@
+"""The metrics that come with the analysis: each a probe, and how its tables are named."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from learnscope.analysis.metrics import AnalysisContext, MetricComputer
+from learnscope.analysis.naming import parameter_change_keys, plain_keys, reasons, sparse_quality_keys
+from learnscope.analysis.primitives import ParameterDelta, ParameterSnapshot
+from learnscope.model.guard import guard
+from learnscope.moment import Moment, Subject, read_gradients
+from learnscope.probes import (
+    Activations,
+    GradientFlow,
+    LossLandscape,
+    LowRankQuality,
+    Momentum,
+    ParameterChange,
+    SparseQuality,
+)
+from learnscope.probes.sparse_quality import Baseline
+from learnscope.probing import Probe
+from learnscope.record import Measurement, Table
+from learnscope.session.materialise import as_measurement, read_tables
+from learnscope.task import task_for
+
+ALL_EXAMPLES = sys.maxsize
+"""A batch that is handed over is looked at as a whole."""
+
+
+class ProbeMetrics(MetricComputer):
+    """A probe as a metric computer: any probe can be one, `manager.add_metric(ls.GradientFlow())`.
+
+    Its tables become keys such as `prefix/layer_3/norm`.
+    """
+
+    def __init__(self, probe: Probe, prefix: str | None = None) -> None:
+        self.probe = probe
+        self.prefix = type(probe).__name__ if prefix is None else prefix
+
+    def compute(
+        self,
+        *,
+        context: AnalysisContext | None = None,
+        snapshot: ParameterSnapshot | None = None,
+        delta: ParameterDelta | None = None,  # noqa: ARG002 - probes take it from the snapshot, in one pass for all
+        **_others: Any,
+    ) -> dict[str, float]:
+        """The metrics of the context's model, outside of a manager too."""
+        moment = _moment(self, context, snapshot)
+        with torch.no_grad(), guard(moment.model):
+            measured = as_measurement(self.probe.measure(moment)) or Measurement()
+            tables: Sequence[Table] = read_tables(measured.tables)
+        return self.keys(tables if measured.finish is None else measured.finish(tables))
+
+    def keys(self, tables: Sequence[Table]) -> dict[str, float]:
+        """The numbers of the probe's tables by their keys."""
+        return {f"{self.prefix}/{key}": value for key, value in self.plain(tables).items()}
+
+    def reasons(self, tables: Sequence[Table]) -> dict[str, str]:
+        """Why some of them are NaN."""
+        return reasons(tables, self.keys)
+
+    def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
+        """The keys without the prefix."""
+        return plain_keys(tables)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.probe})"
+
+
+class ParameterChangeMetrics(ProbeMetrics):
+    """`param_change/*`: norms, mean and std of the change, sparsity at thresholds, per layer and component if asked."""
+
+    def __init__(
+        self,
+        thresholds: Sequence[float] = (1e-8, 1e-6, 1e-4),
+        per_layer: bool = False,
+        track_components: bool = False,
+        **snapshot: Any,
+    ) -> None:
+        super().__init__(ParameterChange(thresholds=list(thresholds), per_tensor=False, **snapshot), "param_change")
+        self.thresholds = list(thresholds)
+        self.kinds = ["model", *(["layer"] if per_layer else []), *(["component"] if track_components else [])]
+
+    def compute(
+        self,
+        *,
+        context: AnalysisContext | None = None,
+        snapshot: ParameterSnapshot | None = None,
+        delta: ParameterDelta | None = None,
+        **_others: Any,
+    ) -> dict[str, float]:
+        """Needs the change only: two snapshots' difference will do, `ParameterChangeMetrics().compute(delta=b - a)`."""
+        if delta is None:
+            return super().compute(context=context, snapshot=snapshot)
+        return self.keys([delta.table(kind, self.thresholds) for kind in self.kinds])
+
+    def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
+        return parameter_change_keys([table for table in tables if table.kind in self.kinds], self.thresholds)
+
+
+class SparseQualityMetrics(ProbeMetrics):
+    """`sparse/*`: how close the outputs would be without the changes up to each threshold."""
+
+    def __init__(
+        self,
+        thresholds: Sequence[float] = (1e-8, 1e-6, 1e-4),
+        include_random: bool = True,
+        include_random_changed: bool = True,
+        **snapshot: Any,
+    ) -> None:
+        baselines: list[Baseline] = ["random"] if include_random else []
+        baselines += ["random_changed"] if include_random and include_random_changed else []
+        probe = SparseQuality(thresholds=list(thresholds), baselines=baselines, examples=ALL_EXAMPLES, **snapshot)
+        super().__init__(probe, "sparse")
+
+    def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
+        assert isinstance(self.probe, SparseQuality)
+        return sparse_quality_keys(tables, self.probe.thresholds)
+
+
+class LowRankQualityMetrics(ProbeMetrics):
+    """`low_rank/*`: how close the outputs would be with an update of low rank, and which rank would do."""
+
+    def __init__(self, ranks: Sequence[int] = (1, 2, 4, 8, 16, 32), **options: Any) -> None:
+        super().__init__(LowRankQuality(ranks=list(ranks), examples=ALL_EXAMPLES, **options), "low_rank")
+
+    def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
+        return plain_keys([table for table in tables if table.kind != "tensor"])
+
+
+class GradientMetrics(ProbeMetrics):
+    """`gradient/*`: norm and variance overall and per layer, NaN, Inf, clipping."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(GradientFlow(**{"variance": True, **options}), "gradient")
+
+    def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
+        return plain_keys([table for table in tables if table.kind in ("model", "layer", "group")])
+
+
+class MomentumMetrics(ProbeMetrics):
+    """`momentum/*`: Adam's moments, the effective step, signal-to-noise and staleness, per layer and group."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(Momentum(**options), "momentum")
+
+    def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
+        return plain_keys([table for table in tables if table.kind in ("model", "layer", "group")])
+
+
+class ActivationMetrics(ProbeMetrics):
+    """`activation/*`: dead and saturated units, scale and kurtosis, overall and per layer."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(Activations(**{"examples": ALL_EXAMPLES, "per_site": False, **options}), "activation")
+
+
+class LossLandscapeMetrics(ProbeMetrics):
+    """`landscape/*`: sharpness, preconditioned sharpness, trace, and the loss along a direction."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(LossLandscape(**{"examples": ALL_EXAMPLES, **options}), "landscape")
+
+
+def _moment(owner: ProbeMetrics, context: AnalysisContext | None, snapshot: ParameterSnapshot | None) -> Moment:
+    """The context as a moment: a manager's own, or one made of what the context has."""
+    if context is None or context.model is None:
+        raise ValueError(f"{type(owner).__name__} needs a model: compute(context=AnalysisContext(model=model, …))")
+    if context.moment is not None:
+        return context.moment
+    subject = Subject(context.model, [context.optimizer] if context.optimizer is not None else [])
+    if context.inputs is not None:
+        batch = with_mask(context.inputs, context.attention_mask)
+        subject.task, subject.holdout = task_for(batch, context.model), [batch]
+    return Moment(
+        step=context.step,
+        phase="after_step",
+        source="analysis",
+        subject=subject,
+        snapshot=None if snapshot is None else snapshot._kept,
+        take_gradients=lambda: read_gradients(subject, standing_gradients(subject)),
+    )
+
+
+def standing_gradients(subject: Subject) -> dict[int, torch.Tensor]:
+    """The gradients that have not been cleared, by position."""
+    return {i: p.grad for i, p in enumerate(subject.parameters) if p.grad is not None}
+
+
+def with_mask(inputs: Any, attention_mask: Any) -> Any:
+    """Token ids and their mask as the dictionary that a language model takes."""
+    if isinstance(inputs, torch.Tensor) and attention_mask is not None:
+        return {"input_ids": inputs, "attention_mask": attention_mask}
+    return inputs

@@ -1,0 +1,194 @@
+"""The manager: counts optimizer steps, and measures when one is due."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from learnscope.analysis.computers import (
+    ActivationMetrics,
+    GradientMetrics,
+    LossLandscapeMetrics,
+    LowRankQualityMetrics,
+    MomentumMetrics,
+    ParameterChangeMetrics,
+    ProbeMetrics,
+    SparseQualityMetrics,
+)
+from learnscope.analysis.config import AnalysisConfig
+from learnscope.analysis.measuring import Measuring
+from learnscope.analysis.metrics import MetricComputer
+from learnscope.options import explain_options
+from learnscope.probing import Probe, ProbeWarning
+from learnscope.run import Run
+from learnscope.task import Task
+
+
+class ModelAnalysisManager:
+    """Measures a model every so many optimizer steps, whatever the training loop is.
+
+    The first call takes the weights that the first measurement compares with; metrics come `interval` steps later
+    and every `interval` steps from then on. Errors in one metric cost a warning, neither the training nor the
+    other metrics.
+
+    >>> model = nn.Linear(4, 2)
+    >>> analyzer = ModelAnalysisManager.create(AnalysisConfig(interval=2, sparse_quality_enabled=False))
+    >>> for _ in range(3):
+    ...     _ = model.weight.data.add_(0.5)
+    ...     metrics = analyzer.on_optimizer_step(model)
+    >>> metrics["param_change/norm_max"], round(metrics["param_change/sparsity_at_1e-06"], 3)
+    (1.0, 0.2)
+    """
+
+    @explain_options
+    def __init__(
+        self,
+        config: AnalysisConfig | None = None,
+        *,
+        run: str | Path | None = None,
+        task: Task | None = None,
+        strict: bool = False,
+    ) -> None:
+        """An empty manager for your own metrics; `create` adds those that the configuration names.
+
+        Args:
+            config: how often, and where the weights are kept.
+            run: a run folder to write the records to as well, for reports and findings.
+            task: how a batch becomes logits and targets, where the defaults do not recognise it.
+            strict: raise when a metric fails, instead of warning and going on.
+        """
+        self.config = replace(config) if config is not None else AnalysisConfig()  # a copy, checked again
+        self.reasons: dict[str, str] = {}
+        """For the last measurement: why a metric is NaN."""
+        self._options: dict[str, Any] = {"run": run, "task": task, "strict": strict}
+        self._computers: list[MetricComputer] = []
+        self._measuring: Measuring | None = None
+        self._state: Mapping[str, Any] | None = None
+        self._warned: set[str] = set()
+
+    @classmethod
+    def create(cls, config: AnalysisConfig | None = None, **options: Any) -> ModelAnalysisManager:
+        """A manager with the metrics that the configuration names."""
+        manager = cls(config, **options)
+        for computer in configured(manager.config):
+            manager.add_metric(computer)
+        return manager
+
+    def add_metric(self, computer: MetricComputer | Probe) -> ModelAnalysisManager:
+        """Measure this too: a metric computer, or any probe. Returns the manager, for the next one."""
+        if isinstance(computer, Probe):
+            computer = ProbeMetrics(computer)
+        if not isinstance(computer, MetricComputer):
+            kind = computer.__name__ if isinstance(computer, type) else type(computer).__name__
+            hint = f"write {kind}() with its parentheses" if isinstance(computer, type) else "derive it from one"
+            raise TypeError(f"a metric is an instance of MetricComputer or of learnscope.Probe; {kind} is not: {hint}")
+        self._computers.append(computer)
+        if self._measuring is not None:
+            self._measuring.add(computer)
+        return self
+
+    def on_optimizer_step(
+        self, model: nn.Module, inputs: Any = None, optimizer: Optimizer | None = None, **metadata: Any
+    ) -> dict[str, Any]:
+        """Call it after every optimizer step; the metrics by key, `{}` when none are due.
+
+        Args:
+            model: the model that was stepped.
+            inputs: the step's batch, as the loader gave it: a dictionary, a tuple, a tensor. Without it, the
+                arguments of the model's last training forward are used.
+            optimizer: the optimizer; without it, the one that is seen to step the model's parameters.
+            metadata: anything else that your own metrics want to know, as `context.metadata`.
+        """
+        try:
+            return self._step(model, inputs, optimizer, metadata)
+        except Exception:  # whatever it is, it is ours and not the training's: reported, not passed on
+            if self._options["strict"]:
+                raise
+            self._warn("failure", f"the analysis failed, training goes on:\n{traceback.format_exc()}")
+            return {}
+
+    def reset(self) -> None:
+        """Forget the weights and the steps so far: the next call is a first call again, also for another model."""
+        self.close()
+        self._state = None
+        self._warned.clear()
+        self.reasons = {}
+
+    def close(self) -> None:
+        """Finish the run folder, if there is one, and take every hook away."""
+        if self._measuring is not None:
+            self._measuring.close()
+            self._measuring = None
+
+    @property
+    def run(self) -> Run | None:
+        """What was recorded, if a run folder was named and measuring has begun."""
+        return None if self._measuring is None or self._options["run"] is None else self._measuring.run
+
+    def state_dict(self) -> dict[str, Any]:
+        """What going on after a restart needs: the count of steps, the kept weights, the metrics' small memories."""
+        return {} if self._measuring is None else self._measuring.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken; metrics are then those of a run that was never interrupted."""
+        missing = [key for key in ("steps", "snapshot_step", "weights", "states") if state and key not in state]
+        if missing:
+            raise ValueError(f"this is no state of a ModelAnalysisManager: it has no {missing[0]!r}")
+        self.close()
+        self._state = dict(state) or None
+
+    def _step(
+        self, model: nn.Module, inputs: Any, optimizer: Optimizer | None, metadata: dict[str, Any]
+    ) -> dict[str, Any]:
+        if self._measuring is None:
+            state, self._state = self._state, None
+            self._measuring = Measuring(model, self.config, self._computers, self._warn, optimizer, **self._options)
+            if state is None:
+                return {}
+            self._measuring.load_state_dict(state)
+        metrics, self.reasons = self._measuring.step(model, inputs, optimizer, metadata)
+        return metrics
+
+    def _warn(self, key: str, message: str) -> None:
+        """Say something once."""
+        if key not in self._warned:
+            self._warned.add(key)
+            warnings.warn(message, ProbeWarning, stacklevel=3)
+
+
+def configured(config: AnalysisConfig) -> list[MetricComputer]:
+    """The metrics that a configuration switches on."""
+    kept = {"snapshot_device": config.snapshot_device, "snapshot_dtype": config.snapshot_dtype}
+    available: list[tuple[bool, Callable[[], MetricComputer]]] = [
+        (
+            config.param_change_enabled,
+            lambda: ParameterChangeMetrics(
+                config.param_change_thresholds,
+                config.param_change_per_layer,
+                config.param_change_track_components,
+                **kept,
+            ),
+        ),
+        (
+            config.sparse_quality_enabled,
+            lambda: SparseQualityMetrics(
+                config.sparse_quality_thresholds,
+                config.sparse_quality_include_random,
+                config.sparse_quality_include_random_changed,
+                **kept,
+            ),
+        ),
+        (config.low_rank_enabled, lambda: LowRankQualityMetrics(config.low_rank_ranks, **kept)),
+        (config.gradient_enabled, GradientMetrics),
+        (config.momentum_enabled, MomentumMetrics),
+        (config.activation_enabled, ActivationMetrics),
+        (config.loss_landscape_enabled, LossLandscapeMetrics),
+    ]
+    return [make() for enabled, make in available if enabled]

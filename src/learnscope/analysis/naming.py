@@ -1,0 +1,138 @@
+"""From tables to the flat keys that a logger takes: `param_change/layer_3/mean_abs_delta`, `sparse/kl_at_1e-06`."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from learnscope.model.names import resolve
+from learnscope.record import Label, Row, Table
+
+_NOT_FINITE = {"inf": math.inf, "-inf": -math.inf}
+_CHANGE_NAMES = {"l1": "norm_l1", "l2": "norm_l2", "max": "norm_max", "mean_abs": "mean_abs_delta"}
+_OF_A_PART = ("mean_abs", "l2", "update_to_weight", "visible_share", "absorbed_share", "decay_absorbed_share")
+_SILENT = ("dtype", "unit", "origin", "function", "kl_bound")
+"""Labels that every number of a name shares, or that only explain it."""
+
+_USUAL: dict[str, Label] = {"stage": "stepped", "rule": "adam", "summary": "median"}
+"""What a label says of most numbers; only the others say it in their key."""
+
+
+def threshold_names(thresholds: Iterable[float]) -> dict[float, str]:
+    """`1e-06` for a threshold, with as many digits as it takes to tell alike ones apart.
+
+    >>> threshold_names([1e-6, 1.5e-6, 2e-6])
+    {1e-06: '1e-06', 1.5e-06: '1.5e-06', 2e-06: '2.0e-06'}
+    """
+    values = list(dict.fromkeys(thresholds))
+    digits = dict.fromkeys(values, 0)
+    for _ in range(17):
+        names = {value: f"{value:.{digits[value]}e}" for value in values}
+        seen = Counter(names.values())
+        if len(seen) == len(values):
+            break
+        digits = {value: digits[value] + (seen[names[value]] > 1) for value in values}
+    return names
+
+
+def parameter_change_keys(tables: Iterable[Table], thresholds: Sequence[float]) -> dict[str, float]:
+    """The documented keys of the parameter change, without their prefix.
+
+    A layer's and a component's `sparsity` is that at the first threshold.
+    """
+    names = threshold_names(thresholds)
+    keys: dict[str, float] = {}
+    for table in tables:
+        scopes = _scope_keys(table)
+        for row in table.rows():
+            scope, value = scopes[row.scope], number(row)
+            if row.name == "sparsity":
+                threshold = float(row.labels["threshold"])
+                if table.kind != "model":
+                    keys |= {f"{scope}sparsity": value} if threshold == thresholds[0] else {}
+                    continue
+                keys[f"sparsity_at_{names[threshold]}"] = value
+                keys[f"changed_ratio_at_{names[threshold]}"] = 1 - value
+            elif table.kind == "model" or row.name in _OF_A_PART:
+                keys[f"{scope}{_CHANGE_NAMES.get(row.name, row.name)}"] = value
+    return keys
+
+
+def sparse_quality_keys(tables: Iterable[Table], thresholds: Sequence[float]) -> dict[str, float]:
+    """The documented keys of the sparse quality: `kl_at_1e-06`, `kl_at_1e-06_random`, …"""
+    names = threshold_names(thresholds)
+    keys: dict[str, float] = {}
+    for row in (row for table in tables for row in table.rows()):
+        mask = str(row.labels["mask"])
+        end = f"_at_{names[float(row.labels['threshold'])]}" + ("" if mask == "magnitude" else f"_{mask}")
+        if row.name == "kept_share":
+            keys[f"kept_ratio{end}"] = number(row)
+            keys[f"unchanged_ratio{end}"] = 1 - number(row)
+        else:
+            keys[f"{row.name}{end}"] = number(row)
+    return keys
+
+
+def plain_keys(tables: Iterable[Table]) -> dict[str, float]:
+    """A key for every number: the scope, the name, and the labels that tell two of one name apart."""
+    keys: dict[str, float] = {}
+    for table in tables:
+        scopes = _scope_keys(table)
+        for row in table.rows():
+            end = "".join(_suffix(label, value) for label, value in row.labels.items())
+            keys[f"{scopes[row.scope]}{row.name}{end}"] = number(row)
+    return keys
+
+
+def number(row: Row) -> float:
+    """A number that can be logged and formatted; NaN where nothing was measured."""
+    if row.value is None:
+        return _NOT_FINITE.get(row.status or "", math.nan)
+    return row.value  # type: ignore[no-any-return]
+
+
+def reasons(tables: Iterable[Table], keys: Callable[[list[Table]], Mapping[str, float]]) -> dict[str, str]:
+    """Why a key is NaN, for those whose table says so."""
+    found: dict[str, str] = {}
+    for table in tables:
+        for column in table.columns:
+            for position, status in column.status.items():
+                one = Table(table.kind, [table.scopes[position]], [_only(column, position)])
+                found |= dict.fromkeys(keys([one]), status)
+    return found
+
+
+def _only(column: Any, position: int) -> Any:
+    return type(column)(column.name, [column.values[position]], column.labels, {0: column.status[position]})
+
+
+def _scope_keys(table: Table) -> dict[str, str]:
+    """What stands for each scope in a key, with its slash."""
+    if table.kind == "model":
+        return dict.fromkeys(table.scopes, "")
+    if table.kind != "layer":
+        return {scope: f"{table.kind}/{scope}/" for scope in table.scopes}
+    numbered = {scope: _layer_number(scope) for scope in table.scopes}
+    # an encoder's and a decoder's third layer are not the same
+    often = Counter(value for value in numbered.values() if value is not None)
+    return {
+        scope: f"layer_{scope if value is None or often[value] > 1 else value}/" for scope, value in numbered.items()
+    }
+
+
+def _layer_number(scope: str) -> int | None:
+    found = resolve(f"{scope}.weight")
+    return found.index if found.layer == scope else None
+
+
+def _suffix(label: str, value: Label) -> str:
+    if label in _SILENT or value == _USUAL.get(label):
+        return ""
+    if label in ("stage", "summary", "rule"):
+        return f"_{value}"
+    if label == "direction":
+        return f"_along_{value}"
+    shown = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"_at_{shown}" if label == "at" else f"_at_{label}_{shown}"

@@ -1,0 +1,171 @@
+"""Weights at one time, and the difference between two times: neither can be changed by what it hands out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from learnscope.model.names import group_parameters
+from learnscope.model.snapshot import Snapshot
+from learnscope.probes.changes import Changes
+from learnscope.probes.parameter_change import change_table
+from learnscope.record import Table
+from learnscope.session.materialise import read_tables
+from learnscope.tensor.context import arithmetic_dtype
+from learnscope.tensor.segments import Segments
+
+THRESHOLDS = (1e-8, 1e-6, 1e-4)
+
+
+class _Immutable:
+    __slots__ = ()
+
+    def __setattr__(self, name: str, _value: Any) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} cannot be changed: {name} is as it was taken")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} cannot be changed: {name} stays")
+
+
+class ParameterSnapshot(_Immutable, Mapping[str, Tensor]):
+    """The floating-point weights of a model at one step, by name. Every tensor it hands out is a copy.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> before = ParameterSnapshot.from_model(layer)
+    >>> _ = before["weight"].zero_()
+    >>> bool((before["weight"] == layer.weight).all())
+    True
+    """
+
+    __slots__ = ("__weakref__", "_kept", "step")
+    _kept: Snapshot
+    step: int
+
+    def __init__(self, kept: Snapshot) -> None:
+        object.__setattr__(self, "_kept", kept)
+        object.__setattr__(self, "step", kept.step)
+
+    @classmethod
+    def from_model(
+        cls, model: nn.Module, device: str = "cpu", dtype: str = "float32", step: int = 0
+    ) -> ParameterSnapshot:
+        """Take the weights as they are now, onto any torch device or "disk", in any float dtype or "native"."""
+        return cls(Snapshot(dict(model.named_parameters()), step, device=device, dtype=dtype))
+
+    @property
+    def device(self) -> str:
+        return self._kept.device
+
+    @property
+    def dtype(self) -> str:
+        return self._kept.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self._kept.tensors.values())
+
+    def __getitem__(self, name: str) -> Tensor:
+        kept = self._kept.tensors[name].detach()
+        return kept.clone() if self.dtype == "native" else kept.to(getattr(torch, self.dtype), copy=True)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept.names)
+
+    def __len__(self) -> int:
+        return len(self._kept.names)
+
+    def settle(self, kept: Snapshot) -> None:
+        """Hold on to this copy of the same weights instead of a model's own, which are about to be trained further."""
+        object.__setattr__(self, "_kept", kept)
+
+    def __sub__(self, older: ParameterSnapshot) -> ParameterDelta:
+        """What changed since an older snapshot."""
+        return ParameterDelta(self._kept.tensors, older, step=self.step)
+
+    def __repr__(self) -> str:
+        return f"ParameterSnapshot(step={self.step}, {len(self)} tensors, {self.dtype} on {self.device})"
+
+
+class ParameterDelta(_Immutable, Mapping[str, Tensor]):
+    """Δ = W_new − W_old, computed when asked for: one tensor at a time, or as statistics in one pass.
+
+    `delta["name"]` is a new tensor in float32 (float64 for float64 weights). Sums are float64 throughout.
+    """
+
+    __slots__ = ("__weakref__", "_new", "_old", "_taken", "step")
+    _new: Mapping[str, Tensor]
+    _old: ParameterSnapshot
+    _taken: list[Changes]
+    step: int
+
+    def __init__(self, new: Mapping[str, Tensor], old: ParameterSnapshot, *, step: int) -> None:
+        floats = {name: tensor for name, tensor in new.items() if tensor.is_floating_point()}
+        old._kept.check(floats, "call reset() after architecture changes, and compare snapshots of one architecture")
+        for name, value in (("_new", floats), ("_old", old), ("_taken", []), ("step", step)):
+            object.__setattr__(self, name, value)
+
+    def settle(self, kept: Snapshot) -> None:
+        """Hold on to this copy of the new weights instead of a model's own, which are about to be trained further."""
+        object.__setattr__(self, "_new", kept.tensors)
+
+    @torch.no_grad()
+    def __getitem__(self, name: str) -> Tensor:
+        new, old = self._new[name].detach(), self._old._kept.tensors[name]
+        kind = arithmetic_dtype(new, old)
+        return new.to(kind) - old.to(new.device, kind)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._new)
+
+    def __len__(self) -> int:
+        return len(self._new)
+
+    def changes(self, thresholds: Sequence[float] = THRESHOLDS) -> Changes:
+        """All statistics per tensor; asking again for no other thresholds costs nothing."""
+        for known in self._taken:
+            if set(thresholds) <= set(known.thresholds):
+                return known
+        found = Changes.between(self._new, self._old._kept.tensors, thresholds, range(len(self._new)))
+        self._taken.append(found)
+        return found
+
+    def table(self, kind: str = "model", thresholds: Sequence[float] = THRESHOLDS) -> Table:
+        """The statistics over the whole model, or per layer, component or tensor; see `ls.ParameterChange`."""
+        found = self.changes(thresholds)
+        if kind == "model":
+            members = {"model": list(range(len(self)))}
+        elif kind == "tensor":
+            members = {name: [number] for number, name in enumerate(found.names)}
+        else:
+            members = group_parameters(found.names, kind)  # type: ignore[arg-type]  # it refuses other kinds itself
+        table = change_table(kind, Segments(members), found, thresholds, found.dtype, self._old.dtype)
+        return read_tables([table])[0]
+
+    def statistics(self, thresholds: Sequence[float] = THRESHOLDS) -> dict[str, float]:
+        """`norm_l2`, `norm_l1`, `norm_max`, `mean`, `std` and sparsity at each threshold, over the whole model."""
+        from learnscope.analysis.naming import parameter_change_keys
+
+        return parameter_change_keys([self.table("model", thresholds)], thresholds)
+
+    @property
+    def norm_l2(self) -> float:
+        return self.statistics()["norm_l2"]
+
+    @property
+    def norm_l1(self) -> float:
+        return self.statistics()["norm_l1"]
+
+    @property
+    def norm_max(self) -> float:
+        return self.statistics()["norm_max"]
+
+    def sparsity(self, threshold: float) -> float:
+        """Share of entries with |Δ| ≤ threshold."""
+        found = self.changes([threshold])
+        return float(found.within([threshold]).sum() / found.table.entries.sum())
+
+    def __repr__(self) -> str:
+        return f"ParameterDelta(steps {self._old.step} to {self.step}, {len(self)} tensors)"

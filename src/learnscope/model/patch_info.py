@@ -1,0 +1,131 @@
+"""A patch in numbers: what it does to each tensor, and what it weighs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+How = Literal["same", "sparse", "dense", "added", "removed", "replaced"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorChange:
+    """What a patch does to one tensor. Tied names are one tensor."""
+
+    names: tuple[str, ...]
+    how: How
+    """`same`: nothing; `sparse`, `dense`: new values for some or all entries; `replaced`: other shape or dtype."""
+    dtype: str
+    shape: tuple[int, ...]
+    """As in the base; for an added tensor its own."""
+    entries: int
+    """Of the new tensor; 0 for a removed one."""
+    changed: int
+    bytes: int
+    """What it takes in the patch."""
+    before: str | None = None
+    """Digest of the tensor in the base."""
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def changed_share(self) -> float | None:
+        return self.changed / self.entries if self.entries else None
+
+
+@dataclass(frozen=True, slots=True)
+class PatchInfo:
+    """A patch in numbers. Bytes of `full_bytes` are those of the new checkpoint's tensors, tied ones once."""
+
+    path: Path
+    bytes: int
+    full_bytes: int
+    table: tuple[TensorChange, ...]
+    base: str | None
+    """Fingerprint of the checkpoint the patch is for: over names, dtypes, shapes and bytes."""
+    result: str | None
+    """Fingerprint of the checkpoint it makes: the `base` of the next patch in a chain."""
+    parameters_only: bool = False
+    """Whether other tensors of a target are left alone: a run's states keep floating-point parameters only."""
+
+    @property
+    def ratio(self) -> float | None:
+        """The file's bytes over `full_bytes`; None if the new checkpoint has no bytes."""
+        return self.bytes / self.full_bytes if self.full_bytes else None
+
+    @property
+    def changed(self) -> int:
+        """Entries whose bits differ, or that are new."""
+        return sum(change.changed for change in self.table)
+
+    @property
+    def entries(self) -> int:
+        return sum(change.entries for change in self.table)
+
+    @property
+    def changed_share(self) -> float | None:
+        return self.changed / self.entries if self.entries else None
+
+    @property
+    def tensors_changed(self) -> int:
+        return sum(change.how != "same" for change in self.table)
+
+    @property
+    def tensors(self) -> int:
+        return len(self.table)
+
+    def __str__(self) -> str:
+        said = (
+            f"{self.path.name}: {size(self.bytes)}, {share(self.ratio)} of the full {size(self.full_bytes)}; "
+            f"{share(self.changed_share)} of {count(self.entries)} entries in {self.tensors_changed} of "
+            f"{self.tensors} tensors changed"
+        )
+        for how in ("added", "removed", "replaced"):
+            if number := sum(change.how == how for change in self.table):
+                said += f", {number} {how}"
+        return said
+
+
+def size(number: float) -> str:
+    """Bytes in decimal units.
+
+    >>> size(999), size(38_400_000)
+    ('999 B', '38.4 MB')
+    """
+    return f"{number} B" if number < 1000 else _scaled(number, ("kB", "MB", "GB", "TB"))
+
+
+def count(number: float) -> str:
+    """
+    >>> count(950), count(9_600_000)
+    ('950', '9.6 M')
+    """
+    return str(number) if number < 1000 else _scaled(number, ("k", "M", "G", "T"))
+
+
+def share(part: float | None) -> str:
+    """A share in per cent with two digits that count.
+
+    >>> share(0.0314), share(0.000012), share(1.0), share(None)
+    ('3.1 %', '0.0012 %', '100 %', 'n/a')
+    """
+    if part is None:
+        return "n/a"
+    percent = 100 * part
+    digits = 0 if percent == 0 or percent >= 99.95 else max(0, 1 - _magnitude(percent)) if percent < 1 else 1
+    return f"{percent:.{digits}f} %"
+
+
+def _magnitude(number: float) -> int:
+    return int(f"{number:e}".split("e")[1])
+
+
+def _scaled(number: float, units: tuple[str, ...]) -> str:
+    for unit in units:
+        number /= 1000
+        if number < 999.95 or unit == units[-1]:
+            break
+    return f"{number:.1f} {unit}"

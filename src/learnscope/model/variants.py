@@ -1,0 +1,152 @@
+"""A model with part of its last update undone, entry by entry in place, and put back bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from learnscope.tensor.exchange import exchange_entries
+from learnscope.tensor.fold import bits_differ
+from learnscope.tensor.kernels import wants_compiler
+from learnscope.tensor.masks import BLOCK, KEEP_ALL, Order, Rule
+from learnscope.tensor.rows import flat
+
+_EXACT = {
+    torch.float16: {torch.float32, torch.float64},
+    torch.bfloat16: {torch.float32, torch.float64},
+    torch.float32: {torch.float64},
+}
+"""The other dtypes that hold every value of a dtype. (Neither half dtype holds the other's.)"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Entries of one weight that lie in one block, and those of the older copy."""
+
+    new: Tensor
+    old: Tensor
+    block: int
+    start: int
+    """Where they begin within the block."""
+
+
+class Reverting:
+    """Exchanges entries between a model's weights and an older copy of them.
+
+    Where a rule reverts an entry, the weight takes the old value and the copy keeps the new one meanwhile, so that
+    nothing else has to be held. Going from one rule to the next exchanges only the entries on which they differ.
+    Use it as a context manager under the guard: on the way out both are as they were, also after an error.
+
+    A copy that could not hold a weight exactly (float16 of float32) would lose it: such weights are exchanged with
+    a copy of their own dtype, made for the purpose. `extra_bytes` says what that takes.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], old: Mapping[str, Tensor], *, seed: int = 0) -> None:
+        self.extra_bytes = 0
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+        for name, copy in old.items():
+            weight = weights[name].data
+            if copy.dtype != weight.dtype and copy.dtype not in _EXACT.get(weight.dtype, ()):
+                copy = copy.to(weight.dtype)
+                self.extra_bytes += copy.nbytes
+            self._pairs.append((weight, copy))
+        self.entries = sum(weight.numel() for weight, _ in self._pairs)
+        self.order = Order(self.entries, seed)
+        self._compiled = wants_compiler(self.entries, "auto")
+        self._rule = self._next = KEEP_ALL
+        self._done = 0
+        """Parts that already follow the next rule, while it is being applied."""
+
+    def __enter__(self) -> Reverting:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.restore()
+
+    def apply(self, rule: Rule) -> None:
+        """Undo what `rule` names of the last update, and nothing else."""
+        self._next, self._done = rule, 0
+        for number, part in enumerate(self._parts()):
+            self._exchange(part, self._rule, rule)
+            self._done = number + 1
+        self._rule = rule
+        # inside the user's autocast, casts of the weights as they were would be used again
+        torch.clear_autocast_cache()
+
+    def restore(self) -> None:
+        """All of the update is back."""
+        if not (self._rule is self._next is KEEP_ALL):
+            for number, part in enumerate(self._parts()):
+                self._exchange(part, self._next if number < self._done else self._rule, KEEP_ALL)
+        self._rule = self._next = KEEP_ALL
+        torch.clear_autocast_cache()
+
+    def keep_at_random(self, counts: list[int]) -> list[Rule]:
+        """Rules that keep as many of all entries."""
+        return self.order.keep(counts)
+
+    def keep_of_changed(self, counts: list[int], changed: int) -> list[Rule]:
+        """Rules that keep as many, drawn from the `changed` entries whose stored bits differ."""
+        return self.order.keep_of(self._changed(), counts, changed)
+
+    def count_changed(self) -> int:
+        """Entries whose stored bits differ."""
+        return sum(int(np.count_nonzero(mask)) for mask in self._changed())
+
+    def _changed(self) -> Iterator[NDArray[np.bool_]]:
+        """Which entries of each block are stored differently."""
+        mask = np.zeros(min(BLOCK, self.entries), dtype=np.bool_)
+        filled = 0
+        for part in self._parts():
+            stop = part.start + part.new.numel()
+            mask[part.start : stop] = bits_differ(part.new, part.old.to(part.new.device)).cpu().numpy()
+            filled += part.new.numel()
+            if stop == BLOCK or filled == self.entries:
+                yield mask[:stop]
+
+    @torch.no_grad()
+    def _exchange(self, part: Part, now: Rule, then: Rule) -> None:
+        device = part.new.device
+        ranks = self.order.ranks(part.block, part.start, part.new.numel(), device)
+        near = part.old.to(device)  # the copy itself where it is on the same device
+        exchange_entries(part.new, near, ranks, now, then, part.block, compiled=self._compiled)
+        if near is not part.old:
+            part.old.copy_(near)
+
+    def _parts(self) -> Iterator[Part]:
+        """All entries in their order."""
+        position = 0
+        for weight, copy in self._pairs:
+            length = weight.numel()
+            with _as_vectors(weight, copy) as (new, old):
+                start = 0
+                while start < length:
+                    block, offset = divmod(position + start, BLOCK)
+                    stop = min(length, start + BLOCK - offset)
+                    yield Part(new[start:stop], old[start:stop], block, offset)
+                    start = stop
+            position += length
+
+
+@contextmanager
+def _as_vectors(weight: Tensor, copy: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Both as vectors without a copy where their layout allows it, otherwise by way of one."""
+    vectors = flat((weight, copy))
+    if vectors is not None:
+        yield vectors[0], vectors[1]
+        return
+    new, old = weight.reshape(-1).clone(), copy.reshape(-1).clone()
+    try:
+        yield new, old
+    finally:
+        weight.copy_(new.view(weight.shape))
+        copy.copy_(old.view(copy.shape))
