@@ -28,7 +28,17 @@ ROOMS: dict[str, set[str]] = {
     "run": {"record", "store", "findings", "report", "model"},  # model: imported when a patch is made, not before
     "session": {"options", "record", "task", "tensor", "model", "probing", "moment", "probes", "store", "sinks", "run"},
     "analysis": {
-        "options", "record", "task", "tensor", "model", "probing", "moment", "probes", "store", "run", "session",
+        "options",
+        "record",
+        "task",
+        "tensor",
+        "model",
+        "probing",
+        "moment",
+        "probes",
+        "store",
+        "run",
+        "session",
     },
     "demo": {"*"},
     "cli": {"*"},

@@ -123,7 +123,9 @@ def test_a_wrong_option_is_refused_by_name(options: dict[str, Any], message: str
 
 
 def test_a_configuration_from_a_dictionary_is_the_same() -> None:
-    assert AnalysisConfig.from_dict({"interval": 7, "momentum_enabled": True}) == AnalysisConfig(7, momentum_enabled=True)
+    assert AnalysisConfig.from_dict({"interval": 7, "momentum_enabled": True}) == AnalysisConfig(
+        7, momentum_enabled=True
+    )
 
 
 def test_a_configuration_changed_later_does_not_reach_the_manager() -> None:

@@ -310,6 +310,22 @@ def test_an_older_patch_survives_a_failed_export(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_large_tensors_go_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learnscope.model.patch.PIECE", 64)
+    monkeypatch.setattr("learnscope.model.lazy._PIECE", 100)
+    old = {"w": torch.arange(1000.0)}
+    new = {"w": old["w"].clone()}
+    new["w"][[0, 63, 64, 127, 128, 999]] = -1
+    info = ls.export_patch(old, new, tmp_path / "p.safetensors")
+    assert info.changed == 6
+    assert exact(ls.apply_patch(old, info.path), new)
+    for position in (0, 24, 25, 500, 998):
+        other = {"w": old["w"].clone()}
+        other["w"][position] += 1
+        with pytest.raises(ls.PatchError, match="'w' has other values"):
+            ls.apply_patch(other, info.path)
+
+
 def test_progress_counts_tensors(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     old = {"a": torch.zeros(2), "b": torch.zeros(2)}

@@ -522,3 +522,18 @@ def test_the_same_numbers_at_the_same_weights() -> None:
     assert torch.equal(torch.get_rng_state(), before)
     first, second = (run.frame(PROBE).drop(columns=["time", "cost"], errors="ignore") for run in runs)
     assert first.equals(second)
+
+
+def test_gradient_descent_settles_at_the_edge_of_stability() -> None:
+    """The phenomenon itself (arXiv 2103.00065): sharpness rises to 2/η and hovers there. And the finding says so."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(64, 6, generator=generator)
+    y = torch.stack([x[:, 0] * x[:, 1], x[:, 2] * x[:, 3], x[:, 4]], 1)
+    model = mlp(6, 32, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.4)
+    loss = lambda: F.mse_loss(model(x), y)  # noqa: E731
+    run = stepped(model, optimizer, [(x, y)], steps=900, loss=loss, every=150, examples=64, trace_samples=0)
+    ratios = values(run, PROBE, "sharpness_ratio")
+    assert len(ratios) == 6
+    assert all(0.9 < ratio < 1.1 for ratio in ratios[2:])
+    assert [finding.kind for finding in run.findings()] == ["edge_of_stability"]

@@ -12,10 +12,24 @@ from torch import Tensor
 
 from learnscope.analysis.computers import ProbeMetrics
 from learnscope.analysis.metrics import GIVEN, MetricComputer, call_with_what_it_names, wants
-from learnscope.moment import Moment
+from learnscope.moment import Moment, Subject
 from learnscope.probing import Probe
 from learnscope.record import Record
 from learnscope.session.engine import Bound
+
+CURES = {
+    "grads": "the gradients, which were cleared before on_optimizer_step was called, and no torch optimizer was seen "
+    "to step these parameters: call it before zero_grad()",
+    "optimizer": "the optimizer, and none was given nor seen to step: pass optimizer= to on_optimizer_step",
+}
+"""What a metric lacks, and what to do about it."""
+
+
+def has(subject: Subject, need: str) -> bool:
+    """Whether a measurement of the subject can meet a need, apart from earlier weights."""
+    if need == "grads":
+        return any(p.grad is not None for p in subject.parameters)
+    return need == "previous" or bool(getattr(subject, {"optimizer": "optimizers"}.get(need, need), None))
 
 
 @dataclass(slots=True)

@@ -11,29 +11,22 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.analysis.batches import Batches
-from learnscope.analysis.bound import Metric, make_metric
+from learnscope.analysis.bound import CURES, Metric, has, make_metric
 from learnscope.analysis.computers import standing_gradients
 from learnscope.analysis.config import AnalysisConfig
 from learnscope.analysis.history import History
 from learnscope.analysis.metrics import AnalysisContext, MetricComputer
+from learnscope.analysis.records import Collector, Nowhere
 from learnscope.analysis.steps import StepSides
 from learnscope.moment import Moment, Subject, read_gradients
 from learnscope.probing import NEEDS, Probe
-from learnscope.record import Record
 from learnscope.run import Run
 from learnscope.session.engine import Engine
 from learnscope.session.opening import begin, check_model, finish, open_backend
 from learnscope.session.optimizers import as_optimizers
-from learnscope.store.backend import MemoryBackend
 from learnscope.task import Task
 
 Warn = Callable[[str, str], None]
-CURES = {
-    "grads": "the gradients, which were cleared before on_optimizer_step was called, and no torch optimizer was seen "
-    "to step these parameters: call it before zero_grad()",
-    "optimizer": "the optimizer, and none was given nor seen to step: pass optimizer= to on_optimizer_step",
-    "previous": "the weights at the last measurement",
-}
 
 
 class Measuring:
@@ -55,10 +48,10 @@ class Measuring:
         self.config, self._warn, self._strict = config, warn, strict
         self.steps = 0
         self.subject = Subject(model, self._optimizers(optimizer, model))
-        self._collected: dict[str, Record] = {}
-        backend = open_backend(run, resume=False) if run is not None else _Nowhere()
+        self._collector = Collector()
+        backend = open_backend(run, resume=False) if run is not None else Nowhere()
         self.engine = Engine(
-            self.subject, [], backend, source="analysis", provides=NEEDS, sinks=[_Collector(self._collected)],
+            self.subject, [], backend, source="analysis", provides=NEEDS, sinks=[self._collector],
             strict=strict,
         )  # fmt: skip
         self.metrics: list[Metric] = []
@@ -108,7 +101,7 @@ class Measuring:
         context = self._context(inputs, metadata)
         with self._batches.paused():
             for metric in self.metrics:
-                if metric.label not in self._collected and self._has_all(metric, fits):
+                if metric.label not in self._collector.records and self._has_all(metric, fits):
                     metric.offers = self._offers(parameters, context)
                     self.engine.fire(metric.bound, self._with_snapshot(context.moment))
                     metric.offers = {}
@@ -116,7 +109,7 @@ class Measuring:
         if fits and self._history is not None:
             self._history.advance(parameters, self.steps)
         self._turn()
-        return self._read()
+        return self._collector.read(self.metrics)
 
     # the two sides of the optimizer's step
 
@@ -174,17 +167,12 @@ class Measuring:
         return offers
 
     def _has_all(self, metric: Metric, fits: bool) -> bool:
-        have = {
-            "previous": fits,
-            "holdout": self.subject.holdout is not None,
-            "optimizer": bool(self.subject.optimizers),
-            "grads": any(p.grad is not None for p in self.subject.parameters),
-        }
-        lacking = [need for need in sorted(metric.needs) if not have.get(need, False)]
-        if lacking and not (lacking == ["previous"] and not fits):  # of which a warning has been given
+        lacking = [need for need in sorted(metric.needs) if not has(self.subject, need)]
+        if lacking:
             cause = self._batches.problem if lacking[0] == "holdout" else CURES.get(lacking[0], lacking[0])
             self._warn(f"{metric.label} {lacking[0]}", f"{metric.label} is not measured: it needs {cause}")
-        return not lacking
+        # of earlier weights that do not fit a warning has been given
+        return not lacking and (fits or "previous" not in metric.needs)
 
     def _fits(self, parameters: Mapping[str, Tensor]) -> bool:
         """Whether the kept weights are those of this model."""
@@ -198,17 +186,6 @@ class Measuring:
             self._warn("architecture", f"what compares with earlier weights is not measured: {error}")
             return False
         return True
-
-    def _read(self) -> tuple[dict[str, Any], dict[str, str]]:
-        metrics: dict[str, Any] = {}
-        reasons: dict[str, str] = {}
-        for metric in self.metrics:
-            record = self._collected.pop(metric.label, None)
-            if record is not None and record.error is None:
-                metrics |= metric.keys(record)
-                reasons |= metric.reasons(record)
-        self._collected.clear()
-        return metrics, reasons
 
     def _turn(self) -> None:
         if self._sides is not None:
@@ -277,28 +254,5 @@ class Measuring:
             self._sides.close()
         self._batches.close()
         self.engine.close()
-        if not isinstance(self.engine.backend, _Nowhere):
+        if not isinstance(self.engine.backend, Nowhere):
             finish(self.engine, "finished", last_step=self.steps)
-
-
-class _Nowhere(MemoryBackend):
-    """Records that are read at once and not kept."""
-
-    def append(self, line: str) -> None:
-        pass
-
-    def put_arrays(self, reference: str, arrays: Any) -> None:
-        pass
-
-
-class _Collector:
-    """A sink that holds each metric's last record until it is read."""
-
-    def __init__(self, collected: dict[str, Record]) -> None:
-        self._collected = collected
-
-    def write(self, record: Record) -> None:
-        self._collected[record.probe] = record
-
-    def close(self) -> None:
-        pass

@@ -30,6 +30,8 @@ from learnscope.tensor import gaps
 
 HEADER = 100
 """Bytes that one more tensor takes in the header of a safetensors file, roughly."""
+PIECE = 1 << 20
+"""Entries compared at a time: masks as large as tensors would leave the heap in holes."""
 
 
 def export_patch(
@@ -145,12 +147,13 @@ def _compared(names: list[str], old: Tensor | None, new: Tensor | None) -> tuple
     if old.dtype != new.dtype or old.shape != new.shape:
         return change("replaced", new.numel(), {"whole": new})
     mine, other = bits(new).view(-1), bits(old).view(-1)
-    differs = mine != other
-    changed = int(torch.count_nonzero(differs))
+    pieces = list(zip(mine.split(PIECE), other.split(PIECE), strict=True))
+    changed = sum(int(torch.count_nonzero(a != b)) for a, b in pieces)
     if not changed:
         return change("same", 0, {})
     if changed * (1 + new.element_size()) + HEADER < new.nbytes:
-        encoded = gaps.encode(differs.nonzero().view(-1).numpy(), new.element_size())
+        places = [(a != b).nonzero().view(-1) + number * PIECE for number, (a, b) in enumerate(pieces)]
+        encoded = gaps.encode(torch.cat(places).numpy(), new.element_size())
         if encoded.nbytes + len(encoded) * new.element_size() + HEADER < new.nbytes:
             values = mine[torch.from_numpy(gaps.decode(encoded))].view(new.dtype)
             return change("sparse", changed, {"gaps": torch.from_numpy(encoded), "values": values})

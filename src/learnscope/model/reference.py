@@ -25,8 +25,8 @@ def reference_outputs(model: nn.Module, task: Task, batches: Sequence[Any]) -> l
             outputs = _detached(task.outputs(model, task.to(batch, device), losses=False))
             if outputs.logits.numel() == 1 < task.size(batch):
                 raise ValueError(
-                    f"{type(model).__name__} returns a single number for {task.size(batch)} examples, its loss perhaps: "
-                    "there are no predictions to compare. Write a Task whose logits(model, batch) returns them."
+                    f"{type(model).__name__} returns a single number for {task.size(batch)} examples, its loss "
+                    "perhaps: there are no predictions to compare. Write a Task whose logits() returns them."
                 )
             kept.append(outputs)
     return kept

@@ -76,8 +76,7 @@ class Snapshot:
         for name in now.keys() ^ self._tensors.keys():
             change = "appeared" if name in now else "disappeared"
             raise ValueError(
-                f"parameter {name} {change} since the snapshot at step {self.step}: "
-                f"the model was rebuilt; {cure}"
+                f"parameter {name} {change} since the snapshot at step {self.step}: the model was rebuilt; {cure}"
             )
         for name, kept in self._tensors.items():
             if kept.shape != now[name].shape:

@@ -88,7 +88,7 @@ they would take more; beyond that the measurement is refused."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, low in (("examples", 1), ("eigenvalues", 1), ("restarts", 1), ("trace_samples", 0)):
+        for name, low in (("examples", 1), ("eigenvalues", 1), ("krylov", 3), ("restarts", 1), ("trace_samples", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise ValueError(f"LossLandscape({name}={value!r}): {name} is a whole number from {low}")

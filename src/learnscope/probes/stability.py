@@ -43,7 +43,8 @@ def adam_scale(group: Mapping[str, Any], state: Mapping[str, Any]) -> Vector:
     corrected = second.detach().reshape(-1).cpu().double().numpy() / (
         1 - float(group["betas"][1]) ** float(state["step"])
     )
-    return 1 / np.sqrt(np.sqrt(corrected) + float(group["eps"]))
+    scale: Vector = 1 / np.sqrt(np.sqrt(corrected) + float(group["eps"]))
+    return scale
 
 
 @dataclass(frozen=True, slots=True)
