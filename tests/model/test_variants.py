@@ -150,24 +150,31 @@ def test_weights_that_are_not_contiguous() -> None:
 
 def test_an_error_between_parts_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped after each number of parts in turn, in the middle of going from one rule to the next."""
-    genuine = Reverting._exchange
-    parts = sum(1 for _ in Reverting(*weights()[:2])._parts())
-    assert parts > 6
-    for stop in range(parts):
+    genuine, calls, stop = Reverting._exchange, 0, -1
+
+    def failing(self: Reverting, *args: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == stop:
+            raise RuntimeError("stopped")
+        genuine(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Reverting, "_exchange", failing)
+
+    def through_all_rules(new: dict[str, Tensor], old: dict[str, Tensor]) -> None:
+        with Reverting(new, old) as model:
+            random = model.keep_at_random([3000, 1000])
+            for rule in (Rule(1e-5), Rule(1e-2), *random, Rule(1e-3)):
+                model.apply(rule)
+
+    through_all_rules(*weights()[:2])
+    total = calls
+    assert total > 30
+    for number in range(1, total - 12):  # the last ones are those of restoring
         new, old, was_new, was_old = weights()
-        calls = 0
-
-        def failing(self: Reverting, *args: object, stop: int = stop) -> None:
-            nonlocal calls
-            calls += 1
-            if calls == parts + stop + 1:
-                raise RuntimeError("stopped")
-            genuine(self, *args)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(Reverting, "_exchange", failing)
-        with pytest.raises(RuntimeError, match="stopped"), Reverting(new, old) as model:
-            model.apply(Rule(1e-5))
-            model.apply(Rule(1e-2))
+        calls, stop = 0, number
+        with pytest.raises(RuntimeError, match="stopped"):
+            through_all_rules(new, old)
         assert same_bits(new, was_new), stop
         assert same_bits(old, was_old), stop
 

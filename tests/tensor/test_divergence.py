@@ -11,8 +11,9 @@ import torch
 from scipy.special import log_softmax, rel_entr, softmax
 from torch import Tensor
 
-from learnscope.tensor import divergence
+from learnscope.tensor import divergence, fused_divergence
 from learnscope.tensor.divergence import Comparison, compare_logits, summarise
+from learnscope.tensor.fused_divergence import row_facts
 
 HALVES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 INF, NAN = math.inf, math.nan
@@ -262,3 +263,90 @@ def test_the_callers_logits_and_modes_do_not_matter() -> None:
     assert not plain.kl.requires_grad
     assert torch.equal(a, kept[0])
     assert torch.equal(b, kept[1])
+
+
+# large logits, compared in one fused pass
+
+
+@pytest.fixture
+def always_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_divergence, "FUSED_FROM", 1)
+
+
+def fused(a: Tensor, b: Tensor, targets: Tensor | None = None, rows: Tensor | None = None) -> Comparison:
+    facts = row_facts(a)
+    assert facts is not None
+    return compare_logits(a, b, targets, rows=rows, facts=facts)
+
+
+@pytest.mark.usefixtures("always_fused")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [1e-5, 1e-3, 0.1, 1.0, 5.0])
+def test_the_fused_pass_against_float64(dtype: torch.dtype, size: float) -> None:
+    a = (3 * noise(31, 3001)).to(dtype)
+    b = (a.double() + size * noise(31, 3001, seed=1)).to(dtype)
+    targets = torch.arange(31) % 7
+    found, plain = fused(a, b, targets), compare_logits(a, b, targets)
+    np.testing.assert_allclose(found.kl, plain.kl, rtol=1e-6)
+    np.testing.assert_allclose(found.mse, plain.mse, rtol=1e-6)
+    np.testing.assert_allclose(1 - found.cosine, 1 - plain.cosine, rtol=1e-5, atol=1e-15)
+    for name in ("agree", "broke", "mended"):
+        assert torch.equal(getattr(found, name), getattr(plain, name)), name
+
+
+@pytest.mark.usefixtures("always_fused")
+def test_the_fused_pass_is_exact_for_equal_logits() -> None:
+    a = 3 * noise(9, 4097).float()
+    found = fused(a, a.clone(), torch.zeros(9, dtype=torch.long))
+    assert found.kl.tolist() == [0] * 9
+    assert found.mse.tolist() == [0] * 9
+    assert found.cosine.tolist() == [1] * 9
+    assert bool(found.agree.all())
+
+
+@pytest.mark.usefixtures("always_fused")
+def test_rows_that_the_fused_pass_cannot_do() -> None:
+    """A shift of all logits, which is no change; masked, infinite, NaN, far away, tiny, all zero."""
+    a = noise(9, 500).float()
+    b = a + 1e-3 * noise(9, 500, seed=1).float()
+    b[1] = a[1] + 7.0
+    b[2] = a[2] + 0.25 + 1e-4 * noise(500, seed=2).float()
+    a[3, 100:] = b[3, 100:] = -INF
+    b[4, 7] = NAN
+    b[5, 3] = INF
+    b[6] = 400 * noise(500, seed=3).float()
+    a[7] = 0
+    b[8] = a[8] + 1e-30
+    found, plain = fused(a, b), compare_logits(a, b)
+    for name in ("kl", "mse", "cosine"):
+        np.testing.assert_allclose(getattr(found, name), getattr(plain, name), rtol=2e-6, err_msg=name)
+    assert found.kl[1] < 1e-9
+    assert torch.equal(found.agree, plain.agree)
+
+
+@pytest.mark.usefixtures("always_fused")
+def test_the_first_of_equal_largest_logits_is_the_answer() -> None:
+    a = torch.zeros(3, 300)
+    b = a.clone()
+    b[1, 5] = b[1, 200] = 1.0
+    b[2, 200] = 1.0
+    assert fused(a, b, torch.tensor([0, 5, 0])).agree.tolist() == [True, False, False]
+    assert fused(a, b, torch.tensor([0, 5, 0])).mended.tolist() == [False, True, False]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_only_the_rows_that_count(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if large:
+        monkeypatch.setattr(fused_divergence, "FUSED_FROM", 1)
+    a, b = noise(12, 400).float(), noise(12, 400, seed=1).float()
+    a[3], b[4] = NAN, INF  # positions that are padding may hold anything
+    rows, targets = torch.tensor([0, 2, 5, 11]), torch.tensor([1, 2, 3, 4])
+    found = compare_logits(a, b, targets, rows=rows, facts=row_facts(a))
+    expected = compare_logits(a[rows], b[rows], targets)
+    for name in ("kl", "cosine", "mse", "agree", "broke", "mended"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-6)
+
+
+def test_small_logits_are_not_worth_a_kernel() -> None:
+    assert row_facts(noise(10, 10).float()) is None
+    assert row_facts(noise(10, 10)) is None

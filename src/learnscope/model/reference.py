@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,30 +11,46 @@ from torch import Tensor, nn
 
 from learnscope.model.evaluate import model_device
 from learnscope.model.guard import guard
-from learnscope.task import Outputs, Task
+from learnscope.task import Positions, Task
+from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.divergence import compare_logits, summarise
+from learnscope.tensor.fused_divergence import RowFacts, row_facts
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The model's own outputs for a batch, and what comparing with them needs of each row."""
+
+    outputs: Positions
+    facts: RowFacts | None
+
+    @property
+    def regression(self) -> bool:
+        """Whether the outputs are numbers and no distributions, as float targets say."""
+        return self.outputs.targets is not None and self.outputs.targets.is_floating_point()
 
 
 @torch.no_grad()
-def reference_outputs(model: nn.Module, task: Task, batches: Sequence[Any]) -> list[Outputs]:
+def reference_outputs(model: nn.Module, task: Task, batches: Sequence[Any]) -> list[Reference]:
     """One pass in eval mode, kept on the model's device: what variants of the model are compared with."""
     device = model_device(model)
     kept = []
     with guard(model):
         for batch in batches:
-            outputs = _detached(task.outputs(model, task.to(batch, device), losses=False))
+            outputs = _detached(model, task.positions(model, task.to(batch, device)))
             if outputs.logits.numel() == 1 < task.size(batch):
                 raise ValueError(
                     f"{type(model).__name__} returns a single number for {task.size(batch)} examples, its loss "
                     "perhaps: there are no predictions to compare. Write a Task whose logits() returns them."
                 )
-            kept.append(outputs)
+            with plain_arithmetic(device):
+                kept.append(Reference(outputs, row_facts(outputs.logits)))
     return kept
 
 
 @torch.no_grad()
 def compare_outputs(
-    model: nn.Module, task: Task, batches: Sequence[Any], reference: Sequence[Outputs]
+    model: nn.Module, task: Task, batches: Sequence[Any], reference: Sequence[Reference]
 ) -> dict[str, Tensor]:
     """`model` with the weights it has now against `reference`, over all positions of all batches.
 
@@ -45,16 +61,23 @@ def compare_outputs(
     parts = []
     with guard(model):
         for batch, known in zip(batches, reference, strict=True):
-            found = task.outputs(model, task.to(batch, device), losses=False)
-            classes = known.targets is None or not known.targets.is_floating_point()
-            parts.append(compare_logits(known.logits, found.logits, known.targets, probabilities=classes))
+            logits = task.positions(model, task.to(batch, device)).logits
+            own = known.outputs
+            parts.append(
+                compare_logits(
+                    own.logits,
+                    logits,
+                    own.targets,
+                    probabilities=not known.regression,
+                    rows=own.rows,
+                    facts=known.facts,
+                )
+            )
     return summarise(parts)
 
 
-def _detached(outputs: Outputs) -> Outputs:
+def _detached(model: nn.Module, outputs: Positions) -> Positions:
+    """Outputs that stay as they are: not those of a model that gives out a weight, which a variant writes."""
+    own = {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
     logits = outputs.logits.detach()
-    if outputs.targets is None or outputs.targets.is_floating_point():
-        # nothing was selected from it: it may be a view of the model's own memory, which a variant writes
-        logits = logits.clone()
-    losses = None if outputs.losses is None else outputs.losses.detach()
-    return replace(outputs, logits=logits, losses=losses)
+    return replace(outputs, logits=logits.clone() if logits.untyped_storage().data_ptr() in own else logits)

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.exchange import exchange_entries
 from learnscope.tensor.fold import bits_differ
 from learnscope.tensor.kernels import wants_compiler
@@ -24,6 +25,9 @@ _EXACT = {
     torch.float32: {torch.float64},
 }
 """The other dtypes that hold every value of a dtype. (Neither half dtype holds the other's.)"""
+
+WHOLE = 1 << 24
+"""Entries that are exchanged by one call where blocks do not matter."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,13 @@ class Reverting:
                 copy = copy.to(weight.dtype)
                 self.extra_bytes += copy.nbytes
             self._pairs.append((weight, copy))
+        self._device = self._pairs[0][0].device if self._pairs else torch.device("cpu")
         self.entries = sum(weight.numel() for weight, _ in self._pairs)
         self.order = Order(self.entries, seed)
         self._compiled = wants_compiler(self.entries, "auto")
         self._rule = self._next = KEEP_ALL
         self._done = 0
-        """Parts that already follow the next rule, while it is being applied."""
+        """Entries that already follow the next rule, while it is being applied."""
 
     def __enter__(self) -> Reverting:
         return self
@@ -75,9 +80,10 @@ class Reverting:
     def apply(self, rule: Rule) -> None:
         """Undo what `rule` names of the last update, and nothing else."""
         self._next, self._done = rule, 0
-        for number, part in enumerate(self._parts()):
-            self._exchange(part, self._rule, rule)
-            self._done = number + 1
+        with plain_arithmetic(self._device):
+            for part in self._parts(self._rule, rule):
+                self._exchange(part, self._rule, rule)
+                self._done += part.new.numel()
         self._rule = rule
         # inside the user's autocast, casts of the weights as they were would be used again
         torch.clear_autocast_cache()
@@ -85,8 +91,11 @@ class Reverting:
     def restore(self) -> None:
         """All of the update is back."""
         if not (self._rule is self._next is KEEP_ALL):
-            for number, part in enumerate(self._parts()):
-                self._exchange(part, self._next if number < self._done else self._rule, KEEP_ALL)
+            with plain_arithmetic(self._device):
+                done = 0
+                for part in self._parts(self._rule, self._next):
+                    self._exchange(part, self._next if done < self._done else self._rule, KEEP_ALL)
+                    done += part.new.numel()
         self._rule = self._next = KEEP_ALL
         torch.clear_autocast_cache()
 
@@ -113,7 +122,6 @@ class Reverting:
             if stop == BLOCK or filled == self.entries:
                 yield mask[:stop]
 
-    @torch.no_grad()
     def _exchange(self, part: Part, now: Rule, then: Rule) -> None:
         device = part.new.device
         ranks = self.order.ranks(part.block, part.start, part.new.numel(), device)
@@ -122,8 +130,9 @@ class Reverting:
         if near is not part.old:
             part.old.copy_(near)
 
-    def _parts(self) -> Iterator[Part]:
-        """All entries in their order."""
+    def _parts(self, *rules: Rule) -> Iterator[Part]:
+        """All entries in their order, cut where blocks begin, unless none of the rules asks for the block."""
+        length_limit = WHOLE if rules and all(rule.cuts is None for rule in rules) else 0
         position = 0
         for weight, copy in self._pairs:
             length = weight.numel()
@@ -131,7 +140,7 @@ class Reverting:
                 start = 0
                 while start < length:
                     block, offset = divmod(position + start, BLOCK)
-                    stop = min(length, start + BLOCK - offset)
+                    stop = min(length, start + (length_limit or BLOCK - offset))
                     yield Part(new[start:stop], old[start:stop], block, offset)
                     start = stop
             position += length

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from learnscope.model.lowrank import LowRankUpdate, decompose_update, matrix_names
-from learnscope.model.reference import compare_outputs, reference_outputs
+from learnscope.model.reference import Reference, compare_outputs, reference_outputs
 from learnscope.moment import Moment
 from learnscope.probes.outputs import undefined
 from learnscope.probing import Probe
 from learnscope.record import Column, Measurement, Table
-from learnscope.task import Outputs
 
 ENERGY = 0.9
 UNCHANGED = "no matrix of it changed"
@@ -104,7 +103,9 @@ randomised iteration, whose energies are up to 1 % low (see `learnscope.tensor.l
         notes |= {"not_matrices": others} if others else {}
         return Measurement([table for table in tables if table.scopes], notes=notes)
 
-    def _output_columns(self, found: Mapping[int, Mapping[str, Tensor]], reference: Sequence[Outputs]) -> list[Column]:
+    def _output_columns(
+        self, found: Mapping[int, Mapping[str, Tensor]], reference: Sequence[Reference]
+    ) -> list[Column]:
         """What the forwards gave, read with one wait, and the rank that follows from it."""
         keys = [(rank, name) for rank, numbers in found.items() for name in numbers]
         numbers = dict(zip(keys, torch.stack([found[rank][name] for rank, name in keys]).tolist(), strict=True))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from learnscope.model.reference import Reference
 from learnscope.record import Column, Label
-from learnscope.task import Outputs
 
 REGRESSION = "float targets: the outputs are numbers, not distributions"
 SINGLE = "one number a position has no direction"
@@ -14,7 +14,7 @@ _OF_DISTRIBUTIONS = ("kl", "kl_median", "kl_p99", "top1_agree")
 
 
 def output_columns(
-    compared: Mapping[str, Any], reference: Sequence[Outputs], labels: Mapping[str, Label]
+    compared: Mapping[str, Any], reference: Sequence[Reference], labels: Mapping[str, Label]
 ) -> list[Column]:
     """What `compare_outputs` gave, with the reasons for what has no meaning for outputs of this kind."""
     reasons = undefined(reference)
@@ -25,12 +25,10 @@ def output_columns(
     ]
 
 
-def undefined(reference: Sequence[Outputs]) -> dict[str, str]:
+def undefined(reference: Sequence[Reference]) -> dict[str, str]:
     """The comparisons that have no meaning for these outputs, and why."""
     first = reference[0]
-    reasons = {}
-    if first.targets is not None and first.targets.is_floating_point():
-        reasons = dict.fromkeys(_OF_DISTRIBUTIONS, REGRESSION)
-    if first.logits[:1].numel() == 1:
+    reasons = dict.fromkeys(_OF_DISTRIBUTIONS, REGRESSION) if first.regression else {}
+    if first.outputs.logits[:1].numel() == 1:
         reasons["cosine"] = SINGLE
     return reasons

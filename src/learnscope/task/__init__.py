@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from learnscope.task.base import DictTask, Outputs, PairTask, Task, TupleTask
+from learnscope.task.base import DictTask, Outputs, PairTask, Positions, Task, TupleTask
 from learnscope.task.batches import describe, is_tuple_batch
 from learnscope.task.huggingface import MODEL_INPUTS, HuggingFaceTask, unwrap
 from learnscope.task.shapes import IGNORE, correct, predictions
@@ -20,6 +20,7 @@ __all__ = [
     "HuggingFaceTask",
     "Outputs",
     "PairTask",
+    "Positions",
     "Task",
     "TupleTask",
     "correct",

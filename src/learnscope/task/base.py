@@ -37,6 +37,20 @@ class Outputs:
     example: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """What one forward gives, where it lies.
+
+    logits: [P, C], or [P], [P, 1], [P, ...] as in `Outputs`: all positions, those too that do not count.
+    rows: [N], which of them count; None if all do.
+    targets: [N], aligned with the rows; None where the batch has none.
+    """
+
+    logits: Tensor
+    rows: Tensor | None
+    targets: Tensor | None
+
+
 class Task:
     """Override `logits` and `targets`, and what else the defaults do not suit.
 
@@ -115,18 +129,22 @@ class Task:
         return map_leaves(batch, cut)
 
     @final
-    def outputs(self, model: nn.Module, batch: Any, *, losses: bool = True) -> Outputs:
-        """Forward the batch and keep the positions that count. Gradients flow if the grad mode lets them.
+    def positions(self, model: nn.Module, batch: Any) -> Positions:
+        """Forward the batch, and say which positions count, without copying the logits of those that do."""
+        logits, targets, keep, _ = self._positions(model, batch)
+        rows = None if keep is None else keep.nonzero().squeeze(1)
+        return Positions(logits, rows, targets if targets is None or rows is None else targets[rows])
 
-        `losses=False` spares computing them, which for a large vocabulary takes a tenth of a forward.
-        """
+    @final
+    def outputs(self, model: nn.Module, batch: Any) -> Outputs:
+        """Forward the batch and keep the positions that count. Gradients flow if the grad mode lets them."""
         logits, targets, keep, example = self._positions(model, batch)
         if keep is not None:
             index = keep.nonzero().squeeze(1)
             logits, example = logits[index], example[index]
             targets = None if targets is None else targets[index]
-        if targets is None or not losses:
-            return Outputs(logits, targets, None, example)
+        if targets is None:
+            return Outputs(logits, None, None, example)
         if not targets.is_floating_point() and is_single(logits) and bool(((targets != 0) & (targets != 1)).any()):
             raise ValueError(
                 f"the model gives a single logit (shape {list(logits.shape)}), which is a yes/no answer, but "

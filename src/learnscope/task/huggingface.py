@@ -88,7 +88,9 @@ class HuggingFaceTask(Task):
             # Prompt tuning puts virtual tokens in front: never predicted, but the first token is from them.
             targets = F.pad(targets, (virtual, 0), value=IGNORE)
             keep = None if keep is None else F.pad(keep, (virtual, 0), value=True)
-        return logits[:, :-1], targets[:, 1:], None if keep is None else keep[:, 1:] & keep[:, :-1]
+        # The targets move, not the logits: a slice of these would be copied when positions are put in one row.
+        targets = F.pad(targets[:, 1:], (0, 1), value=IGNORE)
+        return logits, targets, None if keep is None else F.pad(keep[:, 1:] & keep[:, :-1], (0, 1), value=False)
 
     def _each_loss(self, model: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
         own = type(self).losses is not Task.losses

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from learnscope.tensor.context import plain, plain_arithmetic
+from learnscope.tensor.fused_divergence import RowFacts, fused_comparison
 
 CHUNK = 1 << 19
 """Logits compared at a time on a CPU: their float64 copies stay in the cache, and none of all logits is made."""
@@ -36,7 +37,13 @@ class Comparison:
 
 
 def compare_logits(
-    reference: Tensor, variant: Tensor, targets: Tensor | None = None, *, probabilities: bool = True
+    reference: Tensor,
+    variant: Tensor,
+    targets: Tensor | None = None,
+    *,
+    probabilities: bool = True,
+    rows: Tensor | None = None,
+    facts: RowFacts | None = None,
 ) -> Comparison:
     """KL(reference ‖ variant) = Σ p (ln p − ln q) in nats, cosine and mean squared error of logits, equal top-1.
 
@@ -48,6 +55,9 @@ def compare_logits(
     are never negative, so that it is right down to tiny values and exactly 0 for equal logits. −∞ (a masked class)
     has probability 0; entries that are infinite alike in both count neither for the cosine nor for the error.
     A NaN or +∞ among several logits is no distribution: KL is NaN.
+
+    `rows` names the positions that count, in which case targets are of these only. `facts` of the reference
+    (`row_facts`, for large logits) are better taken once for all variants.
     """
     if reference.shape != variant.shape:
         raise ValueError(
@@ -56,24 +66,27 @@ def compare_logits(
         )
     with plain_arithmetic(reference.device):
         a, b = (_as_rows(plain(logits), probabilities) for logits in (reference, variant))
+        rows = torch.arange(len(a), device=a.device) if rows is None else rows
         size = CHUNK if a.device.type == "cpu" else ACCELERATOR_CHUNK
-        step = min(max(1, size // max(1, a.shape[1])), max(1, len(a)))
-        # the same memory for every chunk: fresh pages would cost as much time as the arithmetic
-        work = torch.empty(3, step, a.shape[1], dtype=torch.float64, device=a.device)
-        starts = range(0, max(1, len(a)), step)
-        parts = [_compare(a[i : i + step], b[i : i + step], work, probabilities) for i in starts]
-        numbers = torch.cat([numbers for numbers, _ in parts], 1)
+        step = min(max(1, size // max(1, a.shape[1])), max(1, len(rows)))
+        fused = fused_comparison(a, b, facts) if facts is not None and probabilities else None
+        if fused is not None and facts is not None:
+            numbers, classes = fused[0][:, rows], torch.stack([facts.first[rows].long(), fused[1][rows]])
+            redo = (~numbers.isfinite().all(0)).nonzero().squeeze(1)
+            if len(redo):
+                numbers[:, redo], _ = _in_chunks(a, b, rows[redo], step, probabilities)
+        else:
+            numbers, classes = _in_chunks(a, b, rows, step, probabilities)
         # rows with an infinity, or with a divergence that overflows, are few: they take the longer way
         odd = (~numbers.isfinite().all(0)).nonzero().squeeze(1)
-        for rows in odd.split(step):
-            numbers[:, rows] = _compare_odd(a[rows], b[rows], probabilities)
+        for some in odd.split(step):
+            numbers[:, some] = _compare_odd(a[rows[some]], b[rows[some]], probabilities)
         kl, cosine, mse = numbers
         if a.shape[1] == 1:
             cosine = torch.full_like(cosine, torch.nan)
         if not probabilities:
             nothing = torch.full_like(kl, torch.nan)
             return Comparison(nothing, cosine, mse, nothing)
-        classes = torch.cat([classes for _, classes in parts], 1)
         return Comparison(kl, cosine, mse, *_judged(classes, targets))
 
 
@@ -107,6 +120,14 @@ def _as_rows(logits: Tensor, probabilities: bool) -> Tensor:
     if probabilities:
         return logits.reshape(math.prod(logits.shape[:-1]), logits.shape[-1])
     return logits.reshape(logits.shape[0], math.prod(logits.shape[1:]))
+
+
+def _in_chunks(a: Tensor, b: Tensor, rows: Tensor, step: int, probabilities: bool) -> tuple[Tensor, Tensor]:
+    """The numbers of these rows in float64, and both top-1."""
+    # the same memory for every chunk: fresh pages would cost as much time as the arithmetic
+    work = torch.empty(3, step, a.shape[1], dtype=torch.float64, device=a.device)
+    parts = [_compare(a[some], b[some], work, probabilities) for some in rows.split(step)]
+    return tuple(torch.cat(each, 1) for each in zip(*parts, strict=True))  # type: ignore[return-value]
 
 
 def _compare(a: Tensor, b: Tensor, work: Tensor, probabilities: bool) -> tuple[Tensor, Tensor]:

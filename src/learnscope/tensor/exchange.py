@@ -30,8 +30,12 @@ def exchange_entries(
     if compiled and new.numel() >= COMPILED_FROM and {new.dtype, old.dtype} <= COMPILED_DTYPES:
         limits = [rounded_down(now.threshold), rounded_down(then.threshold)]
         thresholds = torch.tensor(limits, dtype=torch.float32, device=new.device)
-        cuts = torch.tensor([now.cut(block), then.cut(block)], dtype=torch.int32, device=new.device)
-        if run_compiled(_exchange_kernel, (new, old, ranks), thresholds, cuts) is not None:
+        if now.cuts is None and then.cuts is None:
+            done = run_compiled(_magnitude_kernel, (new, old), thresholds)
+        else:
+            cuts = torch.tensor([now.cut(block), then.cut(block)], dtype=torch.int32, device=new.device)
+            done = run_compiled(_exchange_kernel, (new, old, ranks), thresholds, cuts)
+        if done is not None:
             return
     for start in range(0, new.numel(), CHUNK):
         part = slice(start, start + CHUNK)
@@ -42,14 +46,23 @@ def _exchange_kernel(new: Tensor, old: Tensor, ranks: Tensor, thresholds: Tensor
     size = (new.float() - old.float()).abs()
     before = (size <= thresholds[0]) & (ranks >= cuts[0])
     after = (size <= thresholds[1]) & (ranks >= cuts[1])
-    chosen = before != after
+    _exchange_where(before != after, new, old)
+    return ()
+
+
+def _magnitude_kernel(new: Tensor, old: Tensor, thresholds: Tensor) -> tuple[Tensor, ...]:
+    size = (new.float() - old.float()).abs()
+    _exchange_where((size <= thresholds[0]) != (size <= thresholds[1]), new, old)
+    return ()
+
+
+def _exchange_where(chosen: Tensor, new: Tensor, old: Tensor) -> None:
     # as integers: half precision would pass through float32, in which a NaN does not keep its bits
     mine, other = new.view(_INTEGERS[new.element_size()]), old.view(_INTEGERS[old.element_size()])
     weight = torch.where(chosen, old.to(new.dtype).view(mine.dtype), mine)
     copy = torch.where(chosen, new.to(old.dtype).view(other.dtype), other)
     mine.copy_(weight)
     other.copy_(copy)
-    return ()
 
 
 def _exchange_chunk(new: Tensor, old: Tensor, ranks: Tensor, now: Rule, then: Rule, block: int) -> None:

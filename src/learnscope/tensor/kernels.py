@@ -76,10 +76,16 @@ def _alias(vector: Tensor) -> Tensor:
     return alias.set_(vector.untyped_storage(), vector.storage_offset(), vector.shape, vector.stride())
 
 
-def run_compiled(function: Rows, vectors: Sequence[Tensor], *constants: Tensor) -> tuple[Tensor, ...] | None:
+def run_compiled(
+    function: Rows,
+    vectors: Sequence[Tensor],
+    *constants: Tensor,
+    rehearsal: Sequence[tuple[int, ...]] | None = None,
+) -> tuple[Tensor, ...] | None:
     """What `function` returns, from one kernel per combination of dtypes; None, with one warning, if that fails.
 
-    The vectors are passed flat, so that only their length varies and not the layout of the rows.
+    The vectors are passed flat, so that only their length varies and not the layout of the rows; matrices come
+    with the shapes of a `rehearsal`.
     """
     device = vectors[0].device
     kinds = [str(vector.dtype) for vector in vectors] + [str(len(constant)) for constant in constants]
@@ -89,7 +95,9 @@ def run_compiled(function: Rows, vectors: Sequence[Tensor], *constants: Tensor) 
     try:
         compiled = _compiled(function, key)
         if key not in _ready:
-            compiled(*(torch.zeros(REHEARSAL, dtype=v.dtype, device=device) for v in vectors), *constants)
+            shapes = rehearsal or [(REHEARSAL,)] * len(vectors)
+            empty = [torch.zeros(s, dtype=v.dtype, device=device) for s, v in zip(shapes, vectors, strict=True)]
+            compiled(*empty, *constants)
             _ready.add(key)
         return compiled(*(_alias(vector) for vector in vectors), *constants)
     except Exception as error:  # noqa: BLE001 - a missing C++ compiler surfaces as any of a dozen types

@@ -7,6 +7,7 @@ again, names the same entries, and no mask has to be remembered.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -37,18 +38,23 @@ KEEP_ALL = Rule(-1.0)
 """Reverts nothing."""
 
 
+@functools.lru_cache(maxsize=1)
+def _permutation(length: int) -> Tensor:
+    """A random order, twice in a row, so that a turned one is a slice. Kept, as drawing one takes 50 ms."""
+    ranks = np.random.default_rng(0).permutation(length).astype(np.int32)
+    return torch.from_numpy(np.concatenate([ranks, ranks]))
+
+
 class Order:
     """A random order of the entries of every block: one permutation, turned by an offset for each block."""
 
     def __init__(self, entries: int, seed: int) -> None:
         self.entries, self.blocks = entries, -(-entries // BLOCK)
         draw = np.random.default_rng(seed)
-        ranks = draw.permutation(BLOCK).astype(np.int32)
         self._offsets = draw.integers(BLOCK, size=self.blocks)
         self._phase = draw.random()
         self._inverse: NDArray[np.int64] | None = None
-        # twice in a row, so that a turned order is a slice
-        self._ranks = {torch.device("cpu"): torch.from_numpy(np.concatenate([ranks, ranks]))}
+        self._ranks = {torch.device("cpu"): _permutation(BLOCK)}
 
     def ranks(self, block: int, start: int, length: int, device: torch.device) -> Tensor:
         """The ranks of `length` entries from `start` on."""
