@@ -1,6 +1,5 @@
 """The surroundings in which every function of this package computes, whatever the caller has switched on."""
 
-import sys
 from contextlib import ExitStack
 
 import torch
@@ -19,9 +18,6 @@ def plain_arithmetic(device: torch.device) -> ExitStack:
     for kind in ("cpu",) if device.type in ("cpu", "meta") else ("cpu", device.type):
         if torch.is_autocast_enabled(kind):
             stack.enter_context(torch.autocast(kind, enabled=False))
-    if "torch._dynamo" in sys.modules:
-        # the guard makes compiled models run eagerly, and with them our own kernels
-        stack.enter_context(torch.compiler.set_stance("default"))
     return stack
 
 

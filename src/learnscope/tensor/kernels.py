@@ -94,12 +94,14 @@ def run_compiled(
         return None
     try:
         compiled = _compiled(function, key)
-        if key not in _ready:
-            shapes = rehearsal or [(REHEARSAL,)] * len(vectors)
-            empty = [torch.zeros(s, dtype=v.dtype, device=device) for s, v in zip(shapes, vectors, strict=True)]
-            compiled(*empty, *constants)
-            _ready.add(key)
-        return compiled(*(_alias(vector) for vector in vectors), *constants)
+        # the guard makes compiled models run eagerly, and would make our own kernels
+        with torch.compiler.set_stance("default"):
+            if key not in _ready:
+                shapes = rehearsal or [(REHEARSAL,)] * len(vectors)
+                empty = [torch.zeros(s, dtype=v.dtype, device=device) for s, v in zip(shapes, vectors, strict=True)]
+                compiled(*empty, *constants)
+                _ready.add(key)
+            return compiled(*(_alias(vector) for vector in vectors), *constants)
     except Exception as error:  # noqa: BLE001 - a missing C++ compiler surfaces as any of a dozen types
         if not _broken:
             reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
