@@ -342,6 +342,27 @@ def test_lbfgs_is_left_alone_and_the_rest_goes_on() -> None:
     assert analyzer.on_optimizer_step(model)["param_change/norm_l2"] > 0
 
 
+@pytest.mark.parametrize("clear", [None, True, False])
+def test_what_rounding_absorbs_of_half_precision_weights(clear: bool | None) -> None:
+    """Steps of about 1e-6 on weights of about 0.1, which bfloat16 can only move by 2⁻⁸ of their size."""
+
+    class Half(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.bfloat16()).float()
+
+    analyzer = create(interval=2, param_change_per_layer=True)
+    _, returned, _ = train(
+        analyzer, 5, model=Half().bfloat16(), clear=clear,
+        make=lambda p: torch.optim.AdamW(p, lr=1e-6, weight_decay=0.1),
+    )  # fmt: skip
+    for metrics in (m for m in returned if m):
+        assert metrics["param_change/absorbed_share"] > 0.9
+        assert metrics["param_change/layer_first/absorbed_share"] > 0.9
+        assert metrics["param_change/decay_absorbed_share"] == 1
+        assert metrics["param_change/visible_share"] < 0.1
+        assert "sparse/kl_at_1e-06" in metrics
+
+
 # metrics of one's own
 
 

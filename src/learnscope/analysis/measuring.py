@@ -126,8 +126,12 @@ class Measuring:
         assert self._sides is not None
         moment = self._moment(self.steps + 1, "after_step", self._sides.gradients)
         for metric in self.metrics:
-            if metric.probe.at == "after_step" and metric.needs == {"optimizer"}:
-                self.engine.fire(metric.bound, moment)
+            # what was prepared before the step is for right after it, while the gradients still stand
+            prepared = any(key.startswith("_") for key in metric.bound.state)
+            if prepared:
+                self.subject.refresh()
+            if metric.needs == {"optimizer"} or (prepared and self._fits(self.subject.by_name())):
+                self.engine.fire(metric.bound, self._with_snapshot(moment))
 
     # one measurement
 
