@@ -38,7 +38,7 @@ def test_most_of_the_updates_of_the_model() -> None:
     assert evidence.value == pytest.approx(0.9)
     assert evidence.interval == pytest.approx((0.89, 0.91))
     assert "float32 and compute in bfloat16 under torch.autocast:" in finding.advice
-    assert "larger than 1.0e-05" in finding.advice
+    assert "larger learning rate than 1.0e-05" in finding.advice
     assert "optimizer whose update is not known" not in finding.detail
 
 

@@ -60,8 +60,8 @@ class Measuring:
         self._batches = Batches(task, self._due_next)
         for computer in computers:
             self.add(computer)
-        if run is not None:
-            begin(self.engine, self.subject, resume=False, step=0)
+        self._described = run is None
+        """Whether the run folder has its manifest, which waits for the optimizer to be known."""
 
     def add(self, computer: MetricComputer) -> None:
         """Take a metric in, and begin to keep what it needs."""
@@ -95,6 +95,7 @@ class Measuring:
         if self.steps % self.config.interval:
             self._turn()
             return {}, {}
+        self._describe()
         self.subject.refresh()
         parameters = self.subject.by_name()
         fits = self._fits(parameters)
@@ -115,6 +116,7 @@ class Measuring:
 
     def _before_step(self) -> None:
         assert self._sides is not None
+        self._describe()
         moment = self._moment(self.steps + 1, "before_step", self._sides.gradients)
         for metric in self.metrics:
             if metric.probe.at == "before_step":
@@ -191,6 +193,11 @@ class Measuring:
             return False
         return True
 
+    def _describe(self) -> None:
+        if not self._described:
+            begin(self.engine, self.subject, resume=False, step=0)
+            self._described = True
+
     def _turn(self) -> None:
         if self._sides is not None:
             self._sides.forget()
@@ -228,6 +235,7 @@ class Measuring:
 
     @property
     def run(self) -> Run:
+        self._describe()
         self.engine.flush()
         return Run(self.engine.backend)
 
@@ -259,4 +267,5 @@ class Measuring:
         self._batches.close()
         self.engine.close()
         if not isinstance(self.engine.backend, Nowhere):
+            self._describe()
             finish(self.engine, "finished", last_step=self.steps)

@@ -26,10 +26,12 @@ def train_healthy(run: Path, quick: bool, show: Show) -> None:
     model = ConvNet()
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warm_up_and_cosine(step, steps // 10, steps))
+    # the usual thresholds keep almost all of what a learning rate as high as this one changes
+    sparse = ls.SparseQuality(every=20, thresholds=(1e-4, 1e-3, 5e-3))
     probes = [
         ls.GradientFlow(every=2, stability=True), ls.ParameterChange(every=10), ls.Holdout(every=10), ls.Loss(),
         ls.LearningRate(every=1), ls.BatchStats(every=5), ls.Momentum(every=10), ls.Activations(every=20),
-        ls.SparseQuality(every=20), ls.LowRankQuality(every=20, ranks=(1, 2, 4, 8)), ls.LossLandscape(every=40),
+        sparse, ls.LowRankQuality(every=20, ranks=(1, 2, 4, 8)), ls.LossLandscape(every=40),
         DemoRun(scenario="digits", training_examples=len(train)),
     ]  # fmt: skip
     with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out) as w:

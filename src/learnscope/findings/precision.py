@@ -222,4 +222,4 @@ def _largest_product(reader: RunReader) -> float | None:
 def _rate_advice(reader: RunReader) -> str:
     rate = _largest_rate(reader)
     than = f" than {num(rate)}" if rate else ""
-    return f"A learning rate larger{than} helps too, if the training bears it."
+    return f"A larger learning rate{than} helps too, if the training bears it."

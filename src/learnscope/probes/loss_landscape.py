@@ -15,7 +15,7 @@ from learnscope.model.double_backward import twice_differentiable, widened_bytes
 from learnscope.model.evaluate import model_device
 from learnscope.model.landscape import Landscape, trainable
 from learnscope.moment import Moment
-from learnscope.probes.stability import holders
+from learnscope.probes.stability import holders_of
 from learnscope.probes.survey import Survey, trace_error
 from learnscope.probing import Probe
 from learnscope.record import Column, Measurement, Table
@@ -128,7 +128,7 @@ they would take more; beyond that the measurement is refused."""
         with twice_differentiable(model, widen=self.widen):
             landscape = self._landscape(moment, batches, names, widened=copies > 0)
             dtype, left = self._basis(landscape.n, copies)
-            held = holders(moment.optimizers, {name: by_name[name] for name in landscape.names})
+            held = holders_of(moment.optimizers, {name: by_name[name] for name in landscape.names})
             survey = Survey(self, landscape, held, dtype, moment.snapshot)
             if survey.broken is None:
                 kept = landscape.keep_graphs(left)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from learnscope.probes.remembered import holders
 from learnscope.tensor.curvature import Vector
 
 ADAM = ("Adam", "AdamW")
@@ -56,9 +57,9 @@ class Holder:
     parameter: nn.Parameter
 
 
-def holders(optimizers: Sequence[Optimizer], named: Mapping[str, nn.Parameter]) -> dict[str, Holder]:
+def holders_of(optimizers: Sequence[Optimizer], named: Mapping[str, nn.Parameter]) -> dict[str, Holder]:
     """By name, for those of the parameters that an optimizer holds."""
-    held = {id(p): (o, group) for o in optimizers for group in o.param_groups for p in group["params"]}
+    held = holders(optimizers)
     return {name: Holder(*held[id(p)], p) for name, p in named.items() if id(p) in held}
 
 

@@ -15,7 +15,10 @@ from learnscope.report.lines import curve, is_accuracy
 from learnscope.report.style import COLOURS, finish, lined, maybe_log
 from learnscope.store.reader import RunReader
 
-KNOWN = frozenset({"Activations", "GradientFlow", "ParameterChange", "Loss", "LearningRate", "Holdout", "BatchStats"})
+KNOWN = frozenset({
+    "Activations", "BatchStats", "GradientFlow", "Holdout", "LearningRate", "Loss", "LossLandscape", "LowRankQuality",
+    "Momentum", "ParameterChange", "SparseQuality",
+})  # fmt: skip
 """Probes that have figures of their own."""
 MOST, ACROSS = 12, 3
 

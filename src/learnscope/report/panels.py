@@ -14,7 +14,10 @@ from learnscope.report.broken import breaks
 from learnscope.report.confusion import confusion_figure, confusion_table
 from learnscope.report.heatmap import heatmap
 from learnscope.report.lines import change_figure, change_note, loss_figure, norm_figure, rate_figure
+from learnscope.report.low_rank import low_rank_figure
+from learnscope.report.optimizer import landscape_figure, momentum_figure
 from learnscope.report.others import other_figure
+from learnscope.report.sparse import sparse_figure
 from learnscope.store.reader import RunReader
 
 
@@ -104,6 +107,31 @@ PANELS = (
         "The share of each layer's units whose output is 0 for every measured input, and of those whose slope is flat "
         "for more than 95 % of them.",
         activation_figure,
+    ),
+    Panel(
+        "sparse_quality.png", "Outputs with a sparse update",
+        "How far the outputs would be from the model's own if all changes of at most a threshold t since the last "
+        "measurement had not been made, and if as many entries were kept at random instead. A sparse update is worth "
+        "something where the largest changes do far better than those at random.",
+        sparse_figure,
+    ),
+    Panel(
+        "low_rank_quality.png", "Outputs with a low-rank update",
+        "How far the outputs would be from the model's own if the update of every matrix since the last measurement "
+        "were cut to a rank, as LoRA would make it. No update at all gives the scale.",
+        low_rank_figure,
+    ),
+    Panel(
+        "momentum.png", "Moments of the optimizer",
+        "The cosine of the first moment with the gradient (1 is fresh, 0 has nothing to do with it), the signal to "
+        "noise of the gradients that it averages, and the step that follows from it, relative to the weights.",
+        momentum_figure,
+    ),
+    Panel(
+        "landscape.png", "Sharpness of the loss",
+        "The largest curvature of the loss, on a logarithmic scale. Beyond its threshold, dashed, the optimizer "
+        "oscillates along that direction. Beside it, the loss on a line through the weights.",
+        landscape_figure,
     ),
     Panel(
         "noise.png", "Gradient noise scale",
