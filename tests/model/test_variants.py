@@ -185,3 +185,46 @@ def test_blocks_are_masked_as_numpy_would() -> None:
     flat_old = np.concatenate([was_old[n].numpy().ravel() for n in new])
     found = np.concatenate([mask.copy() for mask in Reverting(new, old)._changed()])
     assert (found == (flat_new.view(np.int32) != flat_old.view(np.int32))).all()
+
+
+@pytest.mark.parametrize(("dtype", "kept"), [(torch.bfloat16, torch.float32), (torch.float16, torch.float64)])
+def test_old_values_that_a_weight_cannot_hold_are_rounded_and_the_weights_come_back(
+    dtype: torch.dtype, kept: torch.dtype
+) -> None:
+    """A model that became bfloat16 since its weights were kept as float32."""
+    exact, old, *_ = weights(kept)
+    new = {name: weight.to(dtype) for name, weight in exact.items()}
+    was_new, was_old = ({n: t.clone() for n, t in each.items()} for each in (new, old))
+    with Reverting(new, old) as model:
+        assert model.rounded
+        for rule in (Rule(1e-3), Rule(1e-5), model.keep_at_random([50])[0], Rule(1e-2)):
+            model.apply(rule)
+        for name, weight in new.items():
+            rounded = was_old[name].to(dtype)
+            size = (was_new[name].double() - rounded.double()).abs()
+            assert torch.equal(weight, torch.where(size <= 1e-2, rounded, was_new[name])), name
+    assert same_bits(as_bytes(new), as_bytes(was_new))
+    assert same_bits(old, was_old)
+
+
+def test_a_weight_under_two_names_is_exchanged_once() -> None:
+    """`head.weight.data = embedding.weight.data` makes two parameters of one memory."""
+    new, old, was_new, _ = weights()
+    new["again"], old["again"] = new["a"].view(new["a"].shape), old["a"].clone()
+    with Reverting(new, old) as model:
+        assert "again" not in model.old
+        for rule in (Rule(1e-3), *model.keep_at_random([10]), Rule(1e-6)):
+            model.apply(rule)
+        assert not torch.equal(new["a"], was_new["a"])
+    assert same_bits({name: new[name] for name in was_new}, was_new)
+
+
+def test_weights_that_overlap_are_refused_by_name() -> None:
+    memory = torch.zeros(30)
+    apart = {"a": memory[:12], "b": memory[12:24], "empty": memory[5:5]}
+    assert Reverting(apart, {name: t.clone() for name, t in apart.items()}).entries == 24
+    overlapping = {"a": memory[:12], "b": memory[10:22]}
+    with pytest.raises(ValueError, match="a and b share part of their memory"):
+        Reverting(overlapping, {name: t.clone() for name, t in overlapping.items()})
+    with pytest.raises(ValueError, match="entries of wide share memory"):
+        Reverting({"wide": torch.zeros(1).expand(4)}, {"wide": torch.zeros(4)})

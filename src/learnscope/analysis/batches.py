@@ -55,6 +55,11 @@ class Batches:
             return {"args": call[0], "kwargs": call[1]}, CallTask()
         return batch, task_for(batch, model)
 
+    def forget(self) -> None:
+        """The step is over: what was seen in it is not held on to."""
+        if self._capture is not None:
+            self._capture.take()
+
     def paused(self) -> AbstractContextManager[None]:
         """While forwards are the analysis's own."""
         return self._capture.paused() if self._capture is not None else nullcontext()

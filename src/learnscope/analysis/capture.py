@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -37,15 +37,13 @@ class BatchCapture:
         self._wanted = wanted
         self._call: Call | None = None
         self._paused = False
-        mine = weakref.ref(self)
-
-        def before_forward(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            capture = mine()
-            if capture is not None and not capture._paused and torch.is_grad_enabled() and capture._wanted():
-                capture._call = args, kwargs
-
-        handle = model.register_forward_pre_hook(before_forward, with_kwargs=True)
+        handle = model.register_forward_pre_hook(_BeforeForward(self), with_kwargs=True)
         self.close = weakref.finalize(self, handle.remove)
+
+    def see(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # what is compiled must not ask for the step, or it would be compiled anew when the answer changes
+        if torch.is_grad_enabled() and (torch.compiler.is_compiling() or (not self._paused and self._wanted())):
+            self._call = args, kwargs
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -60,6 +58,24 @@ class BatchCapture:
         """The arguments; None if no forward was seen since they were last taken."""
         call, self._call = self._call, None
         return call
+
+
+class _BeforeForward:
+    """The hook on the model. A copy of the model, or a pickled one, takes a hook along that does nothing.
+
+    That is one of the standard library's, so that the model can be loaded where there is no learnscope.
+    """
+
+    def __init__(self, capture: BatchCapture) -> None:
+        self._capture = weakref.ref(capture)
+
+    def __call__(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        capture = self._capture()
+        if capture is not None:
+            capture.see(args, kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (nullcontext(), "__exit__")
 
 
 def takes_it_whole(call: Call | None, inputs: Any) -> bool:

@@ -199,6 +199,9 @@ class Measuring:
             self._described = True
 
     def _turn(self) -> None:
+        """To the next step: what belonged to this one goes."""
+        self._batches.forget()
+        self.subject.holdout = None
         if self._sides is not None:
             self._sides.forget()
 

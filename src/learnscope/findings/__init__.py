@@ -14,12 +14,15 @@ from learnscope.findings.nonfinite import nonfinite
 from learnscope.findings.overfitting import overfitting
 from learnscope.findings.precision import precision
 from learnscope.findings.session import session
+from learnscope.findings.update_quality import update_quality
 from learnscope.record import SEVERITIES, Finding
 from learnscope.store.reader import RunReader
 
 __all__ = ["Cuts", "find"]
 
-ANALYSES = (nonfinite, gradients, absent, overfitting, frozen, activations, landscape, precision, session)
+ANALYSES = (
+    nonfinite, gradients, absent, overfitting, frozen, activations, landscape, precision, update_quality, session,
+)  # fmt: skip
 
 
 def find(reader: RunReader, cuts: Cuts | None = None) -> list[Finding]:

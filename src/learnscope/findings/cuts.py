@@ -40,6 +40,10 @@ class Cuts:
     """Updates are lost to rounding when the lower end of the interval of `absorbed_share` is above this."""
     decay_absorbed_share: float = 0.99
     """Weight decay has no effect when it leaves this share of the entries as they were."""
+    sparse_kept_share: float = 0.1
+    """Share of the entries up to which an update counts as sparse."""
+    quality_kl: float = 1e-3
+    """Mean KL in nats up to which a model with a sparse update is near enough to the model itself."""
     names_listed: int = 6
     """Names that a sentence lists before it says how many more there are."""
 
@@ -55,7 +59,7 @@ class Cuts:
             raise ValueError(
                 f"vanishing_ratio={self.vanishing_ratio:g} is not below exploding_ratio={self.exploding_ratio:g}"
             )
-        for name in ("dead_share", "saturated_share"):
+        for name in ("dead_share", "saturated_share", "sparse_kept_share"):
             if getattr(self, name) >= 1:
                 raise ValueError(f"{name}={getattr(self, name):g}: a share below 1, such as 0.5")
         if self.off_median <= 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from types import TracebackType
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learnscope.tensor.context import plain_arithmetic
-from learnscope.tensor.exchange import exchange_entries
+from learnscope.tensor.exchange import CHUNK, exchange_entries
 from learnscope.tensor.fold import bits_differ
 from learnscope.tensor.kernels import wants_compiler
 from learnscope.tensor.masks import BLOCK, KEEP_ALL, Order, Rule
@@ -48,19 +49,26 @@ class Reverting:
     nothing else has to be held. Going from one rule to the next exchanges only the entries on which they differ.
     Use it as a context manager under the guard: on the way out both are as they were, also after an error.
 
-    A copy that could not hold a weight exactly (float16 of float32) would lose it: such weights are exchanged with
-    a copy of their own dtype, made for the purpose. `extra_bytes` says what that takes.
+    A copy that could not hold a weight exactly (float16 of float32), or whose values a weight could not hold (float32
+    from before the model became bfloat16), would not come back as it was: such weights are exchanged with a copy of
+    their own dtype, made for the purpose. `extra_bytes` says what that takes.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], old: Mapping[str, Tensor], *, seed: int = 0) -> None:
         self.extra_bytes = 0
-        self._pairs: list[tuple[Tensor, Tensor]] = []
-        for name, copy in old.items():
-            weight = weights[name].data
-            if copy.dtype != weight.dtype and copy.dtype not in _EXACT.get(weight.dtype, ()):
+        self.rounded = False
+        """Whether old values had to be rounded to fit their weights."""
+        self.weights = with_own_memory({name: weights[name].data for name in old})
+        self.old: dict[str, Tensor] = {}
+        for name, weight in self.weights.items():
+            copy = old[name]
+            fits = values_fit(copy, weight.dtype)
+            self.rounded |= not fits
+            if copy.dtype != weight.dtype and (copy.dtype not in _EXACT.get(weight.dtype, ()) or not fits):
                 copy = copy.to(weight.dtype)
                 self.extra_bytes += copy.nbytes
-            self._pairs.append((weight, copy))
+            self.old[name] = copy
+        self._pairs = [(weight, self.old[name]) for name, weight in self.weights.items()]
         self._device = self._pairs[0][0].device if self._pairs else torch.device("cpu")
         self.entries = sum(weight.numel() for weight, _ in self._pairs)
         self.order = Order(self.entries, seed)
@@ -144,6 +152,41 @@ class Reverting:
                     yield Part(new[start:stop], old[start:stop], block, offset)
                     start = stop
             position += length
+
+
+def values_fit(copy: Tensor, dtype: torch.dtype) -> bool:
+    """Whether a weight of this dtype can take on every value of a copy. (A NaN is said not to fit.)"""
+    if copy.dtype == dtype or dtype in _EXACT.get(copy.dtype, ()):
+        return True
+    return all(torch.equal(part.to(dtype).to(part.dtype), part) for part in copy.reshape(-1).split(CHUNK))
+
+
+def with_own_memory(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights without those that are another's memory under a second name, as of layers tied through `.data`.
+
+    An entry that is exchanged by two names would not come back, so weights that overlap in part are refused.
+    """
+    kept: dict[str, Tensor] = {}
+    known: set[tuple[object, ...]] = set()
+    ends: list[tuple[str, int, int, str]] = []
+    for name, weight in weights.items():
+        # an address of 0: nothing there, or a wrapper (DTensor) that does not tell
+        located = weight.data_ptr() != 0
+        place = (weight.device, weight.data_ptr(), weight.dtype, weight.shape, weight.stride())
+        if located and place in known:
+            continue
+        kept[name] = weight
+        known.add(place)
+        if located:
+            span = sum((length - 1) * step for length, step in zip(weight.shape, weight.stride(), strict=True)) + 1
+            if span < weight.numel():
+                raise ValueError(f"entries of {name} share memory (it is an expanded tensor): they have no own changes")
+            begin = weight.data_ptr()
+            ends.append((str(weight.device), begin, begin + span * weight.element_size(), name))
+    for (device, _, end, name), (next_device, begin, _, other) in pairwise(sorted(ends)):
+        if device == next_device and begin < end:
+            raise ValueError(f"{name} and {other} share part of their memory: their changes cannot be undone apart")
+    return kept
 
 
 @contextmanager

@@ -74,6 +74,9 @@ percentile, in nats |
             moment.sealing(),
             Reverting(moment.subject.by_name(), before.tensors, seed=self.seed + moment.step) as weights,
         ):
+            if weights.rounded or list(weights.old) != list(found.names):
+                # what is undone is then not quite what was measured for others
+                found = Changes.between(weights.weights, weights.old, self.thresholds, range(len(weights.old)))
             for variant in self._variants(found, weights):
                 weights.apply(variant.rule)
                 compared = compare_outputs(moment.model, moment.task, batches, reference)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -14,14 +15,13 @@ from matplotlib.figure import Figure
 from learnscope.findings.gather import Floats, labels_of
 from learnscope.findings.words import count
 from learnscope.report.layout import INK, head, new_figure
-from learnscope.report.style import legend, log_ticks, plain
+from learnscope.report.style import log_ticks, plain
 from learnscope.store.reader import RunReader
 
 MOST = 4
 """Instances that a figure shows."""
 DOTS = 60
 """Points up to which each has a mark."""
-ZEROS = "open marks: 0, which a logarithmic scale cannot show"
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,9 @@ class Part:
 
     title: str
     draw: Callable[[Axes], None]
-    facts: str = ""
+    facts: Sequence[str] = ()
+    zeros: bool = False
+    """Whether it shows zeros at the foot of a logarithmic scale."""
 
 
 def by_instance(
@@ -52,13 +54,35 @@ def by_instance(
                 continue
             part.draw(axes)
             axes.set_title(f"{label}: {part.title}" if several else part.title, loc="left", fontsize=10, color=INK)
-            legend(axes)
-        said = "; ".join(dict.fromkeys(part.facts for part in found if part.facts))
+            _legend_above(axes)
+        said = "; ".join(fact for part in found for fact in part.facts if fact)
         facts.append(f"{label}: {said}" if several and said else said)
+    if any(part.zeros for found in shown.values() for part in found):
+        facts.append("open marks: 0, which a logarithmic scale cannot show")
     if len(every) > len(shown):
         facts.append(f"{count(len(every) - len(shown), 'more instance')} left out")
     head(figure, title, "; ".join(filter(None, facts)))
     return figure
+
+
+def _legend_above(axes: Axes) -> None:
+    """A legend above the data, which make room for it."""
+    names = axes.get_legend_handles_labels()[1]
+    if not names:
+        return
+    columns = 2 if len(names) > 3 else 1
+    stretch(axes, "y", above=0.08 * math.ceil(len(names) / columns) + 0.03)
+    axes.legend(fontsize=9.5, framealpha=0.8, edgecolor="none", loc="upper right", ncols=columns, columnspacing=1.2)
+
+
+def stretch(axes: Axes, which: str, below: float = 0.0, above: float = 0.0) -> None:
+    """Leave these shares of the axes free of what they show now."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    scale = axis.get_transform()
+    low, high = scale.transform(np.array(axis.get_view_interval()))
+    whole = (high - low) / (1 - below - above)
+    ends = scale.inverted().transform(np.array([low - below * whole, high + above * whole]))
+    (axes.set_xlim if which == "x" else axes.set_ylim)(float(ends[0]), float(ends[1]))
 
 
 def numbers(reader: RunReader, label: str, name: str, *by: str) -> pd.DataFrame:
@@ -82,6 +106,11 @@ def span(reader: RunReader, label: str, step: int) -> str:
     return f"steps {spans[-1][0]:,} to {spans[-1][1]:,}" if spans and spans[-1] else f"step {step:,}"
 
 
+def has_zeros(values: pd.Series[float] | Floats) -> bool:
+    """Whether there are zeros that a logarithmic scale of the others must show at its foot."""
+    return bool((values <= 0).any() and (values > 0).any())
+
+
 def log_foot(parts: Sequence[Floats]) -> float | None:
     """Where zeros stand on a logarithmic scale: below the smallest other number. None without such a number."""
     values = np.concatenate([np.ravel(part) for part in parts]) if parts else np.empty(0)
@@ -97,31 +126,31 @@ def at_foot(values: Floats, foot: float | None) -> Floats:
     return values if foot is None else np.where(values <= 0, foot, values)
 
 
-def log_axis(axes: Axes, which: str, parts: Sequence[Floats], foot: float | None, unit: str = "") -> bool:
-    """A logarithmic scale with a tick for zeros, and room for labels below; whether there are any zeros.
+def log_axis(axes: Axes, which: str, parts: Sequence[Floats], foot: float | None, unit: str = "") -> None:
+    """A logarithmic scale with a tick for zeros, and room for labels below.
 
     Without a number above 0 the scale stays linear. With `unit` "%" the numbers are shares.
     """
     values = np.concatenate([np.ravel(part) for part in parts])
     values = values[np.isfinite(values)]
-    zeros = bool((values <= 0).any())
+    axis = axes.xaxis if which == "x" else axes.yaxis
     if foot is None:
-        return False
+        axis.set_ticks([0], labels=["0"])
+        return
+    zeros = bool((values <= 0).any())
     above = values[values > 0]
     low, high = float(above.min()), float(above.max())
     least = foot if zeros else low
     room = max((high / least) ** 0.12, 1.4)
-    ticks = log_ticks(low / room**0.5, high * room**0.5, 7)
+    ticks = log_ticks(low / room**0.5, high * room**0.5, 5 if unit else 7)
     if zeros:
-        ticks = [tick for tick in ticks if tick > foot * (high / foot) ** 0.05]
+        ticks = [tick for tick in ticks if tick > foot * (high / foot) ** 0.08]
     scale = 100 if unit == "%" else 1
     names = [f"{plain(scale * tick)} {unit}".strip() for tick in ticks]
-    axis = axes.xaxis if which == "x" else axes.yaxis
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     axis.set_ticks([foot, *ticks] if zeros else ticks, labels=["0", *names] if zeros else names)
     axes.minorticks_off()
     (axes.set_xlim if which == "x" else axes.set_ylim)(least / room, high * room)
-    return zeros
 
 
 def points(

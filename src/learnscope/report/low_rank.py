@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from learnscope.findings.words import count, num
-from learnscope.report.instances import ZEROS, Part, at_foot, by_instance, log_axis, log_foot, numbers, points, span
+from learnscope.report.instances import Part, at_foot, by_instance, has_zeros, log_axis, log_foot, numbers, points, span
 from learnscope.report.layout import QUIET
 from learnscope.report.sparse import DISTANCES, distance
 from learnscope.report.style import COLOURS, finish
@@ -34,12 +34,11 @@ def _parts(reader: RunReader, label: str) -> list[Part]:
         recommended = numbers(reader, label, "recommended_rank", "kl_bound")
         recommended = recommended[recommended["step"] == last]
         facts = [f"last of {count(frame['step'].nunique(), 'measurement')}: {span(reader, label, last)}"]
-        facts += [ZEROS] if (at_last["value"] <= 0).any() else []
         missing = int(at_last["value"].isna().sum())
         facts += [f"{count(missing, 'rank')} without a value"] if missing else []
-        parts.append(
-            Part("last measurement, by rank", lambda axes: _far(axes, at_last, recommended, name), "; ".join(facts))
-        )
+        title = "last measurement, by rank"
+        zeros = has_zeros(at_last["value"])
+        parts.append(Part(title, lambda axes: _far(axes, at_last, recommended, name), facts, zeros))
     energy = numbers(reader, label, "energy_captured", "rank")
     energy = energy[energy["value"].notna()]
     if len(energy):

@@ -22,12 +22,13 @@ Curve = tuple[str, Series, str, str]
 """What it is called, its numbers, its colour and its dashes."""
 RULES = {"adam": ("Adam", "-"), "momentum": ("SGD", "--")}
 SHARPNESS = (
-    ("sharpness", "λ_max of the Hessian", COLOURS[0], "-"),
-    ("sharpness_threshold", "2/η", COLOURS[0], "--"),
-    ("momentum_threshold", "threshold with momentum", COLOURS[0], ":"),
+    ("sharpness", "sharpness", COLOURS[0], "-"),
+    ("sharpness_threshold", "its threshold 2/η", COLOURS[0], "--"),
+    ("momentum_threshold", "with momentum", COLOURS[0], ":"),
     ("preconditioned_sharpness", "preconditioned by Adam", COLOURS[1], "-"),
     ("preconditioned_threshold", "its threshold", COLOURS[1], "--"),
 )
+DIRECTIONS = {"gradient": "−∇L", "eigenvector": "the top eigenvector", "update": "the last update"}
 
 
 def momentum_figure(reader: RunReader) -> Figure | None:
@@ -39,8 +40,7 @@ def landscape_figure(reader: RunReader) -> Figure | None:
 
 
 def _momentum_parts(reader: RunReader, label: str) -> list[Part]:
-    facts = ""
-    parts = []
+    parts: list[Part] = []
     for name, title, summaries in (
         ("staleness", "cosine of moment and gradient", {"": COLOURS[0]}),
         ("snr", "signal to noise", {"median": COLOURS[0], "norm_ratio": COLOURS[2]}),
@@ -57,7 +57,7 @@ def _momentum_parts(reader: RunReader, label: str) -> list[Part]:
                 curves.append((said, as_series(one), colour, RULES[rule][1]))
         curves = [one for one in curves if len(one[1].finite)]
         if curves:
-            facts = facts or count(frame["step"].nunique(), "measurement")
+            facts = () if parts else (count(frame["step"].nunique(), "measurement"),)
             parts.append(Part(title, _over_steps(reader, curves, log=name != "staleness"), facts))
     return parts
 
@@ -66,12 +66,13 @@ def _over_steps(reader: RunReader, curves: Sequence[Curve], *, log: bool) -> Cal
     def draw(axes: Axes) -> None:
         for called, one, colour, dash in curves:
             curve(axes, one, colour, called, dash=dash, markers=True)
-        lined(axes, ticks=4)
+        lined(axes, ticks=5)
         values = [one.finite.values for _, one, _, _ in curves]
         if log:
             maybe_log(axes, values, factor=20, most=6)
         else:  # a cosine: 1 is fresh, 0 has nothing to do with the gradient
             low = min(float(v.min()) for v in values)
+            axes.set_yticks([-1, -0.5, 0, 0.5, 1] if low < 0 else [0, 0.25, 0.5, 0.75, 1])
             axes.set_ylim(min(0.0, low) - 0.05, 1.05)
         if axes.get_yscale() == "linear":
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
@@ -97,18 +98,19 @@ def _landscape_parts(reader: RunReader, label: str) -> list[Part]:
                 ) if said]  # fmt: skip
     if any((one.values > 0).any() for _, one, _, _ in curves):
         n = max(len(one) for _, one, _, _ in curves)
-        parts.append(
-            Part("sharpness, and what the optimizer bears", lambda axes: _sharpness(axes, curves, reader),
-                 "; ".join([count(n, "measurement"), *facts]))
-        )  # fmt: skip
+        title = "sharpness, and what the optimizer bears"
+        parts.append(Part(title, lambda axes: _sharpness(axes, curves, reader), [count(n, "measurement"), *facts]))
     along = numbers(reader, label, "loss", "direction", "at")
     known = along[along["value"].notna()]
     if len(known):
         last = int(known["step"].iloc[-1])
         frame = along[along["step"] == last]
-        title = f"loss along the {frame['direction'].iloc[0]} at step {last:,}"
+        direction = str(frame["direction"].iloc[0])
+        title = f"loss along {DIRECTIONS.get(direction, direction)} at step {last:,}"
+        missing = without_value(frame, "point")
+        facts = [f"of the loss {missing}"] if missing else []
         options = (reader.manifest.get("probes") or {}).get(label) or {}
-        parts.append(Part(title, lambda axes: _along(axes, frame, options.get("radius"))))
+        parts.append(Part(title, lambda axes: _along(axes, frame, options.get("radius")), facts))
     return parts
 
 
@@ -117,7 +119,11 @@ def _sharpness(axes: Axes, curves: Sequence[Curve], reader: RunReader) -> None:
     for called, one, colour, dash in curves:
         above = Series(one.steps, np.where(one.values > 0, one.values, np.nan), one.status)
         shown.append(above.values)
-        curve(axes, above, colour, called, dash=dash, markers=dash == "-")
+        known = above.finite.values
+        if dash != "-" and len(known) == 1:  # a dot would pass for a sharpness
+            axes.axhline(float(known[0]), color=colour, linestyle=dash, linewidth=1.8, label=called)
+        else:
+            curve(axes, above, colour, called, dash=dash, markers=dash == "-")
     lined(axes, ticks=5)
     log_axis(axes, "y", shown, log_foot(shown))
     finish(axes, x="step", y="curvature")
@@ -125,11 +131,14 @@ def _sharpness(axes: Axes, curves: Sequence[Curve], reader: RunReader) -> None:
 
 
 def _along(axes: Axes, frame: pd.DataFrame, radius: float | None) -> None:
-    direction = str(frame["direction"].iloc[0])
     axes.plot(frame["at"], frame["value"], color=COLOURS[0], linewidth=1.8, marker="o", markersize=5)
     axes.axvline(0, color=QUIET, linestyle=":", linewidth=1.2, label="the weights")
     axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
     axes.set_axisbelow(True)
-    unit = f"1 is {num(radius)}·‖W‖" if radius else "in shares of the radius"
-    named = {"gradient": "−∇L", "eigenvector": "the top eigenvector"}.get(direction, direction)
-    finish(axes, x="−1 is the last measurement" if direction == "update" else f"along {named}; {unit}", y="loss")
+    marks = sorted(frame["at"])
+    if len(marks) <= 7:
+        axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
+    x = f"in shares of {num(radius)}·‖W‖" if radius else "in shares of the radius"
+    if frame["direction"].iloc[0] == "update":
+        x = "−1: the last measurement, 1: as far again"
+    finish(axes, x=x, y="loss")

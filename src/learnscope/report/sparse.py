@@ -16,15 +16,16 @@ from learnscope.findings.gather import Floats
 from learnscope.findings.words import count
 from learnscope.report.broken import breaks
 from learnscope.report.instances import (
-    ZEROS,
     Part,
     at_foot,
     by_instance,
+    has_zeros,
     log_axis,
     log_foot,
     numbers,
     points,
     span,
+    stretch,
     without_value,
 )
 from learnscope.report.layout import INK
@@ -73,17 +74,17 @@ def _parts(reader: RunReader, label: str) -> list[Part]:
     last = int(known["step"].iloc[-1])
     missing = without_value(frame, DISTANCES[name].partition(",")[0])
     magnitude = frame[frame["mask"] == "magnitude"]
+    when = f"last of {count(frame['step'].nunique(), 'measurement')}: {span(reader, label, last)}"
     lines = _lines(known[known["step"] == last], numbers(reader, label, "kept_share", "mask", "threshold"))
     parts = []
     if lines:
-        zeros = any((line.far <= 0).any() for line in lines)
-        facts = "; ".join(filter(None, [f"last update: {span(reader, label, last)}", ZEROS if zeros else "", missing]))
-        parts.append(Part("last measurement, by what is kept", lambda axes: _kept(axes, lines, name), facts))
+        zeros = has_zeros(np.concatenate([line.far for line in lines]))
+        title = "last measurement, by what is kept"
+        parts.append(Part(title, lambda axes: _kept(axes, lines, name), (when, missing), zeros))
     if magnitude["value"].notna().any():
-        zeros = bool((magnitude["value"] <= 0).any())
-        facts = "; ".join([count(magnitude["step"].nunique(), "measurement"), *([ZEROS] if zeros else [])])
         title = "largest changes kept, over the steps"
-        parts.append(Part(title, lambda axes: _over_steps(axes, magnitude, name, reader), facts))
+        zeros = has_zeros(magnitude["value"])
+        parts.append(Part(title, lambda axes: _over_steps(axes, magnitude, name, reader), zeros=zeros))
     return parts
 
 
@@ -123,6 +124,7 @@ def _kept(axes: Axes, lines: Sequence[_Line], name: str) -> None:
         axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.5g} %")
         if float(np.max(np.concatenate(shares))) <= 1:
             _whole_at_most(axes)
+    stretch(axes, "x", below=0.1)
     finish(axes, x="share of the entries that is kept", y=DISTANCES[name])
     for line in lines:
         if line.mask == "magnitude":
@@ -138,7 +140,7 @@ def _whole_at_most(axes: Axes) -> None:
 
 
 def _name_thresholds(axes: Axes, x: Floats, y: Floats, thresholds: Sequence[float]) -> None:
-    """Below the points of the largest changes, which are the lowest; one label for those that stand together."""
+    """Below and left of the points, as the line falls to the right; one label for those that stand together."""
     to_share = axes.transData + axes.transAxes.inverted()
     places = to_share.transform(np.column_stack([x, y]))
     groups: list[list[int]] = []
@@ -149,11 +151,11 @@ def _name_thresholds(axes: Axes, x: Floats, y: Floats, thresholds: Sequence[floa
         else:
             groups.append([i])
     for group in groups:
-        said = ", ".join(plain(thresholds[i]) if thresholds[i] else "0" for i in group)
-        across = places[group[0]][0]
+        said = "t = " + ", ".join(plain(thresholds[i]) if thresholds[i] else "0" for i in group)
+        fits = places[group[0]][0] > 0.02 * len(said)
         axes.annotate(
-            f"t = {said}", (x[group[0]], y[group[0]]), xytext=(0, -7), textcoords="offset points", va="top",
-            ha="left" if across < 0.2 else "right" if across > 0.8 else "center", fontsize=9, color=INK,
+            said, (x[group[0]], y[group[0]]), xytext=(-5 if fits else 0, -5), textcoords="offset points", va="top",
+            ha="right" if fits else "left", fontsize=9, color=INK,
         )  # fmt: skip
 
 
