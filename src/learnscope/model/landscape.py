@@ -181,7 +181,8 @@ class _Saved(torch.autograd.graph.saved_tensors_hooks):
             if storage.data_ptr() not in self._seen:
                 self._seen.add(storage.data_ptr())
                 self.bytes += storage.nbytes()
-        return tensor
+        # the tensor itself would hold the graph that holds it, for good; autograd puts the history back on unpacking
+        return tensor.detach()
 
 
 def _in_dtype_of(model: nn.Module, batch: Any) -> Any:
