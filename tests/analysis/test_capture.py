@@ -7,7 +7,6 @@ import io
 import pickle
 import subprocess
 import sys
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from learnscope.analysis import AnalysisConfig, ModelAnalysisManager
-
 from analysis.loops import Net, batches
+from learnscope.analysis import AnalysisConfig, ModelAnalysisManager
 
 LOAD_WITHOUT = """
 import sys, torch
@@ -89,17 +87,3 @@ def test_a_compiled_model_is_not_compiled_more_often(in_place: bool, interval: i
     assert [bool(metrics) for metrics in returned] == [(k + 1) % interval == 0 for k in range(9)]
     assert all("sparse/kl_at_1e-06" in metrics for metrics in returned if metrics)
     torch._dynamo.reset()
-
-
-@pytest.mark.parametrize("handed_over", [False, True])
-def test_no_batch_is_held_between_steps(handed_over: bool) -> None:
-    model, analyzer = Net(), create()
-    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
-    analyzer.on_optimizer_step(model)
-    for x, y in batches(3):
-        x = x.clone()
-        step(model, x, y, optimizer)
-        assert analyzer.on_optimizer_step(model, inputs=(x, y) if handed_over else None)
-        gone = weakref.ref(x)
-        del x
-        assert gone() is None

@@ -7,6 +7,7 @@ import math
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -89,6 +90,21 @@ def test_the_two_stacks_of_an_encoder_decoder_are_not_mixed_up() -> None:
     assert {"layer_encoder.layers.0", "layer_decoder.layers.0", "layer_encoder.layers.1"} <= layers
 
 
+def test_the_reason_for_a_nan_stands_under_its_key_in_both_stacks() -> None:
+    model = nn.Transformer(8, 2, 2, 2, 16)
+    # weights kept as float16 cannot be compared with float32 bit by bit
+    config = AnalysisConfig(
+        interval=1, sparse_quality_enabled=False, param_change_per_layer=True, snapshot_dtype="float16"
+    )
+    analyzer = ModelAnalysisManager.create(config, strict=True)
+    analyzer.on_optimizer_step(model)
+    nudge(model)
+    metrics = analyzer.on_optimizer_step(model)
+    missing = {key for key, value in metrics.items() if math.isnan(value)}
+    assert "param_change/layer_decoder.layers.1/visible_share" in missing
+    assert analyzer.reasons.keys() == missing
+
+
 def test_presets() -> None:
     minimal, everything = AnalysisConfig.minimal(), AnalysisConfig.comprehensive()
     assert (minimal.interval, minimal.param_change_enabled, minimal.sparse_quality_enabled) == (1000, True, False)
@@ -111,6 +127,7 @@ def test_presets() -> None:
         ({"interval": True}, "interval=True"),
         ({"snapshot_dtype": "int8"}, "snapshot dtype 'int8': use 'native' or one of"),
         ({"snapshot_device": "gpu"}, "snapshot device 'gpu'"),
+        ({"snapshot_device": "meta"}, "snapshot device 'meta' keeps no numbers"),
         ({"param_change_thresholds": []}, "param_change_thresholds=\\[\\]"),
         ({"sparse_quality_thresholds": [-1.0]}, "sparse_quality_thresholds"),
         ({"sparse_quality_thresholds": [math.nan]}, "sparse_quality_thresholds"),
@@ -120,6 +137,21 @@ def test_presets() -> None:
 def test_a_wrong_option_is_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         AnalysisConfig.from_dict(options)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    config = AnalysisConfig(interval=np.int64(2), sparse_quality_thresholds=np.array([1e-6, 1e-3], np.float32))  # type: ignore[arg-type]
+    assert type(config.interval) is int
+    assert all(type(threshold) is float for threshold in config.sparse_quality_thresholds)
+    *_, metrics = train(ModelAnalysisManager.create(config, strict=True), 3)[1]
+    assert {"sparse/kl_at_1e-06", "sparse/kl_at_1e-03"} <= metrics.keys()
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without the device")
+def test_a_device_that_is_not_there_is_said_by_name() -> None:
+    analyzer = ModelAnalysisManager.create(AnalysisConfig(snapshot_device="cuda"), strict=True)
+    with pytest.raises(ValueError, match="snapshot device 'cuda' cannot be used here"):
+        analyzer.on_optimizer_step(Net())
 
 
 def test_a_configuration_from_a_dictionary_is_the_same() -> None:
@@ -361,6 +393,24 @@ def test_what_rounding_absorbs_of_half_precision_weights(clear: bool | None) -> 
         assert metrics["param_change/decay_absorbed_share"] == 1
         assert metrics["param_change/visible_share"] < 0.1
         assert "sparse/kl_at_1e-06" in metrics
+
+
+def test_a_step_that_a_grad_scaler_skips_has_no_gradient() -> None:
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    analyzer, found = create(interval=1, sparse_quality_enabled=False, gradient_enabled=True), []
+    for number, (x, y) in enumerate(batches(4)):
+        scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
+        if number == 2:
+            model.last.bias.grad[0] = math.inf
+        scaler.step(optimizer)
+        scaler.update()
+        found.append(analyzer.on_optimizer_step(model))
+        optimizer.zero_grad()
+    assert ["gradient/norm" in metrics for metrics in found] == [False, True, False, True]
+    assert found[2]["param_change/norm_l2"] == 0
+    assert 0 < found[1]["gradient/norm"] < 100  # not the scaled one
 
 
 # metrics of one's own

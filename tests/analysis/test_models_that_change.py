@@ -74,6 +74,31 @@ def test_a_dtype_that_changes_is_a_change_like_any_other() -> None:
     assert analyzer.on_optimizer_step(model)["param_change/norm_max"] >= float(rounding) > 0
 
 
+def test_sparse_quality_across_a_change_of_dtype_leaves_the_weights_alone() -> None:
+    """The kept float32 weights have values that bfloat16 has not."""
+    model, analyzer = nn.Sequential(nn.Linear(10, 24), nn.Linear(24, 4)), create(sparse_quality_thresholds=[1e-4, 1e-3])
+    analyzer.on_optimizer_step(model)
+    kept = [p.detach().to(torch.bfloat16).float() for p in model.parameters()]
+    nudge(model, 1e-3)
+    model.bfloat16()
+    before = [p.detach().clone() for p in model.parameters()]
+    metrics = analyzer.on_optimizer_step(model, inputs=(BATCH[0].bfloat16(), BATCH[1]))
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    beyond = sum(int(((b.float() - k).abs() > 1e-3).sum()) for b, k in zip(before, kept, strict=True))
+    assert metrics["sparse/kept_ratio_at_1e-03"] == beyond / sum(b.numel() for b in before)
+
+
+def test_layers_tied_through_their_data_are_counted_once_in_sparse_quality_and_left_alone() -> None:
+    model, analyzer = nn.Sequential(nn.Linear(10, 10, bias=False), nn.Linear(10, 10, bias=False)), create()
+    model[1].weight = nn.Parameter(model[0].weight.data)  # two parameters, one memory
+    analyzer.on_optimizer_step(model)
+    model[0].weight.data[0] += 0.1
+    before = model[0].weight.detach().clone()
+    metrics = analyzer.on_optimizer_step(model, inputs=BATCH)
+    assert torch.equal(model[0].weight, before)
+    assert metrics["sparse/kept_ratio_at_1e-06"] == 0.1
+
+
 def test_parameters_that_are_no_floats_are_left_out() -> None:
     model = Net()
     model.register_parameter("counts", nn.Parameter(torch.arange(5), requires_grad=False))
@@ -267,6 +292,34 @@ def test_a_resumed_analysis_equals_an_uninterrupted_one() -> None:
         optimizer.zero_grad()
     assert [list(m) for m in found] == [list(m) for m in expected]
     assert found == expected
+
+
+@pytest.mark.parametrize("interrupted", range(1, 6))
+@pytest.mark.parametrize("handed_over", [True, False])
+def test_resumed_at_any_step_with_the_model_nothing_is_missing(interrupted: int, handed_over: bool) -> None:
+    """Also what is seen only while the optimizer steps, and right before a measurement."""
+    config = AnalysisConfig(interval=3, gradient_enabled=True, momentum_enabled=True)
+
+    def run(stop: int | None) -> list[dict[str, Any]]:
+        torch.manual_seed(1)
+        model = Net()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        analyzer, found = ModelAnalysisManager.create(config, strict=True), []
+        for step, (x, y) in enumerate(batches(7)):
+            if step == stop:
+                state = analyzer.state_dict()
+                analyzer.close()
+                analyzer = ModelAnalysisManager.create(config, strict=True)
+                analyzer.load_state_dict(state, model, optimizer)
+            nn.functional.cross_entropy(model(x), y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(analyzer.on_optimizer_step(model, inputs=(x, y) if handed_over else None))
+        return found
+
+    assert "gradient/norm_before_clip" in run(None)[3]
+    assert run(interrupted) == run(None)
 
 
 def test_a_state_survives_a_file_without_pickled_code(tmp_path: Any) -> None:

@@ -325,6 +325,21 @@ def test_rows_that_the_fused_pass_cannot_do() -> None:
 
 
 @pytest.mark.usefixtures("always_fused")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("drop", [1.0, 4.0, 8.0, 16.0, 30.0])
+def test_confident_rows_whose_likely_class_becomes_unlikely(dtype: torch.dtype, drop: float) -> None:
+    """Σ p e^Δ is then a small rest of large sums; and norms that are far apart, for the cosine."""
+    a = (noise(40, 300) * torch.logspace(-4, 2, 40, dtype=torch.float64)[:, None]).to(dtype)
+    a[:, 7] = (a[:, 7].double() + 20).to(dtype)
+    b = a.clone()
+    b[:, 7] = (a[:, 7].double() - drop).to(dtype)
+    b[::4] *= 1e-3
+    found, plain = fused(a, b), compare_logits(a, b)
+    np.testing.assert_allclose(found.kl, plain.kl, rtol=5e-6)
+    np.testing.assert_allclose(found.cosine, plain.cosine, atol=1e-6)
+
+
+@pytest.mark.usefixtures("always_fused")
 def test_the_first_of_equal_largest_logits_is_the_answer() -> None:
     a = torch.zeros(3, 300)
     b = a.clone()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any
+
+import numpy as np
 
 from learnscope.model.snapshot import check_placement
 from learnscope.options import explain_options
@@ -57,14 +60,17 @@ class AnalysisConfig:
         self.check()
 
     def check(self) -> None:
-        """Refuse what cannot be measured, by the option's name."""
-        if isinstance(self.interval, bool) or not isinstance(self.interval, int) or self.interval < 1:
+        """Refuse what cannot be measured, by the option's name. NumPy's numbers become Python's."""
+        if isinstance(self.interval, bool) or not isinstance(self.interval, Integral) or self.interval < 1:
             raise ValueError(f"interval={self.interval!r}: a whole number of optimizer steps, from 1")
+        self.interval = int(self.interval)
         check_placement(self.snapshot_device, self.snapshot_dtype)
         for name in ("param_change_thresholds", "sparse_quality_thresholds"):
             values = getattr(self, name)
-            if not isinstance(values, list | tuple) or not values or not all(map(_is_threshold, values)):
+            listed = isinstance(values, list | tuple | np.ndarray) and len(values) > 0
+            if not listed or not all(map(_is_threshold, values)):
                 raise ValueError(f"{name}={values!r}: a list of one or more numbers from 0 on")
+            setattr(self, name, [float(value) for value in values])
         for option in fields(self):
             value = getattr(self, option.name)
             if option.type == "bool" and not isinstance(value, bool):
@@ -91,4 +97,4 @@ AnalysisConfig.__init__ = explain_options(AnalysisConfig.__init__, "AnalysisConf
 
 
 def _is_threshold(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) < math.inf

@@ -136,25 +136,42 @@ class ModelAnalysisManager:
         """What going on after a restart needs: the count of steps, the kept weights, the metrics' small memories."""
         return {} if self._measuring is None else self._measuring.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken; metrics are then those of a run that was never interrupted."""
+    def load_state_dict(
+        self, state: Mapping[str, Any], model: nn.Module | None = None, optimizer: Optimizer | None = None
+    ) -> None:
+        """Go on where `state_dict` was taken; metrics are then those of a run that was never interrupted.
+
+        Without the model, looking begins with the next call of `on_optimizer_step`: if a measurement is due at it,
+        what is seen only during a step (its gradients before a clip, its batch if it is not handed over) is missing.
+        """
         missing = [key for key in ("steps", "snapshot_step", "weights", "states") if state and key not in state]
         if missing:
             raise ValueError(f"this is no state of a ModelAnalysisManager: it has no {missing[0]!r}")
         self.close()
         self._state = dict(state) or None
+        if model is not None and self._state is not None:
+            self._begin(model, optimizer)
 
     def _step(
         self, model: nn.Module, inputs: Any, optimizer: Optimizer | None, metadata: dict[str, Any]
     ) -> dict[str, Any]:
-        if self._measuring is None:
-            state, self._state = self._state, None
-            self._measuring = Measuring(model, self.config, self._computers, self._warn, optimizer, **self._options)
-            if state is None:
+        measuring = self._measuring
+        if measuring is None:
+            resumed = self._state is not None
+            measuring = self._begin(model, optimizer)
+            if not resumed:
                 return {}
-            self._measuring.load_state_dict(state)
-        metrics, self.reasons = self._measuring.step(model, inputs, optimizer, metadata)
+        metrics, self.reasons = measuring.step(model, inputs, optimizer, metadata)
         return metrics
+
+    def _begin(self, model: nn.Module, optimizer: Optimizer | None) -> Measuring:
+        """Look at this model from now on."""
+        state, self._state = self._state, None
+        measuring = Measuring(model, self.config, self._computers, self._warn, optimizer, **self._options)
+        self._measuring = measuring
+        if state is not None:
+            measuring.load_state_dict(state)
+        return measuring
 
     def _warn(self, key: str, message: str) -> None:
         """Say something once."""

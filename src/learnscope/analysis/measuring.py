@@ -177,6 +177,8 @@ class Measuring:
         if lacking:
             cause = self._batches.problem if lacking[0] == "holdout" else CURES.get(lacking[0], lacking[0])
             self._warn(f"{metric.label} {lacking[0]}", f"{metric.label} is not measured: it needs {cause}")
+        if "grads" in metric.needs and self._sides is not None and self._sides.skipped:
+            return False  # what stands is scaled, not finite, and was not used
         # of earlier weights that do not fit a warning has been given
         return not lacking and (fits or "previous" not in metric.needs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from learnscope.model.names import resolve
@@ -98,14 +98,18 @@ def reasons(tables: Iterable[Table], keys: Callable[[list[Table]], Mapping[str, 
     found: dict[str, str] = {}
     for table in tables:
         for column in table.columns:
-            for position, status in column.status.items():
-                one = Table(table.kind, [table.scopes[position]], [_only(column, position)])
-                found |= dict.fromkeys(keys([one]), status)
+            for status in dict.fromkeys(column.status.values()):
+                # all scopes are there, as a scope's key depends on the others
+                asked = _asking(column, {position for position, said in column.status.items() if said == status})
+                named = keys([Table(table.kind, table.scopes, [asked])])
+                found |= {key: status for key, value in named.items() if math.isnan(value)}
     return found
 
 
-def _only(column: Any, position: int) -> Any:
-    return type(column)(column.name, [column.values[position]], column.labels, {0: column.status[position]})
+def _asking(column: Any, positions: Collection[int]) -> Any:
+    """A column that has nothing at these positions and a number elsewhere."""
+    values = [None if position in positions else 0.0 for position in range(len(column.values))]
+    return type(column)(column.name, values, column.labels, dict.fromkeys(positions, ""))
 
 
 def _scope_keys(table: Table) -> dict[str, str]:

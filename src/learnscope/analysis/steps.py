@@ -30,6 +30,8 @@ class StepSides:
         self.subject = subject
         self.seen = False
         """Whether the last wanted step was."""
+        self.skipped = False
+        """Whether it did nothing, as a GradScaler had found gradients that are not finite."""
         self._before, self._after, self._wanted = before, after, wanted
         self._reader = GradientReader(subject)
         self._scale: float | Tensor = 1.0
@@ -56,7 +58,7 @@ class StepSides:
 
     def forget(self) -> None:
         """The step that was seen has been accounted for. Optimizers that have not stepped by now never will."""
-        self.seen = False
+        self.seen = self.skipped = False
         if self.subject.optimizers:
             self._handles.stop_looking()
         self._reader.forget()
@@ -88,7 +90,8 @@ class StepSides:
             return
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
         if found_inf is not None and bool(found_inf.item()):
-            return  # a fused optimizer under a GradScaler: its step does nothing
+            self.skipped = True  # a fused optimizer under a GradScaler: its hooks fire, its step does nothing
+            return
         self._scale = 1.0 if scale is None else scale
         self.seen = True
         self._before()

@@ -25,9 +25,22 @@ def check_placement(device: Any, dtype: Any) -> None:
         raise ValueError(f"snapshot dtype {dtype!r}: use 'native' or one of {', '.join(FLOATS)}")
     if device != "disk":
         try:
-            torch.device(device)
+            kind = torch.device(device).type
         except (RuntimeError, TypeError) as error:
             raise ValueError(f"snapshot device {device!r}: use 'disk', or a torch device such as 'cpu'") from error
+        if kind == "meta":
+            raise ValueError("snapshot device 'meta' keeps no numbers: use 'disk', or a torch device such as 'cpu'")
+
+
+def _check_reachable(device: str) -> None:
+    """Not before the first snapshot: asking a device that nothing has used yet starts it."""
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:  # a build without it, a machine without it
+        cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(
+            f"snapshot device {str(device)!r} cannot be used here ({cause}): use 'cpu' or 'disk'"
+        ) from error
 
 
 class Snapshot:
@@ -48,6 +61,8 @@ class Snapshot:
         check_placement(device, dtype)
         self.step = step
         self.device, self.dtype = device, dtype
+        if device != "disk":
+            _check_reachable(device)
         self._folder = tempfile.TemporaryDirectory(prefix="learnscope-") if device == "disk" else None
         self._tensors = {
             name: self._place(number, p) for number, (name, p) in enumerate(parameters.items()) if p.is_floating_point()

@@ -2,7 +2,8 @@
 
 Per entry in float32, summed in float64. With d = variant − reference and e = exp(reference − its largest):
 D = Σ e d/Σ e, Φ = Σ e (e^d − 1 − d)/Σ e, and the divergence is ln(1 + D + Φ) − D. Rows in which that loses digits
-(a shift of all logits alike), overflows or is not finite are said so, and left to the longer way.
+(a shift of all logits alike, a likely class that becomes unlikely), overflows or is not finite are said so, and left to
+the longer way.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ FUSED_FROM = 1 << 22
 
 LOST = 0.02
 """Share of Φ below which the divergence has lost too many of its digits to the shift."""
+
+SMALLEST = 1e-30
+"""Φ below which float32 may have rounded its terms to the last few bits, or to nothing."""
+
+UNLIKE = 16
+"""Ratio of the norms of two rows beyond which their cosine has lost too many digits to the larger one."""
 
 _SHAPE = (64, 1 << 14)
 _COEFFICIENTS = [1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720, 1 / 5040, 1 / 40320, 1 / 362880, 1 / 3628800]
@@ -56,10 +63,19 @@ def fused_comparison(reference: Tensor, variant: Tensor, facts: RowFacts) -> tup
     shifted, curved, error, growth, first = found
     shift, curve = shifted / facts.total, curved / facts.total
     kl = torch.log1p(shift + curve) - shift
-    lost = (kl < LOST * curve) | ((curve == 0) & (error > 0))
+    # the sums are good to 1e-7, and 1 + D + Φ is what is left of them where likely classes lost their logits
+    left = (1 + shift + curve).clamp(max=1)
+    lost = (kl * left < LOST * curve) | ((curve < SMALLEST) & (error > 0))
     before, after = facts.squares.sqrt(), (facts.squares + growth).sqrt()
     cosine = 1 - (error - (growth / (before + after)).square()) / (2 * before * after)
-    numbers = torch.stack([kl.masked_fill(lost, torch.nan), cosine.clamp(-1, 1), error / reference.shape[1]])
+    unlike = torch.maximum(before, after) > UNLIKE * torch.minimum(before, after)
+    numbers = torch.stack(
+        [
+            kl.masked_fill(lost, torch.nan),
+            cosine.clamp(-1, 1).masked_fill(unlike, torch.nan),
+            error / reference.shape[1],
+        ]
+    )
     return numbers, first.long()
 
 
