@@ -13,7 +13,7 @@ from torch import Tensor
 
 from learnscope.tensor import divergence, fused_divergence
 from learnscope.tensor.divergence import Comparison, compare_logits, summarise
-from learnscope.tensor.fused_divergence import row_facts
+from learnscope.tensor.fused_divergence import first_largest, row_facts
 
 HALVES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 INF, NAN = math.inf, math.nan
@@ -365,3 +365,18 @@ def test_only_the_rows_that_count(large: bool, monkeypatch: pytest.MonkeyPatch) 
 def test_small_logits_are_not_worth_a_kernel() -> None:
     assert row_facts(noise(10, 10).float()) is None
     assert row_facts(noise(10, 10)) is None
+
+
+@pytest.mark.parametrize("length", [3, 512, 1024, 1500, 5003])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_first_largest_is_that_of_argmax(length: int, dtype: torch.dtype) -> None:
+    logits = noise(40, length).to(dtype)
+    logits[5] = 0
+    logits[6, -1] = logits[7, 0] = INF
+    logits[8, length // 2 :] = 9
+    logits[9] = -INF
+    expected = logits.float().numpy().argmax(1)
+    assert first_largest(logits).tolist() == expected.tolist()
+    assert first_largest(logits.t().contiguous().t()).tolist() == expected.tolist()
+    logits[3, length // 3] = NAN
+    assert first_largest(logits)[3] == -1
