@@ -84,7 +84,7 @@ def decompose(matrix: Tensor, rank: int) -> LowRank | None:
     Exact (LAPACK) up to `EXACT` rows or columns, or where the iteration would span as many. Beyond: randomised
     block Krylov iteration (Musco & Musco 2015, arXiv 1504.05477, algorithm 2) with `OVERSAMPLING` and `ITERATIONS`,
     from a generator of its own, so that equal matrices give equal factors. It holds a little less energy than the
-    best approximation: about 1e-6 of it where singular values fall off, up to 1 % where they hardly do.
+    best approximation: about 1e-6 of it where singular values fall off, about 1 % where they hardly do.
     Raises `NotDecomposedError` if an entry is not finite, or LAPACK does not converge.
     """
     with plain_arithmetic(matrix.device):
