@@ -41,7 +41,8 @@ class LowRankQuality(Probe):
     | `recommended_rank` | model | smallest of `ranks` with a mean KL of at most `kl_bound` |
     | `decomposed`, `approximated`, `unchanged`, `undecomposed` | model | how many matrices; approximated: by \
 randomised iteration, whose energies are about 1 % low on pure noise and far less elsewhere (see \
-`learnscope.tensor.lowrank.decompose`); undecomposed: ΔW is not finite, the matrix keeps its whole update and enters no energy |
+`learnscope.tensor.lowrank.decompose`); undecomposed: ΔW is not finite, the matrix keeps its whole update and enters \
+no energy |
 
     Notes: `span` (the steps between which ΔW lies), `undecomposed` and `not_matrices` (names; the latter have more
     dimensions but belong to no convolution, and keep their whole update), `extra_memory` (bytes: factors and one
