@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from analysis.loops import Net, batches
 from learnscope.analysis import AnalysisConfig, ModelAnalysisManager
 
+# People pickle whole models, and load their own files so: the hook must survive it. Nothing in src does either.
 LOAD_WITHOUT = """
 import sys, torch
 from torch import nn

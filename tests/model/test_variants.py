@@ -12,7 +12,7 @@ from torch import Tensor
 from learnscope.model import variants
 from learnscope.model.variants import Reverting
 from learnscope.tensor import exchange, kernels, masks
-from learnscope.tensor.masks import Rule
+from learnscope.tensor.masks import KEEP_ALL, Rule
 
 SHAPES = {"a": (70, 31), "b": (5,), "scalar": (), "empty": (0, 3), "c": (300, 12)}
 
@@ -106,6 +106,15 @@ def test_from_rule_to_rule_the_weights_are_those_of_the_last() -> None:
     assert 0.04 * changed < kept < 0.2 * changed
     assert same_bits(new, was_new)
     assert same_bits(old, was_old)
+
+
+def test_keeping_everything_reverts_nothing() -> None:
+    new, old, was_new, was_old = weights()
+    with Reverting(new, old) as model:
+        for rule in (KEEP_ALL, Rule(1e9), KEEP_ALL):
+            model.apply(rule)
+            assert same_bits(new, was_old if rule.threshold > 0 else was_new)
+        assert same_bits(old, was_old)
 
 
 def test_random_masks_keep_exactly_as_many_as_asked() -> None:

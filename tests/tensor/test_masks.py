@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from learnscope.tensor import masks
-from learnscope.tensor.masks import KEEP_ALL, Order, Rule
+from learnscope.tensor.masks import Order, Rule
 
 CPU = torch.device("cpu")
 
@@ -88,7 +88,3 @@ def test_parts_of_a_block_have_the_ranks_of_the_whole() -> None:
     whole = order.ranks(4, 0, 64, CPU)
     assert torch.equal(torch.cat([order.ranks(4, 0, 17, CPU), order.ranks(4, 17, 47, CPU)]), whole)
     assert sorted(whole.tolist()) == list(range(64))
-
-
-def test_keeping_everything_reverts_nothing() -> None:
-    assert KEEP_ALL.threshold < 0
