@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learnscope.tensor.context import plain_arithmetic
-from learnscope.tensor.exchange import CHUNK, exchange_entries
+from learnscope.tensor.exchange import Bounds, Ranks, exchange_entries
 from learnscope.tensor.fold import bits_differ
 from learnscope.tensor.kernels import wants_compiler
-from learnscope.tensor.masks import BLOCK, KEEP_ALL, Order, Rule
+from learnscope.tensor.masks import KEEP_ALL, Order, Rule
 from learnscope.tensor.rows import flat
 
 _EXACT = {
@@ -27,19 +27,23 @@ _EXACT = {
 }
 """The other dtypes that hold every value of a dtype. (Neither half dtype holds the other's.)"""
 
-WHOLE = 1 << 24
-"""Entries that are exchanged by one call where blocks do not matter."""
+CHUNK = 1 << 18
+"""Entries exchanged at a time with plain operations: 1 MiB of float32, which stays in the cache."""
+
+COMPILED_PART = 1 << 24
+"""Entries exchanged by one call of a compiled kernel."""
+
+COMPILED_FROM = 1 << 16
+"""Shorter tensors are not worth the call of a compiled kernel."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Entries of one weight that lie in one block, and those of the older copy."""
+    """Entries of one weight and those of the older copy: whole blocks, but for the last of a weight."""
 
     new: Tensor
     old: Tensor
-    block: int
-    start: int
-    """Where they begin within the block."""
+    blocks: slice
 
 
 class Reverting:
@@ -71,8 +75,9 @@ class Reverting:
         self._pairs = [(weight, self.old[name]) for name, weight in self.weights.items()]
         self._device = self._pairs[0][0].device if self._pairs else torch.device("cpu")
         self.entries = sum(weight.numel() for weight, _ in self._pairs)
-        self.order = Order(self.entries, seed)
+        self.order = Order([weight.numel() for weight, _ in self._pairs], seed)
         self._compiled = wants_compiler(self.entries, "auto")
+        self._cuts: dict[tuple[int, torch.device], tuple[Rule, Tensor]] = {}
         self._rule = self._next = KEEP_ALL
         self._done = 0
         """Entries that already follow the next rule, while it is being applied."""
@@ -89,7 +94,7 @@ class Reverting:
         """Undo what `rule` names of the last update, and nothing else."""
         self._next, self._done = rule, 0
         with plain_arithmetic(self._device):
-            for part in self._parts(self._rule, rule):
+            for part in self._parts():
                 self._exchange(part, self._rule, rule)
                 self._done += part.new.numel()
         self._rule = rule
@@ -101,7 +106,7 @@ class Reverting:
         if not (self._rule is self._next is KEEP_ALL):
             with plain_arithmetic(self._device):
                 done = 0
-                for part in self._parts(self._rule, self._next):
+                for part in self._parts():
                     self._exchange(part, self._next if done < self._done else self._rule, KEEP_ALL)
                     done += part.new.numel()
         self._rule = self._next = KEEP_ALL
@@ -121,37 +126,48 @@ class Reverting:
 
     def _changed(self) -> Iterator[NDArray[np.bool_]]:
         """Which entries of each block are stored differently."""
-        mask = np.zeros(min(BLOCK, self.entries), dtype=np.bool_)
-        filled = 0
         for part in self._parts():
-            stop = part.start + part.new.numel()
-            mask[part.start : stop] = bits_differ(part.new, part.old.to(part.new.device)).cpu().numpy()
-            filled += part.new.numel()
-            if stop == BLOCK or filled == self.entries:
-                yield mask[:stop]
+            mask = bits_differ(part.new, part.old.to(part.new.device)).cpu().numpy()
+            for start in range(0, len(mask), self.order.block):
+                yield mask[start : start + self.order.block]
 
     def _exchange(self, part: Part, now: Rule, then: Rule) -> None:
         device = part.new.device
-        ranks = self.order.ranks(part.block, part.start, part.new.numel(), device)
+        shared, offsets = self.order.on(device)
+        ranks = Ranks(shared, offsets[part.blocks])
+        bounds = [Bounds(rule.threshold, self._cuts_of(rule, device, part.blocks)) for rule in (now, then)]
         near = part.old.to(device)  # the copy itself where it is on the same device
-        exchange_entries(part.new, near, ranks, now, then, part.block, compiled=self._compiled)
+        compiled = self._compiled and part.new.numel() >= COMPILED_FROM
+        exchange_entries(part.new, near, ranks, *bounds, compiled=compiled)
         if near is not part.old:
             part.old.copy_(near)
 
-    def _parts(self, *rules: Rule) -> Iterator[Part]:
-        """All entries in their order, cut where blocks begin, unless none of the rules asks for the block."""
-        length_limit = WHOLE if rules and all(rule.cuts is None for rule in rules) else 0
-        position = 0
-        for weight, copy in self._pairs:
-            length = weight.numel()
+    def _cuts_of(self, rule: Rule, device: torch.device, blocks: slice) -> Tensor | None:
+        """The cuts of some blocks as a column on a device, where those of the present rules are kept."""
+        if rule.cuts is None:
+            return None
+        key = (id(rule), device)
+        if key not in self._cuts:
+            # of rules other than these two none is asked for again
+            present = (self._rule, self._next)
+            self._cuts = {k: kept for k, kept in self._cuts.items() if any(kept[0] is each for each in present)}
+            self._cuts[key] = rule, torch.from_numpy(rule.cuts).unsqueeze(1).to(device, torch.float32)
+        return self._cuts[key][1][blocks]
+
+    def _parts(self) -> Iterator[Part]:
+        """All entries in their order, in parts that are exchanged whole or not at all."""
+        block = self.order.block
+        for index, (weight, copy) in enumerate(self._pairs):
+            length, first = weight.numel(), self.order.first[index]
+            large = self._compiled and length >= COMPILED_FROM
+            step = max(block, COMPILED_PART if large else CHUNK)
+            whole = length - length % block if large else length
             with _as_vectors(weight, copy) as (new, old):
-                start = 0
-                while start < length:
-                    block, offset = divmod(position + start, BLOCK)
-                    stop = min(length, start + (length_limit or BLOCK - offset))
-                    yield Part(new[start:stop], old[start:stop], block, offset)
-                    start = stop
-            position += length
+                # for a compiled kernel, entries beyond the last whole block are a part of their own
+                edges = [*range(0, whole, step), whole, *([length] if whole < length else [])]
+                for start, stop in pairwise(edges):
+                    blocks = slice(first + start // block, first - (-stop // block))
+                    yield Part(new[start:stop], old[start:stop], blocks)
 
 
 def values_fit(copy: Tensor, dtype: torch.dtype) -> bool:
