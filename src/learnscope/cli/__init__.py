@@ -1,0 +1,66 @@
+"""The `learnscope` command."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from learnscope.cli import demo, patch, report
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status: 0 if it worked, 2 if it could not be done as asked."""
+    parser = _parser()
+    try:
+        args = parser.parse_args(argv)
+    except SystemExit as stop:  # argparse has said why
+        return stop.code if isinstance(stop.code, int) else 2
+    if args.command is None:
+        parser.print_help()
+        return 0
+    # imported here: a report must not wait for torch, and --help for neither
+    from learnscope.store.backend import RunError
+
+    try:
+        return int(args.action(args))
+    except (RunError, OSError) as error:
+        print(f"learnscope {args.command}: {_one_line(error)}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="learnscope",
+        description="Records what happens inside a PyTorch model while it trains, and examines what comes out.",
+        epilog="examples:\n  learnscope demo                  train five small models and see what is found\n"
+        "  learnscope report runs/a         findings and figures of a run folder\n"
+        "  learnscope patch OLD NEW         the sparse update between two checkpoints\n\n"
+        "`learnscope COMMAND --help` says more about each.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"learnscope {version('learnscope')}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
+    for module in (report, demo, patch):
+        module.add(commands)
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that says which command was probably meant."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        choices = list(action.choices or [])
+        if action.choices is not None and value not in choices:
+            close = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(map(str, choices))}"
+            raise argparse.ArgumentError(None, f"there is no command '{value}'; {hint}")
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or ''}: {error.strerror}".lstrip(": ")
+    return " ".join(str(error).split())
