@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from learnscope.model.evaluate import Evaluation, evaluate
 from learnscope.model.guard import guard
-from learnscope.model.names import group_parameters, optimizer_groups
+from learnscope.model.names import group_parameters, match_parameters, optimizer_groups
 from learnscope.model.snapshot import Snapshot
 from learnscope.model.swap import swapped
 from learnscope.task import Task
@@ -40,6 +40,8 @@ class Subject:
     holdout: Sequence[Any] | None = None
     train_data: Sequence[Any] | None = None
     test_data: Sequence[Any] | None = None
+    groups: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
+    """Groups of parameters that the user named, with the patterns of their names."""
     names: list[str] = field(default_factory=list)
     parameters: list[nn.Parameter] = field(default_factory=list)
     backward_order: list[str] = field(default_factory=list)
@@ -58,6 +60,11 @@ class Subject:
         if names != self.names or any(map(is_not, parameters, self.parameters)):
             self.names, self.parameters = names, parameters
             self._scopes, self._segments = {}, {}
+
+    @property
+    def group_kinds(self) -> list[str]:
+        """The kinds of groups there are besides layers and components: the optimizers', and those with names."""
+        return [*(["group"] if self.optimizers else []), *(["named"] if self.groups else [])]
 
     def by_name(self) -> dict[str, nn.Parameter]:
         return dict(zip(self.names, self.parameters, strict=True))
@@ -81,7 +88,7 @@ class Subject:
         return self._segments[key]
 
     def scopes(self, by: str) -> dict[str, list[int]]:
-        """Positions of the parameters of each layer, component or optimizer group, in order."""
+        """Positions of the parameters of each layer, component, optimizer group or named group, in order."""
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         sizes = [len(group["params"]) for group in groups]
         if by == "group" and sizes != self._group_sizes:  # a group may be added while training
@@ -92,6 +99,8 @@ class Subject:
             if by == "group":
                 named = zip(self.names, self.parameters, strict=True)
                 self._scopes[by] = optimizer_groups(groups, named).groups
+            elif by == "named":
+                self._scopes[by] = {name: match_parameters(self.names, p) for name, p in self.groups.items()}
             else:
                 self._scopes[by] = group_parameters(self.names, by)  # type: ignore[arg-type]
         return self._scopes[by]
@@ -290,3 +299,8 @@ def read_gradients(
         scale,
         origin,
     )
+
+
+def standing_gradients(subject: Subject) -> Gradients:
+    """Those that stand beside the weights: after the step as before it, until they are cleared."""
+    return read_gradients(subject, {i: p.grad for i, p in enumerate(subject.parameters) if p.grad is not None})

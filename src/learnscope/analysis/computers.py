@@ -188,11 +188,6 @@ def _moment(owner: ProbeMetrics, context: AnalysisContext | None, snapshot: Para
     )
 
 
-def standing_gradients(subject: Subject) -> dict[int, torch.Tensor]:
-    """The gradients that have not been cleared, by position."""
-    return {i: p.grad for i, p in enumerate(subject.parameters) if p.grad is not None}
-
-
 def with_mask(inputs: Any, attention_mask: Any) -> Any:
     """Token ids and their mask as the dictionary that a language model takes."""
     if isinstance(inputs, torch.Tensor) and attention_mask is not None:

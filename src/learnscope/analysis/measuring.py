@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from learnscope.analysis.batches import Batches
 from learnscope.analysis.bound import CURES, Metric, has, make_metric
-from learnscope.analysis.computers import standing_gradients
 from learnscope.analysis.config import AnalysisConfig
 from learnscope.analysis.history import History
 from learnscope.analysis.metrics import AnalysisContext, MetricComputer
 from learnscope.analysis.records import Collector, Nowhere
 from learnscope.analysis.steps import StepSides
-from learnscope.moment import Moment, Subject, read_gradients
+from learnscope.moment import Moment, Subject, standing_gradients
 from learnscope.probing import NEEDS, Probe
 from learnscope.run import Run
 from learnscope.session.engine import Engine
@@ -147,9 +146,7 @@ class Measuring:
             optimizer=self.subject.optimizers[0] if self.subject.optimizers else None,
             step=self.steps,
             metadata=metadata,
-            moment=self._moment(
-                self.steps, "after_step", lambda: read_gradients(self.subject, standing_gradients(self.subject))
-            ),
+            moment=self._moment(self.steps, "after_step", lambda: standing_gradients(self.subject)),
         )
 
     def _moment(self, step: int, phase: str, take_gradients: Callable[[], Any]) -> Moment:

@@ -41,7 +41,7 @@ def read_weights(source: Any) -> dict[str, Tensor]:
         except SafetensorError as error:
             raise CheckpointError(f"{path} is damaged or not a safetensors file ({error})") from error
     if path.suffix in _TORCH_ENDINGS:
-        return _find_tensors(_load_torch(path), str(path))
+        return _find_tensors(load_torch(path), str(path))
     raise CheckpointError(f"{path} ends in {path.suffix!r}; known are .safetensors, {', '.join(_TORCH_ENDINGS)}")
 
 
@@ -87,7 +87,8 @@ def memory_of(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
-def _load_torch(path: Path) -> Any:
+def load_torch(path: Path) -> Any:
+    """What a torch file holds, mapped where it can be, with no code of it run."""
     try:
         # files older than torch 1.6 are no archives and cannot be mapped
         return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))

@@ -8,6 +8,7 @@ and for a run folder read on another machine.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -256,6 +257,27 @@ def optimizer_groups(
                 members.append(index)
                 held.add(index)
     return Grouping(groups, [i for i in index_of.values() if i not in held], foreign)
+
+
+def match_parameters(names: Sequence[str], patterns: str | Sequence[str]) -> list[int]:
+    """Indices of the names that one of the patterns matches.
+
+    A pattern is the name of a module or a dotted path of modules, wherever it stands in the parameter's path, wrappers
+    left out; with `*`, `?` or `[` in it, it is compared with the whole path, as file names are.
+
+    >>> match_parameters(["net.backbone.0.weight", "net.head.weight", "net.head_norm.bias"], "head")
+    [1]
+    >>> match_parameters(["net.backbone.0.weight", "net.head.weight", "net.head_norm.bias"], ["*.head*", "net"])
+    [0, 1, 2]
+    """
+    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+    return [i for i, name in enumerate(names) if any(_matches(resolve(name).clean, pattern) for pattern in wanted)]
+
+
+def _matches(path: str, pattern: str) -> bool:
+    if any(sign in pattern for sign in "*?["):
+        return fnmatchcase(path, pattern)
+    return f".{pattern}." in f".{path}."
 
 
 def unrecognised(names: Iterable[str]) -> list[str]:

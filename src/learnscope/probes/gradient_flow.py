@@ -51,7 +51,7 @@ the variance is unbiased |
     """Also the norm of every single tensor."""
     weights_every: int = 10
     """‖W‖ takes a pass over the weights, which change slowly: the first ten measurements and then those of
-    every so many steps have it."""
+    every so many steps have it. 0: none has."""
     noise_scale: bool = True
     """Measure the noise scale where a step has several micro-batches."""
     smoothing: float = 0.9
@@ -78,7 +78,7 @@ the variance is unbiased |
         tables = [self._model(moment, flow), self._layers(moment, flow)]
         kinds = [
             "component",
-            *(["group"] if moment.optimizers else []),
+            *moment.subject.group_kinds,
             *(["tensor"] if self.per_tensor else []),
         ]
         tables += [_table(moment, flow, kind, detailed=False) for kind in kinds]
@@ -115,6 +115,8 @@ the variance is unbiased |
 
     def _weighs(self, moment: Moment) -> bool:
         """Whether this measurement has the weights' norms; decided by counts, so that a resumed run agrees."""
+        if not self.weights_every:
+            return False
         early = moment.state.get("measured", 0)
         if early < EARLY:
             moment.state["measured"] = early + 1

@@ -14,7 +14,8 @@ class LearningRate(Probe):
 
     | name | kind | meaning |
     |---|---|---|
-    | `learning_rate` | group | as set by the schedule for this step |
+    | `learning_rate` | group, named | as set by the schedule for this step; of a named group, if its parameters \
+have one in common |
     | `weight_decay` | group | where the group has one |
     """
 
@@ -30,4 +31,24 @@ class LearningRate(Probe):
         columns = [Column("learning_rate", [group["lr"] for group in groups])]
         if any(group.get("weight_decay") for group in groups):
             columns.append(Column("weight_decay", [group.get("weight_decay") for group in groups]))
-        return [Table("group", scopes, columns)]
+        tables = [Table("group", scopes, columns)]
+        if moment.subject.groups:
+            tables.append(_named(moment, [float(group["lr"]) for group in groups]))
+        return tables
+
+
+def _named(moment: Moment, rates: list[float]) -> Table:
+    """The one learning rate of all trained parameters of every named group."""
+    held = moment.subject.scopes("group").values()
+    rate_of = {position: rate for inside, rate in zip(held, rates, strict=True) for position in inside}
+    values: list[float | None] = []
+    status: dict[int, str] = {}
+    named = moment.subject.scopes("named")
+    for number, positions in enumerate(named.values()):
+        found = sorted({rate_of[position] for position in positions if position in rate_of})
+        values.append(found[0] if len(found) == 1 else None)
+        if not found:
+            status[number] = "no optimizer holds any of its parameters"
+        elif len(found) > 1:
+            status[number] = f"its parameters have {len(found)} learning rates: {', '.join(map(repr, found))}"
+    return Table("named", list(named), [Column("learning_rate", values, {}, status)])

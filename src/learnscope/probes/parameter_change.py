@@ -70,7 +70,7 @@ once: the weight did not change at all |
     def measure(self, moment: Moment) -> Measurement:
         before = moment.previous
         found = changes(moment, self.thresholds)
-        kinds = ["model", "layer", "component", *(["group"] if moment.optimizers else [])]
+        kinds = ["model", "layer", "component", *moment.subject.group_kinds]
         tables = [
             change_table(
                 kind,

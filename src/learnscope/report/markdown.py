@@ -34,7 +34,7 @@ def write_report(reader: RunReader, findings: Sequence[Finding], target: Path, *
 
 
 def _text(run: OnePass, findings: Sequence[Finding], panels: Sequence[Panel], name: str) -> str:
-    parts = [f"# Run {escape(name)}", _summary(run, findings), "## What was watched", _table(("", ""), watched(run))]
+    parts = [f"# Run {escape(name)}", _summary(run, findings), "## What was watched", table(("", ""), watched(run))]
     if panels:
         parts += [_image(panels[0], run)]
     if findings:
@@ -48,7 +48,7 @@ def _text(run: OnePass, findings: Sequence[Finding], panels: Sequence[Panel], na
         parts += [
             "## Not recorded",
             "What this run does not hold, and the probe that records it:",
-            _table(("probe", "records"), missing),
+            table(("probe", "records"), missing),
         ]
     parts += ["## What the probes cost", *_costs(run), "## Reading further", _further(run)]
     return "\n\n".join(parts) + "\n"
@@ -107,7 +107,7 @@ def _costs(run: RunReader) -> list[str]:
     lines = costs(run)
     if not lines:
         return ["No probe fired."]
-    return [_table(("probe", "firings", "mean ms", "total s", "share of wall time"), lines)]
+    return [table(("probe", "firings", "mean ms", "total s", "share of wall time"), lines)]
 
 
 def _further(run: OnePass) -> str:
@@ -131,7 +131,8 @@ def _from_here(path: Path) -> Path:
     return path
 
 
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown; cells are text, shown as it is."""
     rows = [head, ["---"] * len(head), *[[escape(cell) for cell in line] for line in lines]]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

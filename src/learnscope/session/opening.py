@@ -102,7 +102,8 @@ def save_state(engine: Engine, snapshots: dict[str, Snapshot], step: int, passes
     for key, snapshot in snapshots.items():
         steps[key] = snapshot.step
         tensors |= {f"previous/{key}/{name}": t.detach().cpu() for name, t in snapshot.tensors.items()}
-    meta = {"learnscope": json.dumps({"step": step, "states": numbers, "snapshots": steps, "passes": passes})}
+    told = {"step": step, "attempt": engine.attempt, "states": numbers, "snapshots": steps, "passes": passes}
+    meta = {"learnscope": json.dumps(told)}
     write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=meta))
     for old in sorted(path.parent.glob("step-*.safetensors"))[:-KEPT_STATES]:
         old.unlink()

@@ -18,7 +18,7 @@ def as_optimizers(given: Any, model: nn.Module) -> list[Optimizer]:
         return []
     items = list(given.values()) if isinstance(given, dict) else given
     items = list(items) if isinstance(items, Iterable) else [items]
-    optimizers = [_unwrap(item) for item in items]
+    optimizers = [unwrap_optimizer(item) for item in items]
     for optimizer in optimizers:
         if isinstance(optimizer, LBFGS):
             raise ValueError(  # noqa: TRY004  (the type is right, this kind of it is not)
@@ -34,7 +34,7 @@ def as_optimizers(given: Any, model: nn.Module) -> list[Optimizer]:
     return optimizers
 
 
-def _unwrap(given: Any) -> Optimizer:
+def unwrap_optimizer(given: Any) -> Optimizer:
     """Accelerate's and Lightning's wrappers never fire hooks: go to the optimizer inside."""
     while isinstance(inner := getattr(given, "optimizer", None), Optimizer):
         given = inner

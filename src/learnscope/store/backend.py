@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from learnscope.record import SCHEMA_VERSION
 from learnscope.store.files import write_atomically, write_json
+from learnscope.store.lines import Busy, LineFile
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -73,8 +73,7 @@ class FolderBackend:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: int | None = None
-        self._good_size = 0
+        self._file: LineFile | None = None
 
     @classmethod
     def create(cls, path: Path) -> FolderBackend:
@@ -114,18 +113,7 @@ class FolderBackend:
         write_json(self.path / "run.json", dict(manifest))
 
     def append(self, line: str) -> None:
-        """One write a line, so that a killed process leaves at most one torn line, the last."""
-        file = self._open()
-        data = line.encode() + b"\n"
-        try:
-            written = os.write(file, data)
-            if written != len(data):
-                raise OSError(f"only {written} of {len(data)} bytes fitted")
-        except OSError:
-            # a full disk may have taken a part: cut it off, so that the next line starts clean
-            os.ftruncate(file, self._good_size)
-            raise
-        self._good_size += len(data)
+        self._open().append(line)
 
     def lines(self) -> Iterator[bytes]:
         path = self.path / "records.jsonl"
@@ -150,39 +138,15 @@ class FolderBackend:
 
     def close(self) -> None:
         if self._file is not None:
-            os.fsync(self._file)
-            os.close(self._file)
+            self._file.close()
             self._file = None
 
-    def _open(self) -> int:
+    def _open(self) -> LineFile:
         if self._file is None:
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = os.open(self.path / "records.jsonl", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
             try:
-                _lock(file, self.path)
-                _end_torn_line(file)
-            except BaseException:
-                os.close(file)
-                raise
-            self._file = file
-            self._good_size = os.fstat(file).st_size
+                self._file = LineFile(self.path / "records.jsonl")
+            except Busy as error:
+                raise RunError(
+                    f"{self.path} is being written by another process; give this run its own folder."
+                ) from error
         return self._file
-
-
-def _lock(file: int, path: Path) -> None:
-    """One writer a folder: the lock goes with the process, so a killed one leaves none behind."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no flock; the folder is then simply not locked
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise RunError(f"{path} is being written by another process; give this run its own folder.") from error
-
-
-def _end_torn_line(file: int) -> None:
-    """After a kill in mid-write the last line has no end: give it one, so that what follows is readable."""
-    size = os.fstat(file).st_size
-    if size and os.pread(file, 1, size - 1) != b"\n":
-        os.write(file, b"\n")

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], None], *, durable: bool = True) -> None:
     """Call `write` on a temporary neighbour of `path`, then rename it into place.
 
-    A reader sees the old file or the new one, never a part; after an error the old one is still there.
+    A reader sees the old file or the new one, never a part; after an error the old one is still there. What is not
+    `durable` is not waited for until the disk has it: a power failure, not a crash, may then leave it damaged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
@@ -21,8 +22,9 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     temporary = Path(name)
     try:
         write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        if durable:
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
         # mkstemp gives 0600; a run folder is there to be shared like any other output
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)

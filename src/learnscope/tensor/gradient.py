@@ -98,6 +98,15 @@ def _spread(values: Tensor, entries: int) -> Tensor:
     return torch.stack([mean, torch.stack(squares).sum() + (n * (mean_of - mean).square()).sum()])
 
 
+def row_squares(rows: Tensor) -> Tensor:
+    """Σx² of every row of a matrix, `[rows]` float64, right at any magnitude."""
+    if rows.device.type != "cpu" or rows.dtype is not torch.float32:
+        return _reduce(rows, compiled=False, counting=False)[SQUARES]
+    out = torch.linalg.vector_norm(rows, dim=1).double().square_()[None]
+    _put_right(rows, out, _suspects(out[SQUARES]))
+    return out[SQUARES]
+
+
 def _statistics(tensors: Sequence[Tensor], form: Form, *, counting: bool) -> Tensor:
     """`[4, tensors]`, or only the squares of them."""
     device = tensors[0].device if tensors else torch.device("cpu")
@@ -154,16 +163,31 @@ def _reduce(rows: Tensor, compiled: bool, *, counting: bool) -> Tensor:
         _chunked(rows, out)
     else:
         out[:2] = fused[: len(out)]
-    squares = out[SQUARES]
-    suspect = ~(squares >= SMALLEST_SAFE) | squares.isinf()
+    suspect = _suspects(out[SQUARES])
     if counting:
         suspect &= out[ZEROS] != rows.shape[1]  # a row of zeros is small and right
-    if suspect.any():
-        again = suspect.nonzero().squeeze(1)
-        for start in range(0, len(again), CHUNK_ROWS):
-            some = again[start : start + CHUNK_ROWS]
-            out[:, some] = _exact(rows[some], counting)
+    _put_right(rows, out, suspect)
     return out
+
+
+def _suspects(squares: Tensor) -> Tensor:
+    """Rows whose squares may have under- or overflowed, or are not finite."""
+    return ~(squares >= SMALLEST_SAFE) | squares.isinf()
+
+
+def _put_right(rows: Tensor, out: Tensor, suspect: Tensor) -> None:
+    """Compute the suspect rows again in float64."""
+    if not suspect.any():
+        return
+    counting = len(out) > 1
+    again = suspect.nonzero().squeeze(1)
+    for start in range(0, len(again), CHUNK_ROWS):
+        some = again[start : start + CHUNK_ROWS]
+        # of a matrix that is suspect throughout, as an update of frozen weights is, no copies are needed
+        chunk = rows[start : start + CHUNK_ROWS] if len(again) == len(rows) else rows[some]
+        if not counting and not chunk.any():
+            continue  # 0, as it should be
+        out[:, some] = _exact(chunk, counting)
 
 
 def _chunked(rows: Tensor, out: Tensor) -> None:

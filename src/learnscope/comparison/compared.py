@@ -1,0 +1,150 @@
+"""Comparing runs: what `ls.compare` gives."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from learnscope.comparison.opening import facts_of, notes_on, open_runs
+from learnscope.comparison.parting import Parting, find_parting, partings
+from learnscope.comparison.series import Key, SeriesOf, aligned, all_keys, read_series
+from learnscope.comparison.settings import differences
+from learnscope.comparison.table import Line, as_frame, lines
+from learnscope.comparison.weights import compare_weights
+from learnscope.findings.words import listed
+from learnscope.run import Run
+from learnscope.store.backend import RunError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA_VERSION = 1
+"""Version of compare.json."""
+
+
+def compare(
+    runs: Sequence[str | Path | Run], *, names: Sequence[str] | None = None, metrics: Sequence[str] | None = None,
+    tolerance: float = 0.0,
+) -> Comparison:  # fmt: skip
+    """Compare two or more runs, each with the first.
+
+    `names` are what to call the runs (by default their folders' names), `metrics` the quantities to compare (`"loss"`,
+    `"norm"`; by default all). Two values are the same if they differ by no more than `tolerance`, relative to the
+    larger; 0 asks for the same bits. Reads the run folders and writes nothing.
+    """
+    if not (tolerance >= 0 and math.isfinite(tolerance)):
+        raise RunError(f"tolerance={tolerance!r}: a relative difference is a number from 0 on")
+    if isinstance(metrics, str):
+        raise RunError(f"metrics={metrics!r}: pass a list, metrics=[{metrics!r}]")
+    return Comparison(open_runs(runs, names), metrics, tolerance)
+
+
+class Comparison:
+    """Runs side by side. Everything is read when it is made: a run that goes on does not change it."""
+
+    def __init__(self, runs: dict[str, Run], metrics: Sequence[str] | None, tolerance: float) -> None:
+        manifests = {label: run.manifest for label, run in runs.items()}
+        folders = {label: run.path for label, run in runs.items()}
+        self.tolerance = tolerance
+        self._series: dict[str, SeriesOf] = {label: read_series(run) for label, run in runs.items()}
+        self.runs = [facts_of(label, run, manifests[label], self._series[label]) for label, run in runs.items()]
+        """What each run is, in the order given: label, folder, steps, status."""
+        if metrics is not None:
+            self._series = _only(metrics, self._series)
+        self.notes: list[str] = notes_on(self.runs)
+        """What else has to be known: damaged lines, runs that have not ended."""
+        self.keys: tuple[Key, ...] = all_keys(list(self._series.values()))
+        """Every series that at least one run has."""
+        self.differences = differences(manifests, folders)
+        """The settings that are not the same in all runs."""
+        self.partings: list[Parting] = list(partings(self._series, tolerance))
+        """Where each other run parts from the first."""
+        self.lines: list[Line] = lines(self.keys, self._series, self.partings)
+        """Every series in short, as `table()` has it."""
+        self.weights = compare_weights(folders, manifests)
+        """How far the last weights are from the first run's, where runs kept any."""
+
+    @property
+    def labels(self) -> list[str]:
+        return list(self._series)
+
+    def parting(self, first: str, other: str) -> Parting:
+        """Where any two of the runs part, by their labels."""
+        for label in (first, other):
+            if label not in self._series:
+                raise RunError(f"there is no run {label!r} in this comparison: there are {', '.join(self.labels)}")
+        return find_parting(first, other, self._series, self.tolerance)
+
+    def aligned(self, key: Key) -> pd.DataFrame:
+        """A series with a column for each run and a row for each step that any of them has.
+
+        NaN where a run has no value at that step: curves are never interpolated.
+        """
+        return aligned({label: series.get(key) for label, series in self._series.items()})
+
+    def curve(
+        self, name: str, *, probe: str | None = None, kind: str | None = "model", scope: str | None = None,
+        **labels: Any,
+    ) -> pd.DataFrame:  # fmt: skip
+        """`aligned` for the one series that is called so: `comparison.curve("norm", stage="stepped")`."""
+        wanted = set(labels.items())
+        found = [
+            key for key in self.keys
+            if key.name == name and probe in (None, key.probe) and kind in (None, key.kind)
+            and scope in (None, key.scope) and wanted <= set(key.labels)
+        ]  # fmt: skip
+        if len(found) == 1:
+            return self.aligned(found[0])
+        if not found:
+            there = sorted({key.name for key in self.keys if key.kind == kind or kind is None})
+            raise RunError(f"no run has a series {name!r} of that kind, with these labels; there are: {listed(there, 20)}")
+        several = "; ".join(map(str, found[:5]))
+        raise RunError(f"{len(found)} series are called {name!r}: {several}. Say probe=, kind=, scope= or a label")
+
+    def table(self, kind: str | None = None) -> pd.DataFrame:
+        """A row a series: last value, best, number of steps, difference from the first run, the step of parting.
+
+        Columns are pairs: `table()["last"]` has a column for each run. `kind` narrows it, to `"model"` for example.
+        """
+        return as_frame([line for line in self.lines if kind in (None, line.key.kind)], self.labels)
+
+    def plot(self, folder: str | Path) -> list[Path]:
+        """Write the figures: curves of the runs over each other, and the distance of their weights."""
+        from learnscope.comparison.figures import write_figures
+
+        return write_figures(self, Path(folder))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write compare.md with its figures, and compare.json; the path of compare.md."""
+        from learnscope.comparison.markdown import write_comparison
+
+        return write_comparison(self, Path(folder))
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the curves, which are in the runs: strict JSON, with null for what is not known."""
+        return {
+            "schema": SCHEMA_VERSION,
+            "tolerance": self.tolerance,
+            "runs": [{**vars(run)} for run in self.runs],
+            "notes": self.notes,
+            "differences": [difference.to_json() for difference in self.differences],
+            "partings": [parting.to_json() for parting in self.partings],
+            "series": [line.to_json() for line in self.lines],
+            "weights": self.weights.to_json(),
+        }
+
+    def __repr__(self) -> str:
+        return f"Comparison({', '.join(self.labels)})"
+
+
+def _only(metrics: Sequence[str], series: dict[str, SeriesOf]) -> dict[str, SeriesOf]:
+    known = sorted({key.name for run in series.values() for key in run})
+    for metric in metrics:
+        if metric not in known:
+            close = difflib.get_close_matches(metric, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are: {listed(known, 20)}"
+            raise RunError(f"no run recorded {metric!r}; {hint}")
+    return {label: {key: one for key, one in run.items() if key.name in metrics} for label, run in series.items()}

@@ -1,0 +1,129 @@
+"""The first step at which two runs are no longer the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learnscope.comparison.series import Key, SeriesOf, is_clock
+from learnscope.findings.gather import Floats, Series
+
+
+@dataclass(frozen=True)
+class SeriesParting:
+    """How one series of two runs compares at the steps that both have."""
+
+    common: NDArray[np.int64]
+    """The steps that both have."""
+    step: int | None
+    """The first of them at which they differ; None if they never do, or if there are none."""
+    values: tuple[float | None, float | None] = (None, None)
+    """The two values there; None for one that is missing, with the reason in `status`."""
+    status: tuple[str | None, str | None] = (None, None)
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where two runs part, over all series that they have in common."""
+
+    first: str
+    other: str
+    """The labels of the two runs."""
+    step: int | None
+    """The first step at which any series differs."""
+    series: Mapping[Key, SeriesParting]
+    """Every series that both have and that does not only tell of the machine."""
+    common_steps: int
+    """Steps at which at least one series is known of both."""
+    steps_before: int
+    """Those of them before `step`: there both are the same in everything that was recorded of both."""
+    left_out: tuple[Key, ...]
+    """Series of times and memory, which are never the same and say nothing of the training."""
+    only_first: int
+    only_other: int
+    """How many series only one of the two has."""
+
+    @property
+    def state(self) -> str:
+        """`"parts"`, `"never"`, or `"no common step"`, where nothing can be said."""
+        if self.step is not None:
+            return "parts"
+        return "never" if self.common_steps else "no common step"
+
+    @property
+    def parted(self) -> list[Key]:
+        """The series that differ at `step`, the model's own before those of its parts."""
+        keys = [key for key, one in self.series.items() if one.step is not None and one.step == self.step]
+        return sorted(keys, key=lambda key: key.kind != "model")
+
+    def to_json(self) -> dict[str, Any]:
+        there = [
+            {**key._asdict(), "labels": dict(key.labels), "values": list(one.values), "status": list(one.status)}
+            for key, one in ((key, self.series[key]) for key in self.parted)
+        ]
+        return {
+            "first": self.first, "other": self.other, "state": self.state, "step": self.step,
+            "common_steps": self.common_steps, "steps_before": self.steps_before, "series_compared": len(self.series),
+            "series_only_first": self.only_first, "series_only_other": self.only_other,
+            "left_out": sorted({key.name for key in self.left_out}), "series": there,
+        }  # fmt: skip
+
+
+def find_parting(first: str, other: str, series: Mapping[str, SeriesOf], tolerance: float = 0.0) -> Parting:
+    """Compare two runs, series by series."""
+    left, right = series[first], series[other]
+    shared = [key for key in left if key in right]
+    compared = {key: part(left[key], right[key], tolerance) for key in shared if not is_clock(key.name)}
+    known = np.unique(np.concatenate([np.array([], np.int64), *(one.common for one in compared.values())]))
+    step = min((one.step for one in compared.values() if one.step is not None), default=None)
+    return Parting(
+        first=first, other=other, step=step, series=compared, common_steps=len(known),
+        steps_before=len(known) if step is None else int((known < step).sum()),
+        left_out=tuple(key for key in shared if is_clock(key.name)),
+        only_first=len(left) - len(shared), only_other=len(right) - len(shared),
+    )  # fmt: skip
+
+
+def part(left: Series, right: Series, tolerance: float = 0.0) -> SeriesParting:
+    """The first common step at which the values differ by more than `tolerance`, relative to the larger.
+
+    With a tolerance of 0 they differ if any bit does. A value that is missing differs from a number and from one that
+    is missing for another reason: NaN is the same as NaN, not as infinity.
+    """
+    common, at_left, at_right = np.intersect1d(left.steps, right.steps, assume_unique=True, return_indices=True)
+    differs = differ(left.values[at_left], right.values[at_right], tolerance)
+    reasons = [(left.status[i], right.status[j]) for i, j in zip(at_left.tolist(), at_right.tolist(), strict=True)]
+    null = np.isnan(left.values[at_left]) & np.isnan(right.values[at_right])
+    for place in np.flatnonzero(null).tolist():
+        differs[place] = reasons[place][0] != reasons[place][1]
+    if not differs.any():
+        return SeriesParting(common, None)
+    place = int(differs.argmax())
+    values = tuple(_number(float(v)) for v in (left.values[at_left[place]], right.values[at_right[place]]))
+    return SeriesParting(common, int(common[place]), (values[0], values[1]), reasons[place])
+
+
+def differ(left: Floats, right: Floats, tolerance: float) -> NDArray[np.bool_]:
+    """Where two numbers differ, and where only one is there. What neither has is the same here."""
+    if tolerance == 0:
+        different: NDArray[np.bool_] = left.view(np.int64) != right.view(np.int64)
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            different = np.abs(left - right) > tolerance * np.maximum(np.abs(left), np.abs(right))
+    missing = np.isnan(left), np.isnan(right)
+    return np.where(missing[0] | missing[1], missing[0] ^ missing[1], different)
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else value
+
+
+def partings(series: Mapping[str, SeriesOf], tolerance: float) -> Iterator[Parting]:
+    """Every other run against the first."""
+    first, *others = series
+    for other in others:
+        yield find_parting(first, other, series, tolerance)

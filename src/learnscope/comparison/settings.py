@@ -1,0 +1,143 @@
+"""What was set up differently: the manifests of runs, entry by entry."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+_FIRST = ("config", "optimizers", "model", "probes", "budget")
+"""What is read first; everything else follows, the environment last."""
+_LEFT_OUT = frozenset({"created", "started", "ended", "updated", "timestamp", "pid", "run_id"})
+"""What no two runs have alike, wherever it stands."""
+_NOT_SETTINGS = frozenset({"status", "attempts", "id", "run"})
+"""What is no setting, at the top of a manifest."""
+
+
+class Absent:
+    """Stands where a run has no such entry, which is not the same as one that is null."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT: Final = Absent()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An entry that is not the same in all runs, by the runs' labels; `ABSENT` where a run does not have it."""
+
+    key: str
+    values: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Runs without the entry are listed as such: a null among the values is one that was set."""
+        return {
+            "key": self.key,
+            "values": {label: strict(value) for label, value in self.values.items() if value is not ABSENT},
+            "absent": [label for label, value in self.values.items() if value is ABSENT],
+        }
+
+
+def differences(manifests: Mapping[str, Mapping[str, Any]], folders: Mapping[str, Path | None]) -> list[Difference]:
+    """The entries that differ: options of probes, the model, optimizers, configuration, versions, the code's state.
+
+    Times, costs and how the runs ended are no settings. A path into a run's own folder reads `<run>/…`.
+    """
+    labels = list(manifests)
+    settings = [_settings(manifests[label], folders[label]) for label in labels]
+    found = [Difference(".".join(path), dict(zip(labels, values, strict=True))) for path, values in _walk((), settings)]
+    return sorted(found, key=lambda one: _place(one.key.split(".")[0]))  # stable: the rest in the manifest's order
+
+
+def _place(section: str) -> int:
+    return _FIRST.index(section) if section in _FIRST else len(_FIRST) + (section == "environment")
+
+
+def _settings(manifest: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    kept = {key: value for key, value in manifest.items() if key not in _NOT_SETTINGS}
+    attempts = manifest.get("attempts") or []
+    cost = attempts[-1].get("cost") if attempts else None
+    if isinstance(cost, Mapping) and cost.get("budget") is not None:
+        kept["budget"] = cost["budget"]  # the share of time that the probes were given, an option of the run
+    cleaned: dict[str, Any] = _cleaned(kept, folder.resolve().parts if folder is not None else ())
+    return cleaned
+
+
+def _cleaned(value: Any, folder: tuple[str, ...]) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _cleaned(inner, folder) for key, inner in value.items() if key not in _LEFT_OUT}
+    if isinstance(value, list | tuple):
+        return [_cleaned(inner, folder) for inner in value]
+    return own_path(value, folder) if isinstance(value, str) and folder else value
+
+
+def own_path(text: str, folder: tuple[str, ...]) -> str:
+    """A path to the run's own folder or into it, also after `option=`, without what tells the folder.
+
+    A path must have two parts to be one: an optimizer may be called as the folder is.
+
+    >>> folder = ("/", "home", "runs", "adam")
+    >>> [own_path(text, folder) for text in ("runs/adam/x.pt", "--out=/home/runs/adam", "adam", "runs/sgd")]
+    ['<run>/x.pt', '--out=<run>', 'adam', 'runs/sgd']
+    """
+    option, equals, path = text.rpartition("=")
+    parts = Path(path).parts
+    for n in range(len(parts), 1, -1):
+        if parts[:n] == folder[-n:] and (parts[0] != "/" or n == len(folder)):
+            return f"{option}{equals}{'/'.join(['<run>', *parts[n:]])}"
+    return text
+
+
+def _walk(path: tuple[str, ...], values: Sequence[Any]) -> Iterator[tuple[tuple[str, ...], Sequence[Any]]]:
+    """The entries that differ. What a run lacks altogether is one entry, except a whole section of the manifest."""
+    there = [value for value in values if value is not ABSENT]
+    if len(there) == len(values) or len(path) < 2:
+        if all(isinstance(value, Mapping) for value in there):
+            for key in dict.fromkeys(key for value in there for key in value):
+                yield from _walk((*path, key), [_entry(value, key) for value in values])
+            if any(there) or len(there) == len(values):
+                return
+        elif all(isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value) for value in there):
+            for n in range(max(len(value) for value in there)):
+                yield from _walk((*path, str(n)), [_item(value, n) for value in values])
+            return
+    if len({_canonical(value) for value in values}) > 1:
+        yield path, values
+
+
+def _entry(value: Any, key: str) -> Any:
+    return ABSENT if value is ABSENT else value.get(key, ABSENT)
+
+
+def _item(value: Any, n: int) -> Any:
+    return ABSENT if value is ABSENT or n >= len(value) else value[n]
+
+
+def _canonical(value: Any) -> str:
+    """Equal for equal settings: 1 and 1.0 are, 1 and true are not."""
+    return repr(value) if value is ABSENT else json.dumps(_as_floats(value), sort_keys=True, default=repr)
+
+
+def _as_floats(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _as_floats(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_as_floats(inner) for inner in value]
+    exact = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53
+    return float(value) if exact else value
+
+
+def strict(value: Any) -> Any:
+    """What strict JSON can hold: a number that is not finite, and any other object, as text."""
+    if isinstance(value, Mapping):
+        return {str(key): strict(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return value if value is None or isinstance(value, str | bool | int | float) else repr(value)

@@ -1,0 +1,91 @@
+"""How far apart the runs ended, in their weights, where they kept any. Needs torch only then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from learnscope.model.weight_distance import LastWeights, WeightDistance
+
+_NONE = (
+    "it kept no weights: w.save_state() at the end of the training keeps those of the last measurement of "
+    "ls.ParameterChange"
+)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The last weights of the runs, each compared with those of the reference, the first run that kept any."""
+
+    reference: str | None = None
+    steps: Mapping[str, int] = field(default_factory=dict)
+    """The step that the weights of each run are of."""
+    distances: Mapping[str, WeightDistance] = field(default_factory=dict)
+    """For every other run that kept any."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """The runs whose weights cannot be compared, and why."""
+
+    def frame(self) -> pd.DataFrame:
+        """A row for each layer of each run, and one for the whole `model`."""
+        rows = [
+            {"run": label, **asdict(one)}
+            for label, found in self.distances.items()
+            for one in (*found.layers, found.whole)
+        ]
+        columns = ["run", "layer", "entries", "distance", "relative", "largest", "different", "status"]
+        frame = pd.DataFrame(rows, columns=columns)
+        for column in ("distance", "relative", "largest"):
+            frame[column] = frame[column].astype("float64")
+        return frame.astype({"entries": "Int64", "different": "Int64"})
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "reference": self.reference, "steps": dict(self.steps), "missing": dict(self.missing),
+            "distances": {label: asdict(found) for label, found in self.distances.items()},
+        }  # fmt: skip
+
+
+def compare_weights(folders: Mapping[str, Path | None], manifests: Mapping[str, Mapping[str, Any]]) -> Weights:
+    """The weights that the run folders keep, layer by layer."""
+    missing = {label: _why_not(folder) for label, folder in folders.items()}
+    missing = {label: why for label, why in missing.items() if why}
+    if len(folders) - len(missing) < 2:
+        alone = "it kept weights, but no other run did"
+        return Weights(missing={label: missing.get(label, alone) for label in folders})
+    from learnscope.model.checkpoint import CheckpointError
+    from learnscope.model.weight_distance import last_weights, weight_distance
+
+    kept: dict[str, LastWeights] = {}
+    for label, folder in folders.items():
+        if label in missing or folder is None:
+            continue
+        try:
+            last = last_weights(folder, manifests[label].get("attempts") or [])
+        except CheckpointError as error:
+            missing[label] = str(error)
+            continue
+        if last is None:  # states of probes that compare with no earlier weights
+            missing[label] = _NONE
+        else:
+            kept[label] = last
+    reference = next(iter(kept), None)
+    distances = {}
+    if reference is not None:
+        order = (manifests[reference].get("model") or {}).get("layers") or []
+        for label, one in kept.items():
+            if label != reference:
+                distances[label] = weight_distance(kept[reference].weights, one.weights, order)
+    return Weights(reference, {label: one.step for label, one in kept.items()}, distances, missing)
+
+
+def _why_not(folder: Path | None) -> str | None:
+    """Whether there is anything to look into, told without torch."""
+    if folder is None:
+        return "it is in memory and kept no weights: ls.watch(..., run='runs/…') with w.save_state() keeps them"
+    files = any((folder / "state").glob("step-*.safetensors")) or (folder / "last_checkpoint.pt").exists()
+    return None if files else _NONE

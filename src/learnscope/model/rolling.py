@@ -1,0 +1,124 @@
+"""The weights at the last measurement, in a file: compared with a piece at a time, and replaced whole."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from learnscope.model.checkpoint import CheckpointError, load_torch
+from learnscope.store.files import write_atomically
+from learnscope.tensor.context import plain
+from learnscope.tensor.distance import PIECE, squared_distances
+from learnscope.tensor.rows import pieces
+
+
+class RollingCheckpoint:
+    """A torch file with a model's floating-point parameters at one step of one run.
+
+    `torch.load(path, weights_only=True)` gives `{"model": {name: tensor}, "run": …, "step": …}`. The file is mapped,
+    not read, and what has been compared is given back to the system at once: neither comparing nor replacing it takes
+    memory that grows with the model.
+    """
+
+    def __init__(self, path: Path, run: str) -> None:
+        self.path, self.run = path, run
+        self.step: int | None = None
+        """The step whose weights the file holds; None while it holds none of this run."""
+
+    def take_up(self, parameters: Mapping[str, Tensor], step: int) -> str | None:
+        """Use a file that is already there, if it is this run's, of a step up to `step`; otherwise why not."""
+        if not self.path.exists():
+            return None
+        try:
+            body = load_torch(self.path)
+            of, at, weights = body["run"], int(body["step"]), body["model"]
+        except (CheckpointError, KeyError, TypeError, ValueError):
+            return f"{self.path} is not a checkpoint of this kind, or damaged"
+        if of != self.run:
+            return f"{self.path} is of another run"
+        if at > step:
+            return f"{self.path} holds the weights of step {at}, which lies ahead of step {step}"
+        wanted = _floats(parameters)
+        if weights.keys() != wanted.keys() or any(weights[name].shape != p.shape for name, p in wanted.items()):
+            return f"{self.path} is of a model with other parameters"
+        self.step = at
+        return None
+
+    def distances(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """`[2, parameters]` float64: Σ(now − kept)² and Σkept² of every floating-point parameter, in order."""
+        kept = load_torch(self.path)["model"]
+        wanted = _floats(parameters)
+        changed = sorted(kept.keys() ^ wanted.keys())
+        changed += [name for name, p in wanted.items() if name in kept and kept[name].shape != p.shape]
+        if changed:
+            raise ValueError(f"parameter {changed[0]} is not what it was at step {self.step}: the model was rebuilt")
+        return squared_distances(_parts(wanted, kept), len(wanted))
+
+    def replace(self, parameters: Mapping[str, Tensor], step: int) -> None:
+        """The weights as they are now, written tensor by tensor and renamed into place.
+
+        It need not survive a power failure: after one there is a new process, which takes up a file only if its bytes
+        make sense, and a run that begins anew does not take it up at all.
+        """
+        body = {"model": _floats(parameters), "run": self.run, "step": step}
+        with _without_checksums():
+            write_atomically(self.path, lambda temporary: torch.save(body, temporary), durable=False)
+        self.step = step
+
+
+def _floats(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: plain(p) for name, p in parameters.items() if p.is_floating_point()}
+
+
+def _parts(now: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> Iterator[tuple[int, Tensor, Tensor]]:
+    for owner, (name, tensor) in enumerate(now.items()):
+        for new, old in pieces((tensor, kept[name]), PIECE):
+            yield owner, new, old.to(new.device)
+            _give_back(old)
+
+
+@contextmanager
+def _without_checksums() -> Iterator[None]:
+    """They take a third of the writing, and nothing checks them again."""
+    set_option = getattr(torch.serialization, "set_crc32_options", None)
+    if set_option is None:
+        yield
+        return
+    before = torch.serialization.get_crc32_options()
+    set_option(False)
+    try:
+        yield
+    finally:
+        set_option(before)
+
+
+def _madvise() -> Any:
+    try:
+        return ctypes.CDLL(None, use_errno=True).madvise if sys.platform.startswith("linux") else None
+    except (OSError, AttributeError):  # a C library without it
+        return None
+
+
+_ADVISE = _madvise()
+_DONT_NEED = 4
+_PAGE = 4096 if sys.platform == "win32" else __import__("resource").getpagesize()
+
+
+def _give_back(mapped: Tensor) -> None:
+    """Tell the system that these pages of a mapped file are not needed: they no longer count as memory of ours.
+
+    Without it they would be taken back only when memory runs short.
+    """
+    if _ADVISE is None or not mapped.is_contiguous():
+        return
+    start = -(-mapped.data_ptr() // _PAGE) * _PAGE
+    stop = (mapped.data_ptr() + mapped.nbytes) // _PAGE * _PAGE
+    if stop > start:
+        _ADVISE(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), ctypes.c_int(_DONT_NEED))

@@ -1,0 +1,236 @@
+"""One model under telemetry: a batch in, records and a line out."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from learnscope.model.data import fixed_batches
+from learnscope.model.names import match_parameters
+from learnscope.moment import Moment, Subject, standing_gradients
+from learnscope.probes import BatchStats, GradientFlow, Holdout, LearningRate, Loss
+from learnscope.probes.weight_delta import WeightDelta
+from learnscope.probing import NEEDS, Probe
+from learnscope.record import Record
+from learnscope.session.engine import Bound, Engine
+from learnscope.session.opening import begin, finish
+from learnscope.session.optimizers import unwrap_optimizer
+from learnscope.sinks.base import Sink
+from learnscope.store.backend import FolderBackend
+from learnscope.store.lines import LineFile
+from learnscope.task import Task, task_for
+from learnscope.telemetry.config import DEFAULT_GROUPS, TelemetryConfig
+from learnscope.telemetry.folder import CHECKPOINT
+from learnscope.telemetry.lines import NO_GRADIENT, Keys, Line
+
+MAX_LOGITS = Holdout().max_logits
+
+
+class GroupError(ValueError):
+    """A group that the user named has no parameters."""
+
+
+class Collecting:
+    """Holds what lasts from one collection to the next."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        config: TelemetryConfig,
+        path: Path,
+        backend: FolderBackend,
+        lines: LineFile,
+        *,
+        task: Task | None,
+        strict: bool,
+        resume: bool,
+        step: int | None,
+    ) -> None:
+        self.config, self.path, self._lines = config, path, lines
+        self.task = task
+        run = str(backend.manifest().get("id") if resume else uuid.uuid4().hex)
+        self.subject = Subject(model, _optimizers(optimizer), task)
+        self._last = LastRecords()
+        self.engine = Engine(
+            self.subject, [], backend, source="telemetry", provides=NEEDS, sinks=[self._last, *_sinks(config, path)],
+            strict=strict,
+        )  # fmt: skip
+        self._bound: dict[str, Bound] = {}
+        for section, probe in _probes(config, path, run).items():
+            self._bound[section] = self.engine.add(probe)
+        self.step, _ = begin(self.engine, self.subject, resume=resume, step=step)
+        """Batches seen so far."""
+        manifest = backend.manifest()
+        manifest |= {"id": run, "config": {**asdict(config), "output_dir": str(path)}}
+        backend.put_manifest(manifest)
+
+    def keep_first_weights(self) -> None:
+        """What the first weight delta compares with."""
+        if "weight_delta" in self._bound:
+            self.engine.prepare(self._bound["weight_delta"], self._moment(None))
+
+    def set_holdout(self, data: Any) -> None:
+        """Take the first examples of the data, whatever their batches."""
+        size = self.config.holdout_size
+        self.subject.holdout = None if data is None else fixed_batches(data, self.task, examples=size)
+        if self.subject.holdout is not None:
+            self.subject.task = self.task or task_for(self.subject.holdout[0], self.subject.model)
+
+    def collect(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        place: Mapping[str, Any],
+        batch: Any,
+        logged: Mapping[str, Any],
+    ) -> Line:
+        """Measure everything that is switched on and can be had."""
+        self.subject.model, self.subject.optimizers = model, _optimizers(optimizer)
+        self.subject.refresh()
+        self.subject.groups = self._groups()
+        moment = self._moment(place["epoch"])
+        moment.given = {} if batch is None else {"batch": batch}
+        moment.logged = {name: [value] for name, value in logged.items()}
+        fired = [name for name in self._bound if self._is_possible(name, moment)]
+        for name in fired:
+            self.engine.fire(self._bound[name], moment)
+        self.engine.flush()
+        return self._line(moment, fired, place)
+
+    def write(self, line: Line) -> None:
+        """Append the line, in one write."""
+        text = json.dumps(line.finished(), separators=(", ", ": "), allow_nan=False)
+        try:
+            self._lines.append(text)
+        except OSError as error:
+            self.lost(error)
+
+    def lost(self, error: object) -> None:
+        """Say once that files cannot be written."""
+        if self.engine.strict and isinstance(error, Exception):
+            raise error
+        self.engine.warn("store", f"telemetry could not be written ({error}); training goes on, records are being lost")
+
+    def close(self, status: str = "finished") -> None:
+        try:
+            self.engine.close()
+            finish(self.engine, status, last_step=self.step)
+        except OSError as error:
+            self.lost(error)
+        finally:
+            self._lines.close()
+
+    def _line(self, moment: Moment, fired: Sequence[str], place: Mapping[str, Any]) -> Line:
+        head = {**place, "global_step": moment.step, "timestamp": datetime.now().isoformat()}
+        line, keys, records = Line(head), Keys.of(self.subject), self._last.take()
+
+        def record(section: str) -> Record | None:
+            return records.get(self._bound[section].label)
+
+        if "gradient_norm" in fired:
+            line.add("gradient_norm", record("gradient_norm"), "norm", keys, NO_GRADIENT)
+        if "weight_delta" in fired:
+            found = record("weight_delta")
+            line.add("weight_delta", found, "l2", keys, "it has no floating-point parameters")
+            notes = found.notes if found is not None else {}
+            if "span" in notes:
+                line.body["weight_delta_since"] = notes["span"][0]
+            if "not_written" in notes:
+                self.lost(notes["not_written"])
+        if "learning_rates" in fired:
+            line.add("learning_rates", record("learning_rates"), "learning_rate", keys, "no optimizer", overall=False)
+        if "holdout_logits" in fired:
+            line.add_holdout(record("holdout_logits"), moment.cache.get("holdout"), MAX_LOGITS)
+        if "batch_stats" in fired:
+            task = self.subject.task
+            line.add_batch(record("batch_stats"), task or task_for(moment.batch, self.subject.model))
+        if "logged" in fired:
+            found = record("logged")
+            values = {} if found is None else {row.name: row.value for row in found.rows()}
+            line.add_numbers("logged", values)
+            line.status |= {f"logged.{row.name}": row.status for row in found.rows() if row.status} if found else {}
+        return line
+
+    def _is_possible(self, section: str, moment: Moment) -> bool:
+        if section == "holdout_logits":
+            return self.subject.holdout is not None
+        if section == "batch_stats":
+            return "batch" in moment.given
+        if section == "learning_rates":
+            return bool(self.subject.optimizers)
+        return section != "logged" or bool(moment.logged)
+
+    def _moment(self, epoch: int | None) -> Moment:
+        return Moment(
+            step=self.step, epoch=epoch, phase="after_step", source="telemetry", subject=self.subject,
+            take_gradients=lambda: standing_gradients(self.subject),
+        )  # fmt: skip
+
+    def _groups(self) -> Mapping[str, Any]:
+        """The named groups: those of the configuration, all of which must be there, or the usual ones that are."""
+        names = self.subject.names
+        if self.config.groups is None:
+            return {name: pattern for name, pattern in DEFAULT_GROUPS.items() if match_parameters(names, pattern)}
+        for name, patterns in self.config.groups.items():
+            for pattern in [patterns] if isinstance(patterns, str) else patterns:
+                if not match_parameters(names, pattern):
+                    layers = ", ".join(list(self.subject.scopes("layer"))[:8])
+                    raise GroupError(
+                        f"TelemetryConfig.groups[{name!r}]: {pattern!r} matches no parameter of "
+                        f"{type(self.subject.model).__name__}. Its layers: {layers}"
+                    )
+        return self.config.groups
+
+
+class LastRecords:
+    """A sink that holds each probe's last record until it is taken."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, Record] = {}
+
+    def write(self, record: Record) -> None:
+        self._records[record.probe] = record
+
+    def take(self) -> dict[str, Record]:
+        taken, self._records = self._records, {}
+        return taken
+
+    def close(self) -> None:
+        pass
+
+
+def _probes(config: TelemetryConfig, path: Path, run: str) -> dict[str, Probe]:
+    """The probe behind every section of a line."""
+    every = config.collect_every_n
+    available: list[tuple[bool, str, Probe]] = [
+        # the weights' norms come with the weight delta
+        (config.track_gradients, "gradient_norm", GradientFlow(every=every, weights_every=0, noise_scale=False)),
+        (config.track_weight_delta, "weight_delta", WeightDelta(every=every, path=str(path / CHECKPOINT), run=run)),
+        (config.track_learning_rates, "learning_rates", LearningRate(every=every)),
+        (config.track_holdout_logits, "holdout_logits", Holdout(every=every, keep_arrays=False)),
+        (config.track_batch_stats, "batch_stats", BatchStats(every=every)),
+        (True, "logged", Loss(every=every)),
+    ]
+    return {section: probe for enabled, section, probe in available if enabled}
+
+
+def _sinks(config: TelemetryConfig, path: Path) -> list[Sink]:
+    if not config.tensorboard:
+        return []
+    from learnscope.sinks.tensorboard import TensorBoardSink
+
+    return [TensorBoardSink(path / "tensorboard")]
+
+
+def _optimizers(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return [unwrap_optimizer(each) for each in (given if isinstance(given, list | tuple) else [given])]

@@ -1,0 +1,58 @@
+"""The folder that telemetry writes: a run folder with `telemetry.jsonl` in it, never shared by two writers."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from learnscope.store.backend import FolderBackend, RunError
+from learnscope.store.lines import Busy, LineFile
+
+LINES = "telemetry.jsonl"
+CHECKPOINT = "last_checkpoint.pt"
+_SIGNS = ("run.json", "records.jsonl", "records.parquet", LINES)
+"""Any of these means that a folder holds somebody's records."""
+
+
+def claim(wanted: Path) -> tuple[Path, LineFile]:
+    """A folder that holds no records yet, locked: the one asked for, or else `<name>-2`, `<name>-3`, …"""
+    for number in count(1):
+        path = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        if any((path / sign).exists() and (path / sign).stat().st_size for sign in _SIGNS):
+            continue
+        try:
+            lines = LineFile(path / LINES)
+        except Busy:
+            continue
+        # another process may have come and gone since the look above
+        if (path / "run.json").exists() or (path / LINES).stat().st_size:
+            lines.close()
+            continue
+        return path, lines
+    raise AssertionError("count() does not end")
+
+
+def take_up(path: Path) -> tuple[FolderBackend, LineFile]:
+    """A folder whose telemetry is to go on."""
+    backend = FolderBackend.existing(path)
+    try:
+        return backend, LineFile(path / LINES)
+    except Busy as error:
+        raise RunError(f"{path} is being written by another process; let it end, or give this one its own.") from error
+
+
+def last_line(path: Path) -> dict[str, Any] | None:
+    """The last whole line of a telemetry file."""
+    found = None
+    if path.exists():
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    body = json.loads(line)
+                except ValueError:  # torn by a kill
+                    continue
+                if isinstance(body, dict) and "global_step" in body:
+                    found = body
+    return found
