@@ -11,6 +11,10 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "learnscope"
 
+_BEHIND_SESSIONS = {
+    "options", "record", "task", "tensor", "model", "probing", "moment", "subject", "probes", "store", "sinks", "run",
+}  # fmt: skip
+
 # A room may import itself and what stands behind it. `options` and `record` need only the standard library.
 ROOMS: dict[str, set[str]] = {
     "options": set(),
@@ -19,32 +23,24 @@ ROOMS: dict[str, set[str]] = {
     "tensor": set(),
     "model": {"tensor", "task", "store"},  # store: files written whole or not at all
     "probing": {"options", "record", "moment"},
-    "moment": {"record", "task", "model", "tensor"},
-    "probes": {"record", "probing", "moment", "task", "tensor", "model"},
+    "subject": {"task", "model", "tensor"},
+    "moment": {"record", "subject", "task", "model", "tensor"},
+    "probes": {"record", "probing", "moment", "subject", "task", "tensor", "model"},
     "store": {"record"},
     "sinks": {"record"},
     "findings": {"record", "store"},
     "report": {"record", "store", "findings"},
     "run": {"record", "store", "findings", "report", "model"},  # model: imported when a patch is made, not before
-    "session": {"options", "record", "task", "tensor", "model", "probing", "moment", "probes", "store", "sinks", "run"},
-    "analysis": {
-        "options",
-        "record",
-        "task",
-        "tensor",
-        "model",
-        "probing",
-        "moment",
-        "probes",
-        "store",
-        "run",
-        "session",
-    },
+    # model: imported when runs have kept weights, not before
+    "comparison": {"record", "store", "findings", "report", "run", "model"},
+    "session": _BEHIND_SESSIONS,
+    "analysis": {*_BEHIND_SESSIONS, "session"},
+    "telemetry": {*_BEHIND_SESSIONS, "session", "report"},
     "demo": {"*"},
     "cli": {"*"},
     "__init__": {"*"},
 }
-TORCH_FREE = {"options", "record", "store", "sinks", "findings", "report", "run"}
+TORCH_FREE = {"options", "record", "store", "sinks", "findings", "report", "run", "comparison"}
 LINES = 300
 
 

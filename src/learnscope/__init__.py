@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from learnscope.comparison import Comparison as Comparison
+    from learnscope.comparison import compare as compare
     from learnscope.findings import Cuts as Cuts
     from learnscope.model.checkpoint import CheckpointError as CheckpointError
     from learnscope.model.patch import export_patch as export_patch
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from learnscope.session.watch import default_probes as default_probes
     from learnscope.session.watch import watch as watch
     from learnscope.sinks.console import ConsoleSink as ConsoleSink
+    from learnscope.sinks.tensorboard import TensorBoardSink as TensorBoardSink
     from learnscope.store.backend import RunError as RunError
     from learnscope.task import DictTask as DictTask
     from learnscope.task import HuggingFaceTask as HuggingFaceTask
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
     from learnscope.task import TupleTask as TupleTask
 
 _HOMES = {
+    "comparison": ("Comparison", "compare"),
     "findings": ("Cuts",),
     "model.checkpoint": ("CheckpointError",),
     "model.patch": ("export_patch",),
@@ -82,6 +86,7 @@ _HOMES = {
     "session.replay": ("audit", "replay"),
     "session.watch": ("Watch", "default_probes", "watch"),
     "sinks.console": ("ConsoleSink",),
+    "sinks.tensorboard": ("TensorBoardSink",),
     "store.backend": ("RunError",),
     "task": ("DictTask", "HuggingFaceTask", "PairTask", "Task", "TupleTask"),
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from operator import is_not
 from typing import Any, TypeVar
 
 import torch
@@ -16,94 +15,17 @@ from torch import Tensor, nn
 
 from learnscope.model.evaluate import Evaluation, evaluate
 from learnscope.model.guard import guard
-from learnscope.model.names import group_parameters, match_parameters, optimizer_groups
 from learnscope.model.snapshot import Snapshot
 from learnscope.model.swap import swapped
+from learnscope.subject import Subject
 from learnscope.task import Task
 from learnscope.tensor.gradient import GradientTable, gradient_statistics
-from learnscope.tensor.segments import Segments
 
 T = TypeVar("T")
 
 
 class NotAvailable(LookupError):
     """A probe asked for something that this moment does not have; the message says how to give it."""
-
-
-@dataclass(slots=True)
-class Subject:
-    """What a session examines: the model with its optimizers and data. The same for all its moments."""
-
-    model: nn.Module
-    optimizers: Sequence[torch.optim.Optimizer] = ()
-    task: Task | None = None
-    holdout: Sequence[Any] | None = None
-    train_data: Sequence[Any] | None = None
-    test_data: Sequence[Any] | None = None
-    groups: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
-    """Groups of parameters that the user named, with the patterns of their names."""
-    names: list[str] = field(default_factory=list)
-    parameters: list[nn.Parameter] = field(default_factory=list)
-    backward_order: list[str] = field(default_factory=list)
-    """Names in the order in which a backward reached them, if it has been seen."""
-    _group_sizes: list[int] = field(default_factory=list)
-    _scopes: dict[str, dict[str, list[int]]] = field(default_factory=dict)
-    _segments: dict[tuple[str, tuple[int, ...]], Segments] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Read the parameters anew: they may have been added or replaced since."""
-        named = list(self.model.named_parameters())
-        names, parameters = [name for name, _ in named], [p for _, p in named]
-        if names != self.names or any(map(is_not, parameters, self.parameters)):
-            self.names, self.parameters = names, parameters
-            self._scopes, self._segments = {}, {}
-
-    @property
-    def group_kinds(self) -> list[str]:
-        """The kinds of groups there are besides layers and components: the optimizers', and those with names."""
-        return [*(["group"] if self.optimizers else []), *(["named"] if self.groups else [])]
-
-    def by_name(self) -> dict[str, nn.Parameter]:
-        return dict(zip(self.names, self.parameters, strict=True))
-
-    def segments(self, by: str, positions: Sequence[int]) -> Segments:
-        """The scopes of a kind, over numbers that stand for the parameters at `positions`."""
-        scopes = {} if by in ("model", "tensor") else self.scopes(by)
-        key = (by, tuple(positions))
-        if key not in self._segments:
-            local = {position: number for number, position in enumerate(positions)}
-            if by == "model":
-                members: dict[str, list[int]] = {"model": list(range(len(positions)))}
-            elif by == "tensor":
-                members = {self.names[position]: [number] for position, number in local.items()}
-            else:
-                members = {
-                    scope: [local[position] for position in inside if position in local]
-                    for scope, inside in scopes.items()
-                }
-            self._segments[key] = Segments(members)
-        return self._segments[key]
-
-    def scopes(self, by: str) -> dict[str, list[int]]:
-        """Positions of the parameters of each layer, component, optimizer group or named group, in order."""
-        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
-        sizes = [len(group["params"]) for group in groups]
-        if by == "group" and sizes != self._group_sizes:  # a group may be added while training
-            self._group_sizes = sizes
-            self._scopes.pop("group", None)
-            self._segments = {key: kept for key, kept in self._segments.items() if key[0] != "group"}
-        if by not in self._scopes:
-            if by == "group":
-                named = zip(self.names, self.parameters, strict=True)
-                self._scopes[by] = optimizer_groups(groups, named).groups
-            elif by == "named":
-                self._scopes[by] = {name: match_parameters(self.names, p) for name, p in self.groups.items()}
-            else:
-                self._scopes[by] = group_parameters(self.names, by)  # type: ignore[arg-type]
-        return self._scopes[by]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -20,20 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import learnscope as ls
-from seeds import tiny
-
-Names = dict[str, Any]
-
-
-@dataclass
-class Room:
-    """Where a block runs: in `folder`, with what it prints at hand."""
-
-    folder: Path
-    printed: Callable[[], str]
-
-
-Fixture = Callable[[Room], AbstractContextManager[Names]]
+from seeds import telemetry, tiny
+from seeds.room import Fixture, Names, Room
 
 THRESHOLDS = ("1e-08", "1e-06", "1e-04")
 CHANGE = {f"param_change/{name}" for name in ("norm_l2", "norm_l1", "norm_max", "mean", "std")} | {
@@ -221,5 +206,6 @@ FIXTURES: dict[str, Fixture] = {
         migrated_from_the_tracker,
         migrated_from_the_sparse_analyzer,
         manager_at_work,
+        *telemetry.EXECUTED,
     )
 }

@@ -12,17 +12,20 @@ from typing import Any
 
 import pytest
 
-from seeds.fixtures import FIXTURES, Room
+from seeds.fixtures import FIXTURES
 from seeds.reader import Block, Entry, all_blocks, runnable, table
+from seeds.room import Room
+from seeds.telemetry import COMPARED
 
 IMPORTS, ENTRIES = table()
 BLOCKS = {(block.document, block.line): block for block in all_blocks()}
 NEEDED = {
-    "run": set(), "fixture": {"fixture"}, "specification": {"of"}, "exempt": {"reason"}, "awaits": {"awaits", "note"},
+    "run": set(), "fixture": {"fixture"}, "specification": {"of"}, "compared": {"of"}, "exempt": {"reason"},
+    "awaits": {"awaits", "note"},
 }  # fmt: skip
 ALLOWED = {
     "run": {"fixture"}, "fixture": {"fixture", "open", "after", "reason"}, "specification": {"of"},
-    "exempt": {"reason"}, "awaits": {"awaits", "note"},
+    "compared": {"of"}, "exempt": {"reason"}, "awaits": {"awaits", "note"},
 }  # fmt: skip
 ALWAYS = {"document", "line", "digest", "language", "how"}
 
@@ -53,6 +56,7 @@ def test_the_entry_is_whole(entry: Entry) -> None:
 
 def test_every_fixture_is_used() -> None:
     assert {entry.fixture for entry in ENTRIES if entry.fixture} == FIXTURES.keys()
+    assert {entry.of for entry in ENTRIES if entry.how == "compared"} == COMPARED.keys()
 
 
 # ---- and the blocks do what the table says
@@ -95,6 +99,12 @@ def test_the_class_is_as_specified(entry: Entry) -> None:
         assert types[field] == eval(ast.unparse(node.annotation)), field
         expected = ast.literal_eval(node.value)
         assert (defaults[field], type(defaults[field])) == (expected, type(expected)), field
+
+
+@entries("compared")
+def test_what_is_built_is_as_the_block_shows(entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    room = Room(tmp_path, lambda: capsys.readouterr().out)
+    COMPARED[entry.of](BLOCKS[entry.document, entry.line].text, room)
 
 
 @entries("awaits")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,8 @@ class TestEveryReader:
         damaged = [
             whole[:100] + b"\n", b"\x00" * 50 + b"\n", b'{"batch_idx":1,"epoch":0,"x":"\xff"}\n', b"[1, 2]\n", b"7\n",
             whole + whole + b"\n", b'{"epoch":0}\n', b'{"batch_idx":1.5,"epoch":0}\n',
-            b'{"batch_idx":true,"epoch":0}\n', b'{"batch_idx":1,"epoch":0,"global_step":"1"}\n', b'{"batch_idx":1,"epoch":99999999999999999999}\n',
+            b'{"batch_idx":true,"epoch":0}\n', b'{"batch_idx":1,"epoch":0,"global_step":"1"}\n',
+            b'{"batch_idx":1,"epoch":99999999999999999999}\n',
             b'{"batch_idx":\n',
         ]  # fmt: skip
         for bad in damaged:
@@ -285,8 +287,8 @@ def test_all_readers_agree(tmp_path: Path, lines: list[bytes], logits: bool) -> 
     frame, said_first = frames["json"]
     assert len(frame) == sum(b'"batch_idx"' in one for one in lines)
     for name in READERS[1:]:
-        other, said = frames[name]
-        assert said == said_first
+        other, said_now = frames[name]
+        assert said_now == said_first
         pd.testing.assert_frame_equal(other, frame)
 
 
@@ -308,6 +310,15 @@ def test_large_plain_files_are_read_by_pyarrow(tmp_path: Path, monkeypatch: pyte
         assert len(read_telemetry(path)) == 8000
     assert used.count(False) == 1
     assert used.count(True) >= 3
+
+
+def test_large_files_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "t", *[line(step) for step in range(20)])
+    monkeypatch.setattr(telemetry, "FAST_FROM", 0)
+    expected = read_telemetry(path)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setattr(telemetry_arrow, "by_arrow", None)
+    pd.testing.assert_frame_equal(read_telemetry(path), expected)
 
 
 def test_a_folder_or_its_file(tmp_path: Path) -> None:

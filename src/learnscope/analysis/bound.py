@@ -12,10 +12,11 @@ from torch import Tensor
 
 from learnscope.analysis.computers import ProbeMetrics
 from learnscope.analysis.metrics import GIVEN, MetricComputer, call_with_what_it_names, wants
-from learnscope.moment import Moment, Subject
+from learnscope.moment import Moment
 from learnscope.probing import Probe
 from learnscope.record import Record
 from learnscope.session.engine import Bound
+from learnscope.subject import Subject
 
 CURES = {
     "grads": "the gradients, which were cleared before on_optimizer_step was called, and no torch optimizer was seen "

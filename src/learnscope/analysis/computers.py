@@ -12,7 +12,7 @@ from learnscope.analysis.metrics import AnalysisContext, MetricComputer
 from learnscope.analysis.naming import parameter_change_keys, plain_keys, reasons, sparse_quality_keys
 from learnscope.analysis.primitives import ParameterDelta, ParameterSnapshot
 from learnscope.model.guard import guard
-from learnscope.moment import Moment, Subject, read_gradients
+from learnscope.moment import Moment, standing_gradients
 from learnscope.probes import (
     Activations,
     GradientFlow,
@@ -26,6 +26,7 @@ from learnscope.probes.sparse_quality import Baseline
 from learnscope.probing import Probe
 from learnscope.record import Measurement, Table
 from learnscope.session.materialise import as_measurement, read_tables
+from learnscope.subject import Subject
 from learnscope.task import task_for
 
 ALL_EXAMPLES = sys.maxsize
@@ -184,7 +185,7 @@ def _moment(owner: ProbeMetrics, context: AnalysisContext | None, snapshot: Para
         source="analysis",
         subject=subject,
         snapshot=None if snapshot is None else snapshot._kept,
-        take_gradients=lambda: read_gradients(subject, standing_gradients(subject)),
+        take_gradients=lambda: standing_gradients(subject),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from learnscope.cli import demo, patch, report
+from learnscope.cli import compare, demo, patch, report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,13 +38,14 @@ def _parser() -> argparse.ArgumentParser:
         description="Records what happens inside a PyTorch model while it trains, and examines what comes out.",
         epilog="examples:\n  learnscope demo                  train five small models and see what is found\n"
         "  learnscope report runs/a         findings and figures of a run folder\n"
+        "  learnscope compare runs/a runs/b what was set differently, and where they part\n"
         "  learnscope patch OLD NEW         the sparse update between two checkpoints\n\n"
         "`learnscope COMMAND --help` says more about each.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"learnscope {version('learnscope')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
-    for module in (report, demo, patch):
+    for module in (report, demo, patch, compare):
         module.add(commands)
     return parser
 

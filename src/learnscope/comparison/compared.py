@@ -14,6 +14,7 @@ from learnscope.comparison.series import Key, SeriesOf, aligned, all_keys, read_
 from learnscope.comparison.settings import differences
 from learnscope.comparison.table import Line, as_frame, lines
 from learnscope.comparison.weights import compare_weights
+from learnscope.findings.gather import Series
 from learnscope.findings.words import listed
 from learnscope.run import Run
 from learnscope.store.backend import RunError
@@ -78,6 +79,10 @@ class Comparison:
                 raise RunError(f"there is no run {label!r} in this comparison: there are {', '.join(self.labels)}")
         return find_parting(first, other, self._series, self.tolerance)
 
+    def of(self, key: Key) -> dict[str, Series]:
+        """A series of every run that has it, as it was recorded."""
+        return {label: series[key] for label, series in self._series.items() if key in series}
+
     def aligned(self, key: Key) -> pd.DataFrame:
         """A series with a column for each run and a row for each step that any of them has.
 
@@ -100,7 +105,9 @@ class Comparison:
             return self.aligned(found[0])
         if not found:
             there = sorted({key.name for key in self.keys if key.kind == kind or kind is None})
-            raise RunError(f"no run has a series {name!r} of that kind, with these labels; there are: {listed(there, 20)}")
+            raise RunError(
+                f"no run has a series {name!r} of that kind, with these labels; there are: {listed(there, 20)}"
+            )
         several = "; ".join(map(str, found[:5]))
         raise RunError(f"{len(found)} series are called {name!r}: {several}. Say probe=, kind=, scope= or a label")
 

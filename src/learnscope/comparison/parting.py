@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from learnscope.comparison.series import Key, SeriesOf, is_clock
+from learnscope.comparison.series import Key, SeriesOf, direction, is_clock
 from learnscope.findings.gather import Floats, Series
 
 
@@ -56,9 +56,9 @@ class Parting:
 
     @property
     def parted(self) -> list[Key]:
-        """The series that differ at `step`, the model's own before those of its parts."""
+        """The series that differ at `step`: the model's own before its parts', losses before all else."""
         keys = [key for key, one in self.series.items() if one.step is not None and one.step == self.step]
-        return sorted(keys, key=lambda key: key.kind != "model")
+        return sorted(keys, key=lambda key: (key.kind != "model", direction(key.name) is None))
 
     def to_json(self) -> dict[str, Any]:
         there = [

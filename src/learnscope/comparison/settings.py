@@ -68,18 +68,22 @@ def _settings(manifest: Mapping[str, Any], folder: Path | None) -> dict[str, Any
     return cleaned
 
 
-def _cleaned(value: Any, folder: tuple[str, ...]) -> Any:
+def _cleaned(value: Any, folder: tuple[str, ...], least: int = 2) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _cleaned(inner, folder) for key, inner in value.items() if key not in _LEFT_OUT}
+        return {
+            str(key): _cleaned(inner, folder, 1 if str(key).endswith(("dir", "folder", "path")) else 2)
+            for key, inner in value.items()
+            if key not in _LEFT_OUT
+        }
     if isinstance(value, list | tuple):
         return [_cleaned(inner, folder) for inner in value]
-    return own_path(value, folder) if isinstance(value, str) and folder else value
+    return own_path(value, folder, least) if isinstance(value, str) and folder else value
 
 
-def own_path(text: str, folder: tuple[str, ...]) -> str:
+def own_path(text: str, folder: tuple[str, ...], least: int = 2) -> str:
     """A path to the run's own folder or into it, also after `option=`, without what tells the folder.
 
-    A path must have two parts to be one: an optimizer may be called as the folder is.
+    A path must have two parts to be one, unless its name says that it is: an optimizer may be called as the folder is.
 
     >>> folder = ("/", "home", "runs", "adam")
     >>> [own_path(text, folder) for text in ("runs/adam/x.pt", "--out=/home/runs/adam", "adam", "runs/sgd")]
@@ -87,7 +91,7 @@ def own_path(text: str, folder: tuple[str, ...]) -> str:
     """
     option, equals, path = text.rpartition("=")
     parts = Path(path).parts
-    for n in range(len(parts), 1, -1):
+    for n in range(len(parts), least - 1, -1):
         if parts[:n] == folder[-n:] and (parts[0] != "/" or n == len(folder)):
             return f"{option}{equals}{'/'.join(['<run>', *parts[n:]])}"
     return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -75,7 +76,8 @@ def _line(key: Key, series: Mapping[str, SeriesOf], partings: Sequence[Parting])
     differences = {}
     for label in others:
         ends = [of[run].last if run in of else None for run in (first, label)]
-        differences[label] = None if ends[0] is None or ends[1] is None else ends[1] - ends[0]
+        gap = None if ends[0] is None or ends[1] is None else ends[1] - ends[0]
+        differences[label] = gap if gap is not None and math.isfinite(gap) else None
     common = 0
     if len(of) == len(series):
         steps = [run[key].steps for run in series.values()]

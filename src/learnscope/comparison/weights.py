@@ -12,6 +12,8 @@ import pandas as pd
 if TYPE_CHECKING:
     from learnscope.model.weight_distance import LastWeights, WeightDistance
 
+CHECKPOINT = "last_checkpoint.pt"
+"""Where telemetry keeps the weights of its last measurement."""
 _NONE = (
     "it kept no weights: w.save_state() at the end of the training keeps those of the last measurement of "
     "ls.ParameterChange"
@@ -52,8 +54,7 @@ class Weights:
 
 def compare_weights(folders: Mapping[str, Path | None], manifests: Mapping[str, Mapping[str, Any]]) -> Weights:
     """The weights that the run folders keep, layer by layer."""
-    missing = {label: _why_not(folder) for label, folder in folders.items()}
-    missing = {label: why for label, why in missing.items() if why}
+    missing = {label: why for label, folder in folders.items() if (why := _why_not(folder)) is not None}
     if len(folders) - len(missing) < 2:
         alone = "it kept weights, but no other run did"
         return Weights(missing={label: missing.get(label, alone) for label in folders})
@@ -65,7 +66,7 @@ def compare_weights(folders: Mapping[str, Path | None], manifests: Mapping[str, 
         if label in missing or folder is None:
             continue
         try:
-            last = last_weights(folder, manifests[label].get("attempts") or [])
+            last = last_weights(folder, manifests[label], CHECKPOINT)
         except CheckpointError as error:
             missing[label] = str(error)
             continue
@@ -87,5 +88,5 @@ def _why_not(folder: Path | None) -> str | None:
     """Whether there is anything to look into, told without torch."""
     if folder is None:
         return "it is in memory and kept no weights: ls.watch(..., run='runs/…') with w.save_state() keeps them"
-    files = any((folder / "state").glob("step-*.safetensors")) or (folder / "last_checkpoint.pt").exists()
+    files = any((folder / "state").glob("step-*.safetensors")) or (folder / CHECKPOINT).exists()
     return None if files else _NONE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os.path
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +16,11 @@ if TYPE_CHECKING:
     from learnscope.comparison.compared import Comparison
     from learnscope.comparison.weights import Weights
 
-Cells = Sequence[str]
+Cells = tuple[str, ...]
 
 
 def run_rows(comparison: Comparison) -> list[Cells]:
-    rows = []
+    rows: list[Cells] = []
     for run in comparison.runs:
         steps = "none" if run.last_step is None else f"{run.first_step:,} to {run.last_step:,}"
         if run.resumed_at:
@@ -47,10 +46,12 @@ def setting_cells(values: Sequence[Any], limit: int) -> list[str]:
     if max(map(len, texts)) <= limit:
         return texts
     told = [text for text, value in zip(texts, values, strict=True) if value is not ABSENT]
-    shared = len(os.path.commonprefix(told)) if len(told) > 1 else 0
-    start = max(0, shared - limit * 3 // 4)
+    shared = next(
+        (n for n, letters in enumerate(zip(*told, strict=False)) if len(set(letters)) > 1), min(map(len, told))
+    )
+    start = max(0, shared - limit * 3 // 4) if len(told) > 1 else 0
     return [
-        text if value is ABSENT or len(text) <= limit and not start else _cut(text, start, limit)
+        text if value is ABSENT or (len(text) <= limit and not start) else _cut(text, start, limit)
         for text, value in zip(texts, values, strict=True)
     ]
 
@@ -62,9 +63,11 @@ def _cut(text: str, start: int, limit: int) -> str:
 
 def _setting(value: Any) -> str:
     if isinstance(value, str):
-        return value if value else '""'
+        return value or '""'
     if isinstance(value, list) and value and all(isinstance(v, str | int | float) for v in value):
         return ", ".join(v if isinstance(v, str) else json.dumps(strict(v)) for v in value)
+    if isinstance(value, dict) and value:
+        return ", ".join(f"{key}={_setting(inner)}" for key, inner in value.items())
     return "absent" if value is ABSENT else json.dumps(strict(value), ensure_ascii=False)
 
 
@@ -84,7 +87,8 @@ def parting_text(parting: Parting, tolerance: float) -> str:
     also = f" and {more:,} more" if more else ""
     before = "which is the first that they have in common"
     if parting.steps_before:
-        before = f"the same {alike} at the {count(parting.steps_before, 'common step')} before"
+        n = parting.steps_before
+        before = f"the same {alike} at {'the one common step' if n == 1 else f'the {n:,} common steps'} before"
     return f"{pair} part at step {parting.step:,}, {before}: in {', '.join(told)}{also}.{_aside(parting)}"
 
 
@@ -127,10 +131,10 @@ def last_head(comparison: Comparison) -> Cells:
     return ("series", *comparison.labels, *(f"{label} − {first}" for label in others), "part at step")
 
 
-def last_rows(comparison: Comparison, most: int | None = None) -> list[Cells]:
+def last_rows(comparison: Comparison, found: Sequence[Line]) -> list[Cells]:
     """The last value of each series in each run, with its step where the runs' steps differ."""
-    rows = []
-    for line in main_lines(comparison)[:most]:
+    rows: list[Cells] = []
+    for line in found:
         ends = {one.last_step for one in line.of.values()}
         cells = [_last(line.of.get(label), len(ends) > 1) for label in comparison.labels]
         gaps = ["–" if gap is None else "0" if gap == 0 else f"{gap:+.3g}" for gap in line.differences.values()]
@@ -158,7 +162,7 @@ def _parts_at(line: Line) -> str:
 
 def best_rows(comparison: Comparison) -> list[Cells]:
     """The best value of each series whose name tells which is better, and its step."""
-    rows = []
+    rows: list[Cells] = []
     for line in main_lines(comparison):
         wanted = direction(line.key.name)
         if wanted is None:
@@ -172,19 +176,19 @@ def best_rows(comparison: Comparison) -> list[Cells]:
     return rows
 
 
-def weight_rows(weights: Weights, label: str) -> list[Cells]:
-    """A row for each layer, and one for the model."""
+def weight_table(weights: Weights, label: str) -> tuple[Cells, list[Cells]]:
+    """Head and rows: one for each layer, and one for the model. A last column says what could not be told and why."""
     found = weights.distances[label]
-    rows = []
+    noted = any(one.status for one in (*found.layers, found.whole))
+    rows: list[Cells] = []
     for one in (*found.layers, found.whole):
         numbers = [num(v) if v is not None else "–" for v in (one.distance, one.largest)]
-        relative = percent(one.relative) if one.relative is not None else one.status or "–"
+        relative = percent(one.relative) if one.relative is not None else "–"
         changed = "–" if one.different is None or not one.entries else percent(one.different / one.entries)
-        rows.append((one.layer, f"{one.entries:,}", numbers[0], relative, numbers[1], changed))
-    return rows
-
-
-WEIGHT_HEAD = ("layer", "entries", "‖ΔW‖", "‖ΔW‖/‖W‖", "max|ΔW|", "entries that differ")
+        note = (one.status or "",) if noted else ()
+        rows.append((one.layer, f"{one.entries:,}", numbers[0], relative, numbers[1], changed, *note))
+    head = ("layer", "entries", "‖ΔW‖", "‖ΔW‖/‖W‖", "max|ΔW|", "entries that differ")
+    return (*head, "note") if noted else head, rows
 
 
 def weight_notes(weights: Weights) -> list[str]:

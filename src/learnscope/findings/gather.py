@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from learnscope.record import Record, Table
+from learnscope.store.frame import frame_of
 from learnscope.store.reader import RunReader
 
 Floats = NDArray[np.float64]
@@ -68,7 +69,7 @@ class OnePass(RunReader):
         """As of any reader, but the same question gets the same table again: read it, do not write into it."""
         return self.remember(
             (probe, name, kind, superseded),
-            lambda: super(OnePass, self).frame(probe, name, kind, superseded=superseded),
+            lambda: frame_of(self.records(probe, superseded=superseded), name, kind),
         )
 
     def remember(self, question: object, answer: Callable[[], _T]) -> _T:

@@ -18,10 +18,6 @@ from learnscope.model.names import group_parameters, natural_key, resolve
 from learnscope.model.saved_steps import copies
 from learnscope.tensor.delta import DeltaTable, delta_statistics
 
-ROLLING = "last_checkpoint.pt"
-"""Where telemetry keeps the weights of its last measurement."""
-
-
 @dataclass(frozen=True)
 class LastWeights:
     """The last weights that a run folder holds, read when asked for, and the step that they are of."""
@@ -30,12 +26,13 @@ class LastWeights:
     weights: Mapping[str, Tensor]
 
 
-def last_weights(folder: Path, attempts: Sequence[Mapping[str, Any]] = ()) -> LastWeights | None:
-    """The latest of the weights in the states of a run folder and in its rolling checkpoint; None if it has none.
+def last_weights(folder: Path, manifest: Mapping[str, Any], checkpoint: str) -> LastWeights | None:
+    """The latest of the weights in the states of a run folder and in its file `checkpoint`; None if it has none.
 
-    States that a later one of the `attempts` superseded do not count: the run went on without them.
+    States that a later attempt superseded do not count, since the run went on without them, nor does a checkpoint of
+    another run, which may have been there before.
     """
-    starts = {int(entry["attempt"]): int(entry["start_step"]) for entry in attempts}
+    starts = {int(entry["attempt"]): int(entry["start_step"]) for entry in manifest.get("attempts") or []}
     try:
         found = list(copies(folder))
     except (KeyError, json.JSONDecodeError) as error:
@@ -43,7 +40,7 @@ def last_weights(folder: Path, attempts: Sequence[Mapping[str, Any]] = ()) -> La
     live = [c for c in found if not any(n > c.attempt and c.saved > start for n, start in starts.items())]
     exact = [copy for copy in live if copy.exact]
     latest = max(exact, key=lambda copy: copy.step, default=None)
-    rolling = _rolling(folder / ROLLING) if (folder / ROLLING).exists() else None
+    rolling = _rolling(folder / checkpoint, manifest.get("id")) if (folder / checkpoint).exists() else None
     if rolling is not None and (latest is None or rolling.step >= latest.step):
         return rolling
     if latest is not None:
@@ -56,20 +53,20 @@ def last_weights(folder: Path, attempts: Sequence[Mapping[str, Any]] = ()) -> La
     return None
 
 
-def _rolling(path: Path) -> LastWeights:
+def _rolling(path: Path, run: object) -> LastWeights | None:
     body = load_torch(path)
     try:
-        step, weights = int(body["step"]), body["model"]
+        step, weights, owner = int(body["step"]), body["model"], body["run"]
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} holds no weights with their step") from error
     if not isinstance(weights, Mapping) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise CheckpointError(f"{path} holds more than named tensors under 'model'")
-    return LastWeights(step, weights)
+    return LastWeights(step, weights) if run is None or run == owner else None
 
 
 @dataclass(frozen=True)
 class LayerDistance:
-    """How far a layer's weights are from the reference's; a number that cannot be told is None, with why in `status`."""
+    """How far a layer's weights are from the reference's; what cannot be told is None, with the reason in `status`."""
 
     layer: str
     entries: int
@@ -148,7 +145,7 @@ def _by_clean_name(weights: Mapping[str, Tensor]) -> dict[str, str]:
 
 def _distance(layer: str, tables: Sequence[DeltaTable]) -> LayerDistance:
     def total(column: str) -> float:
-        return sum(value for table in tables for value in getattr(table, column).tolist())
+        return float(sum(value for table in tables for value in getattr(table, column).tolist()))
 
     entries, bits = int(total("entries")), total("bits_changed")
     different = None if math.isnan(bits) else int(bits)
@@ -157,13 +154,13 @@ def _distance(layer: str, tables: Sequence[DeltaTable]) -> LayerDistance:
         return LayerDistance(layer, entries, None, None, None, different, status)
 
     if not entries:
-        return untold("it has no entries in common")
+        return untold("no entries in common")
     bad = int(total("nan") + total("inf"))
     if bad:
-        return untold(f"{bad:,} of its differences are NaN or infinite")
+        return untold(f"{bad:,} differences are not finite")
     distance, norm = math.sqrt(total("sum_squares")), math.sqrt(total("old_sum_squares"))
     if not math.isfinite(distance) or not math.isfinite(norm):
-        return untold("its squares are too large for float64")
+        return untold("squares too large for float64")
     largest = max(value for table in tables for value in table.largest.tolist())
     if not norm:
         return LayerDistance(layer, entries, distance, None, largest, different, "the reference's weights are all 0")

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from learnscope.moment import Moment, Subject
+from learnscope.moment import Moment
 from learnscope.probes.reasons import reasons_of_scopes
 from learnscope.probes.remembered import Holder, holders
 from learnscope.record import Column, Table
+from learnscope.subject import Subject
 from learnscope.tensor.fold import bits_differ
 from learnscope.tensor.sample import fixed_entries, pick
 from learnscope.tensor.segments import Segments

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from learnscope.moment import Moment, Subject
+from learnscope.moment import Moment
 from learnscope.probes.reasons import members_of_scopes, reasons_of_scopes
 from learnscope.probes.remembered import Memory, Rule, remembered
 from learnscope.probing import Probe
 from learnscope.record import Column, Label, Table
+from learnscope.subject import Subject
 from learnscope.tensor import moments as sums
 from learnscope.tensor.moments import Remembered, moment_sums, signal_to_noise, weighted_median
 

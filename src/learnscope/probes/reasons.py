@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from learnscope.moment import Subject
+from learnscope.subject import Subject
 
 
 def members_of_scopes(subject: Subject, kind: str, positions: Sequence[int]) -> list[list[int]]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer
 
-from learnscope.moment import Subject
+from learnscope.subject import Subject
 from learnscope.tensor.moments import Remembered
 from learnscope.tensor.update import bias_corrections
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from learnscope.model.names import optimizer_groups, resolve
-from learnscope.moment import Subject
 from learnscope.probing import Probe, describe
 from learnscope.record import SCHEMA_VERSION
+from learnscope.subject import Subject
 from learnscope.task import unwrap
 
 

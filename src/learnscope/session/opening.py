@@ -15,12 +15,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from learnscope.model.snapshot import Snapshot
-from learnscope.moment import Subject
 from learnscope.session.engine import Engine
 from learnscope.session.manifest import new_manifest
 from learnscope.store.backend import Backend, FolderBackend, MemoryBackend
 from learnscope.store.files import write_atomically
 from learnscope.store.reader import RunReader
+from learnscope.subject import Subject
 
 KEPT_STATES = 3
 """Session states kept in a run folder. Each may hold a copy of the weights, so not all of them are."""

@@ -13,7 +13,7 @@ from torch import nn
 from learnscope.model.checkpoint import load_into, memory_of, preserve_weights, read_weights
 from learnscope.model.evaluate import gradients
 from learnscope.model.snapshot import Snapshot
-from learnscope.moment import Gradients, Moment, Subject, read_gradients
+from learnscope.moment import Gradients, Moment, read_gradients
 from learnscope.options import explain_options
 from learnscope.probes import GradientFlow, Holdout, ParameterChange
 from learnscope.probing import Probe
@@ -23,6 +23,7 @@ from learnscope.session.opening import begin, check_model, concluding, open_back
 from learnscope.session.snapshots import snapshot_key, take_snapshots
 from learnscope.session.subject import make_subject, provided
 from learnscope.sinks.base import Sink
+from learnscope.subject import Subject
 from learnscope.task import Task
 
 

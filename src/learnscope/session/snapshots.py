@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from learnscope.model.snapshot import Snapshot
-from learnscope.moment import Subject
 from learnscope.probing import Probe
+from learnscope.subject import Subject
 
 
 def snapshot_key(probe: Probe) -> str | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
 from learnscope.model.data import fixed_batches
-from learnscope.moment import Subject
+from learnscope.subject import Subject
 from learnscope.task import Task, task_for
 
 EXAMPLES = 1024
@@ -24,6 +24,7 @@ def make_subject(
     holdout: Any = None,
     train: Any = None,
     test: Any = None,
+    groups: Mapping[str, str | Sequence[str]] | None = None,
 ) -> Subject:
     """The model with fixed subsets of its data, and the task that reads them."""
     data = {
@@ -33,7 +34,9 @@ def make_subject(
     first = next((batches[0] for batches in data.values() if batches), None)
     if task is None and first is not None:
         task = task_for(first, model)
-    return Subject(model, optimizers, task, data["holdout"], data["train_data"], data["test_data"])
+    subject = Subject(model, optimizers, task, data["holdout"], data["train_data"], data["test_data"])
+    subject.name_groups(groups or {})
+    return subject
 
 
 def provided(subject: Subject) -> set[str]:

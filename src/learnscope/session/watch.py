@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -40,6 +40,7 @@ def watch(
     holdout: Any = None,
     train: Any = None,
     test: Any = None,
+    groups: Mapping[str, str | Sequence[str]] | None = None,
     clock: Optimizer | None = None,
     sinks: Sequence[Sink] = (),
     budget: float | None = None,
@@ -59,6 +60,8 @@ def watch(
             A loader is never iterated: its data set is read in order.
         train: training data for the probes that need it, in the same forms.
         test: test data for the probes that need it, in the same forms.
+        groups: parts of the model to tell apart by a name of your own, such as `{"encoder": "encoder",
+            "norms": ["*norm*"]}`: the name or path of a module, or a pattern with `*`, or several.
         clock: with several optimizers that do not step in turn, the one whose steps count.
         sinks: where else records go.
         budget: the share of wall time that probes may take, such as 0.02; they are spaced out to hold it.
@@ -69,7 +72,7 @@ def watch(
     check_model(model)
     optimizers = as_optimizers(optimizer, model)
     clocks = as_optimizers(clock, model)
-    subject = make_subject(model, optimizers, task=task, holdout=holdout, train=train, test=test)
+    subject = make_subject(model, optimizers, task=task, holdout=holdout, train=train, test=test, groups=groups)
     engine = Engine(
         subject,
         default_probes() if probes is None else list(probes),

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from learnscope.record import SCHEMA_VERSION
+from learnscope.record import SCHEMA_VERSION, Record
 from learnscope.store.files import write_atomically, write_json
 from learnscope.store.lines import Busy, LineFile
+from learnscope.store.parsing import parsed
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -29,6 +30,7 @@ class Backend(Protocol):
     def put_manifest(self, manifest: Mapping[str, Any]) -> None: ...
     def append(self, line: str) -> None: ...
     def lines(self) -> Iterator[bytes]: ...
+    def records(self, problems: list[str]) -> Iterator[Record]: ...
     def put_arrays(self, reference: str, arrays: Arrays) -> None: ...
     def arrays(self, reference: str) -> dict[str, NDArray[Any]]: ...
     def state_path(self, step: int) -> Path | None: ...
@@ -55,6 +57,9 @@ class MemoryBackend:
     def lines(self) -> Iterator[bytes]:
         return iter(list(self._lines))
 
+    def records(self, problems: list[str]) -> Iterator[Record]:
+        return parsed(self.lines(), problems)
+
     def put_arrays(self, reference: str, arrays: Arrays) -> None:
         self._arrays[reference] = {name: np.array(value) for name, value in arrays.items()}
 
@@ -78,7 +83,7 @@ class FolderBackend:
     @classmethod
     def create(cls, path: Path) -> FolderBackend:
         """A new run; refused if there is one already, since earlier data is never overwritten."""
-        if (path / "run.json").exists() or (path / "records.jsonl").exists():
+        if any((path / name).exists() for name in ("run.json", "records.jsonl", "records.parquet")):
             raise RunError(
                 f"{path} already holds a run. Continue it with resume=True, name another folder, "
                 "or remove that one if it is no longer wanted."
@@ -116,12 +121,27 @@ class FolderBackend:
         self._open().append(line)
 
     def lines(self) -> Iterator[bytes]:
-        path = self.path / "records.jsonl"
-        if not path.exists():
-            return
-        with path.open("rb") as file:
-            for line in file:
+        """The lines of records.jsonl that have not been compacted."""
+        from learnscope.store.parts import opened
+
+        with opened(self.path) as parts:
+            for line in parts.lines or ():
                 yield line.rstrip(b"\n")
+
+    def records(self, problems: list[str]) -> Iterator[Record]:
+        """Every record in the order of writing; lines that could not be read are added to `problems`."""
+        from learnscope.store import parquet
+        from learnscope.store.parts import opened
+
+        with opened(self.path) as parts:
+            if parts.compacted is not None:
+                problems += parts.compacted.problems
+                yield from parquet.records(parts.parquet)
+            yield from parsed((line.rstrip(b"\n") for line in parts.lines or ()), problems)
+
+    def hold(self) -> None:
+        """Keep other writers out until `close`, without writing."""
+        self._open()
 
     def put_arrays(self, reference: str, arrays: Arrays) -> None:
         contiguous = {name: np.ascontiguousarray(value) for name, value in arrays.items()}

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from learnscope.record import Record
-from learnscope.store.backend import Backend
+from learnscope.store.backend import Backend, FolderBackend
+from learnscope.store.fast_frame import fast_frame
+from learnscope.store.frame import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FIXED_COLUMNS = (
-    "step", "epoch", "attempt", "source", "phase", "probe", "kind", "scope", "name", "value", "status",
-    "time", "cost",
-)  # fmt: skip
 
 
 class RunReader:
@@ -46,14 +42,7 @@ class RunReader:
         """
         self.problems = []
         starts = self._attempt_starts()
-        for number, line in enumerate(self.backend.lines(), start=1):
-            if not line.strip():
-                continue
-            try:
-                record = Record.from_json(line)
-            except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
-                self.problems.append(f"line {number} of records.jsonl is torn or damaged and was skipped ({error})")
-                continue
+        for record in self.backend.records(self.problems):
             if probe is not None and record.probe != probe:
                 continue
             if superseded or not _is_superseded(record, starts):
@@ -67,35 +56,13 @@ class RunReader:
 
         Arguments narrow it. A value that is missing is NaN with its reason in `status`.
         """
-        import pandas as pd
-
-        columns: dict[str, list[Any]] = {key: [] for key in FIXED_COLUMNS}
-        labels: dict[str, list[tuple[int, int, Any]]] = {}
-        for record in self.records(probe, superseded=superseded):
-            for table in record.tables:
-                if kind is not None and table.kind != kind:
-                    continue
-                n = len(table.scopes)
-                for column in table.columns:
-                    if name is not None and column.name != name:
-                        continue
-                    start = len(columns["step"])
-                    for label, value in column.labels.items():
-                        labels.setdefault(label, []).append((start, n, value))
-                    _extend(columns, record, table.kind, table.scopes, column.name, column.values, n)
-                    columns["status"].extend([None] * n)
-                    for position, reason in column.status.items():
-                        columns["status"][start + position] = reason
-        total = len(columns["step"])
-        for label, spans in labels.items():
-            cells: list[Any] = [None] * total
-            for start, n, value in spans:
-                cells[start : start + n] = [value] * n
-            columns[label if label not in FIXED_COLUMNS else f"label_{label}"] = cells
-        frame = pd.DataFrame(columns)
-        frame["value"] = frame["value"].astype("float64")
-        frame["status"] = frame["status"].astype(object)
-        return frame
+        if isinstance(self.backend, FolderBackend):
+            starts = None if superseded else self._attempt_starts()
+            found = fast_frame(self.backend.path, starts, probe, name, kind)
+            if found is not None:
+                frame, self.problems = found
+                return frame
+        return frame_of(self.records(probe, superseded=superseded), name, kind)
 
     def arrays(self, probe: str, step: int | None = None) -> dict[str, NDArray[Any]]:
         """The arrays that `probe` kept at `step` (the last one, unless said): logits, labels, spectra…"""
@@ -118,18 +85,3 @@ class RunReader:
 
 def _is_superseded(record: Record, starts: dict[int, int]) -> bool:
     return any(attempt > record.attempt and record.step > start for attempt, start in starts.items())
-
-
-def _extend(
-    columns: dict[str, list[Any]], record: Record, kind: str, scopes: Any, name: str, values: Any, n: int
-) -> None:
-    """Append one column's numbers with everything that is the same for all of them."""
-    same = (
-        ("step", record.step), ("epoch", record.epoch), ("attempt", record.attempt), ("source", record.source),
-        ("phase", record.phase), ("probe", record.probe), ("kind", kind), ("name", name),
-        ("time", record.time), ("cost", record.cost),
-    )  # fmt: skip
-    for key, value in same:
-        columns[key].extend([value] * n)
-    columns["scope"].extend(scopes)
-    columns["value"].extend(values)

@@ -14,7 +14,7 @@ from torch import nn
 
 from learnscope.model.data import fixed_batches
 from learnscope.model.names import match_parameters
-from learnscope.moment import Moment, Subject, standing_gradients
+from learnscope.moment import Moment, standing_gradients
 from learnscope.probes import BatchStats, GradientFlow, Holdout, LearningRate, Loss
 from learnscope.probes.weight_delta import WeightDelta
 from learnscope.probing import NEEDS, Probe
@@ -25,16 +25,13 @@ from learnscope.session.optimizers import unwrap_optimizer
 from learnscope.sinks.base import Sink
 from learnscope.store.backend import FolderBackend
 from learnscope.store.lines import LineFile
+from learnscope.subject import Subject
 from learnscope.task import Task, task_for
 from learnscope.telemetry.config import DEFAULT_GROUPS, TelemetryConfig
 from learnscope.telemetry.folder import CHECKPOINT
 from learnscope.telemetry.lines import NO_GRADIENT, Keys, Line
 
 MAX_LOGITS = Holdout().max_logits
-
-
-class GroupError(ValueError):
-    """A group that the user named has no parameters."""
 
 
 class Collecting:
@@ -95,7 +92,7 @@ class Collecting:
         """Measure everything that is switched on and can be had."""
         self.subject.model, self.subject.optimizers = model, _optimizers(optimizer)
         self.subject.refresh()
-        self.subject.groups = self._groups()
+        self.subject.name_groups(self._groups())
         moment = self._moment(place["epoch"])
         moment.given = {} if batch is None else {"batch": batch}
         moment.logged = {name: [value] for name, value in logged.items()}
@@ -175,19 +172,11 @@ class Collecting:
         )  # fmt: skip
 
     def _groups(self) -> Mapping[str, Any]:
-        """The named groups: those of the configuration, all of which must be there, or the usual ones that are."""
+        """The groups of the configuration, or the usual ones that the model has."""
+        if self.config.groups is not None:
+            return self.config.groups
         names = self.subject.names
-        if self.config.groups is None:
-            return {name: pattern for name, pattern in DEFAULT_GROUPS.items() if match_parameters(names, pattern)}
-        for name, patterns in self.config.groups.items():
-            for pattern in [patterns] if isinstance(patterns, str) else patterns:
-                if not match_parameters(names, pattern):
-                    layers = ", ".join(list(self.subject.scopes("layer"))[:8])
-                    raise GroupError(
-                        f"TelemetryConfig.groups[{name!r}]: {pattern!r} matches no parameter of "
-                        f"{type(self.subject.model).__name__}. Its layers: {layers}"
-                    )
-        return self.config.groups
+        return {name: pattern for name, pattern in DEFAULT_GROUPS.items() if match_parameters(names, pattern)}
 
 
 class LastRecords:

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from learnscope.model.evaluate import Evaluation
-from learnscope.moment import Subject
 from learnscope.record import Column, Record
+from learnscope.subject import Subject
 from learnscope.task import PairTask, Task, predictions
 
 NO_GRADIENT = "no gradient: frozen, outside the loss, or cleared; call on_batch_end before zero_grad()"

@@ -22,8 +22,9 @@ from learnscope.run import Run, open_run
 from learnscope.session.opening import check_model
 from learnscope.store.backend import FolderBackend
 from learnscope.store.lines import LineFile
+from learnscope.subject import GroupError
 from learnscope.task import Task
-from learnscope.telemetry.collecting import Collecting, GroupError
+from learnscope.telemetry.collecting import Collecting
 from learnscope.telemetry.config import TelemetryConfig
 from learnscope.telemetry.epochs import Epochs
 from learnscope.telemetry.folder import CHECKPOINT, LINES, claim, last_line, take_up

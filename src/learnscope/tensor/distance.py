@@ -61,6 +61,6 @@ class _Differences:
 
     def flush(self, found: Tensor) -> None:
         if self._owners:
-            squares = torch.stack([row_squares(rows[: len(self._owners)]) for rows in self._space]).cpu()
+            squares = row_squares(self._space[:, : len(self._owners)].reshape(-1, WIDTH)).cpu().view(2, -1)
             found.index_add_(1, torch.tensor(self._owners, dtype=torch.int64, device="cpu"), squares)
         self._owners = []

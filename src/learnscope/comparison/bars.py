@@ -1,0 +1,90 @@
+"""The distance of the runs' weights, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from learnscope.comparison.weights import Weights
+from learnscope.findings.words import count, percent
+from learnscope.report.heatmap import layer_names, shorten
+from learnscope.report.layout import QUIET, head, new_figure
+from learnscope.report.style import BROKEN, finish, log_ticks
+
+MOST = 40
+"""Layers that are drawn: the farthest, in the model's order."""
+
+
+def weight_figure(weights: Weights, tints: Mapping[str, str]) -> Figure | None:
+    """A bar for each layer and run: ‖ΔW‖/‖W‖, on a logarithmic scale where it spans more than two decades."""
+    frame = weights.frame()
+    frame = frame[frame["layer"] != "model"]
+    table = frame.pivot(index="layer", columns="run", values="relative").reindex(columns=list(weights.distances))
+    table = table.reindex(list(dict.fromkeys(frame["layer"])))
+    if not table.notna().to_numpy().any():
+        return None
+    shown = table
+    if len(table) > MOST:
+        farthest = table.fillna(np.inf).max(axis=1).nlargest(MOST).index  # what has no value is far from well
+        shown = table[table.index.isin(farthest)]
+    runs = len(shown.columns)
+    figure = new_figure(1.9 + 0.26 * len(shown) * (1 if runs == 1 else 0.45 * runs + 0.3))
+    axes = figure.subplots()
+    values = shown.to_numpy(np.float64)
+    positive = values[np.isfinite(values) & (values > 0)]
+    log = len(positive) > 0 and positive.max() > 100 * positive.min()
+    start = float(positive.min()) / 3 if log else 0.0
+    high = 0.8 / runs
+    for n, label in enumerate(shown.columns):
+        places = np.arange(len(shown)) + 0.1 + high * (n + 0.5)
+        axes.barh(places, np.nan_to_num(values[:, n]) - start * log, left=start, height=high * 0.9,
+                  color=tints[label], label=shorten(str(label)))  # fmt: skip
+        for place, value in zip(places.tolist(), values[:, n].tolist(), strict=True):
+            told, tint = (percent(value), QUIET) if np.isfinite(value) else ("no value", BROKEN)
+            axes.annotate(told, (max(value, start) if np.isfinite(value) else start, place), (4, 0), va="center",
+                          textcoords="offset points", fontsize=8, color=tint)  # fmt: skip
+    _scale(figure, float(positive.max()) if len(positive) else 1.0, start, log)
+    names, common = layer_names([str(layer) for layer in table.index], {})
+    names = [name for name, layer in zip(names, table.index, strict=True) if layer in shown.index]
+    axes.set_yticks(np.arange(len(shown)) + 0.5, [shorten(name) for name in names])
+    axes.set_ylim(len(shown), 0)
+    axes.set_axisbelow(True)
+    axes.grid(axis="x", color="#E6E6E6", linewidth=0.8)
+    finish(axes, x="‖ΔW‖/‖W‖", y="layer")
+    axes.tick_params(axis="y", length=0)
+    if runs > 1:
+        figure.legend(*axes.get_legend_handles_labels(), loc="lower center", ncols=5, fontsize=10, frameon=False)
+    head(
+        figure,
+        f"Distance of the weights from those of {weights.reference}",
+        _facts(weights, len(table), len(shown), common),
+    )
+    return figure
+
+
+def _scale(figure: Figure, highest: float, start: float, log: bool) -> None:
+    axes = figure.axes[0]
+    if not log:
+        axes.set_xlim(0, 1.12 * highest)
+        axes.xaxis.set_major_formatter(lambda value, _: percent(value))
+        return
+    axes.set_xscale("log")
+    axes.set_xlim(start, highest * (highest / start) ** 0.12)
+    ticks = log_ticks(start, highest)
+    axes.set_xticks(ticks, [percent(tick) for tick in ticks])
+    axes.minorticks_off()
+
+
+def _facts(weights: Weights, layers: int, shown: int, common: str) -> str:
+    steps = ", ".join(f"{label} at step {step:,}" for label, step in weights.steps.items())
+    facts = [count(layers, "layer") + (f" of {common}" if common else ""), f"weights of {steps}"]
+    if shown < layers:
+        facts.append(f"the {shown} farthest are shown")
+    wholes = [(label, found.whole) for label, found in weights.distances.items()]
+    facts += [
+        f"{label} as a whole {percent(one.relative) if one.relative is not None else one.status}"
+        for label, one in wholes
+    ]
+    return "; ".join(facts)

@@ -1,0 +1,186 @@
+"""Curves of runs over each other, and how far their weights are apart."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from learnscope.comparison.bars import weight_figure
+from learnscope.comparison.series import Key, direction
+from learnscope.findings.gather import Series
+from learnscope.findings.words import count
+from learnscope.report.heatmap import shorten
+from learnscope.report.layout import INK, QUIET, head, new_figure, save
+from learnscope.report.lines import MANY, curve
+from learnscope.report.style import COLOURS, DASHES, finish, lined, maybe_log
+
+if TYPE_CHECKING:
+    from learnscope.comparison.compared import Comparison
+
+MOST, ACROSS = 12, 3
+"""Series on a figure, and in a row of it."""
+DECADES = 100
+"""Factor between the largest and the smallest number beyond which a scale is logarithmic."""
+
+
+def write_figures(comparison: Comparison, folder: Path) -> list[Path]:
+    """Write every figure that there is data for; their paths."""
+    paths = []
+    for name, figure in drawn(comparison):
+        save(figure, folder / name)
+        paths.append(folder / name)
+    return paths
+
+
+def drawn(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
+    """File names and figures, one at a time: a figure is a few megabytes."""
+    used: set[str] = set()
+    for probe, keys in families(comparison).items():
+        name = re.sub(r"[^\w.-]", "_", f"curves-{probe}")
+        while name in used:
+            name += "_"
+        used.add(name)
+        figure = family_figure(comparison, probe, keys)
+        if figure is not None:
+            yield f"{name}.png", figure
+    tints = {label: look.colour for label, look in looks(comparison.labels).items()}
+    weights = weight_figure(comparison.weights, tints)
+    if weights is not None:
+        yield "weights.png", weights
+
+
+def families(comparison: Comparison) -> dict[str, list[Key]]:
+    """The model's own series by probe; those of the optimizer's groups where a probe has no others (learning rates)."""
+    found: dict[str, list[Key]] = {}
+    for probe in dict.fromkeys(key.probe for key in comparison.keys):
+        own = [key for key in comparison.keys if key.probe == probe]
+        keys = [key for key in own if key.kind == "model"] or [key for key in own if key.kind == "group"]
+        if keys:
+            found[probe] = sorted(keys, key=lambda key: direction(key.name) is None)
+    return found
+
+
+class Look(NamedTuple):
+    """How a run is drawn, on every figure alike."""
+
+    colour: str
+    dash: str
+    width: float
+
+
+def looks(labels: Sequence[str]) -> dict[str, Look]:
+    """The first run broad, so that it still shows where another lies on it; dashes where colours are used up."""
+    return {
+        label: Look(COLOURS[n % len(COLOURS)], DASHES[n // len(COLOURS) % len(DASHES)], max(3.4 - 1.8 * n, 1.4))
+        for n, label in enumerate(labels)
+    }
+
+
+def family_figure(comparison: Comparison, probe: str, keys: Sequence[Key]) -> Figure | None:
+    """Small multiples of a probe's series, every run in its colour; None where no series has anything to show."""
+    every = {key: comparison.of(key) for key in keys}
+    shown = {key: runs for key, runs in every.items() if _says_something(runs)}
+    if not shown:
+        return None
+    left = len(shown) - MOST
+    shown = dict(list(shown.items())[:MOST])
+    columns = min(ACROSS, len(shown))
+    down = math.ceil(len(shown) / columns)
+    figure = new_figure(1.9 + (2.1 if down > 1 else 3.0) * down)
+    grid = figure.subplots(down, columns, sharex=True, squeeze=False)
+    partings = {p.other: p for p in comparison.partings}
+    titles = _titles(list(every))
+    marks: set[str] = set()
+    for place, axes in enumerate(grid.flat):
+        if place >= len(shown):
+            axes.set_visible(False)
+            continue
+        key, runs = list(shown.items())[place]
+        parts = {other: p.series[key].step for other, p in partings.items() if key in p.series}
+        marks |= _panel(axes, runs, parts, looks(comparison.labels))
+        # the lowest of each column has the steps below it
+        below = place + columns >= len(shown)
+        finish(axes, x="step" if below else "", size=10)
+        axes.tick_params(labelbottom=below)
+        axes.set_title(shorten(titles[key], 110 // columns), loc="left", fontsize=10, color=INK)
+    _legend(figure, comparison.labels, marks)
+    constant = len(every) - len(shown) - max(left, 0)
+    facts = [count(len(shown), "series", "series")]
+    facts += [f"{left:,} more left out"] if left > 0 else []
+    facts += [f"{constant:,} that never change and are the same in all runs left out"] if constant else []
+    if any(len(one.finite) > MANY for runs in shown.values() for one in runs.values()):
+        facts.append(f"more than {MANY} points thin, with their running median over them")
+    head(figure, probe, "; ".join(facts))
+    return figure
+
+
+def _says_something(runs: Mapping[str, Series]) -> bool:
+    """Not one number throughout, in all runs: that fits into a word."""
+    if not any(len(one.finite) for one in runs.values()):
+        return False
+    values = {value for one in runs.values() for value in one.values.tolist()}
+    return len(values) > 1
+
+
+def _titles(keys: Sequence[Key]) -> dict[Key, str]:
+    """Short names that still differ: a label that all series of a name have alike goes without saying."""
+    titles = {}
+    for key in keys:
+        alike = [set(other.labels) for other in keys if other.name == key.name]
+        own = ", ".join(
+            f"{label}={value}" for label, value in key.labels if not all((label, value) in a for a in alike)
+        )
+        where = "" if key.kind == "model" else f" {key.scope}"
+        titles[key] = f"{key.name}{where}{f' ({own})' if own else ''}"
+    return titles
+
+
+def _panel(
+    axes: Axes, runs: Mapping[str, Series], parts: Mapping[str, int | None], look_of: Mapping[str, Look]
+) -> set[str]:
+    """One series of all runs; the marks on it that the legend must explain."""
+    marks = set()
+    for n, (label, one) in enumerate(runs.items()):
+        look = look_of[label]
+        few = len(one.finite) <= 60
+        curve(axes, one, look.colour, "", markers=few, width=look.width, dash=look.dash)
+        if len(one.broken):
+            # at the foot of the axes, each run on a line of its own
+            height = np.full(len(one.broken), 0.03 + 0.06 * n)
+            axes.plot(one.broken, height, "x", color=look.colour, markersize=5, markeredgewidth=1.4,
+                      transform=axes.get_xaxis_transform())  # fmt: skip
+            marks.add("broken")
+    parted = [step for step in parts.values() if step is not None]
+    for label, step in parts.items():
+        if step is not None:
+            # in the colour of the run, where it is one of several and not at the place of another
+            alone = len(parts) > 1 and parted.count(step) == 1
+            axes.axvline(step, color=look_of[label].colour if alone else QUIET, linestyle=":", zorder=1)
+            marks.add("parts")
+    lined(axes, ticks=4)
+    maybe_log(axes, [one.finite.values for one in runs.values()], factor=DECADES, most=4)
+    if axes.get_yscale() == "linear":
+        axes.locator_params(axis="y", nbins=4)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    return marks
+
+
+def _legend(figure: Figure, labels: Sequence[str], marks: set[str]) -> None:
+    handles = []
+    for label, look in looks(labels).items():
+        line = Line2D([], [], color=look.colour, linewidth=look.width, label=shorten(label))
+        line.set_linestyle(look.dash)  # type: ignore[arg-type]  # any of DASHES is one
+        handles.append(line)
+    if "parts" in marks:
+        handles.append(Line2D([], [], color=QUIET, linestyle=":", label=f"parts from {shorten(labels[0])}"))
+    if "broken" in marks:
+        handles.append(Line2D([], [], color=INK, marker="x", linestyle="none", label="NaN or infinite"))
+    figure.legend(handles=handles, loc="lower center", ncols=min(len(handles), 5), fontsize=10, frameon=False)

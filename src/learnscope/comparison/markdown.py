@@ -1,0 +1,100 @@
+"""A comparison as a folder: compare.md, compare.json and the figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from learnscope.comparison import words
+from learnscope.comparison.figures import write_figures
+from learnscope.findings.words import count
+from learnscope.report.markdown import escape, table
+from learnscope.store.files import write_json, write_text
+
+if TYPE_CHECKING:
+    from learnscope.comparison.compared import Comparison
+
+CELL = 80
+"""Characters of a setting that a page shows; compare.json has all of them."""
+
+
+def write_comparison(comparison: Comparison, folder: Path) -> Path:
+    """Write everything; the path of compare.md. Figures of an earlier comparison there that are not made now go."""
+    before = _figures_before(folder / "compare.json")
+    figures = write_figures(comparison, folder)
+    path = folder / "compare.md"
+    write_text(path, _text(comparison, figures))
+    names = [figure.name for figure in figures]
+    write_json(folder / "compare.json", {**comparison.to_json(), "figures": names})
+    for name in before:
+        if name not in names:
+            (folder / name).unlink(missing_ok=True)
+    return path
+
+
+def _figures_before(path: Path) -> list[str]:
+    """What an earlier comparison in this folder says it drew; nothing else is touched."""
+    try:
+        names = json.loads(path.read_text(encoding="utf-8")).get("figures", [])
+    except (OSError, ValueError, AttributeError):
+        return []
+    return [name for name in names if isinstance(name, str) and name == Path(name).name and name.endswith(".png")]
+
+
+def _text(comparison: Comparison, figures: Sequence[Path]) -> str:
+    labels = [escape(label) for label in comparison.labels]
+    parts = [f"# {', '.join(labels[:-1])} and {labels[-1]} compared"]
+    parts += [escape(words.parting_text(one, comparison.tolerance)) for one in comparison.partings]
+    if comparison.notes:
+        parts += ["\n".join(f"- {escape(note)}" for note in comparison.notes)]
+    parts += ["## Runs", table(("run", "steps", "source", "status", "folder"), words.run_rows(comparison))]
+    parts += ["## Settings that differ", *_settings(comparison, labels)]
+    parts += ["## Last values", *_values(comparison, labels)]
+    curves = [figure for figure in figures if figure.name != "weights.png"]
+    if curves:
+        parts += [
+            "## Curves",
+            "Of the model as a whole. The first run lies broad below the others; a dotted line is where a run parts "
+            "from it.",
+            *(_image(figure) for figure in curves),
+        ]
+    parts += ["## Weights", *_weights(comparison, figures)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _settings(comparison: Comparison, labels: Sequence[str]) -> list[str]:
+    rows = words.setting_rows(comparison, CELL)
+    if not rows:
+        return ["None: probes, model, optimizers, configuration, versions and code are the same."]
+    return [table(("setting", *labels), rows)]
+
+
+def _values(comparison: Comparison, labels: Sequence[str]) -> list[str]:
+    rows = words.last_rows(comparison, words.main_lines(comparison))
+    if not rows:
+        return ["No run recorded a number of the model as a whole."]
+    parts = [table([escape(cell) for cell in words.last_head(comparison)], rows)]
+    others = sum(line.key.kind != "model" for line in comparison.lines)
+    if others:
+        parts += [f"And {count(others, 'series', 'series')} of layers, groups and tensors, in compare.json."]
+    best = words.best_rows(comparison)
+    if best:
+        parts += ["### Best values", table(("series", *labels), best)]
+    return parts
+
+
+def _weights(comparison: Comparison, figures: Sequence[Path]) -> list[str]:
+    parts = [escape(note) for note in words.weight_notes(comparison.weights)]
+    parts += [_image(figure) for figure in figures if figure.name == "weights.png"]
+    for label in comparison.weights.distances:
+        title = f"### {escape(label)} from {escape(str(comparison.weights.reference))}"
+        head, rows = words.weight_table(comparison.weights, label)
+        parts += [title, table([escape(cell) for cell in head], rows)]
+    return parts
+
+
+def _image(figure: Path) -> str:
+    title = figure.stem.removeprefix("curves-")
+    return f"![{title}]({figure.name})"

@@ -1,0 +1,71 @@
+"""DuckDB over the lines of runs: a connection, and the SQL that reads lines."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from learnscope.store.extras import load
+
+if TYPE_CHECKING:
+    from learnscope.store.sealed import RunFiles
+
+LONGEST_LINE = 1 << 24
+"""DuckDB's own limit of a line. A longer one is read if it is known beforehand, at the price of larger buffers."""
+
+
+@contextmanager
+def connection(purpose: str) -> Iterator[tuple[Any, RunFiles]]:
+    """A database in memory, and the files that it may be shown. What does not fit goes to a temporary folder."""
+    duckdb = load("duckdb", purpose)
+    load("pyarrow", purpose)
+    load("fsspec", purpose)
+    from learnscope.store.sealed import RunFiles
+
+    files = RunFiles()
+    with TemporaryDirectory(prefix="learnscope-") as spill:
+        config = {
+            "temp_directory": spill, "enable_external_file_cache": False, "enable_progress_bar": False,
+            "python_enable_replacements": False,
+        }  # fmt: skip
+        database = duckdb.connect(":memory:", config=config)
+        try:
+            database.register_filesystem(files)
+            yield database, files
+        finally:
+            if database.filesystem_is_registered(files.protocol):
+                database.unregister_filesystem(files.protocol)
+            database.close()
+
+
+def lines_sql(names: Sequence[str], types: Mapping[str, str], longest: int = LONGEST_LINE) -> str:
+    """A table of JSON lines in their order; a line that cannot be read is a row of nulls. Blank ones are left out."""
+    columns = ", ".join(f"'{name}': '{kind}'" for name, kind in types.items())
+    return (
+        f"read_json({listed(names)}, format='newline_delimited', columns={{{columns}}}, auto_detect=false, "
+        f"ignore_errors=true, filename=true, hive_partitioning=false, maximum_object_size={longest})"
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    """An SQL list of the names that `RunFiles` gives, which need no quoting."""
+    return "[" + ", ".join(f"'{name}'" for name in names) + "]"
+
+
+def longest_line(path: Path, start: int = 0, at_least: int = LONGEST_LINE) -> int:
+    """A power of two that no line is longer than. Looks only where a longer line would have to be whole."""
+    size = path.stat().st_size
+    if size - start <= at_least:
+        return at_least
+    with path.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as data:
+        while size - start > at_least:
+            end = data.rfind(b"\n", start, start + at_least)
+            if end < 0:
+                at_least *= 2
+            else:
+                start = end + 1
+    return at_least

@@ -1,0 +1,109 @@
+"""The table of a large run, or of a compacted one, without a Python object for every number.
+
+The lines go through DuckDB, which leaves every number and text as it is written, and what is not plain is left to the
+record-by-record way: the result is None, or the same as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from learnscope.store.duck import connection, lines_sql, longest_line
+from learnscope.store.extras import load
+from learnscope.store.parsing import judge
+from learnscope.store.parts import LINES, Parts, opened
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from learnscope.store.flatten import Bools, Flat
+
+FAST_FROM = 1 << 22
+"""Bytes of lines from which on this is faster although DuckDB has to be imported first."""
+
+_COLUMN = '"name" JSON, "values" JSON[], labels JSON, status JSON'
+_TYPES = {
+    **dict.fromkeys(("probe", "step", "epoch", "phase", "source", "attempt", "time", "cost"), "JSON"),
+    "tables": f'STRUCT(kind JSON, scopes JSON[], "columns" STRUCT({_COLUMN})[])[]',
+}
+
+
+def fast_frame(
+    folder: Path, starts: Mapping[int, int] | None, probe: str | None, name: str | None, kind: str | None
+) -> tuple[pd.DataFrame, list[str]] | None:
+    """The table and the problems of a run folder; None if it has to be read record by record.
+
+    `starts` are the steps from which each attempt went on, None if superseded records are wanted too.
+    """
+    from learnscope.store.backend import RunError
+
+    with opened(folder) as parts:
+        size = 0 if parts.lines is None else (folder / LINES).stat().st_size - parts.start
+        if parts.compacted is None and size < FAST_FROM:
+            return None
+        try:
+            arrow = load("pyarrow", "a fast table")
+            errors = (OSError, arrow.ArrowInvalid, *((load("duckdb", "a fast table").Error,) if size else ()))
+        except RunError:
+            return None
+        from learnscope.store.flatten import Flat, Irregular
+
+        try:
+            flat = Flat(starts or {}, probe, name, kind)
+            problems = _add_parquet(flat, parts)
+            if size:
+                problems += _add_lines(flat, folder, parts)
+            return flat.frame(), problems
+        except (Irregular, RunError, *errors):  # also a file that is being compacted, or fsspec missing
+            return None
+
+
+def _add_parquet(flat: Flat, parts: Parts) -> list[str]:
+    if parts.compacted is None:
+        return []
+    for batch in parts.parquet.iter_batches():
+        flat.add(batch)
+    return list(parts.compacted.problems)
+
+
+def _add_lines(flat: Flat, folder: Path, parts: Parts) -> list[str]:
+    from learnscope.store.flatten import Nest
+
+    path = folder / LINES
+    with connection("a fast table") as (database, files):
+        name = files.add(path, parts.start)
+        source = lines_sql([name], _TYPES, longest_line(path, parts.start))
+        table = database.sql(f"select * exclude (filename) from {source}").to_arrow_table()
+    nests = [Nest(batch) for batch in table.to_batches()]
+    doubtful = np.concatenate([nest.incomplete() for nest in nests] or [np.zeros(0, bool)])
+    problems = _judge(parts.lines, doubtful)
+    first = 0
+    for batch, nest in zip(table.to_batches(), nests, strict=True):
+        flat.add(batch, nest, doubtful[first : first + batch.num_rows], quoted=True)
+        first += batch.num_rows
+    return problems
+
+
+def _judge(lines: Any, doubtful: Bools) -> list[str]:
+    """What is wrong with the lines of these rows. They are few: a kill leaves one."""
+    from learnscope.store.flatten import Irregular
+
+    if not doubtful.any():
+        return []
+    problems, row = [], 0
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        if row < len(doubtful) and doubtful[row]:
+            found = judge(number, line.rstrip(b"\n"))
+            if not isinstance(found, str):
+                raise Irregular("a line that Python reads as a record and DuckDB does not")
+            problems.append(found)
+        row += 1
+    if row < len(doubtful):
+        raise Irregular("DuckDB found more lines than there are")
+    return problems

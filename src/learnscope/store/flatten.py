@@ -1,0 +1,258 @@
+"""Nested batches of records as one flat table, column by column; see `fast_frame`. Needs pyarrow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from learnscope.store.frame import FIXED_COLUMNS, finished, label_column
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+_EXACT = 2.0**53
+
+
+class Irregular(Exception):
+    """Something that only reading record by record is sure to read rightly."""
+
+
+class Nest:
+    """The tables and columns of a batch as flat arrays, each with the number of what it belongs to."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        tables, self.tables_of = _unnest(batch.column("tables"))
+        self.kinds, scopes, columns = (_child(tables, name) for name in ("kind", "scopes", "columns"))
+        self.scopes, self.table_of_scope = _unnest(scopes)
+        columns_flat, self.table_of = _unnest(columns)
+        self.names, values, self.labels, self.status = (
+            _child(columns_flat, name) for name in ("name", "values", "labels", "status")
+        )
+        self.values, column_of_value = _unnest(values)
+        self.scopes_each = np.bincount(self.table_of_scope, minlength=len(self.kinds))
+        self.values_each = np.bincount(column_of_value, minlength=len(self.names))
+        self._lists = ((scopes, self.tables_of), (columns, self.tables_of), (values, self.tables_of[self.table_of]))
+
+    def incomplete(self) -> Bools:
+        """The records in which something is missing that every record has."""
+        found = np.zeros(self.batch.num_rows, bool)
+        for name in ("probe", "step", "phase", "source", "attempt", "time", "cost", "tables"):
+            found |= _nulls(self.batch.column(name))
+        of_column = self.tables_of[self.table_of]
+        inner = [(self.kinds, self.tables_of), (self.names, of_column)]
+        inner.append((self.scopes, self.tables_of[self.table_of_scope]))
+        for array, record in (*self._lists, *inner):
+            found[record[_nulls(array)]] = True
+        return found
+
+
+class _Texts:
+    """Texts as numbers, the same ones over all batches; −1 is none, −2 something that is no text."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
+
+    def codes(self, array: pa.Array, quoted: bool) -> Ints:
+        encoded = array.dictionary_encode()
+        texts = encoded.dictionary.to_pylist()
+        if quoted:
+            texts = [json.loads(text) for text in texts]
+        own = np.array([*map(self._code, texts), -1], np.int64)
+        found: Ints = own[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+        return found
+
+    def _code(self, text: Any) -> int:
+        return self.known.setdefault(text, len(self.known)) if isinstance(text, str) else -2
+
+    def spread(self, codes: Ints) -> Any:
+        if (codes < 0).any():
+            raise Irregular("something else where there should be a text")
+        return pd.Series(list(self.known)).array.take(codes)
+
+
+class Flat:
+    """The numbers of batch after batch; `frame` makes the table of them."""
+
+    def __init__(self, starts: Mapping[int, int], probe: str | None, name: str | None, kind: str | None) -> None:
+        self._starts = starts
+        self._probe, self._name, self._kind = probe, name, kind
+        self._texts = {
+            key: _Texts() for key in ("source", "phase", "probe", "kind", "scope", "name", "labels", "status")
+        }
+        self._header: dict[str, list[Any]] = {key: [] for key in FIXED_COLUMNS}
+        self._parts: dict[str, list[Any]] = {key: [] for key in ("record", "count", "labels", "status")}
+        self._records = 0
+
+    def add(
+        self, batch: pa.RecordBatch, nest: Nest | None = None, left_out: Bools | None = None, *, quoted: bool = False
+    ) -> None:
+        """`quoted`: numbers and texts are as they stand in JSON. Records that are `left_out` do not count."""
+        if "json" in batch.schema.names and batch.column("json").null_count < batch.num_rows:
+            raise Irregular("a record that the columns of Parquet cannot carry")
+        nest = nest or Nest(batch)
+        kept = np.ones(batch.num_rows, bool) if left_out is None else ~left_out
+        for key in ("probe", "phase", "source"):
+            self._header[key].append(self._codes(key, batch.column(key), quoted))
+        for key in ("step", "attempt", "epoch", "time", "cost"):
+            self._header[key].append(
+                pc.if_else(pa.array(kept), batch.column(key), pa.scalar(None, batch.column(key).type))
+            )
+        step, attempt = (_integers(self._header[key][-1], kept) for key in ("step", "attempt"))
+        for later, start in self._starts.items():
+            kept &= ~((attempt < later) & (step > start))
+        if self._probe is not None:
+            kept &= self._header["probe"][-1] == self._texts["probe"].known.get(self._probe, -3)
+        self._select(nest, kept, quoted)
+        self._records += batch.num_rows
+
+    def _codes(self, key: str, array: pa.Array, quoted: bool) -> Ints:
+        return self._texts[key].codes(array, quoted and key not in ("labels", "status"))
+
+    def _select(self, nest: Nest, kept: Bools, quoted: bool) -> None:
+        kinds = self._codes("kind", nest.kinds, quoted)
+        names = self._codes("name", nest.names, quoted)
+        wanted = kept[nest.tables_of[nest.table_of]]
+        if self._kind is not None:
+            wanted &= kinds[nest.table_of] == self._texts["kind"].known.get(self._kind, -3)
+        if self._name is not None:
+            wanted &= names == self._texts["name"].known.get(self._name, -3)
+        column = np.flatnonzero(wanted)
+        table = nest.table_of[column]
+        count = nest.values_each[column]
+        if (count != nest.scopes_each[table]).any():
+            raise Irregular("a column that is not as long as its table")
+        within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        value = np.repeat((np.cumsum(nest.values_each) - nest.values_each)[column], count) + within
+        scope = np.repeat((np.cumsum(nest.scopes_each) - nest.scopes_each)[table], count) + within
+        self._header["value"].append(nest.values.take(pa.array(value)).cast(pa.float64()))
+        self._header["scope"].append(self._codes("scope", nest.scopes, quoted)[scope])
+        self._header["kind"].append(kinds[table])
+        self._header["name"].append(names[column])
+        self._parts["record"].append(nest.tables_of[table] + self._records)
+        self._parts["count"].append(count)
+        for key, array in (("labels", nest.labels), ("status", nest.status)):
+            self._parts[key].append(self._codes(key, array, quoted)[column])
+
+    def frame(self) -> pd.DataFrame:
+        """The table, as `frame_of` makes it."""
+        parts = {key: np.concatenate(arrays or [np.zeros(0, np.int64)]) for key, arrays in self._parts.items()}
+        count = parts["count"]
+        seen = set(parts["labels"].tolist())
+        bodies = {code: _body(text) for text, code in self._texts["labels"].known.items() if code in seen}
+        labels = _first_seen(parts["labels"], bodies)
+        if not count.sum():
+            return finished({**{key: [] for key in FIXED_COLUMNS}, **{label_column(label): [] for label in labels}})
+        with_rows = np.unique(parts["record"][count > 0])
+        row = np.repeat(np.searchsorted(with_rows, parts["record"]), count)
+        columns: dict[str, Any] = dict.fromkeys(FIXED_COLUMNS)
+        for key in ("source", "phase", "probe"):
+            columns[key] = self._texts[key].spread(np.concatenate(self._header[key])[with_rows][row])
+        for key in ("step", "attempt", "epoch", "time", "cost"):
+            columns[key] = _numbers(self._header[key], with_rows)[row]
+        for key in ("kind", "name"):
+            columns[key] = self._texts[key].spread(np.repeat(np.concatenate(self._header[key]), count))
+        columns["scope"] = self._texts["scope"].spread(np.concatenate(self._header["scope"]))
+        columns["value"] = pa.chunked_array(self._header["value"]).to_numpy()
+        columns["status"] = self._reasons(parts["status"], count)
+        code, place = np.unique(np.repeat(parts["labels"], count), return_inverse=True)
+        for label in labels:
+            columns[label_column(label)] = _inferred([bodies.get(int(c), {}).get(label) for c in code]).take(place)
+        return finished(columns)
+
+    def _reasons(self, codes: Ints, count: Ints) -> Any:
+        """The status of every row: none, or the reason that its column gives for its position."""
+        found = np.full(count.sum(), -1, np.int64)
+        reasons = _Texts()
+        first = np.cumsum(count) - count
+        order = np.argsort(codes, kind="stable")
+        ends = np.searchsorted(codes[order], np.arange(len(self._texts["status"].known) + 1))
+        for text, code in self._texts["status"].known.items():
+            columns = order[ends[code] : ends[code + 1]]
+            for position, reason in _body(text).items() if len(columns) else ():
+                at = int(position) if position.isdecimal() else -1
+                if not isinstance(reason, str) or at < 0 or (count[columns] <= at).any():
+                    raise Irregular("a status that is not the reason of one of the values")
+                found[first[columns] + at] = reasons.known.setdefault(reason, len(reasons.known))
+        used, place = np.unique(found, return_inverse=True)
+        texts: list[str | None] = [*reasons.known, None]
+        return _inferred([texts[code] for code in used]).take(place)
+
+
+def _unnest(array: pa.Array) -> tuple[pa.Array, Ints]:
+    """What the lists hold, and the number of the list that holds it."""
+    lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+    return array.flatten(), np.repeat(np.arange(len(array)), lengths)
+
+
+def _child(array: pa.StructArray, name: str) -> pa.Array:
+    return array.flatten()[array.type.get_field_index(name)]
+
+
+def _nulls(array: pa.Array) -> Bools:
+    found: Bools = array.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _body(text: str) -> dict[str, Any]:
+    def number(written: str) -> float:
+        if abs(float(written)) >= _EXACT:  # an integer, perhaps, before DuckDB wrote it
+            raise Irregular("a label too large for a float to hold it exactly")
+        return float(written)
+
+    found = json.loads(text, parse_float=number)
+    if not isinstance(found, dict):
+        raise Irregular("labels or a status that are not an object")
+    return found
+
+
+def _first_seen(codes: Ints, bodies: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """The names of the labels in the order in which they come up."""
+    seen: dict[str, None] = {}
+    for code in pd.unique(codes):
+        seen.update(dict.fromkeys(bodies.get(int(code), ())))
+    return list(seen)
+
+
+def _inferred(values: Sequence[Any]) -> Any:
+    """An array of the type that pandas gives to these values, which does not depend on how often each occurs."""
+    return pd.DataFrame({"x": list(values)})["x"].array
+
+
+def _integers(array: pa.Array, kept: Bools) -> Ints:
+    found = _plain(array)
+    if not pa.types.is_int64(found.type) or _nulls(found)[kept].any():
+        raise Irregular("a step or an attempt that is no integer")
+    integers: Ints = found.fill_null(0).to_numpy(zero_copy_only=False)
+    return integers
+
+
+def _plain(array: Any) -> Any:
+    """Numbers as they are written in JSON: integers if all are."""
+    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+        return array
+    try:
+        return array.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return array.cast(pa.float64())
+
+
+def _numbers(pieces: Sequence[pa.Array], chosen: Ints) -> NDArray[Any]:
+    """One array of numbers with the type that pandas gives to them: nulls make floats of integers, or objects."""
+    if len({piece.type for piece in pieces}) > 1:  # typed ones of Parquet, then those of lines
+        pieces = [_plain(piece) for piece in pieces]
+    if len({piece.type for piece in pieces}) > 1:
+        pieces = [piece.cast(pa.float64()) for piece in pieces]
+    joined = _plain(pa.chunked_array(pieces).take(pa.array(chosen)))
+    if joined.null_count == len(joined):
+        return np.full(len(joined), None, object)
+    found: NDArray[Any] = joined.to_numpy()
+    if found.dtype.kind == "f" and (np.abs(found) >= _EXACT).any():
+        raise Irregular("an integer too large for a float to hold it exactly")
+    return found

@@ -1,0 +1,199 @@
+"""Records as Parquet: one row a record, its tables nested, nothing lost.
+
+Labels, statuses and notes are JSON text, which keeps the types of what they hold. A record that the columns cannot
+carry exactly, such as an integer beyond 2⁵³, is kept whole as JSON text in the column `json`; its other columns are
+empty.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from learnscope.record import Column, Record, Table
+from learnscope.store.extras import load
+
+NAME = "records.parquet"
+ROWS_A_BATCH, NUMBERS_A_BATCH = 50_000, 1_000_000  # a batch is held in memory while it is written
+TEXTS = ("probe", "phase", "source", "arrays", "error", "notes", "json")
+INTEGERS = ("step", "epoch", "attempt")
+FLOATS = ("time", "cost")
+
+_PURPOSE = "a compacted run (records.parquet)"
+_INT64 = 2**63
+
+
+def schema() -> Any:
+    """The columns of records.parquet."""
+    pa = load("pyarrow", _PURPOSE)
+    column = pa.struct(
+        {
+            "name": pa.string(), "values": pa.list_(pa.float64()), "integers": pa.bool_(),
+            "labels": pa.string(), "status": pa.string(),
+        }
+    )  # fmt: skip
+    table = pa.struct({"kind": pa.string(), "scopes": pa.list_(pa.string()), "columns": pa.list_(column)})
+    return pa.schema(
+        [(name, pa.string()) for name in TEXTS]
+        + [(name, pa.int64()) for name in INTEGERS]
+        + [(name, pa.float64()) for name in FLOATS]
+        + [("tables", pa.list_(table))]
+    )
+
+
+class Rows:
+    """Records on their way into a batch: flat lists, and the ends of what is nested in what."""
+
+    def __init__(self) -> None:
+        self._header: dict[str, list[Any]] = {name: [] for name in (*TEXTS, *INTEGERS, *FLOATS)}
+        self._tables: dict[str, list[Any]] = {"kind": [], "scopes": []}
+        self._columns: dict[str, list[Any]] = {name: [] for name in ("name", "values", "integers", "labels", "status")}
+        self._ends: dict[str, list[int]] = {name: [0] for name in ("tables", "scopes", "columns", "values")}
+
+    @property
+    def full(self) -> bool:
+        return len(self._header["probe"]) >= ROWS_A_BATCH or len(self._columns["values"]) >= NUMBERS_A_BATCH
+
+    def add(self, record: Record, line: bytes) -> None:
+        """`line` is the JSON that the record was read from."""
+        fits = _fits(record, line)
+        for name in ("probe", "phase", "source", "arrays", "error", *INTEGERS, *FLOATS):
+            self._header[name].append(getattr(record, name) if fits else None)
+        self._header["notes"].append(_text(record.notes) if fits else None)
+        self._header["json"].append(None if fits else json.dumps(json.loads(line)))
+        for table in record.tables if fits else ():
+            self._add_table(table)
+        self._ends["tables"].append(len(self._tables["kind"]))
+
+    def _add_table(self, table: Table) -> None:
+        self._tables["kind"].append(table.kind)
+        self._tables["scopes"] += table.scopes
+        self._ends["scopes"].append(len(self._tables["scopes"]))
+        for column in table.columns:
+            self._columns["name"].append(column.name)
+            self._columns["values"] += column.values
+            self._ends["values"].append(len(self._columns["values"]))
+            self._columns["integers"].append(all(type(v) is not float for v in column.values))
+            self._columns["labels"].append(_text(column.labels))
+            self._columns["status"].append(_text(column.status))
+        self._ends["columns"].append(len(self._columns["name"]))
+
+    def batch(self) -> Any:
+        """All that was added, as one batch."""
+        pa = load("pyarrow", _PURPOSE)
+        shape = schema()
+        table = shape.field("tables").type.value_type
+        column = table.field("columns").type.value_type
+
+        def nested(name: str, values: Any) -> Any:
+            return pa.ListArray.from_arrays(pa.array(self._ends[name], pa.int32()), values)
+
+        made = {
+            **{f.name: pa.array(self._columns[f.name], f.type) for f in column if f.name != "values"},
+            "values": nested("values", pa.array(self._columns["values"], pa.float64())),
+        }
+        columns = pa.StructArray.from_arrays([made[f.name] for f in column], fields=list(column))
+        kinds = pa.array(self._tables["kind"], pa.string())
+        scopes = nested("scopes", pa.array(self._tables["scopes"], pa.string()))
+        tables = pa.StructArray.from_arrays([kinds, scopes, nested("columns", columns)], fields=list(table))
+        arrays = [pa.array(self._header[f.name], f.type) for f in shape if f.name != "tables"]
+        return pa.RecordBatch.from_arrays([*arrays, nested("tables", tables)], schema=shape)
+
+
+def records(file: Any) -> Iterator[Record]:
+    """Every record of an opened Parquet file, in order."""
+    for batch in file.iter_batches(batch_size=4096):
+        yield from _records(batch)
+
+
+def _records(batch: Any) -> Iterator[Record]:
+    header = {name: batch.column(name).to_pylist() for name in (*TEXTS, *INTEGERS, *FLOATS)}
+    ends = batch.column("tables").offsets.to_pylist()
+    tables = _tables(batch.column("tables").values)
+    for i, text in enumerate(header.pop("json")):
+        if text is not None:
+            yield Record.from_json(text)
+            continue
+        fields = {name: values[i] for name, values in header.items()}
+        fields["notes"] = _object(fields["notes"])
+        yield Record(tables=tables[ends[i] : ends[i + 1]], **fields)
+
+
+def _tables(array: Any) -> list[Table]:
+    kinds = array.field("kind").to_pylist()
+    scopes, scope_ends = (array.field("scopes").values.to_pylist(), array.field("scopes").offsets.to_pylist())
+    columns, ends = _columns(array.field("columns").values), array.field("columns").offsets.to_pylist()
+    return [
+        Table(kind, scopes[scope_ends[i] : scope_ends[i + 1]], columns[ends[i] : ends[i + 1]])
+        for i, kind in enumerate(kinds)
+    ]
+
+
+def _columns(array: Any) -> list[Column]:
+    values, ends = array.field("values").values.to_pylist(), array.field("values").offsets.to_pylist()
+    made = []
+    fields = (array.field(name).to_pylist() for name in ("name", "integers", "labels", "status"))
+    for i, (name, integers, labels, status) in enumerate(zip(*fields, strict=True)):
+        own = values[ends[i] : ends[i + 1]]
+        if integers:
+            own = [None if v is None else int(v) for v in own]
+        made.append(Column(name, own, _object(labels), {int(k): v for k, v in _object(status).items()}))
+    return made
+
+
+def _fits(record: Record, line: bytes) -> bool:
+    """Whether the columns can carry the record such that it comes back equal."""
+    try:
+        if b"\\ud" in line.lower():  # half of a surrogate pair is no Unicode text
+            json.dumps(json.loads(line), ensure_ascii=False).encode()
+        return (
+            all(isinstance(text, str) for text in (record.probe, record.phase, record.source))
+            and all(isinstance(text, str | None) for text in (record.arrays, record.error))
+            and all(_is_int64(number) for number in (record.step, record.attempt))
+            and (record.epoch is None or _is_int64(record.epoch))
+            and all(number is not None and _is_float64(number) for number in (record.time, record.cost))
+            and _is_object(record.notes)
+            and isinstance(record.tables, list)
+            and all(_table_fits(table) for table in record.tables)
+        )
+    except (UnicodeEncodeError, OverflowError, TypeError):
+        return False
+
+
+def _table_fits(table: Table) -> bool:
+    return (
+        isinstance(table.scopes, list)
+        and all(isinstance(text, str) for text in (table.kind, *table.scopes))
+        and all(_column_fits(column) for column in table.columns)
+    )
+
+
+def _column_fits(column: Column) -> bool:
+    return (
+        isinstance(column.name, str)
+        and isinstance(column.values, list)
+        and all(_is_float64(value) for value in column.values)
+        and _is_object(column.labels)
+    )
+
+
+def _is_int64(number: Any) -> bool:
+    return type(number) is int and -_INT64 <= number < _INT64
+
+
+def _is_float64(number: Any) -> bool:
+    return number is None or (type(number) in (int, float) and float(number) == number)
+
+
+def _is_object(body: Any) -> bool:
+    """A JSON object that survives the round trip; one with a NaN in it is not equal to itself."""
+    return isinstance(body, dict) and (not body or json.loads(json.dumps(body)) == body)
+
+
+def _text(body: Mapping[Any, Any]) -> str | None:
+    return json.dumps(body) if body else None
+
+
+def _object(text: str | None) -> Any:
+    return {} if text is None else json.loads(text)
