@@ -42,6 +42,8 @@ ROOMS: dict[str, set[str]] = {
 }
 TORCH_FREE = {"options", "record", "store", "sinks", "findings", "report", "run", "comparison"}
 LINES = 300
+TORCH_FILES = {"rolling.py"}
+"""What writes files that other programs read with torch.load: tensors, names and numbers, safe with weights_only."""
 
 
 def files() -> list[Path]:
@@ -167,4 +169,4 @@ def test_nothing_is_pickled() -> None:
         text = path.read_text()
         assert "pickle.load" not in text, path
         assert "weights_only=False" not in text, path
-        assert ".save(" not in text or "torch.save" not in text, path
+        assert "torch.save(" not in text or path.name in TORCH_FILES, path

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from learnscope.sinks.console import ConsoleSink as ConsoleSink
     from learnscope.sinks.tensorboard import TensorBoardSink as TensorBoardSink
     from learnscope.store.backend import RunError as RunError
+    from learnscope.store.query import query as query
     from learnscope.task import DictTask as DictTask
     from learnscope.task import HuggingFaceTask as HuggingFaceTask
     from learnscope.task import PairTask as PairTask
@@ -88,6 +89,7 @@ _HOMES = {
     "sinks.console": ("ConsoleSink",),
     "sinks.tensorboard": ("TensorBoardSink",),
     "store.backend": ("RunError",),
+    "store.query": ("query",),
     "task": ("DictTask", "HuggingFaceTask", "PairTask", "Task", "TupleTask"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from learnscope.findings import Cuts
     from learnscope.model.patch_info import PatchInfo
+    from learnscope.store.compact import CompactInfo
 
 
 class Run:
@@ -114,6 +115,14 @@ class Run:
             missing = "this run is in memory" if self.path is None else "weights in memory have no name"
             raise ValueError(f"{missing}: say where the patch goes, run.export_patch(old, new, 'patch.safetensors')")
         return self.path / "patches" / f"{'-'.join(names)}.safetensors"
+
+    def compact(self) -> CompactInfo:
+        """Turn the records of this finished run into Parquet; see `learnscope.store.compact.compact`."""
+        from learnscope.store.compact import compact
+
+        if self.path is None:
+            raise ValueError("this run is in memory: there is no file to compact")
+        return compact(self.path)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path) if self.path else 'in memory'!r})"

@@ -48,7 +48,7 @@ def test_everything_is_written_and_says_the_same(three: list[Path], tmp_path: Pa
     assert "# a, b and c compared" in text
     assert "a and b part at step 7, the same bit for bit at the 6 common steps before" in text
     assert "| optimizers.0.groups.0.lr | 0.1 | 0.1 | 0.3 |" in text
-    assert "No weights of c to compare: it kept no weights" in text
+    assert "The weights of c are not compared: it kept none; w.save_state()" in text
     for name in body["figures"]:
         assert f"({name})" in text
         with Image.open(tmp_path / "out" / name) as image:
@@ -110,16 +110,19 @@ def test_a_scale_is_logarithmic_beyond_two_decades(high: float, scale: str) -> N
     assert figure.axes[0].get_yscale() == scale
 
 
-def test_what_never_changes_is_not_drawn_but_counted() -> None:
+def test_what_has_nothing_to_show_is_not_drawn_but_counted() -> None:
     left, right = made({1: 1.0, 2: 2.0}), made({1: 1.0, 2: 3.0})
     for run in (left, right):
         for step in (1, 2):
             run.model("Loss", step, examples=64)
             run.model("Still", step, examples=64)
             run.model("Broken", step, value=None)
-    figures = dict(drawn(compared(left, right)))
-    assert list(figures) == ["curves-Loss.png"]
-    assert "1 that never change and are the same in all runs left out" in figures["curves-Loss.png"].texts[1].get_text()
+        run.model("Once", 1, examples=len(run.manifest))
+    for step in (1, 2):
+        left.model("Loss", step, own=step)
+    [(name, figure)] = drawn(compared(left, right))
+    assert name == "curves-Loss.png"
+    assert figure.texts[1].get_text() == "1 series; 1 that never change left out; 1 that only one run has left out"
 
 
 def test_values_that_are_not_finite_are_marked() -> None:
@@ -134,8 +137,9 @@ def test_probes_with_odd_names_get_files_of_their_own() -> None:
     runs = [made({1: 1.0}), made({1: 2.0})]
     for n, run in enumerate(runs):
         for probe in ("a/b", "a b"):
-            run.model(probe, 1, value=n)
-    assert list(dict(drawn(compared(*runs)))) == ["curves-Loss.png", "curves-a_b.png", "curves-a_b_.png"]
+            for step in (1, 2):
+                run.model(probe, step, value=n + step)
+    assert list(dict(drawn(compared(*runs)))) == ["curves-a_b.png", "curves-a_b_.png"]
 
 
 def test_sentences() -> None:

@@ -157,6 +157,23 @@ def test_of_two_numbers_for_a_step_the_last_counts() -> None:
     assert compared(left, made({1: 8.0, 2: 2.0})).partings[0].state == "never"
 
 
+def test_scopes_that_come_and_go_are_one_series_each() -> None:
+    """Each scope's series is that of `frame()`, also where a record holds more scopes, fewer, or none."""
+    run = made()
+    for step, scopes in ((1, ["x", "y"]), (2, ["y"]), (3, []), (2, ["z", "y"]), (4, ["y", "x"])):
+        values = [None if scope == "z" else 10.0 * step + len(scopes) for scope in scopes]
+        run.write("Own", step, [Table("tensor", scopes, [Column("q", values)])])
+    comparison = compared(run, made({1: 1.0}))
+    frame = opened(run).frame("Own").drop_duplicates(["step", "scope"], keep="last")
+    for scope, part_of_it in frame.groupby("scope"):
+        found = comparison.curve("q", kind="tensor", scope=scope)["a"]
+        np.testing.assert_array_equal(found.index, sorted(part_of_it["step"]))
+        np.testing.assert_array_equal(found, part_of_it.sort_values("step")["value"])
+    assert comparison.curve("q", kind="tensor", scope="y")["a"].tolist() == [12.0, 22.0, 42.0]
+    [z] = [line for line in comparison.lines if line.key.scope == "z"]
+    assert (z.of["a"].last, z.of["a"].status) == (None, "not measured")
+
+
 def test_a_torn_line_is_reported() -> None:
     left, right = made({1: 1.0, 2: 2.0}), made({1: 1.0, 2: 2.0})
     right.backend.append('{"probe": "Loss", "step": 3, "ta')

@@ -59,7 +59,8 @@ def test_what_no_two_runs_have_alike_is_left_out() -> None:
     def manifest(n: int) -> dict[str, Any]:
         cost = {"budget": 0.02, "seconds": n, "wall_seconds": n}
         return {
-            "created": n, "status": f"interrupted {n}", "id": str(n), "config": {"pid": n, "timestamp": n},
+            "created": n, "status": f"interrupted {n}", "id": f"id-{n}", "config": {"pid": n, "timestamp": n},
+            "probes": {"WeightDelta": {"run": f"id-{n}"}},
             "attempts": [{"attempt": 0, "start_step": n, "started": n, "ended": n, "cost": cost}],
         }  # fmt: skip
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import learnscope as ls
 from comparison.made import made, small_model, train
 from learnscope.model.weight_distance import weight_distance
+from learnscope.telemetry import TelemetryConfig, TrainingTelemetry
 
 
 def norms(new: list[Tensor], old: list[Tensor]) -> tuple[float, float, float]:
@@ -134,11 +135,34 @@ def test_the_rolling_checkpoint_of_telemetry(tmp_path: Path) -> None:
     assert "no weights with their step" in ls.compare([first, second]).weights.missing["b"]
 
 
-def test_the_file_is_called_as_telemetry_calls_it() -> None:
-    from learnscope.comparison.weights import CHECKPOINT
-    from learnscope.telemetry.folder import CHECKPOINT as WRITTEN
+def test_what_telemetry_writes_itself(tmp_path: Path) -> None:
+    def trained(name: str, lr: float) -> dict[str, Tensor]:
+        """The weights at the last measurement, batch 8."""
+        torch.manual_seed(0)
+        model = small_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+        config = TelemetryConfig(collect_every_n=4, output_dir=tmp_path / name, track_holdout_logits=False)
+        telemetry = TrainingTelemetry(config)
+        kept = {}
+        for batch in range(10):
+            inputs = torch.randn(8, 6)
+            optimizer.zero_grad()
+            model(inputs).square().mean().backward()
+            optimizer.step()
+            telemetry.on_batch_end(model, optimizer, batch, 0, "cpu", (inputs, torch.zeros(8, dtype=torch.int64)))
+            if batch == 8:
+                kept = {key: p.detach().clone() for key, p in model.named_parameters()}
+        telemetry.close()
+        return kept
 
-    assert CHECKPOINT == WRITTEN
+    old, new = trained("a", 0.1), trained("b", 0.2)
+    comparison = ls.compare([tmp_path / "a", tmp_path / "b"])
+    assert [one.key for one in comparison.differences] == ["optimizers.0.groups.0.lr"]
+    whole = comparison.weights.distances["b"].whole
+    expected = norms(list(new.values()), list(old.values()))
+    assert (whole.distance, whole.relative, whole.largest) == pytest.approx(expected, rel=1e-6)
+    train(tmp_path / "c")
+    assert any("a step of telemetry is a batch" in note for note in ls.compare([tmp_path / "a", tmp_path / "c"]).notes)
 
 
 def test_what_cannot_be_matched_is_named() -> None:
@@ -156,7 +180,7 @@ def test_awkward_numbers() -> None:
     old = {"n.w": torch.ones(2), "z.w": zero, "t.w": tiny, "e.w": torch.empty(0), "h.w": torch.ones(2).bfloat16()}
     new = {"n.w": nan, "z.w": zero + 2, "t.w": 3 * tiny, "e.w": torch.empty(0), "h.w": torch.tensor([1.0, 1.5])}
     layers = {one.layer: one for one in weight_distance(old, new).layers}
-    assert (layers["n"].distance, layers["n"].status) == (None, "1 differences are not finite")
+    assert (layers["n"].distance, layers["n"].status) == (None, "not finite in 1 of 2 entries")
     assert (layers["z"].distance, layers["z"].relative) == (pytest.approx(8**0.5), None)
     assert layers["z"].status == "the reference's weights are all 0"
     assert layers["t"].relative == pytest.approx(2.0, rel=1e-6)  # its squares are below float32

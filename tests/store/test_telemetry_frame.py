@@ -142,15 +142,16 @@ class TestEveryReader:
             whole + whole + b"\n", b'{"epoch":0}\n', b'{"batch_idx":1.5,"epoch":0}\n',
             b'{"batch_idx":true,"epoch":0}\n', b'{"batch_idx":1,"epoch":0,"global_step":"1"}\n',
             b'{"batch_idx":1,"epoch":99999999999999999999}\n',
-            b'{"batch_idx":\n',
+            b'{"batch_idx":\n', b'{"batch_idx":null,"epoch":0}\n', b'{"batch_idx":1,"epoch":0,"x":Inf}\n',
         ]  # fmt: skip
         for bad in damaged:
-            path = write(tmp_path / "t", line(1), line(2), b"\n", bad, line(3))
-            with pytest.warns(UserWarning, match=r"line 4: ") as said:
-                frame = read_telemetry(path)
-            assert len(said) == 1
-            assert str(path) in str(said[0].message)
-            assert frame["batch_idx"].tolist() == [1, 2, 3], bad
+            for blank, number in ((b"", 3), (b"\n", 4)):
+                path = write(tmp_path / "t", line(1), line(2), blank, bad, line(3))
+                with pytest.warns(UserWarning, match=rf"line {number}: ") as said:
+                    frame = read_telemetry(path)
+                assert len(said) == 1
+                assert str(path) in str(said[0].message)
+                assert frame["batch_idx"].tolist() == [1, 2, 3], bad
 
     def test_a_last_line_without_its_end(self, tmp_path: Path) -> None:
         whole = json.dumps(line(2)).encode()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from learnscope.cli import compare, demo, patch, report
+from learnscope.cli import compact, compare, demo, patch, query, report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,13 +39,15 @@ def _parser() -> argparse.ArgumentParser:
         epilog="examples:\n  learnscope demo                  train five small models and see what is found\n"
         "  learnscope report runs/a         findings and figures of a run folder\n"
         "  learnscope compare runs/a runs/b what was set differently, and where they part\n"
+        "  learnscope query SQL runs        ask all runs in a folder\n"
+        "  learnscope compact runs/a        its records as Parquet\n"
         "  learnscope patch OLD NEW         the sparse update between two checkpoints\n\n"
         "`learnscope COMMAND --help` says more about each.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"learnscope {version('learnscope')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
-    for module in (report, demo, patch, compare):
+    for module in (report, demo, patch, compare, query, compact):
         module.add(commands)
     return parser
 

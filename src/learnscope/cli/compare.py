@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     from learnscope.comparison.terminal import print_comparison
 
     console = Console(highlight=False)
-    print_comparison(compared, console)
+    print_comparison(compared, console, "which --out DIR writes" if written is None else f"in {written.name}")
     if written is not None:
         console.print(f"written: {written}", markup=False, soft_wrap=True)
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -87,11 +88,11 @@ def looks(labels: Sequence[str]) -> dict[str, Look]:
 def family_figure(comparison: Comparison, probe: str, keys: Sequence[Key]) -> Figure | None:
     """Small multiples of a probe's series, every run in its colour; None where no series has anything to show."""
     every = {key: comparison.of(key) for key in keys}
-    shown = {key: runs for key, runs in every.items() if _says_something(runs)}
-    if not shown:
+    reasons = {key: _why_not(runs) for key, runs in every.items()}
+    worth = [key for key, reason in reasons.items() if reason is None]
+    if not worth:
         return None
-    left = len(shown) - MOST
-    shown = dict(list(shown.items())[:MOST])
+    shown = {key: every[key] for key in worth[:MOST]}
     columns = min(ACROSS, len(shown))
     down = math.ceil(len(shown) / columns)
     figure = new_figure(1.9 + (2.1 if down > 1 else 3.0) * down)
@@ -112,22 +113,24 @@ def family_figure(comparison: Comparison, probe: str, keys: Sequence[Key]) -> Fi
         axes.tick_params(labelbottom=below)
         axes.set_title(shorten(titles[key], 110 // columns), loc="left", fontsize=10, color=INK)
     _legend(figure, comparison.labels, marks)
-    constant = len(every) - len(shown) - max(left, 0)
     facts = [count(len(shown), "series", "series")]
-    facts += [f"{left:,} more left out"] if left > 0 else []
-    facts += [f"{constant:,} that never change and are the same in all runs left out"] if constant else []
+    facts += [f"{len(worth) - MOST:,} more left out"] if len(worth) > MOST else []
+    left = Counter(reason for reason in reasons.values() if reason is not None)
+    facts += [f"{n:,} {reason} left out" for reason, n in left.items()]
     if any(len(one.finite) > MANY for runs in shown.values() for one in runs.values()):
         facts.append(f"more than {MANY} points thin, with their running median over them")
     head(figure, probe, "; ".join(facts))
     return figure
 
 
-def _says_something(runs: Mapping[str, Series]) -> bool:
-    """Not one number throughout, in all runs: that fits into a word."""
-    if not any(len(one.finite) for one in runs.values()):
-        return False
+def _why_not(runs: Mapping[str, Series]) -> str | None:
+    """Why a series has nothing to show over the steps; the table has its values all the same."""
+    if len(runs) < 2:
+        return "that only one run has"
+    if not any(len(one.finite) > 1 for one in runs.values()):
+        return "with no two values in any run"
     values = {value for one in runs.values() for value in one.values.tolist()}
-    return len(values) > 1
+    return "that never change" if len(values) == 1 else None
 
 
 def _titles(keys: Sequence[Key]) -> dict[Key, str]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 _FIRST = ("config", "optimizers", "model", "probes", "budget")
 """What is read first; everything else follows, the environment last."""
@@ -46,7 +46,7 @@ class Difference:
 def differences(manifests: Mapping[str, Mapping[str, Any]], folders: Mapping[str, Path | None]) -> list[Difference]:
     """The entries that differ: options of probes, the model, optimizers, configuration, versions, the code's state.
 
-    Times, costs and how the runs ended are no settings. A path into a run's own folder reads `<run>/…`.
+    Times, costs and how the runs ended are no settings. A path into a run's own folder reads `<run>/…`, its id `<run>`.
     """
     labels = list(manifests)
     settings = [_settings(manifests[label], folders[label]) for label in labels]
@@ -64,20 +64,30 @@ def _settings(manifest: Mapping[str, Any], folder: Path | None) -> dict[str, Any
     cost = attempts[-1].get("cost") if attempts else None
     if isinstance(cost, Mapping) and cost.get("budget") is not None:
         kept["budget"] = cost["budget"]  # the share of time that the probes were given, an option of the run
-    cleaned: dict[str, Any] = _cleaned(kept, folder.resolve().parts if folder is not None else ())
+    own = _Own(folder.resolve().parts if folder is not None else (), manifest.get("id"))
+    cleaned: dict[str, Any] = _cleaned(kept, own)
     return cleaned
 
 
-def _cleaned(value: Any, folder: tuple[str, ...], least: int = 2) -> Any:
+class _Own(NamedTuple):
+    """What is a run's own and tells nothing: the parts of its folder's path, and its id."""
+
+    folder: tuple[str, ...]
+    run: Any
+
+
+def _cleaned(value: Any, own: _Own, least: int = 2) -> Any:
     if isinstance(value, Mapping):
         return {
-            str(key): _cleaned(inner, folder, 1 if str(key).endswith(("dir", "folder", "path")) else 2)
+            str(key): _cleaned(inner, own, 1 if str(key).endswith(("dir", "folder", "path")) else 2)
             for key, inner in value.items()
             if key not in _LEFT_OUT
         }
     if isinstance(value, list | tuple):
-        return [_cleaned(inner, folder) for inner in value]
-    return own_path(value, folder, least) if isinstance(value, str) and folder else value
+        return [_cleaned(inner, own) for inner in value]
+    if not isinstance(value, str):
+        return value
+    return "<run>" if value == own.run else own_path(value, own.folder, least)
 
 
 def own_path(text: str, folder: tuple[str, ...], least: int = 2) -> str:

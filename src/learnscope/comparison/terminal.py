@@ -21,30 +21,30 @@ ROWS = 20
 CELL = 40
 
 
-def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Where the runs part, what was set differently, where they ended."""
+def print_comparison(comparison: Comparison, console: Console, rest: str) -> None:
+    """Where the runs part, what was set differently, where they ended; `rest` says where what is cut off is."""
     for parting in comparison.partings:
         _say(console, words.parting_text(parting, comparison.tolerance), style="bold")
     for note in comparison.notes:
         _say(console, f"note: {note}", style="yellow")
     settings = words.setting_rows(comparison, CELL)
     if settings:
-        _table(console, "Settings that differ", ("setting", *comparison.labels), settings)
+        _table(console, "Settings that differ", ("setting", *comparison.labels), settings, rest)
     else:
         console.print()
         _say(console, "Settings: no difference.")
-    _print_values(comparison, console)
+    _print_values(comparison, console, rest)
     weights = comparison.weights
     for label in weights.distances:
         head, rows = words.weight_table(weights, label)
         title = f"Weights of {label} from those of {weights.reference}"
-        _table(console, title, head, rows, right=True, keep_last=True)
+        _table(console, title, head, rows, rest, right=True, keep_last=True)
     console.print()
     for note in words.weight_notes(weights):
         _say(console, note)
 
 
-def _print_values(comparison: Comparison, console: Console) -> None:
+def _print_values(comparison: Comparison, console: Console, rest: str) -> None:
     """Of the series that can be compared; those first that matter most, then those that differ."""
     every = words.main_lines(comparison)
     found = [line for line in every if len(line.of) > 1]
@@ -54,7 +54,7 @@ def _print_values(comparison: Comparison, console: Console) -> None:
         n = len(comparison.labels)
         if n > 2:  # no room for differences beside the values themselves
             head, rows = (*head[: n + 1], head[-1]), [(*row[: n + 1], row[-1]) for row in rows]
-        _table(console, "Last values", head, rows, right=True, wrap_first=True)
+        _table(console, "Last values", head, rows, rest, right=True, wrap_first=True)
     for label in comparison.labels:
         alone = sum(list(line.of) == [label] for line in every)
         if alone:
@@ -62,8 +62,8 @@ def _print_values(comparison: Comparison, console: Console) -> None:
 
 
 def _table(
-    console: Console, title: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, right: bool = False,
-    keep_last: bool = False, wrap_first: bool = False,
+    console: Console, title: str, head: Sequence[str], rows: Sequence[Sequence[str]], rest: str, *,
+    right: bool = False, keep_last: bool = False, wrap_first: bool = False,
 ) -> None:  # fmt: skip
     """The first rows, and how many more there are; `keep_last` for a row that sums up the others.
 
@@ -82,7 +82,7 @@ def _table(
     console.print()
     console.print(table)
     if len(rows) > len(shown):
-        _say(console, f"and {len(rows) - len(shown):,} more; --out DIR writes them all")
+        _say(console, f"and {len(rows) - len(shown):,} more, {rest}")
 
 
 def _say(console: Console, text: str, style: str = "") -> None:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 CHECKPOINT = "last_checkpoint.pt"
 """Where telemetry keeps the weights of its last measurement."""
 _NONE = (
-    "it kept no weights: w.save_state() at the end of the training keeps those of the last measurement of "
-    "ls.ParameterChange"
+    "it kept none; w.save_state() at the end of the training keeps those of the last measurement of ls.ParameterChange"
 )
 
 
@@ -87,6 +86,6 @@ def compare_weights(folders: Mapping[str, Path | None], manifests: Mapping[str, 
 def _why_not(folder: Path | None) -> str | None:
     """Whether there is anything to look into, told without torch."""
     if folder is None:
-        return "it is in memory and kept no weights: ls.watch(..., run='runs/…') with w.save_state() keeps them"
+        return "it is in memory and kept none; ls.watch(..., run='runs/…') with w.save_state() keeps them"
     files = any((folder / "state").glob("step-*.safetensors")) or (folder / CHECKPOINT).exists()
     return None if files else _NONE

@@ -165,7 +165,7 @@ def best_rows(comparison: Comparison) -> list[Cells]:
     rows: list[Cells] = []
     for line in main_lines(comparison):
         wanted = direction(line.key.name)
-        if wanted is None:
+        if wanted is None or len(line.of) < 2:
             continue
         found = [line.of.get(label) for label in comparison.labels]
         cells = [
@@ -208,5 +208,5 @@ def weight_notes(weights: Weights) -> list[str]:
             notes.append(f"Other shapes in {label}: {listed(shapes, 4)}.")
         if found.not_floating:
             notes.append(f"Not floating-point, so not compared: {listed(found.not_floating, 4)}.")
-    notes += [f"No weights of {label} to compare: {why}." for label, why in weights.missing.items()]
+    notes += [f"The weights of {label} are not compared: {why}." for label, why in weights.missing.items()]
     return notes

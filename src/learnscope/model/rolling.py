@@ -38,9 +38,8 @@ class RollingCheckpoint:
         if not self.path.exists():
             return None
         try:
-            body = load_torch(self.path)
-            of, at, weights = body["run"], int(body["step"]), body["model"]
-        except (CheckpointError, KeyError, TypeError, ValueError):
+            of, at, weights = self._read()
+        except CheckpointError:
             return f"{self.path} is not a checkpoint of this kind, or damaged"
         if of != self.run:
             return f"{self.path} is of another run"
@@ -54,13 +53,27 @@ class RollingCheckpoint:
 
     def distances(self, parameters: Mapping[str, Tensor]) -> Tensor:
         """`[2, parameters]` float64: Σ(now − kept)² and Σkept² of every floating-point parameter, in order."""
-        kept = load_torch(self.path)["model"]
+        run, step, kept = self._read()
+        if (run, step) != (self.run, self.step):
+            raise CheckpointError(
+                f"{self.path} no longer holds the weights of step {self.step}: another program wrote it"
+            )
         wanted = _floats(parameters)
         changed = sorted(kept.keys() ^ wanted.keys())
         changed += [name for name, p in wanted.items() if name in kept and kept[name].shape != p.shape]
         if changed:
             raise ValueError(f"parameter {changed[0]} is not what it was at step {self.step}: the model was rebuilt")
         return squared_distances(_parts(wanted, kept), len(wanted))
+
+    def _read(self) -> tuple[Any, int, Mapping[str, Tensor]]:
+        """Run, step and weights of the file; any program may have put another one in its place."""
+        body = load_torch(self.path)
+        step, weights = (body.get("step"), body.get("model")) if isinstance(body, Mapping) else (None, None)
+        if not isinstance(step, int) or not isinstance(weights, Mapping):
+            raise CheckpointError(f"{self.path} is not a checkpoint of this kind")
+        if not all(isinstance(value, Tensor) for value in weights.values()):
+            raise CheckpointError(f"{self.path} holds something else beside weights")
+        return body.get("run"), step, weights
 
     def replace(self, parameters: Mapping[str, Tensor], step: int) -> None:
         """The weights as they are now, written tensor by tensor and renamed into place.
@@ -92,7 +105,7 @@ def _save(body: Mapping[str, Any], path: Path) -> None:
     renamed over another one. And a disk without the space says so before anything is written.
     """
     reserved = sum(tensor.untyped_storage().nbytes() + 512 for tensor in body["model"].values()) + 65_536
-    with path.open("r+b", buffering=0) as file:
+    with path.open("r+b") as file:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, reserved)
         torch.save(body, file)

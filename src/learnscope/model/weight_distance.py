@@ -18,6 +18,7 @@ from learnscope.model.names import group_parameters, natural_key, resolve
 from learnscope.model.saved_steps import copies
 from learnscope.tensor.delta import DeltaTable, delta_statistics
 
+
 @dataclass(frozen=True)
 class LastWeights:
     """The last weights that a run folder holds, read when asked for, and the step that they are of."""
@@ -98,7 +99,7 @@ class WeightDistance:
 def weight_distance(
     reference: Mapping[str, Tensor], other: Mapping[str, Tensor], order: Sequence[str] = ()
 ) -> WeightDistance:
-    """Compare what both have, a layer at a time: no more than one layer of each is in memory.
+    """Compare what both have, a layer at a time; weights that lie in files are mapped, not loaded.
 
     `order` is the model's order of its layers; others follow in the order of their numbers. Names count without what
     torch.compile, DistributedDataParallel and PEFT put in, where they are still told apart then.
@@ -157,7 +158,7 @@ def _distance(layer: str, tables: Sequence[DeltaTable]) -> LayerDistance:
         return untold("no entries in common")
     bad = int(total("nan") + total("inf"))
     if bad:
-        return untold(f"{bad:,} differences are not finite")
+        return untold(f"not finite in {bad:,} of {entries:,} entries")
     distance, norm = math.sqrt(total("sum_squares")), math.sqrt(total("old_sum_squares"))
     if not math.isfinite(distance) or not math.isfinite(norm):
         return untold("squares too large for float64")

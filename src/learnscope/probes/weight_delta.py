@@ -41,7 +41,8 @@ class WeightDelta(Probe):
         """Keep the weights as they are now, if none are kept: the first measurement compares with them."""
         kept, _ = self._kept(moment)
         if kept.step is None:
-            kept.replace(moment.subject.by_name(), moment.step)
+            # before a step is taken, the weights are still those of the step before it
+            kept.replace(moment.subject.by_name(), moment.step - (moment.phase == "before_step"))
 
     def measure(self, moment: Moment) -> Measurement:
         subject = moment.subject

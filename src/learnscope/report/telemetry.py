@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from learnscope.findings.words import count
+from learnscope.findings.gather import Floats
 from learnscope.report.heatmap import colour_bar
+from learnscope.report.instances import stretch
 from learnscope.report.layout import INK, head, margins, new_figure, save
 from learnscope.report.style import whole_steps
-from learnscope.report.telemetry_data import BATCH, GROUPED, HOLDOUT, LOGGED, Telemetry, class_shares, prepared
+from learnscope.report.telemetry_curves import median_size
+from learnscope.report.telemetry_data import BATCH, GROUPED, HOLDOUT, LOGGED, OTHER, Telemetry, class_shares, prepared
 from learnscope.report.telemetry_examples import Examples, examples
 from learnscope.report.telemetry_panels import (
     Panel,
@@ -56,38 +61,42 @@ def plot_telemetry(frame: pd.DataFrame, folder: str | os.PathLike[str]) -> list[
     if not len(t.steps):
         return []
     target = Path(folder)
-    figures = {name: panels for name, panels in _figures(t).items() if panels}
-    written = []
-    if figures:
-        save(overview(t, figures), target / f"{OVERVIEW}.png")
-        written.append(target / f"{OVERVIEW}.png")
-    for name, panels in figures.items():
-        path = target / f"{_file_name(name)}.png"
+    figures = panels_of(t)
+    written = [target / f"{name}.png" for name in ((OVERVIEW, *figures) if figures else ())]
+    for path, (name, panels) in zip(written[1:], figures.items(), strict=True):
         save(section_figure(t, TITLES.get(name, (name, ""))[0], panels), path)
-        written.append(path)
+    if figures:
+        save(overview(t, figures), written[0])
     for name in (OVERVIEW, *TITLES):
         if target / f"{name}.png" not in written:
             (target / f"{name}.png").unlink(missing_ok=True)
     return written
 
 
-def _file_name(section: str) -> str:
-    """A section may have any name; a file may not."""
-    return re.sub(r"[^\w.-]+", "_", section).strip(".") or "section"
-
-
-def _figures(t: Telemetry) -> dict[str, list[Panel]]:
-    """The panels of every figure, by the name of its file."""
+def panels_of(t: Telemetry) -> dict[str, list[Panel]]:
+    """The panels of every figure, by the name of its file; only figures that have some."""
     figures = {name: [group_panel(t, name, *TITLES[name])] for name in GROUPED if name in t.sections}
     found = examples(t)
     figures["holdout"] = holdout_panels(t, class_count(t, found))
     figures["holdout_margin"] = [example_panel(t, found)] if found is not None else []
     figures["batch_stats"] = batch_panels(t)
     figures["logged"] = number_panels(t, LOGGED)
+    figures["other"] = number_panels(t, OTHER)
     for section in t.sections:
-        if section not in (*GROUPED, HOLDOUT, BATCH, LOGGED):
-            figures[section or "other"] = number_panels(t, section)
-    return figures
+        if section not in (*GROUPED, HOLDOUT, BATCH, LOGGED, OTHER):
+            figures[_file_name(section, figures)] = number_panels(t, section)
+    return {name: panels for name, panels in figures.items() if panels}
+
+
+def _file_name(section: str, taken: Collection[str]) -> str:
+    """A section may have any name; a file may not.
+
+    >>> _file_name("my metric", []), _file_name("../x", []), _file_name("overview", []), _file_name("a b", ["a_b"])
+    ('my_metric', 'x', 'overview_2', 'a_b_2')
+    """
+    name = re.sub(r"[^\w-]+", "_", section).strip("_") or "section"
+    number = next(n for n in itertools.count(1) if (name if n == 1 else f"{name}_{n}") not in {OVERVIEW, *taken})
+    return name if number == 1 else f"{name}_{number}"
 
 
 def class_count(t: Telemetry, found: Examples | None) -> int:
@@ -108,20 +117,20 @@ def section_figure(t: Telemetry, title: str, panels: Sequence[Panel]) -> Figure:
         axes = figure.add_subplot(spec[place, 0])
         mesh = panel.draw(axes, False)
         style(axes, panel, False, below=place == len(shown) - 1)
-        whole_steps(axes)
+        _tick_steps(axes, t, 9)
         beside = figure.add_subplot(spec[place, 1]) if bars else None
         if beside is not None and mesh is not None:
             ticks = MaxNLocator(6).tick_values(*mesh.get_clim())
             inside = [tick for tick in ticks if mesh.get_clim()[0] <= tick <= mesh.get_clim()[1]]
-            colour_bar(figure, mesh, beside, panel.bar, inside, names=[f"{tick:g}" for tick in inside])
+            colour_bar(figure, mesh, beside, panel.bar, inside, _beyond(mesh), [f"{tick:g}" for tick in inside])
         elif beside is not None:
             beside.set_visible(False)
         if len(shown) > 1:
             axes.set_title(panel.title, loc="left", fontsize=10, color=INK)
         if not panel.shared:
-            _legend(axes)
+            _legend(axes, small=False)
     _group_legend(figure, shown)
-    head(figure, title, "; ".join([*t.facts, *(fact for panel in shown for fact in panel.facts)]))
+    head(figure, title, "; ".join([*t.facts, *_medians(t, shown), *(fact for panel in shown for fact in panel.facts)]))
     return figure
 
 
@@ -146,19 +155,44 @@ def _small_multiples(t: Telemetry, title: str, panels: Sequence[Panel], left: in
         style(axes, panel, True, below=place + columns >= len(panels))
         if reach[0] < reach[1]:
             axes.set_xlim(reach[0] - 0.03 * (reach[1] - reach[0]), reach[1] + 0.03 * (reach[1] - reach[0]))
-        whole_steps(axes, 4)
+        _tick_steps(axes, t, 4)
         axes.set_title(panel.title, loc="left", fontsize=10, color=INK)
         if not panel.shared:
-            _legend(axes, size=8)
+            _legend(axes, small=True)
     _group_legend(figure, panels)
     more = [f"{left:,} more numbers left out"] if left else []
-    head(figure, title, "; ".join([*t.facts, count(len(panels), "panel"), *more]))
+    head(figure, title, "; ".join([*t.facts, *_medians(t, panels), *more]))
     return figure
 
 
-def _legend(axes: Axes, size: float = 10) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=size, framealpha=0.8, edgecolor="none", loc="best")
+def _medians(t: Telemetry, panels: Sequence[Panel]) -> list[str]:
+    size = median_size(t)
+    drawn = size and any(line.noisy for panel in panels for line in panel.lines)
+    return [f"bold: medians of {size:,} collections"] if drawn else []
+
+
+def _tick_steps(axes: Axes, t: Telemetry, ticks: int) -> None:
+    if len(t.steps) == 1:  # cells have a width, and ticks between whole numbers would all bear its name
+        axes.set_xticks([int(t.steps[0])], [f"{t.steps[0]:,}"])
+    else:
+        whole_steps(axes, ticks)
+
+
+def _beyond(mesh: ScalarMappable) -> str:
+    """At which ends of a colour bar there are cells that it does not reach."""
+    values: Floats = np.ma.compressed(np.ma.asarray(mesh.get_array()))
+    low, high = mesh.get_clim()
+    past = (bool((values < low).any()), bool((values > high).any()))
+    return {(True, True): "both", (True, False): "min", (False, True): "max"}.get(past, "neither")
+
+
+def _legend(axes: Axes, small: bool) -> None:
+    """Above the curves, which make room for it."""
+    names = axes.get_legend_handles_labels()[1]
+    if names:
+        columns = 1 if small else 3
+        stretch(axes, "y", above=(0.12 if small else 0.1) * math.ceil(len(names) / columns))
+        axes.legend(fontsize=8 if small else 10, framealpha=0.8, edgecolor="none", loc="upper left", ncols=columns)
 
 
 def _entries(panels: Sequence[Panel]) -> dict[str, Line2D]:

@@ -11,14 +11,18 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from learnscope.findings.gather import Floats
-from learnscope.findings.words import count
+from learnscope.findings.words import count, listed
 
 Numbers = dict[str, Floats]
 GROUPED = ("gradient_norm", "weight_delta", "learning_rates")
 """Sections with a number for every group of parameters."""
 HOLDOUT, BATCH, LOGGED, OTHER = "holdout_logits", "batch_stats", "logged", ""
+PLACES = ("global_step", "batch_idx", "epoch", "weight_delta_since")
+"""Columns that say where a collection stands, and from where its weight change is counted."""
 MOST_POINTS = 2000
 """Points of a curve beyond which only the highest and the lowest of neighbours are drawn."""
+MOST_EPOCHS = 20
+"""Vertical lines beyond which only every k-th epoch has one."""
 
 
 @dataclass(frozen=True)
@@ -34,26 +38,34 @@ class Telemetry:
     """Collections that a later one of the same or an earlier step replaces, after a resume."""
 
     @property
+    def every(self) -> int:
+        """Which epochs have a vertical line: every k-th."""
+        return max(1, -(-len(self.begins) // MOST_EPOCHS))
+
+    @property
     def facts(self) -> list[str]:
         """What every figure says about its steps."""
         n = len(self.steps)
         first, last = f"{self.steps[0]:,}", f"{self.steps[-1]:,}"
         out = [f"{count(n, 'collection')}, {f'step {first}' if n == 1 else f'steps {first} to {last}'}"]
         if len(self.begins):
-            out.append("vertical lines: an epoch begins")
+            out.append("vertical lines: " + ("an epoch begins" if self.every == 1 else f"every {self.every} epochs"))
         if self.superseded:
             out.append(f"{count(self.superseded, 'collection')} before a resume left out")
         return out
 
-    def missing(self, section: str, keys: Sequence[str] | None = None, most: int = 3) -> list[str]:
+    def missing(self, section: str, keys: Sequence[str] | None = None, most: int = 2) -> list[str]:
         """Numbers with gaps, and the reason that is given most often."""
-        out = []
+        alike: dict[tuple[int, str], list[str]] = {}
         for key, values in self.sections.get(section, {}).items():
             gaps = int(np.isnan(values).sum())
             if gaps and (keys is None or key in keys):
-                reason = self._reason(f"{section}.{key}")
-                out.append(f"{key} without a value in {gaps:,} of {len(values):,}{f' ({reason})' if reason else ''}")
-        return out[:most] + ([f"{count(len(out) - most, 'more number')} with gaps"] if len(out) > most else [])
+                alike.setdefault((gaps, self._reason(f"{section}.{key}")), []).append(key)
+        out = [
+            f"{listed(names, 3)} without a value in {gaps:,} of {len(self.steps):,}{f' ({reason})' if reason else ''}"
+            for (gaps, reason), names in alike.items()
+        ]
+        return out[:most] + (["other numbers have gaps as well"] if len(out) > most else [])
 
     def _reason(self, name: str) -> str:
         given: Sequence[object] = self.table["status"].tolist() if "status" in self.table else ()
@@ -63,7 +75,7 @@ class Telemetry:
 
 def prepared(frame: pd.DataFrame) -> Telemetry:
     """The table in the order of its steps. Rows that a resume made obsolete are left out, and counted."""
-    needed = [name for name in ("global_step", "batch_idx", "epoch") if name not in frame]
+    needed = [name for name in PLACES[:3] if name not in frame]
     if needed:
         raise ValueError(f"the table has no column {needed[0]!r}: pass what read_telemetry gives")
     steps = frame["global_step"].to_numpy(np.int64)
@@ -73,7 +85,7 @@ def prepared(frame: pd.DataFrame) -> Telemetry:
     sections: dict[str, Numbers] = {}
     for name in table.columns:
         column = table[name]
-        if name in ("global_step", "batch_idx", "epoch") or not pd.api.types.is_numeric_dtype(column):
+        if name in PLACES or not pd.api.types.is_numeric_dtype(column):
             continue
         section, _, key = str(name).partition(".") if "." in str(name) else (OTHER, "", str(name))
         sections.setdefault(section, {})[key] = column.to_numpy(np.float64)
@@ -104,18 +116,30 @@ def same_names(t: Telemetry) -> dict[str, str]:
 
 def thinned(steps: NDArray[np.int64], values: Floats, most: int = MOST_POINTS) -> tuple[NDArray[np.int64], Floats]:
     """At most `most` points: of neighbours the lowest and the highest, so that no extreme is lost."""
-    size = -(-2 * len(steps) // most)
     if len(steps) <= most:
         return steps, values
-    starts = np.arange(0, len(steps), size)
-    picked = []
-    for start in starts:
-        part = values[start : start + size]
-        if np.isnan(part).all():
-            picked.append(start)
-        else:
-            picked += sorted({start + int(np.nanargmin(part)), start + int(np.nanargmax(part))})
+    size = -(-2 * len(steps) // most)
+    rows = _in_rows(values, size)
+    first = np.arange(len(rows)) * size
+    # a row without any number has its first place twice, and stays a gap
+    ends = [np.where(np.isnan(rows), fill, rows) for fill in (np.inf, -np.inf)]
+    picked = np.unique(np.concatenate([first + ends[0].argmin(axis=1), first + ends[1].argmax(axis=1)]))
     return steps[picked], values[picked]
+
+
+def medians(steps: NDArray[np.int64], values: Floats, size: int) -> tuple[Floats, Floats]:
+    """The middle step and the median of every `size` neighbours; NaN where none of them has a number."""
+    rows = _in_rows(values, size)
+    known = ~np.isnan(rows).all(axis=1)
+    middle = np.full(len(rows), np.nan)
+    middle[known] = np.nanmedian(rows[known], axis=1)
+    return np.nanmean(_in_rows(steps.astype(np.float64), size), axis=1), middle
+
+
+def _in_rows(values: Floats, size: int) -> Floats:
+    """`size` neighbours to a row, the last filled up with NaN."""
+    missing = -len(values) % size
+    return np.append(values, np.full(missing, np.nan)).reshape(-1, size)
 
 
 def class_shares(t: Telemetry) -> Numbers:

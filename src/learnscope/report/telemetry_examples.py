@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -39,14 +40,16 @@ class Examples:
     def facts(self) -> list[str]:
         """What there is to say beside the colours."""
         order = "grouped by label" if self.classes else "in the order of their targets"
-        out = [f"{count(self.values.shape[1], 'example')}, {order}"]
+        out = [f"{count(self.values.shape[1], 'example')} in {count(len(self.steps), 'collection')}, {order}"]
         if self.classes:
             known = np.isfinite(self.values)
             right = (self.values > 0) & known
             if known[-1].any():
                 out.append(f"{percent(float(right[-1].sum() / known[-1].sum()))} right at step {self.steps[-1]:,}")
             never = int((known.any(axis=0) & ~right.any(axis=0)).sum())
-            out.append(f"{count(never, 'example')} never right")
+            out.append(f"{never:,} never right")
+        if not np.isfinite(self.values).all():
+            out.append("grey: no value")
         if self.left_out:
             out.append(f"{count(self.left_out, 'collection')} of other examples left out")
         return out
@@ -107,10 +110,9 @@ def paint(axes: Axes, steps: NDArray[np.int64], values: Floats, colours: str, no
     means = np.full(sums.shape, np.nan)
     np.divide(sums, counts, out=means, where=counts > 0)
     edges = step_edges(steps)
-    axes.set_facecolor(ZERO)  # what has no value
     mesh = axes.pcolormesh(
         np.append(edges[starts], edges[-1]), np.arange(values.shape[1] + 1), np.ma.masked_invalid(means.T),
-        cmap=colours, norm=norm, rasterized=True,
+        cmap=colormaps[colours].with_extremes(bad=ZERO), norm=norm, rasterized=True,
     )  # fmt: skip
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(values.shape[1], 0)

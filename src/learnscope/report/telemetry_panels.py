@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +11,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 
 from learnscope.findings.gather import Floats
-from learnscope.findings.words import num
+from learnscope.findings.words import listed, num
 from learnscope.report.heatmap import shorten
 from learnscope.report.layout import INK, QUIET
 from learnscope.report.lines import is_accuracy
@@ -45,7 +45,7 @@ class Panel:
     height: float = 3.4
     shared: bool = False
     """Whether the legend is the one of the groups, the same for several panels."""
-    lines: Sequence[Line] = field(default=())
+    lines: Sequence[Line] = ()
 
 
 def group_panel(t: Telemetry, section: str, title: str, y: str) -> Panel:
@@ -56,26 +56,37 @@ def group_panel(t: Telemetry, section: str, title: str, y: str) -> Panel:
     for name in dict.fromkeys(names[key] for key in t.sections[section]):
         values = next(v for key, v in t.sections[section].items() if names[key] == name)
         if np.isfinite(values).any():
-            lines.append(_group_line(name, values, places))
-    facts = [_ends(line) for line in lines if line.label == "overall"]
+            lines.append(_group_line(name, values, places, noisy=section != GROUPED[2]))
+    facts = [*(_ends(line) for line in lines if line.label == "overall"), *_alike(lines)]
     hidden = sum(line.label == "" for line in lines)
     facts += [f"{hidden:,} more groups in grey"] if hidden else []
-    zeros = section != GROUPED[2]  # a schedule that starts at 0 is no group that stands still
-    if zeros and any((line.values == 0).any() for line in lines):
-        facts.append("a curve at 0: that group stands still")
-    draw = lambda axes, small: draw_lines(axes, t, lines, small, zeros=zeros)  # noqa: E731
+    zeros = section != GROUPED[2]  # a schedule that begins at 0 is no group that stands still
+    still = [(line.label, int((line.values == 0).sum())) for line in lines if zeros and (line.values == 0).any()]
+    facts += [f"{name or 'one in grey'} exactly 0 in {n:,}" for name, n in still[:2]]
+
+    def draw(axes: Axes, small: bool) -> None:
+        draw_lines(axes, t, lines, small, zeros=zeros)
+
     return Panel(title, y, draw, [*facts, *t.missing(section)], shared=True, lines=lines, height=4.2)
 
 
-def _group_line(name: str, values: Floats, places: dict[str, int]) -> Line:
+def _alike(lines: Sequence[Line], most: int = 2) -> list[str]:
+    """Curves that lie on each other, of which only one is seen."""
+    same: dict[bytes, list[str]] = {}
+    for line in lines:
+        same.setdefault(line.values.tobytes(), []).append(line.label.split(" = ")[0])
+    return [f"on one curve: {listed(names, 4)}" for names in same.values() if len(names) > 1 and all(names)][:most]
+
+
+def _group_line(name: str, values: Floats, places: dict[str, int], noisy: bool) -> Line:
     if name == "overall":
-        return Line(name, values, INK, width=2.4)
+        return Line(name, values, INK, width=2.2, noisy=noisy)
     place = places[name]
     if place >= STYLED:
-        return Line("", values, "#BBBBBB", width=1.0)
+        return Line("", values, "#BBBBBB", width=1.0, noisy=noisy)
     # dashes alternate, so that two groups with the same numbers are both seen
     dash = DASHES[(place // len(COLOURS) + place % 2) % len(DASHES)]
-    return Line(shorten(name, 48), values, COLOURS[place % len(COLOURS)], dash)
+    return Line(shorten(name, 48), values, COLOURS[place % len(COLOURS)], dash, noisy=noisy)
 
 
 def holdout_panels(t: Telemetry, classes: int) -> list[Panel]:
@@ -93,7 +104,7 @@ def holdout_panels(t: Telemetry, classes: int) -> list[Panel]:
                 values, other = values / 100, f"{other} ÷ 100"
             lines.append(Line(f"logged: {other}", values, [COLOURS[0], *COLOURS[2:]][place % 5]))
         panels.append(_holdout_panel(t, name, lines, classes if name == "accuracy" else 0))
-    return panels
+    return panels + number_panels(t, HOLDOUT, without=("accuracy", "loss"))
 
 
 def _holdout_panel(t: Telemetry, name: str, lines: list[Line], classes: int) -> Panel:
@@ -105,6 +116,7 @@ def _holdout_panel(t: Telemetry, name: str, lines: list[Line], classes: int) -> 
             )
         if name == "accuracy":
             axes.set_ylim(-0.03, 1.03)
+            axes.set_yticks([0, 0.5, 1] if small else [0, 0.2, 0.4, 0.6, 0.8, 1])
 
     facts = [_ends(lines[0], f"held-out {name}"), *t.missing(HOLDOUT, [name])]
     return Panel(f"{name.capitalize()} on the held-out examples", name, draw, facts, lines=lines)
@@ -117,7 +129,7 @@ def example_panel(t: Telemetry, found: Examples) -> Panel:
 
     def draw(axes: Axes, small: bool) -> ScalarMappable:
         mesh = paint_examples(axes, found, small)
-        mark_epochs(axes, t, colour=INK)
+        mark_epochs(axes, t, over=True)
         return mesh
 
     height = min(max(0.09 * found.values.shape[1], 2.6), 8.0)
@@ -146,7 +158,8 @@ def batch_panels(t: Telemetry) -> list[Panel]:
             facts.append(f"{num(float(known[0]))} examples in every batch")
             continue
         title, y = ("Size of the batches", "examples") if key == "batch_size" else (key.replace("_", " "), "")
-        panels.append(Panel(title, y, _drawing(t, [Line("", values, COLOURS[5])]), height=2.0))
+        line = Line("", values, COLOURS[5])
+        panels.append(Panel(title, y, _drawing(t, [line]), height=2.0, lines=[line]))
     return [_with_facts(panels[0], facts), *panels[1:]] if panels else []
 
 
@@ -159,6 +172,7 @@ def _share_panel(t: Telemetry, shares: dict[str, Floats]) -> Panel:
             mesh = paint(axes, t.steps, values, "viridis", Normalize(0, top))
             every = -(-len(shares) // (5 if small else 20))
             axes.set_yticks(np.arange(len(shares))[::every] + 0.5, [shorten(n, 16) for n in list(shares)[::every]])
+            mark_epochs(axes, t, over=True)
             return mesh
 
         return Panel(
@@ -170,6 +184,7 @@ def _share_panel(t: Telemetry, shares: dict[str, Floats]) -> Panel:
         draw_lines(axes, t, lines, small, scale=False)
         axes.axhline(100 / len(shares), color=QUIET, linestyle=":", linewidth=1.4, label="balanced")
         axes.set_ylim(-3, 103)
+        axes.set_yticks([0, 50, 100] if small else [0, 20, 40, 60, 80, 100])
 
     means = ", ".join(
         f"{name} {num(float(np.nanmean(one)))} %" for name, one in shares.items() if np.isfinite(one).any()
@@ -177,19 +192,18 @@ def _share_panel(t: Telemetry, shares: dict[str, Floats]) -> Panel:
     return Panel(title, "% of the batch", draw, [f"on average {means}"], lines=lines)
 
 
-def number_panels(t: Telemetry, section: str) -> list[Panel]:
+def number_panels(t: Telemetry, section: str, without: Collection[str] = ()) -> list[Panel]:
     """One pair of axes for every number: they have nothing in common but their steps."""
-    return [
-        Panel(shorten(name, 40), "", _drawing(t, [Line("", values, COLOURS[0])]), height=2.0)
-        for name, values in t.sections.get(section, {}).items()
-        if np.isfinite(values).any()
-    ]
+    panels = []
+    for name, values in t.sections.get(section, {}).items():
+        line, title = Line("", values, COLOURS[0]), shorten(f"{section}: {name}" if section else name, 36)
+        if np.isfinite(values).any() and name not in without:
+            panels.append(Panel(title, "", _drawing(t, [line]), t.missing(section, [name]), height=2.0, lines=[line]))
+    return panels
 
 
 def _with_facts(panel: Panel, facts: Sequence[str]) -> Panel:
-    return Panel(
-        panel.title, panel.y, panel.draw, [*panel.facts, *facts], panel.bar, panel.height, panel.shared, panel.lines
-    )
+    return replace(panel, facts=[*panel.facts, *facts])
 
 
 def _drawing(t: Telemetry, lines: Sequence[Line]) -> Callable[[Axes, bool], None]:
@@ -204,7 +218,5 @@ def _ends(line: Line, name: str = "") -> str:
 
 def style(axes: Axes, panel: Panel, small: bool, below: bool) -> None:
     """Words around the axes."""
-    face = axes.get_facecolor()
     finish(axes, x=X if below else "", y="" if small else panel.y, size=10 if small else 11)
-    axes.set_facecolor(face)
     axes.tick_params(labelbottom=below)

@@ -28,12 +28,10 @@ def connection(purpose: str) -> Iterator[tuple[Any, RunFiles]]:
 
     files = RunFiles()
     with TemporaryDirectory(prefix="learnscope-") as spill:
-        config = {
-            "temp_directory": spill, "enable_external_file_cache": False, "enable_progress_bar": False,
-            "python_enable_replacements": False,
-        }  # fmt: skip
+        config = {"temp_directory": spill, "enable_external_file_cache": False, "python_enable_replacements": False}
         database = duckdb.connect(":memory:", config=config)
         try:
+            database.execute("set enable_progress_bar = false")
             database.register_filesystem(files)
             yield database, files
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ class RunReader:
         superseded: it is kept in the file and left out here unless asked for.
         """
         self.problems = []
-        starts = self._attempt_starts()
+        starts = attempt_starts(self.manifest)
         for record in self.backend.records(self.problems):
             if probe is not None and record.probe != probe:
                 continue
@@ -57,7 +57,7 @@ class RunReader:
         Arguments narrow it. A value that is missing is NaN with its reason in `status`.
         """
         if isinstance(self.backend, FolderBackend):
-            starts = None if superseded else self._attempt_starts()
+            starts = None if superseded else attempt_starts(self.manifest)
             found = fast_frame(self.backend.path, starts, probe, name, kind)
             if found is not None:
                 frame, self.problems = found
@@ -79,8 +79,10 @@ class RunReader:
         """The steps for which `arrays` has something."""
         return [record.step for record in self.records(probe) if record.arrays]
 
-    def _attempt_starts(self) -> dict[int, int]:
-        return {entry["attempt"]: entry["start_step"] for entry in self.manifest.get("attempts", [])}
+
+def attempt_starts(manifest: Mapping[str, Any]) -> dict[int, int]:
+    """The step from which each attempt went on."""
+    return {entry["attempt"]: entry["start_step"] for entry in manifest.get("attempts", [])}
 
 
 def _is_superseded(record: Record, starts: dict[int, int]) -> bool:

@@ -26,7 +26,7 @@ class _Piece:
     size: int
 
 
-class RunFiles(AbstractFileSystem):  # type: ignore[misc]  (fsspec ships no types)
+class RunFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no types
     """Pieces of files, each as long as it was when it was added: lines written since are not seen."""
 
     protocol = PROTOCOL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -53,6 +54,8 @@ class Collecting:
     ) -> None:
         self.config, self.path, self._lines = config, path, lines
         self.task = task
+        self._holdout_task = task
+        self._earlier = _last_error()
         run = str(backend.manifest().get("id") if resume else uuid.uuid4().hex)
         self.subject = Subject(model, _optimizers(optimizer), task)
         self._last = LastRecords()
@@ -79,7 +82,7 @@ class Collecting:
         size = self.config.holdout_size
         self.subject.holdout = None if data is None else fixed_batches(data, self.task, examples=size)
         if self.subject.holdout is not None:
-            self.subject.task = self.task or task_for(self.subject.holdout[0], self.subject.model)
+            self._holdout_task = self.task or task_for(self.subject.holdout[0], self.subject.model)
 
     def collect(
         self,
@@ -90,7 +93,10 @@ class Collecting:
         logged: Mapping[str, Any],
     ) -> Line:
         """Measure everything that is switched on and can be had."""
-        self.subject.model, self.subject.optimizers = model, _optimizers(optimizer)
+        optimizers = _optimizers(optimizer)
+        if list(map(id, optimizers)) != list(map(id, self.subject.optimizers)):
+            self.subject.names = []  # so that all is read anew: groups of equal sizes may hold other parameters
+        self.subject.model, self.subject.optimizers = model, optimizers
         self.subject.refresh()
         self.subject.name_groups(self._groups())
         moment = self._moment(place["epoch"])
@@ -98,6 +104,8 @@ class Collecting:
         moment.logged = {name: [value] for name, value in logged.items()}
         fired = [name for name in self._bound if self._is_possible(name, moment)]
         for name in fired:
+            # batches of the training and of the holdout may be of different kinds
+            self.subject.task = self._holdout_task if name == "holdout_logits" else self.task
             self.engine.fire(self._bound[name], moment)
         self.engine.flush()
         return self._line(moment, fired, place)
@@ -125,6 +133,11 @@ class Collecting:
         finally:
             self._lines.close()
 
+    def close_forgotten(self) -> None:
+        """Close what nobody has closed; where an error has ended the program since, it did not finish."""
+        error = _last_error()
+        self.close("finished" if error is self._earlier else f"interrupted by {type(error).__name__}: {error}")
+
     def _line(self, moment: Moment, fired: Sequence[str], place: Mapping[str, Any]) -> Line:
         head = {**place, "global_step": moment.step, "timestamp": datetime.now().isoformat()}
         line, keys, records = Line(head), Keys.of(self.subject), self._last.take()
@@ -147,13 +160,9 @@ class Collecting:
         if "holdout_logits" in fired:
             line.add_holdout(record("holdout_logits"), moment.cache.get("holdout"), MAX_LOGITS)
         if "batch_stats" in fired:
-            task = self.subject.task
-            line.add_batch(record("batch_stats"), task or task_for(moment.batch, self.subject.model))
+            line.add_batch(record("batch_stats"), moment.batch, self.task)
         if "logged" in fired:
-            found = record("logged")
-            values = {} if found is None else {row.name: row.value for row in found.rows()}
-            line.add_numbers("logged", values)
-            line.status |= {f"logged.{row.name}": row.status for row in found.rows() if row.status} if found else {}
+            line.add_logged(record("logged"))
         return line
 
     def _is_possible(self, section: str, moment: Moment) -> bool:
@@ -223,3 +232,9 @@ def _optimizers(given: Any) -> list[Any]:
     if given is None:
         return []
     return [unwrap_optimizer(each) for each in (given if isinstance(given, list | tuple) else [given])]
+
+
+def _last_error() -> BaseException | None:
+    """The last error that nothing caught: what ends a program, or was shown in an interactive session."""
+    error: BaseException | None = getattr(sys, "last_value", None)
+    return error

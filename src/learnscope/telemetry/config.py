@@ -13,7 +13,8 @@ from learnscope.options import explain_options
 DEFAULT_GROUPS = {"backbone": "backbone", "head": "head"}
 """Groups that are told apart without being asked for, where the model has such modules."""
 
-_TAKEN = re.compile(r"overall|group_\d+")
+TAKEN = re.compile(r"overall|group_\d+")
+"""Names of telemetry's own: no group of the user's can have one."""
 
 
 @dataclass
@@ -62,12 +63,8 @@ class TelemetryConfig:
             if not isinstance(self.output_dir, str | Path):
                 raise TypeError(f"output_dir={self.output_dir!r}: a path")
             self.output_dir = Path(self.output_dir)
-        for name, patterns in (self.groups or {}).items():
-            if _TAKEN.fullmatch(name):
-                raise ValueError(f"groups: {name!r} is what telemetry calls a number of its own; use another name")
-            listed = [patterns] if isinstance(patterns, str) else patterns
-            if not listed or not all(isinstance(pattern, str) and pattern for pattern in listed):
-                raise ValueError(f"groups[{name!r}]={patterns!r}: the name of a module, a pattern, or a list of them")
+        if self.groups is not None:
+            self.groups = _checked_groups(self.groups)
 
     @classmethod
     def from_dict(cls, config_dict: Mapping[str, Any]) -> TelemetryConfig:
@@ -81,7 +78,7 @@ class TelemetryConfig:
 
         try:
             body = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not readable YAML: {error}") from error
         section = body.get("telemetry", body) if isinstance(body, Mapping) else body
         if section is None:
@@ -89,6 +86,24 @@ class TelemetryConfig:
         if not isinstance(section, Mapping):
             raise TypeError(f"{path}: the telemetry section is a mapping of options, not {type(section).__name__}")
         return cls.from_dict(section)
+
+
+def _checked_groups(groups: Any) -> dict[str, str | list[str]]:
+    """A copy of the groups that the user named, so that changing theirs later changes nothing here."""
+    if not isinstance(groups, Mapping):
+        raise TypeError(f"groups={groups!r}: a mapping from names to patterns, such as {{'head': 'classifier'}}")
+    checked: dict[str, str | list[str]] = {}
+    for name, patterns in groups.items():
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"groups: {name!r} cannot be the name of a group; a name is text")
+        if TAKEN.fullmatch(name):
+            raise ValueError(f"groups: {name!r} is what telemetry calls a number of its own; use another name")
+        listed = [patterns] if isinstance(patterns, str) else patterns
+        given = isinstance(listed, Sequence) and len(listed) > 0
+        if not given or not all(isinstance(pattern, str) and pattern for pattern in listed):
+            raise ValueError(f"groups[{name!r}]={patterns!r}: the name of a module, a pattern, or a list of them")
+        checked[name] = patterns if isinstance(patterns, str) else list(patterns)
+    return checked
 
 
 TelemetryConfig.__init__ = explain_options(TelemetryConfig.__init__, "TelemetryConfig")  # type: ignore[method-assign]

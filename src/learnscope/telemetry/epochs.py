@@ -14,11 +14,13 @@ class Epochs:
         self._batches = 0
         self._collected = False
 
-    def saw(self, epoch: int, due: bool) -> None:
+    def saw(self, epoch: int, batch_idx: int, due: bool) -> None:
         """A batch of this epoch has been trained on."""
         if epoch != self._epoch:
             self.end()
-            self._epoch, self._batches, self._collected = epoch, 0, False
+            # an epoch taken up in the middle, after a resume, says nothing about the others
+            self._collected = self._epoch is None and batch_idx > 1
+            self._epoch, self._batches = epoch, 0
         self._batches += 1
         self._collected |= due
 

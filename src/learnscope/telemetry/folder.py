@@ -12,26 +12,32 @@ from learnscope.store.lines import Busy, LineFile
 
 LINES = "telemetry.jsonl"
 CHECKPOINT = "last_checkpoint.pt"
-_SIGNS = ("run.json", "records.jsonl", "records.parquet", LINES)
-"""Any of these means that a folder holds somebody's records."""
+_SIGNS = ("run.json", "records.jsonl", "records.parquet")
+"""Any of these means that a folder holds somebody's records, or is about to."""
 
 
 def claim(wanted: Path) -> tuple[Path, LineFile]:
     """A folder that holds no records yet, locked: the one asked for, or else `<name>-2`, `<name>-3`, …"""
     for number in count(1):
         path = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
-        if any((path / sign).exists() and (path / sign).stat().st_size for sign in _SIGNS):
+        if _is_used(path):
             continue
         try:
             lines = LineFile(path / LINES)
         except Busy:
             continue
         # another process may have come and gone since the look above
-        if (path / "run.json").exists() or (path / LINES).stat().st_size:
+        if _is_used(path):
             lines.close()
             continue
         return path, lines
     raise AssertionError("count() does not end")
+
+
+def _is_used(path: Path) -> bool:
+    """An empty file of lines is what telemetry leaves that saw no batch; anything else is somebody's."""
+    lines = path / LINES
+    return any((path / sign).exists() for sign in _SIGNS) or (lines.exists() and lines.stat().st_size > 0)
 
 
 def take_up(path: Path) -> tuple[FolderBackend, LineFile]:

@@ -12,9 +12,13 @@ from torch import Tensor
 from learnscope.model.evaluate import Evaluation
 from learnscope.record import Column, Record
 from learnscope.subject import Subject
-from learnscope.task import PairTask, Task, predictions
+from learnscope.task import PairTask, Task, predictions, task_for
+from learnscope.telemetry.config import TAKEN
 
 NO_GRADIENT = "no gradient: frozen, outside the loss, or cleared; call on_batch_end before zero_grad()"
+
+NO_GRADIENT_AT_ALL = "no parameter has a gradient"
+"""The probe's words, which do not name the cure."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,8 @@ class Keys:
         if subject.optimizers:
             for number, (scope, inside) in enumerate(subject.scopes("group").items()):
                 places[f"group_{number}"] = ("group", scope)
-                if scope not in named or sorted(named[scope]) == sorted(inside):
+                known = scope not in named or sorted(named[scope]) == sorted(inside)
+                if known and not TAKEN.fullmatch(scope):
                     places[scope] = ("group", scope)
         places |= {name: ("named", name) for name in named}
         return cls(places)
@@ -52,8 +57,7 @@ class Line:
     ) -> None:
         """A section with one number a group, from the column `name` of a record."""
         if record is None or record.error is not None:
-            self.body[section] = None
-            self.status[section] = "not measured" if record is None else record.error or ""
+            self._add_failure(section, record)
             return
         places = {"overall": ("model", "model"), **keys.places} if overall else keys.places
         found = {
@@ -67,14 +71,13 @@ class Line:
             value, reason = found.get(place, (None, missing))
             self.body[section][key] = value
             if value is None:
-                self.status[f"{section}.{key}"] = reason or "not measured"
+                self.status[f"{section}.{key}"] = missing if reason in (None, NO_GRADIENT_AT_ALL) else reason
 
     def add_holdout(self, record: Record | None, seen: Evaluation | None, limit: int) -> None:
         """Logits, labels and predictions of every position, with accuracy and loss."""
         section = "holdout_logits"
         if record is None or record.error is not None or seen is None:
-            self.body[section] = None
-            self.status[section] = "not measured" if record is None else record.error or "not measured"
+            self._add_failure(section, record)
             return
         classes = seen.targets is None or not seen.targets.is_floating_point()
         body: dict[str, Any] = {"logits": None, "labels": None, "predictions": None, "accuracy": None, "loss": None}
@@ -82,6 +85,10 @@ class Line:
             body["logits"] = plain_list(seen.logits)
         else:
             self.status[f"{section}.logits"] = f"{seen.logits.numel()} numbers are more than a line holds ({limit})"
+        if seen.logits.is_floating_point() and (bad := int((~seen.logits.isfinite()).sum())):
+            self.status.setdefault(
+                f"{section}.logits", f"{bad} are not finite: null; where one is NaN, the prediction is -1"
+            )
         body["labels"] = None if seen.targets is None else plain_list(seen.targets)
         body["predictions"] = plain_list(predictions(seen.logits)) if classes else None
         for row in record.rows():
@@ -96,14 +103,13 @@ class Line:
                 self.status.setdefault(f"{section}.{key}", absent)
         self.body[section] = body
 
-    def add_batch(self, record: Record | None, task: Task | None) -> None:
+    def add_batch(self, record: Record | None, batch: Any, task: Task | None) -> None:
         """Batch size and class shares in percent; for pairs `winner_0_pct` and `winner_1_pct`."""
         section = "batch_stats"
         if record is None or record.error is not None:
-            self.body[section] = None
-            self.status[section] = "not measured" if record is None else record.error or ""
+            self._add_failure(section, record)
             return
-        pairs = isinstance(task, PairTask)
+        pairs = isinstance(task or task_for(batch), PairTask)
         prefix = "winner" if pairs else "class"
         rows = list(record.rows())
         shares = {row.scope: row.value for row in rows if row.kind == "class"}
@@ -117,13 +123,25 @@ class Line:
                     self.status[f"{section}.{row.name}"] = row.status or "not measured"
         self.body[section] = body
 
-    def add_numbers(self, section: str, values: Mapping[str, Any]) -> None:
-        """Numbers as they were given; what is not finite becomes null with its name as the reason."""
-        self.body[section] = {}
-        for key, value in values.items():
-            self.body[section][key] = plain_value(value)
-            if isinstance(value, float) and not math.isfinite(value):
-                self.status[f"{section}.{key}"] = str(value)
+    def add_logged(self, record: Record | None) -> None:
+        """The numbers that the loop gave."""
+        section = "logged"
+        if record is None or record.error is not None:
+            self._add_failure(section, record)
+            return
+        self.body[section] = {row.name: row.value for row in record.rows()}
+        self.status |= {f"{section}.{row.name}": row.status for row in record.rows() if row.status}
+
+    def add_own(self, section: str, value: Any) -> None:
+        """What a method of a subclass returned."""
+        lost: list[str] = []
+        self.body[section] = plain_value(value, lost)
+        if lost:
+            self.status[section] = f"null where it is not finite: {', '.join(sorted(set(lost)))}"
+
+    def _add_failure(self, section: str, record: Record | None) -> None:
+        self.body[section] = None
+        self.status[section] = "not measured" if record is None else record.error or "not measured"
 
     def finished(self) -> dict[str, Any]:
         return {**self.body, "status": self.status} if self.status else self.body
@@ -144,15 +162,17 @@ def plain_list(tensor: Tensor) -> Any:
     return values
 
 
-def plain_value(value: Any) -> Any:
-    """What JSON can hold of a value of the user's: tensors and arrays as lists, no NaN."""
+def plain_value(value: Any, lost: list[str] | None = None) -> Any:
+    """What JSON can hold of a value of the user's: tensors and arrays as lists, null for NaN, which goes to `lost`."""
+    lost = [] if lost is None else lost
     if isinstance(value, Mapping):
-        return {str(key): plain_value(item) for key, item in value.items()}
+        return {str(key): plain_value(item, lost) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain_value(item) for item in value]
+        return [plain_value(item, lost) for item in value]
     if hasattr(value, "tolist"):  # torch's and NumPy's
-        return plain_value(value.tolist())
+        return plain_value(value.tolist(), lost)
     if isinstance(value, float) and not math.isfinite(value):
+        lost.append(str(value))
         return None
     if value is None or isinstance(value, bool | int | float | str):
         return value

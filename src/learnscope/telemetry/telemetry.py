@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import traceback
 import warnings
 import weakref
@@ -28,7 +27,7 @@ from learnscope.telemetry.collecting import Collecting
 from learnscope.telemetry.config import TelemetryConfig
 from learnscope.telemetry.epochs import Epochs
 from learnscope.telemetry.folder import CHECKPOINT, LINES, claim, last_line, take_up
-from learnscope.telemetry.lines import Line, plain_value
+from learnscope.telemetry.lines import Line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +43,7 @@ class TrainingTelemetry:
     A method `_compute_<name>(self, model)` of a subclass adds what it returns to every line, as `<name>`.
     """
 
-    @explain_options
+    @partial(explain_options, owner="TrainingTelemetry")
     def __init__(
         self,
         config: TelemetryConfig | None = None,
@@ -61,6 +60,8 @@ class TrainingTelemetry:
             task: how a batch becomes logits and targets, where the defaults do not recognise it.
             strict: raise when something fails, instead of warning and going on.
         """
+        if config is not None and not isinstance(config, TelemetryConfig):
+            raise TypeError(f"config is a {type(config).__name__}: pass a TelemetryConfig (TelemetryConfig.from_dict)")
         self.config = replace(config) if config is not None else TelemetryConfig()  # a copy, checked again
         self.output_dir = Path(self.config.output_dir or "telemetry")
         self.holdout_data: Any = None
@@ -93,7 +94,7 @@ class TrainingTelemetry:
     def set_holdout_data(self, holdout_data: Any) -> None:
         """The examples that predictions are followed on: batches, a data set or a loader; `holdout_size` are used."""
         self.holdout_data = holdout_data
-        if self._collecting is not None:
+        if self._collecting is not None and self.config.track_holdout_logits:
             self._safely(partial(self._collecting.set_holdout, holdout_data))
 
     def on_batch_end(
@@ -144,7 +145,8 @@ class TrainingTelemetry:
         if self._closed:
             return
         self._closed = True
-        self._epochs.end()
+        if status == "finished":  # an epoch that was broken off says nothing about the others
+            self._epochs.end()
         if self._collecting is not None:
             self._safely(partial(self._collecting.close, status))
             if self._at_exit is not None:
@@ -166,7 +168,7 @@ class TrainingTelemetry:
         self, model: nn.Module, optimizer: Any, batch_idx: int, epoch: int, batch: Any, logged: Mapping[str, Any]
     ) -> None:
         due = batch_idx % self.config.collect_every_n == 0
-        self._epochs.saw(epoch, due)
+        self._epochs.saw(epoch, batch_idx, due)
         if self._collecting is None:
             self._begin(model, optimizer)
             if self._collecting is None:
@@ -182,7 +184,8 @@ class TrainingTelemetry:
             self._collecting.write(line)
 
     def _count(self, given: int | None) -> None:
-        if given is not None and given <= self.global_step:
+        first = self._collecting is None and not self.global_step
+        if given is not None and given <= self.global_step and not (first and given == 0):
             self._warn("order", f"global_step={given} after {self.global_step}: steps go up; it was counted instead")
             given = None
         self.global_step = self.global_step + 1 if given is None else int(given)
@@ -204,14 +207,14 @@ class TrainingTelemetry:
         if self.holdout_data is not None and self.config.track_holdout_logits:
             self._safely(partial(self._collecting.set_holdout, self.holdout_data))
         # loops seldom close it: when it is forgotten, or the process ends, its files are finished all the same
-        self._at_exit = weakref.finalize(self, self._collecting.close)
+        self._at_exit = weakref.finalize(self, self._collecting.close_forgotten)
 
     def _add_own(self, line: Line, model: nn.Module) -> None:
         """What methods `_compute_<name>` of a subclass return."""
         for method, compute in self._own_metrics().items():
             try:
                 with guard(model):
-                    line.body[method.removeprefix("_compute_")] = plain_value(compute(model))
+                    line.add_own(method.removeprefix("_compute_"), compute(model))
             except Exception as error:  # foreign code: its failure is reported, not passed on
                 if self._options["strict"]:
                     raise
@@ -220,8 +223,9 @@ class TrainingTelemetry:
                 self._warn(method, f"{method} failed; training goes on:\n{traceback.format_exc()}")
 
     def _own_metrics(self) -> dict[str, Callable[[nn.Module], Any]]:
-        methods = inspect.getmembers(self, inspect.ismethod)
-        return {name: method for name, method in methods if name.startswith("_compute_")}
+        # looked up by name: reading every attribute would run properties, which may fail
+        names = [name for name in dir(type(self)) if name.startswith("_compute_")]
+        return {name: getattr(self, name) for name in names if callable(getattr(type(self), name))}
 
     # files
 
@@ -262,10 +266,12 @@ class TrainingTelemetry:
             action()
         except GroupError:
             raise
-        except Exception:  # whatever it is, it is ours and not the training's: reported, not passed on
+        except Exception as error:  # whatever it is, it is ours and not the training's: reported, not passed on
             if self._options["strict"]:
                 raise
-            self._warn("failure", f"telemetry failed, training goes on:\n{traceback.format_exc()}")
+            self._warn(
+                f"failure {type(error).__name__}", f"telemetry failed, training goes on:\n{traceback.format_exc()}"
+            )
 
     def _warn(self, key: str, message: str) -> None:
         """Say something once."""

@@ -102,7 +102,7 @@ def row_squares(rows: Tensor) -> Tensor:
     """Σx² of every row of a matrix, `[rows]` float64, right at any magnitude."""
     if rows.device.type != "cpu" or rows.dtype is not torch.float32:
         return _reduce(rows, compiled=False, counting=False)[SQUARES]
-    out = torch.linalg.vector_norm(rows, dim=1).double().square_()[None]
+    out: Tensor = torch.linalg.vector_norm(rows, dim=1).double().square_()[None]
     _put_right(rows, out, _suspects(out[SQUARES]))
     return out[SQUARES]
 

@@ -1,0 +1,127 @@
+"""`learnscope query`"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from learnscope.cli.commands import command
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHOWN = 50
+
+
+def add(commands: Any) -> None:
+    """Declare the command."""
+    query = command(
+        commands, "query", run, "SQL over the records of one or many runs",
+        "Answers one SELECT over the tables records (one row a number), events (one row a record) and runs (one row a "
+        "run). Reads run folders, compacted or not, also while they are being written, and changes nothing. Needs no "
+        "torch, but the packages of learnscope[sql].",
+        "examples:\n"
+        '  learnscope query "select probe, count(*) from records group by 1"\n'
+        "  learnscope query \"select run, min(value) from records where name = 'loss' group by 1\" runs/a runs/b\n"
+        "  learnscope query \"select step, labels['stage'] as stage, value from records where name = 'norm'\" "
+        "runs/a --csv\n"
+        '  learnscope query "select run, status, last_step from runs" \'runs/sweep-*\' --json\n'
+        '  learnscope query "describe records"                    the columns of a table',
+    )  # fmt: skip
+    query.add_argument("sql", metavar="SQL", help="one SELECT statement")
+    query.add_argument(
+        "runs", metavar="RUNS", nargs="*", default=["runs"],
+        help="run folders, folders that contain some, or quoted patterns (default: runs)",
+    )  # fmt: skip
+    form = query.add_mutually_exclusive_group()
+    form.add_argument("--csv", action="store_true", help="print all rows as CSV")
+    form.add_argument("--json", action="store_true", help="print all rows as JSON")
+    query.add_argument(
+        "--limit", metavar="N", type=_count, help=f"print at most N rows (default: {SHOWN} in a table, else all)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from learnscope.store.query import query
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answer = query(args.sql, args.runs or ["runs"])
+    for warning in caught:
+        print(f"learnscope query: {warning.message}", file=sys.stderr)
+    shown = answer if args.limit is None else answer.head(args.limit)
+    if args.json:
+        print(json.dumps(_plain_rows(shown), indent=1, allow_nan=False, ensure_ascii=False))
+    elif args.csv:
+        print(_csv(shown), end="")
+    else:
+        _print_table(answer.head(SHOWN if args.limit is None else args.limit), len(answer))
+    return 0
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"a number of rows is at least 1, not {number}")
+    return number
+
+
+def _plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    names = list(frame.columns)
+    return [dict(zip(names, map(_plain, row), strict=True)) for row in frame.itertuples(index=False, name=None)]
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON knows it; what is missing, or no finite number, is null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float) and value - value != 0:
+        return None
+    return value if value is None or isinstance(value, str | bool | int | float) else _text(value)
+
+
+def _text(value: Any) -> str | None:
+    import pandas as pd
+
+    return None if value is pd.NA or value is pd.NaT else str(value)
+
+
+def _csv(frame: pd.DataFrame) -> str:
+    """Numbers with all their digits; maps and lists as JSON."""
+    plain = frame.copy()
+    for name in frame.columns:
+        if any(isinstance(value, dict | list) or hasattr(value, "tolist") for value in frame[name].head(1)):
+            plain[name] = [json.dumps(_plain(value), ensure_ascii=False) for value in frame[name]]
+    return str(plain.to_csv(index=False))
+
+
+def _print_table(frame: pd.DataFrame, total: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    terminal = sys.stdout.isatty()  # what is read by a program is not cut
+    console = Console(highlight=False, width=None if terminal else 1_000_000)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name, column in frame.items():
+        table.add_column(Text(str(name)), justify="right" if column.dtype.kind in "iuf" else "left", no_wrap=True)
+    for row in _plain_rows(frame):
+        table.add_row(*(Text(_cell(value)) for value in row.values()))
+    console.print(table)
+    rows = "1 row" if total == 1 else f"{total:,} rows"
+    console.print(rows if len(frame) == total else f"{len(frame):,} of {rows}; --limit N shows more")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.1f}" if 1e6 <= abs(value) < 1e15 else f"{value:.6g}"  # seconds since 1970 keep their digits
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,180 @@
+"""A finished run's lines as Parquet: smaller, faster to read, and not a record less."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from learnscope.record import Record
+from learnscope.store import parquet
+from learnscope.store.backend import FolderBackend, RunError
+from learnscope.store.extras import load
+from learnscope.store.files import write_atomically
+from learnscope.store.parsing import judged, parsed
+from learnscope.store.parts import LINES, Compacted, Covered, Parts, opened
+
+DAMAGED = "records.damaged.jsonl"
+_FILES = (LINES, parquet.NAME, DAMAGED)
+
+Progress = Callable[[int, int], None]
+"""Called with how much is done, and of how much."""
+
+
+@dataclass(frozen=True)
+class CompactInfo:
+    """What compacting a run did."""
+
+    records: int
+    rows: int
+    """The numbers in the records: the rows of `frame(superseded=True)`."""
+    bytes_before: int
+    bytes_after: int
+    path: Path
+    damaged: int = 0
+    """Lines that could not be read, and are kept as they were in records.damaged.jsonl."""
+    already: bool = False
+    """There was nothing left to do."""
+
+    def __str__(self) -> str:
+        held = f"{self.records:,} records with {self.rows:,} numbers"
+        before, after = (f"{size / 1e6:,.2f} MB" for size in (self.bytes_before, self.bytes_after))
+        if self.already:
+            return f"{self.path} is already compacted: {held} in {after}"
+        kept = f"; {self.damaged:,} damaged lines are kept in {DAMAGED}" if self.damaged else ""
+        return f"{self.path}: {held}, {before} before, {after} now{kept}"
+
+
+def compact(path: str | Path, *, killed: bool = False, progress: Progress | None = None) -> CompactInfo:
+    """Turn a finished run's records.jsonl into records.parquet; every reader of runs reads either.
+
+    The Parquet file is read back and compared with the lines, record by record, before they are removed. A run that
+    is being written is refused. `killed` allows one that says so only because its process was killed.
+    """
+    folder = Path(path)
+    backend = FolderBackend.existing(folder)
+    load("pyarrow", "compacting a run")
+    if backend.manifest().get("status") == "running" and not killed:
+        raise RunError(
+            f"{folder} says that it is still being written. If its process was killed, say so: "
+            "compact(..., killed=True), or learnscope compact --killed."
+        )
+    before = _bytes(folder)
+    with closing(backend):
+        if (folder / LINES).exists():
+            backend.hold()
+        with opened(folder) as parts:
+            if parts.compacted is None and parts.lines is None:
+                raise RunError(f"{folder} has no records to compact: there is no {LINES} in it.")
+            already = parts.lines is None or (parts.compacted is not None and not _fresh(parts.lines))
+            damaged = 0 if already or parts.lines is None else _replace(folder, parts, parts.lines, progress)
+        _sync(folder)
+        (folder / LINES).unlink(missing_ok=True)  # under the lock, so that no writer has it open
+    with opened(folder) as parts:
+        rows = parts.compacted.rows if parts.compacted else 0
+        records = parts.parquet.metadata.num_rows
+    return CompactInfo(records, rows, before, _bytes(folder), folder, damaged, already)
+
+
+def _replace(folder: Path, parts: Parts, lines: BinaryIO, progress: Progress | None) -> int:
+    """Write records.parquet anew, with what it held and the lines since; how many of those were damaged."""
+    damaged: list[bytes] = []
+
+    def write(temporary: Path) -> None:
+        problems = _write(temporary, parts, lines, damaged, _share(progress, 0))
+        _keep_damaged(folder, len(problems) - len(damaged), damaged)
+        _verify(temporary, folder, _share(progress, 1))
+
+    write_atomically(folder / parquet.NAME, write)
+    return len(damaged)
+
+
+def _write(target: Path, parts: Parts, lines: BinaryIO, damaged: list[bytes], progress: Progress) -> list[str]:
+    """Fill `target`, collect the damaged lines, and return every problem, those of earlier compactions first."""
+    pq = load("pyarrow.parquet", "compacting a run")
+    covered = Covered.all_of(lines)
+    lines.seek(parts.start)
+    rows = parts.compacted.rows if parts.compacted else 0
+    problems = list(parts.compacted.problems) if parts.compacted else []
+    with pq.ParquetWriter(target, parquet.schema(), compression="zstd") as writer:
+        for batch in parts.parquet.iter_batches() if parts.parquet else ():
+            writer.write_batch(batch)
+        waiting, done = parquet.Rows(), parts.start
+        for line, found in judged(line.rstrip(b"\n") for line in lines):
+            done += len(line) + 1
+            if isinstance(found, str):
+                damaged.append(line)
+                problems.append(found)
+                continue
+            waiting.add(found, line)
+            rows += sum(len(table.scopes) * len(table.columns) for table in found.tables)
+            if waiting.full:
+                writer.write_batch(waiting.batch())
+                waiting = parquet.Rows()
+                progress(done, covered.size)
+        writer.write_batch(waiting.batch())
+        writer.add_key_value_metadata(Compacted(covered, rows, problems).metadata())
+    return problems
+
+
+def _verify(made: Path, folder: Path, progress: Progress) -> None:
+    """Every record of the new file beside the one it was made from."""
+    with opened(folder) as parts, load("pyarrow.parquet", "compacting a run").ParquetFile(made) as file:
+        old: Iterator[Record] = parquet.records(parts.parquet) if parts.parquet else iter(())
+        expected = chain(old, parsed((line.rstrip(b"\n") for line in parts.lines or ()), []))
+        for number, (wanted, found) in enumerate(zip_longest(expected, parquet.records(file)), start=1):
+            if not _same(wanted, found):
+                raise RunError(
+                    f"record {number} of {folder} did not come back from Parquet as it was, so nothing was changed. "
+                    f"Please report this with the record: {wanted}"
+                )
+            if not number % 10_000:
+                progress(number, file.metadata.num_rows)
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one == other) or repr(one) == repr(other)  # a NaN is not equal to itself, but is written alike
+
+
+def _keep_damaged(folder: Path, earlier: int, damaged: list[bytes]) -> None:
+    """Add the damaged lines to those kept before; not twice, if an earlier attempt broke off after this step."""
+    if not damaged:
+        return
+    path = folder / DAMAGED
+    kept = path.read_bytes().split(b"\n")[:earlier] if path.exists() else []
+    body = b"".join(line + b"\n" for line in (*kept, *damaged))
+    write_atomically(path, lambda temporary: _write_bytes(temporary, body))
+
+
+def _write_bytes(path: Path, body: bytes) -> None:
+    path.write_bytes(body)
+
+
+def _fresh(lines: BinaryIO) -> bool:
+    """Whether there are lines that the Parquet file does not have."""
+    here = lines.tell()
+    end = lines.seek(0, os.SEEK_END)
+    lines.seek(here)
+    return end > here
+
+
+def _sync(folder: Path) -> None:
+    """The new file's name is on the disk before the old one's goes."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _bytes(folder: Path) -> int:
+    return sum((folder / name).stat().st_size for name in _FILES if (folder / name).exists())
+
+
+def _share(progress: Progress | None, half: int) -> Progress:
+    """Progress of the writing (0) or the comparing (1), each taken for half of the work."""
+    return lambda done, total: progress(half * total + done, 2 * total) if progress else None

@@ -1,0 +1,55 @@
+"""Finding run folders: named one by one, below a folder, or by a pattern."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from learnscope.store.backend import RunError
+
+Runs = str | Path | Sequence[str | Path]
+
+
+def find_runs(runs: Runs) -> list[Path]:
+    """The run folders that are meant, each once, in the order given and by name below a folder."""
+    given = [runs] if isinstance(runs, str | Path) else list(runs)
+    found: dict[Path, Path] = {}
+    for one in given:
+        for root in _roots(Path(one)):
+            below = list(_below(root))
+            if not below:
+                raise RunError(f"there is no run in {root}: no folder there holds a run.json. {_CURE}")
+            for path in below:
+                found.setdefault(path.resolve(), path)
+    if not found:
+        raise RunError(f"no runs were named. {_CURE}")
+    return list(found.values())
+
+
+_CURE = "Name run folders, a folder that contains some, or a pattern such as 'runs/*'."
+
+
+def _roots(path: Path) -> list[Path]:
+    """The path itself, or what it matches: a folder may be called as a pattern."""
+    if path.exists():
+        return [path]
+    matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
+    folders = [match for match in matches if match.is_dir() and any(_below(match))]
+    if not folders:
+        raise RunError(f"there is no run at {path}. {_CURE}")
+    return folders
+
+
+def _below(root: Path) -> Iterator[Path]:
+    """The run folders at or below `root`; also behind links, but none inside another run."""
+    seen: set[str] = set()
+    for place, folders, files in os.walk(root, followlinks=True):
+        real = os.path.realpath(place)
+        if "run.json" in files:
+            yield Path(place)
+        if "run.json" in files or real in seen:
+            folders.clear()
+        seen.add(real)
+        folders.sort()

@@ -1,0 +1,78 @@
+"""SQL over the records of any number of runs."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from learnscope.store.backend import RunError
+from learnscope.store.duck import connection, listed
+from learnscope.store.extras import load
+from learnscope.store.folders import Runs, find_runs
+from learnscope.store.views import COLUMNS, create_views, source_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from learnscope.store.sealed import RunFiles
+
+
+def query(sql: str, runs: Runs = "runs") -> pd.DataFrame:
+    """The answer of one SELECT over the records of `runs`: run folders, folders that contain some, or patterns.
+
+    - `records` has one row a number: `run, step, epoch, attempt, source, phase, probe, kind, scope, name, value,
+      status, time, cost, labels`; a label is `labels['threshold']`, a text. Superseded records are left out;
+      `all_records` has them and says so in `superseded`.
+    - `events` has one row a record: `run, step, epoch, attempt, source, phase, probe, time, cost, error, notes`.
+      `all_events` has superseded ones too.
+    - `runs` has one row a run: `run, source, status, started, ended, attempts, last_step, records, damaged, model,
+      parameters, manifest`.
+
+    Records are read while the answer is made, JSON lines and Parquet alike, and are not held in memory. Lines that are
+    torn or damaged are left out with a warning. The SQL can read nothing else, and write nothing at all.
+    """
+    purpose = "SQL over runs"
+    folders = find_runs(runs)
+    with connection(purpose) as (database, files):
+        errors = load("duckdb", purpose).Error
+        try:
+            create_views(database, [source_of(folder, files) for folder in folders])
+        except errors as error:
+            raise RunError(f"the runs could not be read: {_one_line(error)}") from error
+        _warn_of_damage(database)
+        _seal(database, files)
+        try:
+            _check_reads(database, sql)
+            return database.execute(sql).df()  # type: ignore[no-any-return]
+        except errors as error:
+            tables = "; ".join(f"{name}({columns})" for name, columns in COLUMNS.items())
+            raise RunError(f"{_one_line(error)} There are: {tables}.") from error
+
+
+def _warn_of_damage(database: Any) -> None:
+    for run, damaged in database.execute("select run, damaged from runs where damaged > 0").fetchall():
+        lines = "1 line that is" if damaged == 1 else f"{damaged:,} lines that are"
+        warnings.warn(f"{run}: left out {lines} torn or damaged", stacklevel=3)
+
+
+def _seal(database: Any, files: RunFiles) -> None:
+    """From here on nothing can be opened but these files, which cannot be written, and this cannot be undone."""
+    database.execute(f"set allowed_paths = {listed(files.names)}")
+    database.execute("set enable_external_access = false")
+    database.execute("set lock_configuration = true")
+
+
+def _check_reads(database: Any, sql: str) -> None:
+    """Say plainly what cannot be asked; that it cannot do harm does not rest on this."""
+    statements = database.extract_statements(sql)
+    if len(statements) != 1 or statements[0].type.name != "SELECT":
+        kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
+        raise RunError(f"a query is one SELECT statement; this is {kinds}.")
+
+
+def _one_line(error: Exception) -> str:
+    """What DuckDB says, without the picture of where; of an error in Python only its last line."""
+    text = str(error).strip()
+    if text.startswith("Traceback"):
+        return text.splitlines()[-1]
+    return " ".join(text.split("\n\nLINE ")[0].split())

@@ -1,0 +1,169 @@
+"""The tables that SQL sees: `records`, `events` and `runs`, over the lines and Parquet files of any number of runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from learnscope.store.backend import FolderBackend
+from learnscope.store.duck import LONGEST_LINE, lines_sql, listed, longest_line
+from learnscope.store.parquet import NAME as PARQUET
+from learnscope.store.parts import LINES, opened
+from learnscope.store.reader import attempt_starts
+
+if TYPE_CHECKING:
+    from learnscope.store.sealed import RunFiles
+
+COLUMNS = {
+    "records": "run, step, epoch, attempt, source, phase, probe, kind, scope, name, value, status, time, cost, labels",
+    "events": "run, step, epoch, attempt, source, phase, probe, time, cost, error, notes",
+    "runs": "run, source, status, started, ended, attempts, last_step, records, damaged, model, parameters, manifest",
+}
+"""What can be asked for. `all_records` and `all_events` have superseded records too, and say so in `superseded`."""
+
+_COLUMN = '"name" VARCHAR, "values" DOUBLE[], integers BOOLEAN, labels VARCHAR, status VARCHAR'
+_TABLES = f'STRUCT(kind VARCHAR, scopes VARCHAR[], "columns" STRUCT({_COLUMN})[])[]'
+_TYPES = {
+    "probe": "VARCHAR", "step": "BIGINT", "epoch": "BIGINT", "phase": "VARCHAR", "source": "VARCHAR",
+    "attempt": "BIGINT", "time": "DOUBLE", "cost": "DOUBLE", "error": "VARCHAR", "notes": "VARCHAR",
+    "tables": _TABLES,
+}  # fmt: skip
+_NEEDED = ("probe", "step", "phase", "source", "attempt", "time", "cost", "tables")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run as the database knows it."""
+
+    run: str
+    manifest: dict[str, Any]
+    lines: str | None
+    parquet: str | None
+    longest: int
+    damaged: int
+    """Lines that were damaged when the run was compacted."""
+
+
+def source_of(folder: Path, files: RunFiles) -> Source:
+    """Open a run folder and add its files to what the database may read."""
+    manifest = FolderBackend.existing(folder).manifest()
+    with opened(folder) as parts:
+        has_lines = parts.lines is not None and (folder / LINES).stat().st_size > parts.start
+        return Source(
+            run=str(folder),
+            manifest=manifest,
+            lines=files.add(folder / LINES, parts.start) if has_lines else None,
+            parquet=files.add(folder / PARQUET) if parts.compacted else None,
+            longest=longest_line(folder / LINES, parts.start) if has_lines else LONGEST_LINE,
+            damaged=len(parts.compacted.problems) if parts.compacted else 0,
+        )
+
+
+def create_views(database: Any, sources: Sequence[Source]) -> None:
+    """Make the tables. Numbers are unfolded while they are read, so that nothing has to be held whole."""
+    database.execute("create schema internal")
+    _create_files(database, sources)
+    database.execute(
+        "create macro internal.label_text(label) as case json_type(label) when 'VARCHAR' then label ->> '$' "
+        "when 'DOUBLE' then label::DOUBLE::VARCHAR when 'NULL' then null else label::VARCHAR end"
+    )
+    whole = " and ".join(f"{name} is not null" for name in _NEEDED)
+    superseded = "len([c for c in cuts if c.attempt > r.attempt and r.step > c.start]) > 0"
+    database.execute(
+        f"create view internal.records as select run, r.*, {whole} as whole, len(cuts) > 1 and {superseded} "
+        f"as superseded from ({_read_sql(sources)}) r join internal.files using (file)"
+    )
+    header = "run, superseded, step, epoch, attempt, source, phase, probe, time, cost"
+    database.execute(
+        f"create view all_records as "
+        f"with tables_ as (select {header}, unnest(tables) as t from internal.records where whole), "
+        f"columns_ as (select {header}, t.kind as kind, t.scopes as scopes, unnest(t.columns) as c from tables_), "
+        f"texts_ as (select *, {_LABELS} as labels, {_REASONS} as reasons from columns_) "
+        "select run, step, epoch, attempt, source, phase, probe, kind, unnest(scopes) as scope, c.name as name, "
+        "unnest(c.values) as value, unnest(reasons) as status, time, cost, labels, superseded from texts_"
+    )
+    events = COLUMNS["events"].replace("notes", "notes::JSON as notes")
+    database.execute(f"create view all_events as select {events}, superseded from internal.records where whole")
+    for name in ("records", "events"):
+        database.execute(f"create view {name} as select {COLUMNS[name]} from all_{name} where not superseded")
+    _create_runs(database, sources)
+
+
+_LABELS = (
+    "case when c.labels is null then map([]::VARCHAR[], []::VARCHAR[]) else map_from_entries("
+    "[{'key': e.key, 'value': internal.label_text(e.value)} "
+    "for e in map_entries(c.labels::JSON::MAP(VARCHAR, JSON))]) end"
+)
+_REASONS = (
+    "case when c.status is null then null else "
+    "[(c.status::JSON::MAP(VARCHAR, VARCHAR))[i::VARCHAR] for i in range(len(scopes))] end"
+)
+
+
+def _read_sql(sources: Sequence[Source]) -> str:
+    """The records of all files, one row each; those of damaged lines are full of nulls."""
+    names = ", ".join(_TYPES)
+    selects = []
+    lines = [source.lines for source in sources if source.lines is not None]
+    if lines:
+        longest = max(source.longest for source in sources)
+        selects.append(f"select filename as file, {names} from {lines_sql(lines, _TYPES, longest)}")
+    compacted = [source.parquet for source in sources if source.parquet is not None]
+    if compacted:
+        table = f"read_parquet({listed(compacted)}, filename=true, hive_partitioning=false)"
+        shape = json.dumps({name: [_SHAPE] if name == "tables" else kind for name, kind in _TYPES.items()})
+        selects.append(f"select filename as file, {names} from {table} where json is null")
+        whole = f"select filename, from_json(json, '{shape}') as body from {table} where json is not null"
+        selects.append(f"select filename as file, {', '.join(f'body.{name}' for name in _TYPES)} from ({whole})")
+    if not selects:
+        nothing = ", ".join(f"null::{kind} as {name}" for name, kind in _TYPES.items())
+        selects.append(f"select ''::VARCHAR as file, {nothing} where false")
+    return " union all ".join(selects)
+
+
+_SHAPE = {
+    "kind": "VARCHAR", "scopes": ["VARCHAR"],
+    "columns": [
+        {"name": "VARCHAR", "values": ["DOUBLE"], "integers": "BOOLEAN", "labels": "VARCHAR", "status": "VARCHAR"}
+    ],
+}  # fmt: skip
+
+
+def _create_files(database: Any, sources: Sequence[Source]) -> None:
+    """Which run a file is of, and from which step each of the run's attempts went on."""
+    database.execute(
+        "create table internal.files (file VARCHAR, run VARCHAR, cuts STRUCT(attempt BIGINT, start BIGINT)[])"
+    )
+    for source in sources:
+        cuts = [{"attempt": a, "start": s} for a, s in attempt_starts(source.manifest).items()]
+        for file in (source.lines, source.parquet):
+            if file is not None:
+                database.execute("insert into internal.files values (?, ?, ?)", [file, source.run, cuts])
+
+
+def _create_runs(database: Any, sources: Sequence[Source]) -> None:
+    """What run.json says of each run, and how much of its records can be read."""
+    counted = database.execute(
+        "select run, count(*), count(*) filter (whole), max(step) filter (whole and not superseded) "
+        "from internal.records group by run"
+    ).fetchall()
+    found = {run: numbers for run, *numbers in counted}
+    database.execute(
+        "create table runs (run VARCHAR, source VARCHAR, status VARCHAR, started DOUBLE, ended DOUBLE, "
+        "attempts BIGINT, last_step BIGINT, records BIGINT, damaged BIGINT, model VARCHAR, parameters BIGINT, "
+        "manifest JSON)"
+    )
+    for source in sources:
+        manifest = source.manifest
+        attempts = manifest.get("attempts") or [{}]
+        model = manifest.get("model") or {}
+        lines, records, last_step = found.get(source.run, (0, 0, None))
+        row = [
+            source.run, manifest.get("source"), manifest.get("status"), attempts[0].get("started"),
+            attempts[-1].get("ended"), len(manifest.get("attempts") or []), last_step, records,
+            source.damaged + lines - records, model.get("class"), model.get("parameters"), json.dumps(manifest),
+        ]  # fmt: skip
+        database.execute(f"insert into runs values ({', '.join('?' * len(row))})", row)

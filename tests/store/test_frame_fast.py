@@ -1,0 +1,167 @@
+"""The fast table of a run is the table that the record-by-record loop makes, to the bit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import learnscope as ls
+from learnscope.record import Column, Record, Table
+from learnscope.store import fast_frame as module
+from learnscope.store.duck import LONGEST_LINE, longest_line
+from learnscope.store.fast_frame import fast_frame
+from learnscope.store.frame import frame_of
+from store.awkward import append, assert_identical, plain, records, write_run
+
+LINE = plain().to_json()
+
+
+@pytest.fixture(autouse=True)
+def _always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FAST_FROM", 0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "r"
+
+
+def fast(folder: Path, probe: str | None = None, name: str | None = None, kind: str | None = None) -> pd.DataFrame:
+    """The fast way, and no other."""
+    starts = {entry["attempt"]: entry["start_step"] for entry in ls.open_run(folder).manifest["attempts"]}
+    found = fast_frame(folder, starts, probe, name, kind)
+    assert found is not None
+    return found[0]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(written=st.lists(records(), max_size=6), attempts=st.lists(st.integers(0, 5), min_size=1, max_size=3))
+def test_whatever_was_recorded(written: list[Record], attempts: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = write_run(Path(place) / "r", written, attempts)
+        run = ls.open_run(folder)
+        if not written:
+            return
+        assert_identical(fast(folder), frame_of(run.records()))
+        assert_identical(run.frame(superseded=True), frame_of(run.records(superseded=True)))
+        assert_identical(fast(folder, name="norm"), frame_of(run.records(), name="norm"))
+        assert_identical(fast(folder, "ε", None, "loss"), frame_of(run.records("ε"), kind="loss"))
+
+
+def test_batches_and_probes_of_different_shape(folder: Path) -> None:
+    """More rows than DuckDB puts into one batch, with labels that come up late and change their type."""
+    written = [plain(step, probe=f"P{step % 3}") for step in range(1, 3000)]
+    for step, value in ((3000, 1), (3001, "one"), (3002, True)):
+        table = Table("model", ["model"], [Column("late", [float(step)], {"late": value})])
+        written.append(plain(step, tables=[table]))
+    write_run(folder, written * 50)
+    run = ls.open_run(folder)
+    assert_identical(fast(folder), frame_of(run.records()))
+    assert_identical(fast(folder, "P1"), frame_of(run.records("P1")))
+    assert set(map(repr, fast(folder, name="late").late)) == {"1", "'one'", "True"}
+
+
+def test_nothing_to_show(folder: Path) -> None:
+    write_run(folder, [plain(tables=[]), plain(tables=[Table("layer", [], [Column("n", [], {"stage": "x"})])])])
+    table = fast(folder)
+    assert_identical(table, frame_of(ls.open_run(folder).records()))
+    assert table.empty
+    assert list(table.columns)[-1] == "stage"
+
+
+JUNK = [
+    b"\x00\xff\xfe", b"[1, 2]", b'{"probe": "P"}', b"nonsense", b'{"probe":1,"tables":3}', b"{}", b"null", b"3",
+    LINE.encode()[:-30], LINE.encode() * 2, LINE.replace('"kind"', '"knd"').encode(),
+    LINE.replace('"values"', '"vals"').encode(), LINE.replace('"P"', '"\xff"').encode("latin-1"), b"{" * 5000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=lambda junk: repr(junk[:25]))
+def test_a_damaged_line_costs_only_itself(folder: Path, junk: bytes) -> None:
+    write_run(folder, [plain(1), junk, b"", b"  ", plain(2)])
+    append(folder, [plain(3)])
+    (folder / "records.jsonl").write_bytes((folder / "records.jsonl").read_bytes() + LINE.encode()[:50])
+    run = ls.open_run(folder)
+    table = fast(folder)
+    assert sorted(set(table.step)) == [1, 2, 3]
+    assert_identical(table, frame_of(run.records()))
+    reader = run._reader
+    reader.frame()
+    assert reader.problems == run.problems
+    assert [text.split(" is ")[0] for text in run.problems] == ["line 2 of records.jsonl", "line 7 of records.jsonl"]
+
+
+ODD = [
+    LINE.replace('"step":1', '"step":2.5'), LINE.replace('"step":1', '"step":"3"'), LINE.replace('"P"', "7"),
+    LINE.replace('"values":[1.5', '"values":[NaN'), LINE.replace('"values":[1.5', '"values":[true'),
+    LINE.replace('"values":[1.5', f'"values":[{10**30}'), LINE.replace('"threshold":1e-06', f'"threshold":{10**30}'),
+    LINE.replace('"scopes":["a","b"]', '"scopes":"ab"'),
+    LINE.replace('"epoch":0', '"epoch":9007199254740993'), LINE.replace('"time":1000000001.0', '"time":17'),
+    LINE.replace('"name":"norm"', '"name":7'), LINE.replace('"no gradient"', "3"), LINE.replace('"stepped"', "null"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", ODD)
+def test_what_is_odd_is_read_as_ever(folder: Path, line: str) -> None:
+    """Lines that no probe writes and that Python reads all the same: the same table, whichever way it takes."""
+    assert json.loads(line) != json.loads(LINE)
+    write_run(folder, [line.encode()])
+    run = ls.open_run(folder)
+    assert_identical(run.frame(), frame_of(run.records()))
+    append(folder, [plain(2, epoch=None)])
+    assert_identical(run.frame(), frame_of(run.records()))
+
+
+@pytest.mark.parametrize(
+    "change", [('"1":"no', '"2":"no'), ("[1.5,null]", "[1.5]"), ("[0.25", '["x"'), ('"a","b"', '"\\ud800","b"')]
+)
+def test_what_cannot_be_a_table_is_refused_as_ever(folder: Path, change: tuple[str, str]) -> None:
+    write_run(folder, [LINE.replace(*change).encode()])
+    run = ls.open_run(folder)
+    with pytest.raises((ValueError, IndexError)) as slow:
+        frame_of(run.records())
+    with pytest.raises(type(slow.value)):
+        run.frame()
+
+
+def test_a_line_longer_than_duckdb_allows(folder: Path) -> None:
+    long = plain(2, notes={"text": "a" * (LONGEST_LINE + 10)})
+    write_run(folder, [plain(1), long, plain(3)])
+    path = folder / "records.jsonl"
+    assert longest_line(path) == 2 * LONGEST_LINE
+    assert longest_line(path, at_least=64) >= LONGEST_LINE + 10
+    assert sorted(set(fast(folder).step)) == [1, 2, 3]
+
+
+def run_python(code: str, *arguments: str) -> str:
+    result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_a_small_run_does_not_wait_for_duckdb(folder: Path) -> None:
+    write_run(folder, [plain()])
+    code = (
+        "import sys, learnscope as ls; assert len(ls.open_run(sys.argv[1]).frame()) == 4; "
+        "print('duckdb' in sys.modules)"
+    )
+    assert run_python(code, str(folder)) == "False"
+
+
+@pytest.mark.parametrize("missing", ["duckdb", "fsspec"])
+def test_without_the_packages_it_is_slower_and_the_same(folder: Path, missing: str) -> None:
+    write_run(folder, [plain(step) for step in range(20)])
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        "import learnscope as ls; from learnscope.store import fast_frame\n"
+        "fast_frame.FAST_FROM = 0; print(ls.open_run(sys.argv[1]).frame().to_csv())"
+    )
+    assert run_python(code, str(folder)) == ls.open_run(folder).frame().to_csv().strip()

@@ -1,0 +1,123 @@
+"""A file of lines: each whole, whatever happens to the disk or the process, and one writer at a time."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from learnscope.store.lines import Busy, LineFile
+
+
+@contextmanager
+def files_no_longer_than(size: int) -> Iterator[None]:
+    """As on a disk that is full: the write that goes past it takes a part, the next one nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_lines_are_added_at_the_end_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "er" / "lines"
+    for text in ("one", "zwei ü", ""):
+        file = LineFile(path)
+        file.append(text)
+        file.close()
+    assert path.read_text(encoding="utf-8") == "one\nzwei ü\n\n"
+
+
+def test_a_line_that_does_not_fit_leaves_no_trace_and_the_next_one_is_whole(tmp_path: Path) -> None:
+    file = LineFile(tmp_path / "lines")
+    file.append("a" * 50)
+    with files_no_longer_than(80):
+        with pytest.raises(OSError, match="29 of 101 bytes fitted"):
+            file.append("b" * 100)  # 29 bytes of it fit
+        assert (tmp_path / "lines").read_text() == "a" * 50 + "\n"
+        file.append("c" * 28)  # and this just fits
+        with pytest.raises(OSError):
+            file.append("d")
+    file.append("e")
+    file.close()
+    assert (tmp_path / "lines").read_text().splitlines() == ["a" * 50, "c" * 28, "e"]
+
+
+def test_a_device_that_is_full(tmp_path: Path) -> None:
+    (tmp_path / "lines").symlink_to("/dev/full")
+    file = LineFile(tmp_path / "lines")
+    with pytest.raises(OSError):
+        file.append("a")
+
+
+@pytest.mark.parametrize("torn", [b"whole\nhal", b"hal", b"\xff\xfe"])
+def test_a_torn_last_line_is_ended_before_anything_is_added(tmp_path: Path, torn: bytes) -> None:
+    (tmp_path / "lines").write_bytes(torn)
+    file = LineFile(tmp_path / "lines")
+    assert (tmp_path / "lines").read_bytes() == torn + b"\n"
+    with files_no_longer_than(len(torn) + 4), pytest.raises(OSError):
+        file.append("too long")
+    assert (tmp_path / "lines").read_bytes() == torn + b"\n"
+    file.append("next")
+    file.close()
+    assert (tmp_path / "lines").read_bytes() == torn + b"\nnext\n"
+
+
+@pytest.mark.parametrize("there", [b"", b"whole\n"])
+def test_a_file_that_ends_well_is_not_touched_by_opening_it(tmp_path: Path, there: bytes) -> None:
+    (tmp_path / "lines").write_bytes(there)
+    LineFile(tmp_path / "lines").close()
+    assert (tmp_path / "lines").read_bytes() == there
+
+
+class TestOneWriter:
+    def test_a_second_one_is_refused_until_the_first_closes(self, tmp_path: Path) -> None:
+        first = LineFile(tmp_path / "lines")
+        with pytest.raises(Busy):
+            LineFile(tmp_path / "lines")
+        first.append("still mine")
+        first.close()
+        LineFile(tmp_path / "lines").close()
+        assert (tmp_path / "lines").read_text() == "still mine\n"
+
+    def test_refusing_leaves_no_file_open(self, tmp_path: Path) -> None:
+        first = LineFile(tmp_path / "lines")
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            with pytest.raises(Busy):
+                LineFile(tmp_path / "lines")
+        assert len(os.listdir("/proc/self/fd")) == before
+        first.close()
+
+    def test_a_killed_process_leaves_no_lock(self, tmp_path: Path) -> None:
+        program = (
+            "import sys, time; from pathlib import Path; from learnscope.store.lines import LineFile\n"
+            "kept = LineFile(Path(sys.argv[1])); kept.append('theirs'); print('open', flush=True); time.sleep(600)"
+        )
+        command = [sys.executable, "-c", program, str(tmp_path / "lines")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "open\n"
+            with pytest.raises(Busy):
+                LineFile(tmp_path / "lines")
+            process.kill()
+        file = LineFile(tmp_path / "lines")
+        file.append("mine")
+        file.close()
+        assert (tmp_path / "lines").read_text() == "theirs\nmine\n"
+
+
+def test_closed_is_closed(tmp_path: Path) -> None:
+    file = LineFile(tmp_path / "lines")
+    file.close()
+    file.close()
+    with pytest.raises(ValueError, match="lines is closed"):
+        file.append("late")
+    assert (tmp_path / "lines").read_bytes() == b""

@@ -1,0 +1,101 @@
+"""How telemetry ends: closed, left, forgotten, or with the program."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from telemetry.loops import Net, lines, telemetry_in
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads((folder / "run.json").read_text())
+    return body
+
+
+def test_a_context_that_ends_well(tmp_path: Path) -> None:
+    with telemetry_in(tmp_path / "t") as telemetry:
+        telemetry.on_batch_end(Net(), None, 1, 0)
+        assert manifest(tmp_path / "t")["status"] == "running"
+    body = manifest(tmp_path / "t")
+    assert body["status"] == "finished"
+    assert body["attempts"][0]["last_step"] == 1
+
+
+def test_a_context_that_an_error_ends(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), telemetry_in(tmp_path / "t") as telemetry:
+        telemetry.on_batch_end(Net(), None, 1, 0)
+        raise ZeroDivisionError("loss was 0")
+    assert manifest(tmp_path / "t")["status"] == "interrupted by ZeroDivisionError: loss was 0"
+    assert len(lines(telemetry)) == 1
+
+
+def test_closing_twice_and_batches_after_that_do_nothing(tmp_path: Path) -> None:
+    telemetry = telemetry_in(tmp_path / "t")
+    telemetry.on_batch_end(Net(), None, 1, 0)
+    telemetry.close()
+    before = {path: path.read_bytes() for path in (tmp_path / "t").rglob("*") if path.is_file()}
+    telemetry.close("something else")
+    telemetry.on_batch_end(Net(), None, 2, 0)
+    assert before == {path: path.read_bytes() for path in (tmp_path / "t").rglob("*") if path.is_file()}
+    assert telemetry.global_step == 1
+
+
+def test_closed_before_the_first_batch(tmp_path: Path) -> None:
+    telemetry = telemetry_in(tmp_path / "t")
+    telemetry.close()
+    assert [path.name for path in (tmp_path / "t").iterdir()] == ["telemetry.jsonl"]
+    assert lines(telemetry) == []
+
+
+def test_forgotten(tmp_path: Path) -> None:
+    """Garbage collected: finished, and its folder can be written again."""
+    telemetry = telemetry_in(tmp_path / "t")
+    telemetry.on_batch_end(Net(), None, 1, 0)
+    del telemetry
+    gc.collect()
+    assert manifest(tmp_path / "t")["status"] == "finished"
+    with telemetry_in(tmp_path / "t", resume=True) as again:
+        again.on_batch_end(Net(), None, 2, 0)
+    assert [line["global_step"] for line in lines(again)] == [1, 2]
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import torch
+from learnscope.telemetry import TelemetryConfig, TrainingTelemetry
+
+def train(folder, error):
+    telemetry = TrainingTelemetry(TelemetryConfig(collect_every_n=1, output_dir=Path(folder)), strict=True)
+    telemetry.on_batch_end(torch.nn.Linear(2, 2), None, 1, 0)
+    if error:
+        raise ArithmeticError("diverged")
+    return telemetry
+
+kept = train(sys.argv[1], False)
+train(sys.argv[2], True)
+"""
+
+
+def test_the_program_ends(tmp_path: Path) -> None:
+    """One telemetry is forgotten by a program, another in a function that an error leaves and that ends the program."""
+    arguments = [sys.executable, "-c", PROGRAM, str(tmp_path / "kept"), str(tmp_path / "broken")]
+    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.rstrip().endswith("ArithmeticError: diverged"), ended.stderr
+    for folder in ("kept", "broken"):
+        assert len(lines(tmp_path / folder / "telemetry.jsonl")) == 1
+        assert manifest(tmp_path / folder)["status"] == "interrupted by ArithmeticError: diverged"
+    arguments[2] = PROGRAM.rsplit("\n", 2)[0]  # the same without the error
+    arguments[3] = str(tmp_path / "well")
+    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert manifest(tmp_path / "well")["status"] == "finished"
+    assert manifest(tmp_path / "well")["attempts"][0]["last_step"] == 1
