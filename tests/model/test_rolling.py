@@ -6,6 +6,7 @@ import io
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,8 +157,8 @@ def test_a_write_that_the_system_cuts_short_is_taken_up_again(tmp_path: Path, mo
     """One call writes 2 GiB at most, and the rest must follow in others; here it is 64 kB."""
 
     class Bites(io.FileIO):
-        def write(self, data: object) -> int:  # type: ignore[override]
-            return super().write(memoryview(data)[:65_536])  # type: ignore[call-overload]
+        def write(self, data: Any) -> int:
+            return super().write(memoryview(data)[:65_536])
 
     def opened(self: Path, mode: str, buffering: int = -1) -> object:
         raw = Bites(self, mode.replace("b", ""))

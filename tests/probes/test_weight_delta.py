@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 import learnscope as ls
-from learnscope.moment import Moment, Subject
+from learnscope.moment import Moment
 from learnscope.probes.weight_delta import FIRST, WeightDelta
+from learnscope.subject import Subject
 
 
 def made() -> nn.Sequential:

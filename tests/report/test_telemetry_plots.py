@@ -398,9 +398,11 @@ def test_targets_that_are_no_classes() -> None:
 
 def test_sections_of_ones_own_are_drawn_under_safe_names(tmp_path: Path) -> None:
     columns: Any = {
-        "weight_delta_since": [0.0, 1.0], "a/ü metric.value": [1.0, 2.0], "overview.x": [1.0, 2.0], "plain": [3.0, 4.0], "logged.word": ["a", "b"],
+        "weight_delta_since": [0.0, 1.0], "a/ü metric.value": [1.0, 2.0], "overview.x": [1.0, 2.0],
+        "plain": [3.0, 4.0], "logged.word": ["a", "b"],
     }  # fmt: skip
     frame = table(2).assign(**columns)
+    assert list(prepared(frame).sections[""]) == ["plain"], "a place is nothing to draw"
     paths = plot_telemetry(frame, tmp_path / "in")
     assert [path.name for path in paths] == ["overview.png", "other.png", "a_ü_metric.png", "overview_2.png"]
     assert all(path.parent == tmp_path / "in" and path.exists() for path in paths)

@@ -27,7 +27,8 @@ class Net(nn.Module):
         self.head = nn.Linear(5, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.backbone(x))
+        logits: Tensor = self.head(self.backbone(x))
+        return logits
 
 
 class PairNet(nn.Module):
@@ -39,7 +40,8 @@ class PairNet(nn.Module):
         self.head = nn.Linear(8, 2)
 
     def forward(self, img1: Tensor, img2: Tensor) -> Tensor:
-        return self.head(torch.cat([torch.tanh(self.backbone(img1)), torch.tanh(self.backbone(img2))], 1))
+        logits: Tensor = self.head(torch.cat([torch.tanh(self.backbone(img1)), torch.tanh(self.backbone(img2))], 1))
+        return logits
 
 
 def batches(count: int, size: int = 8, classes: int = 2) -> list[tuple[Tensor, Tensor]]:

@@ -34,7 +34,8 @@ def steps(model: nn.Linear, telemetry: TrainingTelemetry | None, numbers: range,
         loss.backward()
         with torch.no_grad():
             for p in model.parameters():
-                p.sub_(0.1 * p.grad)
+                if p.grad is not None:
+                    p.sub_(0.1 * p.grad)
         losses.append(loss.item())
         kept[number] = [p.detach().double().numpy().copy() for p in model.parameters()]
         if telemetry is not None:
@@ -49,7 +50,8 @@ def distance(a: Any, b: Any) -> float:
 def full_disk(folder: Path) -> dict[str, Any]:
     """No file may grow past a limit during steps 4 to 6; then there is space again."""
     torch.manual_seed(0)
-    model, kept, losses = nn.Linear(150, 150), {}, []
+    model, losses = nn.Linear(150, 150), []
+    kept: dict[int, Any] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         telemetry = collecting(folder)

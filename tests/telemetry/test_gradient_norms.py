@@ -58,7 +58,10 @@ def test_a_training_run_has_the_norms_of_every_group(tmp_path: Path) -> None:
 def test_groups_that_the_optimizer_names(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     pretend_gradients(model)
-    groups = [{"params": model[1].parameters(), "name": "last"}, {"params": [model[0].weight], "name": "first"}]
+    groups: list[dict[str, Any]] = [
+        {"params": model[1].parameters(), "name": "last"},
+        {"params": [model[0].weight], "name": "first"},
+    ]
     found = collect(tmp_path / "t", model, torch.optim.SGD(groups, lr=0.1))["gradient_norm"]
     last, first = gradient_norm(model, "1."), gradient_norm(model, "0.weight")
     expected = {"overall": gradient_norm(model), "group_0": last, "last": last, "group_1": first, "first": first}
@@ -79,7 +82,7 @@ def test_groups_that_the_optimizer_names(tmp_path: Path) -> None:
     ],
 )
 def test_patterns_of_the_user(tmp_path: Path, pattern: str | list[str], members: list[str]) -> None:
-    model = nn.Module()
+    model: Any = nn.Module()
     model.stem = nn.Sequential()
     model.stem.add_module("0", nn.Linear(5, 4))
     model.stem.add_module("norm", nn.LayerNorm(4))
@@ -126,7 +129,7 @@ def test_magnitudes_whose_squares_float32_cannot_hold(tmp_path: Path, scale: flo
 
 def test_odd_parameters(tmp_path: Path) -> None:
     """Tied, empty, scalar, not contiguous, of integers, with a sparse gradient: each counts once, or not at all."""
-    model = nn.Module()
+    model: Any = nn.Module()
     model.embedding = nn.Embedding(7, 4, sparse=True)
     model.first = nn.Linear(4, 7, bias=False)
     model.second = nn.Linear(4, 7, bias=False)

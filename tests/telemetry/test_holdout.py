@@ -40,7 +40,7 @@ def in_eval_mode(model: nn.Module, *inputs: Tensor) -> np.ndarray[Any, Any]:
     flags = [module.training for module in model.modules()]
     model.eval()
     with torch.no_grad():
-        out = model(*inputs).double().numpy()
+        out: np.ndarray[Any, Any] = model(*inputs).double().numpy()
     for module, flag in zip(model.modules(), flags, strict=True):
         module.training = flag
     return out

@@ -105,7 +105,7 @@ def test_frozen_parameters_have_moved_by_exactly_nothing(tmp_path: Path) -> None
 
 def test_odd_parameters(tmp_path: Path) -> None:
     """Tied, scalar, empty, not contiguous, of integers."""
-    model = nn.Module()
+    model: Any = nn.Module()
     model.first, model.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
     model.second.weight = model.first.weight
     model.scalar = nn.Parameter(torch.tensor(2.0))
@@ -129,7 +129,7 @@ def test_odd_parameters(tmp_path: Path) -> None:
 
 
 def test_only_integers(tmp_path: Path) -> None:
-    model = nn.Module()
+    model: Any = nn.Module()
     model.table = nn.Parameter(torch.arange(4), requires_grad=False)
     line, _, _ = after_change(tmp_path / "t", model, lambda: model.table.add_(1))
     assert line["weight_delta"] == {"overall": None}
