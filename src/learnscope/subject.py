@@ -35,7 +35,8 @@ class Subject:
     parameters: list[nn.Parameter] = field(default_factory=list)
     backward_order: list[str] = field(default_factory=list)
     """Names in the order in which a backward reached them, if it has been seen."""
-    _group_sizes: list[int] = field(default_factory=list)
+    _held: list[tuple[int, ...]] = field(default_factory=list)
+    """The parameters of every optimizer's group."""
     _scopes: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     _segments: dict[tuple[str, tuple[int, ...]], Segments] = field(default_factory=dict)
 
@@ -94,9 +95,8 @@ class Subject:
     def scopes(self, by: str) -> dict[str, list[int]]:
         """Positions of the parameters of each layer, component, optimizer group or named group, in order."""
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
-        sizes = [len(group["params"]) for group in groups]
-        if by == "group" and sizes != self._group_sizes:  # a group may be added while training
-            self._group_sizes = sizes
+        if by == "group" and (held := [tuple(map(id, group["params"])) for group in groups]) != self._held:
+            self._held = held  # a group may be added while training, or another optimizer take over
             self._scopes.pop("group", None)
             self._segments = {key: kept for key, kept in self._segments.items() if key[0] != "group"}
         if by not in self._scopes:

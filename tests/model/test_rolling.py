@@ -176,3 +176,16 @@ def test_checksums_are_written_again_by_everybody_else(tmp_path: Path) -> None:
     before = torch.serialization.get_crc32_options()
     RollingCheckpoint(tmp_path / "c.pt", "run").replace(weights(), 1)
     assert torch.serialization.get_crc32_options() == before
+
+
+def test_a_file_of_somebody_else_is_set_aside_and_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "last_checkpoint.pt"
+    for content in (b"my own", b"my other"):
+        path.write_bytes(content)
+        kept = RollingCheckpoint(path, "run")
+        reason = kept.take_up({"w": torch.ones(3)}, 5)
+        assert reason is not None
+        assert "kept as last_checkpoint.other" in reason
+        kept.replace({"w": torch.ones(3)}, 5)
+    assert (tmp_path / "last_checkpoint.other.pt").read_bytes() == b"my own"
+    assert (tmp_path / "last_checkpoint.other1.pt").read_bytes() == b"my other"

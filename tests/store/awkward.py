@@ -39,7 +39,7 @@ def tables(draw: st.DrawFn) -> Table:
 
 
 @st.composite
-def records(draw: st.DrawFn, **fixed: Any) -> Record:
+def records(draw: st.DrawFn) -> Record:
     fields: dict[str, Any] = {
         "probe": draw(NAME), "step": draw(st.integers(0, 5)), "phase": draw(NAME), "source": draw(NAME),
         "time": draw(st.floats(0, 2e9)), "cost": draw(st.floats(0, 10)),
@@ -47,7 +47,7 @@ def records(draw: st.DrawFn, **fixed: Any) -> Record:
         "tables": draw(st.lists(tables(), max_size=3)), "notes": draw(LABELS),
         "error": draw(st.one_of(st.none(), TEXT)),
     }  # fmt: skip
-    return Record(**{**fields, **fixed})
+    return Record(**fields)
 
 
 def plain(step: int = 1, probe: str = "P", attempt: int = 0, **extra: Any) -> Record:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from learnscope.telemetry import TelemetryConfig, TrainingTelemetry
 from telemetry.loops import Net, lines, telemetry_in
 
 
@@ -99,3 +101,24 @@ def test_the_program_ends(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
     assert manifest(tmp_path / "well")["status"] == "finished"
     assert manifest(tmp_path / "well")["attempts"][0]["last_step"] == 1
+
+
+def test_half_written_checkpoints_of_a_killed_process_are_removed(tmp_path: Path) -> None:
+    (tmp_path / ".last_checkpoint.pt.abc.tmp").write_bytes(b"half")
+    (tmp_path / "notes.tmp").write_bytes(b"not ours")
+    with TrainingTelemetry(TelemetryConfig(output_dir=tmp_path)):
+        assert [path.name for path in tmp_path.glob("*.tmp")] + [path.name for path in tmp_path.glob(".*.tmp")] == [
+            "notes.tmp"
+        ]
+
+
+def test_a_relative_folder_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    telemetry = TrainingTelemetry(TelemetryConfig(collect_every_n=1, output_dir=Path("t")))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    model = torch.nn.Linear(2, 2)
+    telemetry.on_batch_end(model, torch.optim.SGD(model.parameters(), lr=0.1), 1, 0)
+    telemetry.close()
+    assert {path.name for path in (tmp_path / "t").iterdir()} >= {"telemetry.jsonl", "last_checkpoint.pt", "run.json"}
+    assert not list((tmp_path / "elsewhere").iterdir())

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from learnscope.probing import ProbeWarning
 from learnscope.store.backend import RunError
+from learnscope.store.lines import LineFile
 from telemetry.loops import Net, batches, distance, lines, telemetry_in, train, wide, without_times
 
 
@@ -148,6 +149,23 @@ class TestFoldersInUse:
         telemetry_in(tmp_path / "t").close()
         model, optimizer = started()
         assert part(tmp_path / "t", model, optimizer, batches(1), 1).output_dir == tmp_path / "t"
+
+    def test_another_that_comes_and_goes_between_looking_and_locking(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The folder was free when it was looked at, and its lock is free again: it is not, all the same."""
+        model, optimizer = started()
+
+        def late(path: Path) -> LineFile:
+            monkeypatch.undo()
+            part(tmp_path / "t", model, optimizer, batches(2), 1)
+            return LineFile(path)
+
+        monkeypatch.setattr("learnscope.telemetry.folder.LineFile", late)
+        with pytest.warns(ProbeWarning, match="already holds telemetry"):
+            telemetry = part(tmp_path / "t", model, optimizer, batches(1), 1)
+        assert telemetry.output_dir == tmp_path / "t-2"
+        assert [len(lines(tmp_path / name / "telemetry.jsonl")) for name in ("t", "t-2")] == [2, 1]
 
     def test_a_folder_that_is_being_written_cannot_be_resumed(self, tmp_path: Path) -> None:
         model, optimizer = started()

@@ -8,11 +8,13 @@ from learnscope.findings.activations import activations
 from learnscope.findings.cuts import Cuts
 from learnscope.findings.frozen import frozen
 from learnscope.findings.gather import one_pass
+from learnscope.findings.generalising import generalising
 from learnscope.findings.gradients import gradients
 from learnscope.findings.landscape import landscape
 from learnscope.findings.nonfinite import nonfinite
 from learnscope.findings.overfitting import overfitting
 from learnscope.findings.precision import precision
+from learnscope.findings.rates import rates
 from learnscope.findings.session import session
 from learnscope.findings.update_quality import update_quality
 from learnscope.record import SEVERITIES, Finding
@@ -21,7 +23,8 @@ from learnscope.store.reader import RunReader
 __all__ = ["Cuts", "find"]
 
 ANALYSES = (
-    nonfinite, gradients, absent, overfitting, frozen, activations, landscape, precision, update_quality, session,
+    nonfinite, gradients, absent, rates, generalising, overfitting, frozen, activations, landscape, precision,
+    update_quality, session,
 )  # fmt: skip
 
 

@@ -28,6 +28,16 @@ class Cuts:
     """Relative rise of the holdout loss above its best from which it is a warning."""
     overfitting_critical: float = 0.25
     """Relative rise of the holdout loss above its best from which it is critical."""
+    chance_examples: int = 40
+    """Examples of the holdout, and of training batches, below which nothing is said about guessing: of 40, a model that
+    guesses one of two gets between 35 % and 65 % right."""
+    shortcut_gap: float = 0.1
+    """What training examples seen for the first time are predicted better by than the holdout, at the lower end of the
+    interval, from which they carry something that the holdout does not."""
+    group_measurements: int = 6
+    """Measurements of two groups of weights below which their updates are not compared."""
+    slow_head: float = 3.0
+    """A head is slow when the backbone's ‖Δ‖/‖W‖ is this many times its own, at the lower end of the interval."""
     frozen_measurements: int = 1
     """Measurements without any changed bit after which a parameter counts as not moving."""
     dead_share: float = 0.5

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class RollingCheckpoint:
         try:
             of, at, weights = self._read()
         except CheckpointError:
-            return f"{self.path} is not a checkpoint of this kind, or damaged"
+            return f"{self.path} is not a checkpoint of this kind, or damaged; it is kept as {self._set_aside().name}"
         if of != self.run:
             return f"{self.path} is of another run"
         if at > step:
@@ -64,6 +65,12 @@ class RollingCheckpoint:
         if changed:
             raise ValueError(f"parameter {changed[0]} is not what it was at step {self.step}: the model was rebuilt")
         return squared_distances(_parts(wanted, kept), len(wanted))
+
+    def _set_aside(self) -> Path:
+        """What somebody else has put here is not ours to overwrite."""
+        names = (self.path.with_name(f"{self.path.stem}.other{number or ''}{self.path.suffix}") for number in count())
+        free = next(name for name in names if not name.exists())
+        return self.path.rename(free)
 
     def _read(self) -> tuple[Any, int, Mapping[str, Tensor]]:
         """Run, step and weights of the file; any program may have put another one in its place."""

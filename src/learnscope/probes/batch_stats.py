@@ -39,7 +39,7 @@ class BatchStats(Probe):
             columns += [
                 Column("targets", [targets.numel()]),
                 Column("target_mean", wide.mean().reshape(1)),
-                Column("target_std", wide.std().reshape(1)),
+                Column("target_std", (wide.std() if wide.numel() > 1 else wide.new_tensor(torch.nan)).reshape(1)),
             ]
         elif targets is not None:
             kept = targets[targets != IGNORE]

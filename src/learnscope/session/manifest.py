@@ -29,7 +29,7 @@ def new_manifest(source: str, subject: Subject, probes: Iterable[tuple[str, Prob
         "status": "running",
         "probes": {label: describe(probe) for label, probe in probes},
         "model": describe_model(subject),
-        "optimizers": [_describe_optimizer(optimizer) for optimizer in subject.optimizers],
+        "optimizers": [_describe_optimizer(optimizer, subject) for optimizer in subject.optimizers],
         "environment": environment(),
         "attempts": [],
     }
@@ -52,6 +52,10 @@ def describe_model(subject: Subject) -> dict[str, Any]:
         "trainable_outside_optimizer": [name for name, p in named if p.requires_grad and name in unheld],
         "dtypes": dict(dtypes),
         "layers": list(subject.scopes("layer")),
+        "layer_parameters": {
+            layer: sum(subject.parameters[i].numel() for i in inside)
+            for layer, inside in subject.scopes("layer").items()
+        },
         "layer_types": _layer_types(subject),
         "outside_known_stacks": sorted({resolve(name).layer for name, _ in named if not resolve(name).recognised}),
     }
@@ -79,15 +83,18 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def _describe_optimizer(optimizer: torch.optim.Optimizer, subject: Subject) -> dict[str, Any]:
+    """Its options, and for every group of parameters how many it holds, and of which of the model's layers."""
+    held = optimizer_groups(optimizer.param_groups, zip(subject.names, subject.parameters, strict=True)).groups
     groups = []
-    for group in optimizer.param_groups:
+    for group, inside in zip(optimizer.param_groups, held.values(), strict=True):
         plain = {
             key: value
             for key, value in group.items()
             if key != "params" and (value is None or isinstance(value, str | bool | int | float | list | tuple))
         }
-        groups.append({**plain, "tensors": len(group["params"])})
+        layers = dict.fromkeys(resolve(subject.names[i]).layer for i in inside)
+        groups.append({**plain, "tensors": len(group["params"]), "layers": list(layers)})
     return {"class": type(optimizer).__name__, "groups": groups}
 
 

@@ -41,11 +41,11 @@ class CompactInfo:
     """There was nothing left to do."""
 
     def __str__(self) -> str:
-        held = f"{self.records:,} records with {self.rows:,} numbers"
+        held = f"{_count(self.records, 'record')} with {_count(self.rows, 'number')}"
         before, after = (f"{size / 1e6:,.2f} MB" for size in (self.bytes_before, self.bytes_after))
         if self.already:
             return f"{self.path} is already compacted: {held} in {after}"
-        kept = f"; {self.damaged:,} damaged lines are kept in {DAMAGED}" if self.damaged else ""
+        kept = f"; kept in {DAMAGED}: {_count(self.damaged, 'damaged line')}" if self.damaged else ""
         return f"{self.path}: {held}, {before} before, {after} now{kept}"
 
 
@@ -178,3 +178,7 @@ def _bytes(folder: Path) -> int:
 def _share(progress: Progress | None, half: int) -> Progress:
     """Progress of the writing (0) or the comparing (1), each taken for half of the work."""
     return lambda done, total: progress(half * total + done, 2 * total) if progress else None
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + "s" * (number != 1)

@@ -93,10 +93,7 @@ class Collecting:
         logged: Mapping[str, Any],
     ) -> Line:
         """Measure everything that is switched on and can be had."""
-        optimizers = _optimizers(optimizer)
-        if list(map(id, optimizers)) != list(map(id, self.subject.optimizers)):
-            self.subject.names = []  # so that all is read anew: groups of equal sizes may hold other parameters
-        self.subject.model, self.subject.optimizers = model, optimizers
+        self.subject.model, self.subject.optimizers = model, _optimizers(optimizer)
         self.subject.refresh()
         self.subject.name_groups(self._groups())
         moment = self._moment(place["epoch"])

@@ -30,6 +30,7 @@ def claim(wanted: Path) -> tuple[Path, LineFile]:
         if _is_used(path):
             lines.close()
             continue
+        _remove_leftovers(path)
         return path, lines
     raise AssertionError("count() does not end")
 
@@ -44,9 +45,17 @@ def take_up(path: Path) -> tuple[FolderBackend, LineFile]:
     """A folder whose telemetry is to go on."""
     backend = FolderBackend.existing(path)
     try:
-        return backend, LineFile(path / LINES)
+        lines = LineFile(path / LINES)
     except Busy as error:
         raise RunError(f"{path} is being written by another process; let it end, or give this one its own.") from error
+    _remove_leftovers(path)
+    return backend, lines
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Half-written checkpoints of a process that was killed. (The folder is locked: nobody is writing them.)"""
+    for leftover in path.glob(f".{CHECKPOINT}.*.tmp"):
+        leftover.unlink(missing_ok=True)
 
 
 def last_line(path: Path) -> dict[str, Any] | None:

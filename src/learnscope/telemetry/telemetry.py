@@ -63,7 +63,7 @@ class TrainingTelemetry:
         if config is not None and not isinstance(config, TelemetryConfig):
             raise TypeError(f"config is a {type(config).__name__}: pass a TelemetryConfig (TelemetryConfig.from_dict)")
         self.config = replace(config) if config is not None else TelemetryConfig()  # a copy, checked again
-        self.output_dir = Path(self.config.output_dir or "telemetry")
+        self.output_dir = Path(self.config.output_dir or "telemetry").absolute()  # wherever the process goes
         self.holdout_data: Any = None
         self.global_step = 0
         """Batches seen so far, those before a resume included."""
