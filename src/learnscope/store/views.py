@@ -68,10 +68,10 @@ def create_views(database: Any, sources: Sequence[Source]) -> None:
     _create_files(database, sources)
     database.execute(
         "create macro internal.label_text(label) as case json_type(label) when 'VARCHAR' then label ->> '$' "
-        "when 'DOUBLE' then label::DOUBLE::VARCHAR when 'NULL' then null else label::VARCHAR end"
+        "when 'DOUBLE' then label::VARCHAR when 'NULL' then null else label::VARCHAR end"
     )
     whole = " and ".join(f"{name} is not null" for name in _NEEDED)
-    superseded = "len([c for c in cuts if c.attempt > r.attempt and r.step >= c.start]) > 0"
+    superseded = "len([c for c in cuts if c.attempt > r.attempt and r.step > c.start]) > 0"
     database.execute(
         f"create view internal.records as select run, r.*, {whole} as whole, len(cuts) > 1 and {superseded} "
         f"as superseded from ({_read_sql(sources)}) r join internal.files using (file)"

@@ -40,16 +40,16 @@ class _Differences:
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._space = torch.zeros(2, PIECE // WIDTH, WIDTH, dtype=dtype, device=device)
-        self._owners: list[int] = []
-        """That of every row."""
+        self._filled = 0
+        self._owners: list[tuple[int, int]] = []
+        """Whose rows come next, and how many."""
 
     def add(self, owner: int, new: Tensor, old: Tensor, found: Tensor) -> None:
         length = new.numel()
         rows = -(-length // WIDTH)
-        if len(self._owners) + rows > self._space.shape[1]:
+        if self._filled + rows > self._space.shape[1]:
             self.flush(found)
-        first = len(self._owners)
-        spaces = self._space[:, first : first + rows].view(2, -1)
+        spaces = self._space[:, self._filled : self._filled + rows].view(2, -1)
         spaces[:, length:] = 0
         change, before = (space[:length].view(new.shape) for space in spaces)
         before.copy_(old)
@@ -57,10 +57,12 @@ class _Differences:
             torch.sub(new, before, out=change)
         else:
             change.copy_(new).sub_(before)
-        self._owners += [owner] * rows
+        self._owners.append((owner, rows))
+        self._filled += rows
 
     def flush(self, found: Tensor) -> None:
         if self._owners:
-            squares = row_squares(self._space[:, : len(self._owners)].reshape(-1, WIDTH)).cpu().view(2, -1)
-            found.index_add_(1, torch.tensor(self._owners, dtype=torch.int64, device="cpu"), squares)
-        self._owners = []
+            squares = row_squares(self._space[:, : self._filled].reshape(-1, WIDTH)).cpu().view(2, -1)
+            owners, rows = torch.tensor(self._owners, dtype=torch.int64, device="cpu").unbind(1)
+            found.index_add_(1, torch.repeat_interleave(owners, rows), squares)
+        self._filled, self._owners = 0, []

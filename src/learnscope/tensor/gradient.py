@@ -14,7 +14,7 @@ from .rows import SMALLEST_SAFE, Batch, batches, pieces
 PACK_BELOW = 1 << 17
 """Gradients are packed up to this size: half a dozen calls per tensor cost more than copying 512 KiB."""
 
-CHUNK_ROWS = 512
+CHUNK_ROWS = 2048
 """Rows reduced at a time on a CPU, so that the later readings of a row find it in the cache."""
 
 SPREAD_CHUNK = 1 << 16
