@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "learnscope"
 
 _BEHIND_SESSIONS = {
     "options", "record", "task", "tensor", "model", "probing", "moment", "subject", "probes", "store", "sinks", "run",
+    "ledger",
 }  # fmt: skip
 
 # A room may import itself and what stands behind it. `options` and `record` need only the standard library.
@@ -25,8 +26,9 @@ ROOMS: dict[str, set[str]] = {
     "probing": {"options", "record", "moment"},
     "subject": {"task", "model", "tensor"},
     "moment": {"record", "subject", "task", "model", "tensor"},
-    "probes": {"record", "probing", "moment", "subject", "task", "tensor", "model"},
+    "probes": {"ledger", "record", "probing", "moment", "subject", "task", "tensor", "model"},
     "store": {"record"},
+    "ledger": {"record", "store"},
     "sinks": {"record"},
     "findings": {"record", "store"},
     "report": {"record", "store", "findings"},
@@ -40,7 +42,7 @@ ROOMS: dict[str, set[str]] = {
     "cli": {"*"},
     "__init__": {"*"},
 }
-TORCH_FREE = {"options", "record", "store", "sinks", "findings", "report", "run", "comparison"}
+TORCH_FREE = {"options", "record", "store", "sinks", "findings", "report", "run", "comparison", "ledger"}
 LINES = 300
 TORCH_FILES = {"rolling.py"}
 """What writes files that other programs read with torch.load: tensors, names and numbers, safe with weights_only."""

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from learnscope.comparison import Comparison as Comparison
     from learnscope.comparison import compare as compare
     from learnscope.findings import Cuts as Cuts
+    from learnscope.ledger import IdError as IdError
+    from learnscope.ledger import Ledger as Ledger
+    from learnscope.ledger import LedgerError as LedgerError
     from learnscope.model.checkpoint import CheckpointError as CheckpointError
+    from learnscope.model.indexed import IndexedDataset as IndexedDataset
+    from learnscope.model.indexed import IndexedStream as IndexedStream
     from learnscope.model.patch import export_patch as export_patch
     from learnscope.model.patch_apply import apply_patch as apply_patch
     from learnscope.model.patch_file import PatchError as PatchError
@@ -24,12 +29,15 @@ if TYPE_CHECKING:
     from learnscope.moment import Moment as Moment
     from learnscope.probes import Activations as Activations
     from learnscope.probes import BatchStats as BatchStats
+    from learnscope.probes import ExampleLedger as ExampleLedger
+    from learnscope.probes import FeatureEvolution as FeatureEvolution
     from learnscope.probes import GradientFlow as GradientFlow
     from learnscope.probes import Holdout as Holdout
     from learnscope.probes import LearningRate as LearningRate
     from learnscope.probes import Loss as Loss
     from learnscope.probes import LossLandscape as LossLandscape
     from learnscope.probes import LowRankQuality as LowRankQuality
+    from learnscope.probes import Memorization as Memorization
     from learnscope.probes import Momentum as Momentum
     from learnscope.probes import ParameterChange as ParameterChange
     from learnscope.probes import SparseQuality as SparseQuality
@@ -62,7 +70,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "comparison": ("Comparison", "compare"),
     "findings": ("Cuts",),
+    "ledger": ("IdError", "Ledger", "LedgerError"),
     "model.checkpoint": ("CheckpointError",),
+    "model.indexed": ("IndexedDataset", "IndexedStream"),
     "model.patch": ("export_patch",),
     "model.patch_apply": ("apply_patch",),
     "model.patch_file": ("PatchError",),
@@ -71,12 +81,15 @@ _HOMES = {
     "probes": (
         "Activations",
         "BatchStats",
+        "ExampleLedger",
+        "FeatureEvolution",
         "GradientFlow",
         "Holdout",
         "LearningRate",
         "Loss",
         "LossLandscape",
         "LowRankQuality",
+        "Memorization",
         "Momentum",
         "ParameterChange",
         "SparseQuality",

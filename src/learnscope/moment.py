@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.evaluate import Evaluation, evaluate
+from learnscope.model.features import Features, pooled_features
 from learnscope.model.guard import guard
+from learnscope.model.pooling import Pooling
 from learnscope.model.snapshot import Snapshot
 from learnscope.model.swap import swapped
 from learnscope.subject import Subject
@@ -141,6 +143,12 @@ class Moment:
         """What the loop passed to `w.examples(ids, logits, targets)` for this step."""
         return self._given("examples", "call w.examples(ids, logits, targets) in the loop")
 
+    @property
+    def all_examples(self) -> Sequence[Any]:
+        """The same for each micro-batch of the step, in order."""
+        found: Sequence[Any] = self._given("all_examples", "call w.examples(ids, logits, targets) in the loop")
+        return found
+
     def holdout_batches(self, examples: int) -> list[Any]:
         """The first so many examples of the holdout batches, for what runs the model more than once."""
         taken, left = [], examples
@@ -155,6 +163,12 @@ class Moment:
         """Outputs of the named layers on the holdout batches."""
         key = ("features", layers)
         return self.once(key, lambda: self._evaluate("holdout", layers)).features
+
+    def pooled_features(self, *layers: str, examples: int, pooling: Pooling = "mean") -> Features:
+        """One vector for each of the first holdout examples from each layer; sequences are pooled on the way."""
+        key = ("pooled features", layers, examples, pooling)
+        batches = self.holdout_batches(examples)
+        return self.once(key, lambda: pooled_features(self.model, self.task, batches, layers, pooling))
 
     @contextmanager
     def exchanged(self, weights: Mapping[str, Tensor]) -> Iterator[None]:

@@ -74,7 +74,14 @@ class Probe:
         raise TypeError(f"{type(self).__name__} must define measure(self, moment); step {moment.step} was not measured")
 
     def prepare(self, moment: Moment) -> None:
-        """Called before the step after which `measure` is due, for what is gone by then. Optional."""
+        """Called before the step after which `measure` is due, for what is gone by then. Optional.
+
+        A probe `at="epoch"` that needs what the loop hands over (`batch`, `examples`, `logged`) is called for every
+        step for which that has been handed over, and measures at the end of the epoch and of the session.
+        """
+
+    def settle(self, state: dict[str, Any]) -> None:
+        """Called before the session's state is saved: entries of it that begin with `_` are not. Optional."""
 
 
 def check_schedule(owner: str, every: Schedule) -> None:

@@ -14,9 +14,28 @@ from learnscope.model.names import group_parameters, match_parameters, optimizer
 from learnscope.task import Task
 from learnscope.tensor.segments import Segments
 
+KEPT_SEGMENTS = 64
+"""Ways of telling parameters apart that are remembered: a few for each set of them that probes look at."""
+
 
 class GroupError(ValueError):
     """A group that the user named has no parameters."""
+
+
+def checked_groups(groups: Any) -> dict[str, str | list[str]]:
+    """A copy of the groups that the user named, so that changing theirs later changes nothing here."""
+    if not isinstance(groups, Mapping):
+        raise TypeError(f"groups={groups!r}: a mapping from names to patterns, such as {{'head': 'classifier'}}")
+    checked: dict[str, str | list[str]] = {}
+    for name, patterns in groups.items():
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"groups: {name!r} cannot be the name of a group; a name is text")
+        listed = [patterns] if isinstance(patterns, str) else patterns
+        given = isinstance(listed, Sequence) and len(listed) > 0
+        if not given or not all(isinstance(pattern, str) and pattern for pattern in listed):
+            raise ValueError(f"groups[{name!r}]={patterns!r}: the name of a module, a pattern, or a list of them")
+        checked[name] = patterns if isinstance(patterns, str) else list(patterns)
+    return checked
 
 
 @dataclass(slots=True)
@@ -53,6 +72,7 @@ class Subject:
 
     def name_groups(self, groups: Mapping[str, str | Sequence[str]]) -> None:
         """Tell these groups of parameters apart from now on; a pattern that matches none is refused."""
+        groups = checked_groups(groups)
         for name, patterns in groups.items():
             for pattern in [patterns] if isinstance(patterns, str) else patterns:
                 if not match_parameters(self.names, pattern):
@@ -61,8 +81,8 @@ class Subject:
                         f"groups[{name!r}]: {pattern!r} matches no parameter of {type(self.model).__name__}. "
                         f"Its layers: {layers}"
                     )
-        if dict(groups) != dict(self.groups):
-            self.groups = dict(groups)
+        if groups != dict(self.groups):
+            self.groups = groups
             self._scopes.pop("named", None)
             self._segments = {key: kept for key, kept in self._segments.items() if key[0] != "named"}
 
@@ -89,6 +109,8 @@ class Subject:
                     scope: [local[position] for position in inside if position in local]
                     for scope, inside in scopes.items()
                 }
+            if len(self._segments) >= KEPT_SEGMENTS:  # other parameters have gradients at every step (layer drop)
+                del self._segments[next(iter(self._segments))]
             self._segments[key] = Segments(members)
         return self._segments[key]
 

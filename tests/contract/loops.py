@@ -99,7 +99,7 @@ def run_loop(
     w = None
     if probes is not None:
         # the probe reads the very data set that the loader shuffles
-        w = ls.watch(model, opt, probes=probes, holdout=loader, train=loader, strict=True)
+        w = ls.watch(model, opt, probes=probes, holdout=loader, train=loader, test=loader, strict=True)
     if compiler and compile_late:  # after the watch was opened on the module itself
         model = torch.compile(model, backend=compiler)  # type: ignore[assignment]
     losses: list[Tensor] = []
@@ -156,7 +156,7 @@ def run_pending(probes: Probes) -> Outcome:
     w = None
     if probes is not None:
         task = _NetOnly()
-        w = ls.watch(both, first, probes=probes, holdout=data, train=data, task=task, strict=True)
+        w = ls.watch(both, first, probes=probes, holdout=data, train=data, test=data, task=task, strict=True)
     losses = []
     for step in range(STEPS):
         x, y = (t[step * 8 : step * 8 + 8] for t in data.tensors)

@@ -189,3 +189,30 @@ def test_a_file_of_somebody_else_is_set_aside_and_not_overwritten(tmp_path: Path
         kept.replace({"w": torch.ones(3)}, 5)
     assert (tmp_path / "last_checkpoint.other.pt").read_bytes() == b"my own"
     assert (tmp_path / "last_checkpoint.other1.pt").read_bytes() == b"my other"
+
+
+def test_complex_weights_count_with_both_their_parts(tmp_path: Path) -> None:
+    draw = np.random.default_rng(3)
+    old, new = (draw.normal(size=(700, 900)) + 1j * draw.normal(size=(700, 900)) for _ in range(2))
+    kept = RollingCheckpoint(tmp_path / "c.pt", "run")
+    kept.replace({"c": torch.from_numpy(old), "integers": torch.arange(3)}, 1)
+    found = kept.distances({"c": torch.from_numpy(new), "integers": torch.arange(3)})
+    assert found.tolist() == pytest.approx(np.array([[(abs(new - old) ** 2).sum()], [(abs(old) ** 2).sum()]]), rel=1e-9)
+    assert torch.load(tmp_path / "c.pt", weights_only=True)["model"]["c"].dtype == torch.complex128
+
+
+def test_weights_that_are_parts_of_one_memory_reserve_it_once(tmp_path: Path) -> None:
+    """300 views of 600 kB: 180 MB would not be there on a small disk."""
+    memory = torch.randn(300 * 500)
+    views = {f"w{n}": part for n, part in enumerate(memory.split(500))}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, hard))
+    try:
+        kept = RollingCheckpoint(tmp_path / "c.pt", "run")
+        kept.replace(views, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    before = memory.double().clone()
+    memory.mul_(1.5)
+    expected = ((memory.double() - before) ** 2).view(300, 500).sum(1)
+    torch.testing.assert_close(kept.distances(views)[0], expected, rtol=1e-6, atol=0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -121,3 +123,52 @@ def test_closed_is_closed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="lines is closed"):
         file.append("late")
     assert (tmp_path / "lines").read_bytes() == b""
+
+
+def in_a_child(action: Callable[[], object]) -> int:
+    """Run it in a forked child, as a loader's worker inherits what the training has open; its exit status."""
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+        except BaseException:  # noqa: BLE001  (nothing of the child may go on as if it were the test)
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+
+def test_a_forked_child_that_closes_does_not_give_the_lock_away(tmp_path: Path) -> None:
+    file = LineFile(tmp_path / "lines")
+    assert in_a_child(file.close) == 0
+    with pytest.raises(Busy):
+        LineFile(tmp_path / "lines")
+    file.append("still mine")
+    file.close()
+    assert (tmp_path / "lines").read_text() == "still mine\n"
+
+
+def test_a_forked_child_that_lives_on_does_not_hold_the_lock(tmp_path: Path) -> None:
+    file = LineFile(tmp_path / "lines")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writing)
+        os.read(reading, 1)  # until the test is over
+        os._exit(0)
+    try:
+        file.close()
+        LineFile(tmp_path / "lines").close()
+    finally:
+        os.close(writing)
+        os.waitpid(child, 0)
+        os.close(reading)
+
+
+@pytest.mark.parametrize("copying", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_it_cannot_be_copied(tmp_path: Path, copying: Callable[[LineFile], object]) -> None:
+    """A copy has the number of the open file, and would close it under this one."""
+    file = LineFile(tmp_path / "lines")
+    with pytest.raises(TypeError, match=r"lines cannot be copied or pickled"):
+        copying(file)
+    file.append("whole")
+    file.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,44 @@ def test_forgotten(tmp_path: Path) -> None:
     with telemetry_in(tmp_path / "t", resume=True) as again:
         again.on_batch_end(Net(), None, 2, 0)
     assert [line["global_step"] for line in lines(again)] == [1, 2]
+
+
+def test_forgotten_before_the_first_batch(tmp_path: Path) -> None:
+    """Its lock goes with it: the next one gets the folder, and no file stays open."""
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        telemetry = telemetry_in(tmp_path / "t")
+        assert telemetry.output_dir == tmp_path / "t"
+        del telemetry
+        gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+FORKING = """
+import os, sys
+from pathlib import Path
+import torch
+from learnscope.telemetry import TelemetryConfig, TrainingTelemetry
+
+model = torch.nn.Linear(2, 2)
+telemetry = TrainingTelemetry(TelemetryConfig(collect_every_n=1, output_dir=Path(sys.argv[1])), strict=True)
+telemetry.on_batch_end(model, None, 1, 0)
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print((telemetry.output_dir / "run.json").read_text())
+telemetry.on_batch_end(model, None, 2, 0)
+"""
+
+
+def test_a_forked_child_that_ends_does_not_end_the_training(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", FORKING, str(tmp_path / "t")]
+    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert json.loads(ended.stdout)["status"] == "running"
+    assert [line["global_step"] for line in lines(tmp_path / "t" / "telemetry.jsonl")] == [1, 2]
+    assert manifest(tmp_path / "t")["status"] == "finished"
 
 
 PROGRAM = """

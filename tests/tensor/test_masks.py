@@ -68,14 +68,43 @@ def test_candidates_in_a_few_blocks_only() -> None:
     assert (kept(order, rule) & candidates).sum() == 6
 
 
+def deviations(times: np.ndarray, draws: int, probability: float) -> np.ndarray:
+    """Of how often each was kept, in standard deviations."""
+    return np.asarray((times - draws * probability) / np.sqrt(draws * probability * (1 - probability)))
+
+
 def test_every_entry_is_equally_likely() -> None:
-    """400 draws of 30 of 150 entries: each is kept about 80 times, with a spread of √(400·0.2·0.8) = 8."""
-    times = np.zeros(150)
-    for seed in range(400):
-        order = Order([100, 50], seed)
-        times += kept(order, order.keep([30])[0])
-    assert abs(times - 80).max() < 5 * 8
-    assert times.std() < 12
+    """Also in blocks that are not full, down to a tensor of 3: there nothing but chance moves an entry forward."""
+    lengths = [3, 7, 64, 100, 26]
+    times = np.zeros(200)
+    for seed in range(3000):
+        order = Order(lengths, seed)
+        times += kept(order, order.keep([40])[0])
+    found = deviations(times, 3000, 0.2)
+    assert abs(found).max() < 5
+    assert 0.6 < (found**2).mean() < 1.4
+
+
+def test_every_candidate_is_equally_likely() -> None:
+    candidates = np.zeros(200, dtype=bool)
+    candidates[[1, 5, 6, 20, 63, 64, 90, 130, 131, 132, 133, 199]] = True
+    times = np.zeros(12)
+    for seed in range(3000):
+        order = Order([200], seed)
+        (rule,) = order.keep_of(by_block(candidates, order), [3], 12)
+        times += kept(order, rule)[candidates]
+    assert abs(deviations(times, 3000, 0.25)).max() < 5
+
+
+def test_two_entries_of_a_short_tensor_are_not_kept_together_more_often_than_others() -> None:
+    """3 of 9 at a time: any two together in 3/9·2/8 = 1/12 of the draws."""
+    together = np.zeros((9, 9))
+    for seed in range(3000):
+        order = Order([9], seed)
+        mask = kept(order, order.keep([3])[0])
+        together += np.outer(mask, mask)
+    pairs = together[np.triu_indices(9, 1)]
+    assert abs(deviations(pairs, 3000, 1 / 12)).max() < 5
 
 
 def test_entries_of_two_blocks_are_chosen_independently() -> None:

@@ -10,6 +10,7 @@ from learnscope.findings.frozen import frozen
 from learnscope.findings.gather import one_pass
 from learnscope.findings.generalising import generalising
 from learnscope.findings.gradients import gradients
+from learnscope.findings.grokking import grokking
 from learnscope.findings.landscape import landscape
 from learnscope.findings.nonfinite import nonfinite
 from learnscope.findings.overfitting import overfitting
@@ -24,7 +25,7 @@ __all__ = ["Cuts", "find"]
 
 ANALYSES = (
     nonfinite, gradients, absent, rates, generalising, overfitting, frozen, activations, landscape, precision,
-    update_quality, session,
+    update_quality, session, grokking,
 )  # fmt: skip
 
 

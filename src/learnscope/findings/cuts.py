@@ -54,6 +54,13 @@ class Cuts:
     """Share of the entries up to which an update counts as sparse."""
     quality_kl: float = 1e-3
     """Mean KL in nats up to which a model with a sparse update is near enough to the model itself."""
+    memorised_accuracy: float = 0.99
+    """Training accuracy from which the training data are known by heart."""
+    generalised_accuracy: float = 0.95
+    """Test accuracy from which test data are understood."""
+    grokking_gap: float = 0.2
+    """What test accuracy lies below training accuracy by, at the least, when training data are known by heart and test
+    data are understood only later."""
     names_listed: int = 6
     """Names that a sentence lists before it says how many more there are."""
 
@@ -69,7 +76,7 @@ class Cuts:
             raise ValueError(
                 f"vanishing_ratio={self.vanishing_ratio:g} is not below exploding_ratio={self.exploding_ratio:g}"
             )
-        for name in ("dead_share", "saturated_share", "sparse_kept_share"):
+        for name in ("dead_share", "saturated_share", "sparse_kept_share", "grokking_gap"):
             if getattr(self, name) >= 1:
                 raise ValueError(f"{name}={getattr(self, name):g}: a share below 1, such as 0.5")
         if self.off_median <= 1:

@@ -85,8 +85,9 @@ def not_moving(found: Unmoved, reader: RunReader, cuts: Cuts, more: str = "") ->
         severity="warning" if min(found.n) >= cuts.measurements else "info",
         title=f"{count(len(found.names), f'trainable {found.what}')}{held} did not change in "
         f"{count(last - first, 'step')}",
-        detail=f"Not one stored bit of {listed(found.names, cuts.names_listed)} differs in {_range(found.n)}, between "
-        f"steps {first:,} and {last:,}, while {count(found.moving, f'other {found.what}')} moved.{more}",
+        detail=f"Not one {'stored bit' if found.what == 'tensor' else 'weight'} of "
+        f"{listed(found.names, cuts.names_listed)} differs in {_range(found.n)}, between steps {first:,} and {last:,}, "
+        f"while {count(found.moving, f'other {found.what}')} moved.{more}",
         advice=_advice(found.names, reader),
         evidence=Evidence(
             probe=found.source[0], name=found.source[1], n=min(found.n), first_step=first, last_step=last, value=0.0

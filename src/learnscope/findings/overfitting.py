@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from learnscope.findings.cuts import Cuts
 from learnscope.findings.gather import Floats, Series, as_series, labels_of, series
+from learnscope.findings.stuck import stuck
 from learnscope.findings.words import count, num, percent
 from learnscope.record import Evidence, Finding, Severity
 from learnscope.store.reader import RunReader
@@ -94,7 +95,7 @@ def _finding(
                 _said_accuracy(accuracy),
             ]
         ).strip(),
-        advice=_advice(best, diverging, only_confidence, fall),
+        advice=_advice(best, diverging, only_confidence, fall, guessing=stuck(reader, cuts) is not None),
         evidence=Evidence(
             probe=label, name="holdout_loss", n=paired.n if paired else n, first_step=best, last_step=last,
             value=paired.mean if paired else now - lowest, interval=paired.interval if paired else None,
@@ -102,7 +103,12 @@ def _finding(
     )  # fmt: skip
 
 
-def _advice(best: int, diverging: bool, only_confidence: bool, fall: Fall | None) -> str:
+def _advice(best: int, diverging: bool, only_confidence: bool, fall: Fall | None, *, guessing: bool) -> str:
+    if guessing:
+        return (
+            f"Step {best:,} is no way out: by its accuracy on the holdout the model only guesses, then as now. Find "
+            "out why nothing that it learns carries over."
+        )
     if diverging:
         return (
             f"Both losses rise, so this is the optimisation, not the data: go back to the checkpoint of step {best:,} "

@@ -152,17 +152,19 @@ def _guesses(reader: RunReader, label: str) -> tuple[float, float] | None:
 def _guesses_from_batches(reader: RunReader) -> tuple[float, float] | None:
     """As many classes as training batches have. Of the largest share, what is certain: batches are a sample."""
     frame = rows(reader, "BatchStats", "share", "class")
+    if not len(frame):
+        return None
+    even = 1 / frame["scope"].nunique()
+    # once through the data: later epochs show the same examples again, and would make their sample look larger
+    frame = frame[(frame["epoch"] == frame["epoch"].iloc[0]) | frame["epoch"].isna()]
     targets = series(reader, "BatchStats", "targets")
     known = dict(zip(targets.steps.tolist(), targets.values.tolist(), strict=True))
     n = sum(known.get(step, 0.0) for step in set(frame["step"].tolist()))
-    if not len(frame) or not n > 0:
+    if even == 1 or not n > 0:
         return None
     weights = frame["step"].map(known).to_numpy(np.float64)
-    counts = (frame["value"] * weights).groupby(frame["scope"]).sum()
-    if len(counts) < 2:
-        return None
-    even = 1 / len(counts)
-    return even, max(even, Share(float(counts.max() / n), int(n)).interval[0])
+    largest = (frame["value"] * weights).groupby(frame["scope"]).sum().max()
+    return even, max(even, Share(min(float(largest / n), 1.0), int(n)).interval[0])
 
 
 def _batches(reader: RunReader) -> Batches | None:

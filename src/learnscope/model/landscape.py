@@ -22,7 +22,7 @@ def trainable(model: nn.Module, pattern: str | None = None) -> list[str]:
     """Names of the trainable floating-point parameters in which `pattern` is found; refuses an empty choice."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad and p.is_floating_point()]
     if not named:
-        raise ValueError("no parameter of the model requires a gradient: its loss has no curvature to measure")
+        raise ValueError("no parameter of the model requires a gradient: there is nothing to differentiate")
     chosen = [(name, p) for name, p in named if pattern is None or re.search(pattern, name)]
     if not chosen:
         raise ValueError(
@@ -32,8 +32,8 @@ def trainable(model: nn.Module, pattern: str | None = None) -> list[str]:
     for name, p in chosen:
         if hasattr(p, "device_mesh"):
             raise ValueError(
-                f"parameter {name} is sharded over several devices, and Hessian-vector products need it whole: "
-                "use ls.audit or ls.replay on a saved checkpoint"
+                f"parameter {name} is sharded over several devices, and its derivatives are taken of the whole: "
+                "use a saved checkpoint, e.g. with ls.audit or ls.replay"
             )
     return [name for name, _ in chosen]
 
@@ -87,7 +87,7 @@ class Landscape:
     def keep_graphs(self, limit: int) -> bool:
         """Build the gradient's graph once for all products, if what it saves stays within `limit` bytes."""
         graphs: list[list[Tensor]] = []
-        saved = _Saved(self.parameters)
+        saved = Saved(self.parameters)
         with saved:
             for batch in self._batches:
                 graphs.append(self._graph(batch))
@@ -167,7 +167,7 @@ class Landscape:
         return flat
 
 
-class _Saved(torch.autograd.graph.saved_tensors_hooks):
+class Saved(torch.autograd.graph.saved_tensors_hooks):
     """Counts the bytes that graphs built inside keep alive beside the parameters."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:

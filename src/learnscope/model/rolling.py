@@ -22,7 +22,7 @@ from learnscope.tensor.rows import pieces
 
 
 class RollingCheckpoint:
-    """A torch file with a model's floating-point parameters at one step of one run.
+    """A torch file with a model's real and complex parameters at one step of one run.
 
     `torch.load(path, weights_only=True)` gives `{"model": {name: tensor}, "run": …, "step": …}`. The file is mapped,
     not read, and what has been compared is given back to the system at once: neither comparing nor replacing it takes
@@ -53,7 +53,7 @@ class RollingCheckpoint:
         return None
 
     def distances(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """`[2, parameters]` float64: Σ(now − kept)² and Σkept² of every floating-point parameter, in order."""
+        """`[2, parameters]` float64: Σ|now − kept|² and Σ|kept|² of every parameter that is kept, in order."""
         run, step, kept = self._read()
         if (run, step) != (self.run, self.step):
             raise CheckpointError(
@@ -94,15 +94,24 @@ class RollingCheckpoint:
         self.step = step
 
 
+def is_kept(parameter: Tensor) -> bool:
+    """Whole numbers are not trained."""
+    return parameter.is_floating_point() or parameter.is_complex()
+
+
 def _floats(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: plain(p) for name, p in parameters.items() if p.is_floating_point()}
+    return {name: plain(p) for name, p in parameters.items() if is_kept(p)}
 
 
 def _parts(now: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> Iterator[tuple[int, Tensor, Tensor]]:
     for owner, (name, tensor) in enumerate(now.items()):
-        for new, old in pieces((tensor, kept[name]), PIECE):
+        for new, old in pieces((_as_real(tensor), _as_real(kept[name])), PIECE):
             yield owner, new, old.to(new.device)
             _give_back(old)
+
+
+def _as_real(tensor: Tensor) -> Tensor:
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _save(body: Mapping[str, Any], path: Path) -> None:
@@ -111,7 +120,10 @@ def _save(body: Mapping[str, Any], path: Path) -> None:
     That takes a third of the time: a file system that has not chosen its blocks yet chooses them all when the file is
     renamed over another one. And a disk without the space says so before anything is written.
     """
-    reserved = sum(tensor.untyped_storage().nbytes() + 512 for tensor in body["model"].values()) + 65_536
+    # weights may be parts of one memory (a flattened LSTM, sharded models), which is written once
+    storages = [tensor.untyped_storage() for tensor in body["model"].values()]
+    apart = {(storage.device, storage.data_ptr()): storage.nbytes() for storage in storages}
+    reserved = sum(apart.values()) + 512 * len(storages) + 65_536
     with path.open("r+b") as file:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, reserved)

@@ -2,12 +2,15 @@
 
 from learnscope.probes.activations import Activations
 from learnscope.probes.batch_stats import BatchStats
+from learnscope.probes.example_ledger import ExampleLedger
+from learnscope.probes.feature_evolution import FeatureEvolution
 from learnscope.probes.gradient_flow import GradientFlow
 from learnscope.probes.holdout import Holdout
 from learnscope.probes.learning_rate import LearningRate
 from learnscope.probes.loss import Loss
 from learnscope.probes.loss_landscape import LossLandscape
 from learnscope.probes.low_rank_quality import LowRankQuality
+from learnscope.probes.memorization import Memorization
 from learnscope.probes.momentum import Momentum
 from learnscope.probes.parameter_change import ParameterChange
 from learnscope.probes.sparse_quality import SparseQuality
@@ -24,18 +27,23 @@ ALL_PROBES = (
     Momentum,
     LowRankQuality,
     SparseQuality,
+    FeatureEvolution,
+    Memorization,
 )
 
 __all__ = [
     "ALL_PROBES",
     "Activations",
     "BatchStats",
+    "ExampleLedger",
+    "FeatureEvolution",
     "GradientFlow",
     "Holdout",
     "LearningRate",
     "Loss",
     "LossLandscape",
     "LowRankQuality",
+    "Memorization",
     "Momentum",
     "ParameterChange",
     "SparseQuality",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from learnscope.model.checkpoint import CheckpointError
-from learnscope.model.rolling import RollingCheckpoint
+from learnscope.model.rolling import RollingCheckpoint, is_kept
 from learnscope.moment import Moment
 from learnscope.probing import Probe
 from learnscope.record import Column, Measurement, Table
@@ -60,7 +60,7 @@ class WeightDelta(Probe):
             kept.replace(parameters, moment.step)
         except OSError as error:  # the numbers are good all the same; the next ones compare with the older file
             notes["not_written"] = str(error)
-        positions = [i for i, p in enumerate(subject.parameters) if p.is_floating_point()]
+        positions = [i for i, p in enumerate(subject.parameters) if is_kept(p)]
         kinds = ["model", "layer", *subject.group_kinds]
         tables = [_table(moment, kind, positions, squares, missing or FIRST) for kind in kinds]
         return Measurement(tables, notes=notes)

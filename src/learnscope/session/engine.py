@@ -36,6 +36,8 @@ class Bound:
     state: dict[str, Any] = field(default_factory=dict)
     fired: int = 0
     unfed: int = 0
+    waiting: int = 0
+    """Hand-overs taken in since it last fired, by a probe that gathers them until the epoch ends."""
     skipped: int = 0
     warned: bool = False
 
@@ -85,13 +87,14 @@ class Engine:
     def due(self, at: str, number: int) -> list[Bound]:
         """The probes that this step (or epoch) is due for and the budget grants.
 
-        Probes that live on what the loop hands over are not planned: they fire when it has been handed over.
+        Probes that live on what the loop hands over are not planned: they fire when it has been handed over, or
+        at the end of the epoch in which they have taken it in.
         """
         return [
             bound
             for bound in self.bound
             if bound.probe.at == at
-            and not bound.probe.needs & FED
+            and (not bound.probe.needs & FED or bound.waiting)
             and (at == "once" or is_due(bound.probe.every, number))
             and self.granted(bound)
         ]
@@ -136,6 +139,7 @@ class Engine:
                 self.flush()
                 self._attempt(bound, moment, lambda: self._finish(record, measured, started), guarded=False)
         bound.fired += 1
+        bound.waiting = 0
         self.budget.charge(bound.label, time.perf_counter() - started)
 
     def flush(self) -> None:

@@ -36,6 +36,8 @@ class Feed:
     def give(self, step: int, first_step: int, backward_seen: bool, what: str, value: Any) -> None:
         self._turn_to(step, first_step, backward_seen)
         self._given[what] = value
+        if what == "examples":  # every micro-batch of the step, not only the last
+            self._given.setdefault("all_examples", []).append(value)
 
     def stepped(self, step: int) -> None:
         """A step has ended: what was handed over for an earlier one is complete."""

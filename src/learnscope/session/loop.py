@@ -106,6 +106,12 @@ class Loop:
         self._fire(self.engine.due("epoch", self.epoch + 1), self.moment("epoch"))
         self.epoch += 1
 
+    def conclude(self) -> None:
+        """The loop is over: probes that gather measure what they have, or keep the last of it."""
+        self.feed.flush()
+        gathered = [b for b in self.engine.bound if gathers_until_epoch(b.probe) and (b.waiting or b.fired)]
+        self._fire(gathered, self.moment("after_step"))
+
     def manual_step(self) -> None:
         """A step that no torch optimizer took. Gradients are those that still stand."""
         self._begin(None)
@@ -215,10 +221,14 @@ class Loop:
         moment = self.moment("after_step", step=step, logged=logged, given=given)
         for bound in self.engine.bound:
             wanted = bound.probe.needs & FED
-            if not wanted or bound.probe.at == "epoch" or not is_due(bound.probe.every, step):
+            gathers = gathers_until_epoch(bound.probe)
+            if not wanted or (not gathers and (bound.probe.at == "epoch" or not is_due(bound.probe.every, step))):
                 continue
             if wanted <= have:
-                if self.engine.granted(bound):
+                if gathers:
+                    bound.waiting += 1
+                    self.engine.prepare(bound, moment)
+                elif self.engine.granted(bound):
                     self.engine.fire(bound, moment)
             else:
                 bound.unfed += 1
@@ -247,6 +257,11 @@ class Loop:
                 "the optimizers do not step in turn, so it is unclear what one training step is; "
                 "pass clock=, the optimizer whose steps count",
             )
+
+
+def gathers_until_epoch(probe: Probe) -> bool:
+    """Whether a probe takes in what the loop hands over at every step (`prepare`) and measures once an epoch."""
+    return probe.at == "epoch" and bool(probe.needs & FED) and type(probe).prepare is not Probe.prepare
 
 
 def unfed_message(bound: Bound) -> str:

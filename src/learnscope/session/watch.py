@@ -142,6 +142,8 @@ class Watch:
         """Save what resuming at this step needs; call it where you save your own checkpoint."""
         self._loop.safely(self._loop.feed.flush)()
         self._engine.flush()
+        for bound in self._engine.bound:
+            self._loop.safely(bound.probe.settle)(bound.state)
         return save_state(self._engine, self._loop.snapshots, self.steps, self._loop.passes)
 
     def close(self, status: str = "finished") -> None:
@@ -151,7 +153,7 @@ class Watch:
         self._closed = True
         loop = self._loop
         loop.detach()
-        loop.safely(loop.feed.flush)()
+        loop.safely(loop.conclude)()
         loop.safely(self._engine.close)()
         facts = {
             "last_step": self.steps,

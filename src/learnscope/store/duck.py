@@ -45,7 +45,7 @@ def lines_sql(names: Sequence[str], types: Mapping[str, str], longest: int = LON
     columns = ", ".join(f"'{name}': '{kind}'" for name, kind in types.items())
     return (
         f"read_json({listed(names)}, format='newline_delimited', columns={{{columns}}}, auto_detect=false, "
-        f"ignore_errors=true, filename=true, hive_partitioning=false, maximum_object_size={longest})"
+        f"ignore_errors=true, filename=true, maximum_object_size={longest})"
     )
 
 

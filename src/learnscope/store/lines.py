@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NoReturn, SupportsIndex
 
 
 class Busy(Exception):
@@ -24,6 +25,7 @@ class LineFile:
             os.close(file)
             raise
         self._file: int | None = file
+        self._owner = os.getpid()
         self._good_size = os.fstat(file).st_size
 
     def append(self, line: str) -> None:
@@ -41,10 +43,21 @@ class LineFile:
         self._good_size += len(data)
 
     def close(self) -> None:
-        if self._file is not None:
-            os.fsync(self._file)
-            os.close(self._file)
-            self._file = None
+        """Give up the lock. In a forked child that inherited the file, only the child's own handle goes."""
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        try:
+            if os.getpid() == self._owner:
+                os.fsync(file)
+                # a child that was forked meanwhile, as a loader's worker is, would go on holding it
+                _unlock(file)
+        finally:
+            os.close(file)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """A copy would close, or write to, whatever file has this one's number by then."""
+        raise TypeError(f"the open file {self.path} cannot be copied or pickled: leave out what holds it")
 
 
 def _lock(file: int) -> None:
@@ -57,6 +70,14 @@ def _lock(file: int) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         raise Busy from error
+
+
+def _unlock(file: int) -> None:
+    try:
+        import fcntl
+    except ImportError:
+        return
+    fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _end_torn_line(file: int) -> None:

@@ -68,7 +68,7 @@ def create_views(database: Any, sources: Sequence[Source]) -> None:
     _create_files(database, sources)
     database.execute(
         "create macro internal.label_text(label) as case json_type(label) when 'VARCHAR' then label ->> '$' "
-        "when 'DOUBLE' then label::VARCHAR when 'NULL' then null else label::VARCHAR end"
+        "when 'DOUBLE' then label::DOUBLE::VARCHAR when 'NULL' then null else label::VARCHAR end"
     )
     whole = " and ".join(f"{name} is not null" for name in _NEEDED)
     superseded = "len([c for c in cuts if c.attempt > r.attempt and r.step > c.start]) > 0"
@@ -113,7 +113,7 @@ def _read_sql(sources: Sequence[Source]) -> str:
         selects.append(f"select filename as file, {names} from {lines_sql(lines, _TYPES, longest)}")
     compacted = [source.parquet for source in sources if source.parquet is not None]
     if compacted:
-        table = f"read_parquet({listed(compacted)}, filename=true, hive_partitioning=false)"
+        table = f"read_parquet({listed(compacted)}, filename=true)"
         shape = json.dumps({name: [_SHAPE] if name == "tables" else kind for name, kind in _TYPES.items()})
         selects.append(f"select filename as file, {names} from {table} where json is null")
         whole = f"select filename, from_json(json, '{shape}') as body from {table} where json is not null"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ID_KEYS = ("id", "idx", "ids", "example_id", "example_ids")
+ID_KEYS = ("index", "id", "idx", "ids", "example_id", "example_ids")
 GROUP_KEYS = ("group", "groups")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,7 @@ class Collecting:
         self.task = task
         self._holdout_task = task
         self._earlier = _last_error()
+        self._process = os.getpid()
         run = str(backend.manifest().get("id") if resume else uuid.uuid4().hex)
         self.subject = Subject(model, _optimizers(optimizer), task)
         self._last = LastRecords()
@@ -131,7 +133,12 @@ class Collecting:
             self._lines.close()
 
     def close_forgotten(self) -> None:
-        """Close what nobody has closed; where an error has ended the program since, it did not finish."""
+        """Close what nobody has closed; where an error has ended the program since, it did not finish.
+
+        A forked child that ends has not ended the training.
+        """
+        if os.getpid() != self._process:
+            return
         error = _last_error()
         self.close("finished" if error is self._earlier else f"interrupted by {type(error).__name__}: {error}")
 

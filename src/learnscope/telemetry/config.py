@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from learnscope.options import explain_options
+from learnscope.subject import checked_groups
 
 DEFAULT_GROUPS = {"backbone": "backbone", "head": "head"}
 """Groups that are told apart without being asked for, where the model has such modules."""
@@ -64,11 +65,16 @@ class TelemetryConfig:
                 raise TypeError(f"output_dir={self.output_dir!r}: a path")
             self.output_dir = Path(self.output_dir)
         if self.groups is not None:
-            self.groups = _checked_groups(self.groups)
+            self.groups = checked_groups(self.groups)
+            for name in self.groups:
+                if TAKEN.fullmatch(name):
+                    raise ValueError(f"groups: {name!r} is what telemetry calls a number of its own; use another name")
 
     @classmethod
     def from_dict(cls, config_dict: Mapping[str, Any]) -> TelemetryConfig:
         """From a dictionary, such as a section of a YAML file. A key that is no option is refused by name."""
+        if not isinstance(config_dict, Mapping):
+            raise TypeError(f"config_dict={config_dict!r}: a mapping from options to their values")
         return cls(**config_dict)
 
     @classmethod
@@ -86,24 +92,6 @@ class TelemetryConfig:
         if not isinstance(section, Mapping):
             raise TypeError(f"{path}: the telemetry section is a mapping of options, not {type(section).__name__}")
         return cls.from_dict(section)
-
-
-def _checked_groups(groups: Any) -> dict[str, str | list[str]]:
-    """A copy of the groups that the user named, so that changing theirs later changes nothing here."""
-    if not isinstance(groups, Mapping):
-        raise TypeError(f"groups={groups!r}: a mapping from names to patterns, such as {{'head': 'classifier'}}")
-    checked: dict[str, str | list[str]] = {}
-    for name, patterns in groups.items():
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"groups: {name!r} cannot be the name of a group; a name is text")
-        if TAKEN.fullmatch(name):
-            raise ValueError(f"groups: {name!r} is what telemetry calls a number of its own; use another name")
-        listed = [patterns] if isinstance(patterns, str) else patterns
-        given = isinstance(listed, Sequence) and len(listed) > 0
-        if not given or not all(isinstance(pattern, str) and pattern for pattern in listed):
-            raise ValueError(f"groups[{name!r}]={patterns!r}: the name of a module, a pattern, or a list of them")
-        checked[name] = patterns if isinstance(patterns, str) else list(patterns)
-    return checked
 
 
 TelemetryConfig.__init__ = explain_options(TelemetryConfig.__init__, "TelemetryConfig")  # type: ignore[method-assign]

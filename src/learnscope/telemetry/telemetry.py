@@ -151,8 +151,8 @@ class TrainingTelemetry:
             self._safely(partial(self._collecting.close, status))
             if self._at_exit is not None:
                 self._at_exit.detach()
-        elif self._opened is not None:
-            self._opened[1].close()
+        elif self._at_exit is not None:
+            self._safely(self._at_exit)
 
     def __enter__(self) -> TrainingTelemetry:
         return self
@@ -207,7 +207,7 @@ class TrainingTelemetry:
         if self.holdout_data is not None and self.config.track_holdout_logits:
             self._safely(partial(self._collecting.set_holdout, self.holdout_data))
         # loops seldom close it: when it is forgotten, or the process ends, its files are finished all the same
-        self._at_exit = weakref.finalize(self, self._collecting.close_forgotten)
+        self._at_exit_do(self._collecting.close_forgotten)
 
     def _add_own(self, line: Line, model: nn.Module) -> None:
         """What methods `_compute_<name>` of a subclass return."""
@@ -235,10 +235,12 @@ class TrainingTelemetry:
         try:
             if resume and (wanted / "run.json").exists():
                 self._opened = take_up(wanted)
+                self._at_exit_do(self._opened[1].close)
                 self._resumed = True
                 self.global_step = self._last_step(self._opened[0])
                 return
             self.output_dir, lines = claim(wanted)
+            self._at_exit_do(lines.close)  # also of what never sees a batch: its lock would outlive it
             self._opened = FolderBackend.create(self.output_dir), lines
         except OSError as error:
             self._give_up(error)
@@ -259,7 +261,15 @@ class TrainingTelemetry:
         if self._options["strict"]:
             raise error
         self._closed = True
+        if self._at_exit is not None:
+            self._safely(self._at_exit)
         self._warn("folder", f"telemetry cannot be written and is switched off, training goes on: {error}")
+
+    def _at_exit_do(self, action: Callable[[], object]) -> None:
+        """When this object is forgotten, or the process ends; in place of what was to be done so far."""
+        if self._at_exit is not None:
+            self._at_exit.detach()
+        self._at_exit = weakref.finalize(self, action)
 
     def _safely(self, action: Callable[[], object]) -> None:
         try:

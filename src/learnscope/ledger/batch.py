@@ -1,0 +1,111 @@
+"""A batch on its way into the ledger: checked, and split where an id comes more than once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from learnscope.ledger.errors import LedgerError, reused
+
+SAME_INPUT = 1e-6
+"""Relative difference of two checksums up to which they are of the same input."""
+
+
+def unlike(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Where two checksums are of different inputs; a NaN, which stands for none, is unlike nothing."""
+    found: NDArray[np.bool_] = np.abs(one - other) > SAME_INPUT * np.maximum(np.abs(one), np.abs(other))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Scores of examples, aligned; None for what was not given."""
+
+    ids: NDArray[np.int64]
+    epoch: int
+    p_gold: NDArray[np.float64]
+    margin: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    el2n: NDArray[np.float64]
+    correct: NDArray[np.bool_]
+    grand: NDArray[np.float64] | None
+    checksum: NDArray[np.float64] | None
+    target: NDArray[np.int64] | None
+
+    def where(self, keep: NDArray[Any]) -> Batch:
+        """The examples that a mask or an index names."""
+        if keep.dtype == np.bool_ and keep.all():
+            return self
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Batch(**{k: v[keep] if isinstance(v, np.ndarray) else v for k, v in values.items()})
+
+    def finite(self) -> NDArray[np.bool_]:
+        """Where all four scores are finite."""
+        return np.isfinite(self.p_gold) & np.isfinite(self.margin) & np.isfinite(self.loss) & np.isfinite(self.el2n)
+
+    def in_turn(self) -> Iterator[Batch]:
+        """Parts without a repeated id: first presentations, second presentations, …"""
+        order = np.argsort(self.ids, kind="stable")
+        same = self.ids[order][1:] == self.ids[order][:-1]
+        if not same.any():
+            yield self
+            return
+        starts = np.flatnonzero(np.r_[True, ~same])
+        turn = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
+        for number in range(int(turn.max()) + 1):
+            yield self.where(np.sort(order[turn == number]))
+
+    def check_itself(self) -> None:
+        """Refuse an id that stands for two things in this very batch."""
+        order = np.argsort(self.ids, kind="stable")
+        ids = self.ids[order]
+        same = ids[1:] == ids[:-1]
+        if not same.any():
+            return
+        if self.target is not None:
+            differ = same & (self.target[order][1:] != self.target[order][:-1])
+            if differ.any():
+                raise reused("target", ids[1:][differ].tolist())
+        if self.checksum is not None:
+            differ = same & unlike(self.checksum[order][1:], self.checksum[order][:-1])
+            if differ.any():
+                raise reused("input", ids[1:][differ].tolist())
+
+
+def as_batch(
+    ids: ArrayLike,
+    epoch: int,
+    scores: Mapping[str, ArrayLike],
+    correct: ArrayLike,
+    optional: Mapping[str, ArrayLike | None],
+    target: ArrayLike | None,
+) -> Batch:
+    """The arrays with their types, or an error that names the one that does not fit."""
+    whole = _whole("ids", ids)
+    if isinstance(epoch, bool) or not isinstance(epoch, int | np.integer) or not 0 <= epoch < 2**31:
+        raise LedgerError(f"epoch={epoch!r}: a whole number from 0")
+    right = np.asarray(correct)
+    if right.dtype != np.bool_:
+        raise LedgerError(f"correct is {right.dtype}: pass booleans")
+    given: dict[str, Any] = {name: np.asarray(value, dtype=np.float64) for name, value in scores.items()}
+    given |= {name: None if v is None else np.asarray(v, dtype=np.float64) for name, v in optional.items()}
+    given |= {"correct": right, "target": None if target is None else _whole("target", target)}
+    for name, value in given.items():
+        if value is not None and value.shape != whole.shape:
+            raise LedgerError(f"{name} has shape {value.shape} and ids {whole.shape}: one entry an example")
+    return Batch(ids=whole, epoch=int(epoch), **given)
+
+
+def _whole(name: str, values: ArrayLike) -> NDArray[np.int64]:
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise LedgerError(f"{name} has shape {array.shape}: one whole number an example")
+    if array.size == 0:
+        return array.astype(np.int64)
+    if array.dtype.kind not in "iu" or (array.dtype == np.uint64 and int(array.max()) >= 2**63):
+        raise LedgerError(f"{name} is {array.dtype}: whole numbers that fit 64 bits (number the examples)")
+    return array.astype(np.int64, copy=False)

@@ -1,0 +1,90 @@
+"""Parallel arrays, one entry an example, that grow as examples come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+COUNTS = (
+    "presentations", "nonfinite", "times_correct", "forgetting_events", "first_correct", "first_learned",
+    "last_correct", "first_epoch", "last_epoch", "learned_epoch",
+)  # fmt: skip
+MEANS = ("confidence", "confidence_m2", "aum", "el2n_mean", "el2n_last", "cumulative_loss")
+"""Over the presentations whose scores were finite."""
+GRAND = ("grand_mean", "grand_last")
+
+UNKNOWN_TARGET = int(np.iinfo(np.int64).min)
+_DTYPES: dict[str, Any] = {
+    "id": np.int64,
+    **dict.fromkeys(COUNTS, np.int32),
+    **dict.fromkeys(MEANS, np.float64),
+    "target": np.int64,
+    "checksum": np.float64,
+    **dict.fromkeys(GRAND, np.float64),
+    "grand_count": np.int32,
+}
+_FILLS: dict[str, Any] = {"target": UNKNOWN_TARGET, "checksum": np.nan}
+ALWAYS = ("id", *COUNTS, *MEANS)
+OPTIONAL = ("target", "checksum", *GRAND, "grand_count")
+"""Made when they are first needed."""
+
+
+class Columns:
+    """Arrays of equal length. They grow by a quarter, so that a ledger never holds much more than it uses."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._arrays: dict[str, NDArray[Any]] = {name: _filled(name, 0) for name in ALWAYS}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """The whole array, spare room at the end included."""
+        return self._arrays[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self._arrays.values())
+
+    def need(self, *names: str) -> None:
+        """Make optional columns if they are not there."""
+        for name in names:
+            if name not in self._arrays:
+                self._arrays[name] = _filled(name, len(self._arrays["id"]))
+
+    def grow(self, size: int) -> None:
+        """Room for `size` examples."""
+        capacity = len(self._arrays["id"])
+        if size > capacity:
+            self._resize(max(size, capacity + capacity // 4, 1024))
+        self.size = size
+
+    def trim(self) -> None:
+        """Give spare room back."""
+        if len(self._arrays["id"]) > self.size:
+            self._resize(self.size)
+
+    def used(self) -> dict[str, NDArray[Any]]:
+        """The arrays without spare room: views, not copies."""
+        return {name: array[: self.size] for name, array in self._arrays.items()}
+
+    def fill(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Take these for all there is."""
+        self._arrays = {name: np.array(value, dtype=_DTYPES[name]) for name, value in arrays.items()}
+        self.size = len(self._arrays["id"])
+
+    def _resize(self, capacity: int) -> None:
+        kept = min(self.size, capacity)
+        for name, old in self._arrays.items():  # one at a time: never two of the whole
+            new = _filled(name, capacity)
+            new[:kept] = old[:kept]
+            self._arrays[name] = new
+
+
+def _filled(name: str, length: int) -> NDArray[Any]:
+    if name in _FILLS:
+        return np.full(length, _FILLS[name], dtype=_DTYPES[name])
+    return np.zeros(length, dtype=_DTYPES[name])

@@ -1,0 +1,21 @@
+"""What a ledger refuses."""
+
+from __future__ import annotations
+
+
+class LedgerError(ValueError):
+    """A batch or a file that a ledger cannot take as it is; the message says why."""
+
+
+class IdError(LedgerError):
+    """An id stood for different examples at different times, so that its statistics would mean nothing."""
+
+
+def reused(what: str, ids: list[int]) -> IdError:
+    """The error for ids that came back with something else."""
+    shown = ", ".join(map(str, ids[:5])) + (", …" if len(ids) > 5 else "")
+    return IdError(
+        f"{len(ids)} of the batch's ids came with another {what} than before (ids {shown}): an id must always name the "
+        "same example, and a position in a shuffled loader does not. Wrap the data set in learnscope.IndexedDataset, "
+        f"which gives every item its own index. If the {what}s of an example change on purpose, check_ids=False."
+    )

@@ -1,0 +1,256 @@
+"""The ledger: what has happened to every example so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from learnscope.ledger import files, table
+from learnscope.ledger.batch import Batch, as_batch, unlike
+from learnscope.ledger.columns import GRAND, UNKNOWN_TARGET, Columns
+from learnscope.ledger.errors import reused
+from learnscope.ledger.index import IdIndex
+from learnscope.ledger.sampling import Sample, among, chosen_ids
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Ledger:
+    """Streaming statistics of every example over its presentations: a fixed number of bytes an example.
+
+    A presentation is one time that the loop trained on the example. An id that comes twice, in a batch or in an
+    epoch (sampling with replacement, the padding of a distributed sampler), was trained on twice: both count, in
+    order. For passes over the data that only look, `once_an_epoch` leaves the second one out.
+
+    >>> ledger = Ledger()
+    >>> for epoch, right in enumerate([[False, True], [True, False], [True, False]]):
+    ...     ledger.update([7, 9], p_gold=[0.5, 0.25], correct=right, margin=[1, -1], loss=[1, 2], el2n=[1, 1],
+    ...                   epoch=epoch)
+    >>> print(ledger.frame()[["id", "forgetting_events", "first_learned", "cumulative_loss"]].to_string(index=False))
+    id  forgetting_events  first_learned  cumulative_loss
+     7                  0              2              3.0
+     9                  1           <NA>              6.0
+
+    Args:
+        track: how many examples to follow at most; None for all.
+        sample: which: the `first` different ids that come, or of the ids 0..examples−1 an `even` or `random` choice.
+        examples: the data set's size, for `even` and `random`.
+        seed: of the random choice.
+        check_ids: refuse ids that come back with another target or input (`IdError`).
+        once_an_epoch: count an example's first presentation in an epoch only.
+    """
+
+    def __init__(
+        self,
+        *,
+        track: int | None = None,
+        sample: Sample = "first",
+        examples: int | None = None,
+        seed: int = 0,
+        check_ids: bool = True,
+        once_an_epoch: bool = False,
+    ) -> None:
+        self._chosen = chosen_ids(track, sample, examples, seed)
+        self._settings: dict[str, Any] = {
+            "track": track, "sample": sample, "examples": examples, "seed": seed, "check_ids": check_ids,
+            "once_an_epoch": once_an_epoch,
+        }  # fmt: skip
+        self._index, self._columns = IdIndex(), Columns()
+        self.untracked = 0
+        """Presentations of examples that are not followed."""
+        self.repeated = 0
+        """Presentations left out by `once_an_epoch`."""
+
+    def __len__(self) -> int:
+        return self._columns.size
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self._settings)
+
+    @property
+    def nbytes(self) -> int:
+        """What the arrays and the index take."""
+        return self._columns.nbytes + self._index.nbytes
+
+    def update(
+        self,
+        ids: ArrayLike,
+        *,
+        p_gold: ArrayLike,
+        correct: ArrayLike,
+        margin: ArrayLike,
+        loss: ArrayLike,
+        el2n: ArrayLike,
+        epoch: int,
+        grand: ArrayLike | None = None,
+        target: ArrayLike | None = None,
+        checksum: ArrayLike | None = None,
+    ) -> None:
+        """One presentation of each example of a batch; a batch that is refused changes nothing.
+
+        Args:
+            ids: of the examples, whole numbers.
+            p_gold: probability of the right answer.
+            correct: whether the prediction was right.
+            margin: gold logit minus the best other.
+            loss: of each example.
+            el2n: ‖p − onehot(y)‖₂.
+            epoch: in which they were presented.
+            grand: gradient norms, where they were computed; NaN for an example without.
+            target: the class, or a whole number that stands for the target: it tells reused ids.
+            checksum: a number that stands for the input, for the same purpose; not for augmented inputs.
+        """
+        batch = as_batch(
+            ids, epoch, {"p_gold": p_gold, "margin": margin, "loss": loss, "el2n": el2n}, correct,
+            {"grand": grand, "checksum": checksum}, target,
+        )  # fmt: skip
+        followed = batch
+        if self._chosen is not None:
+            followed = batch.where(among(batch.ids, self._chosen))
+        if self._settings["check_ids"]:
+            self._check(followed)
+        followed = followed.where(self._make_room(followed.ids))
+        self.untracked += len(batch.ids) - len(followed.ids)
+        for part in followed.in_turn():
+            self._apply(part)
+
+    def summary(self) -> dict[str, Any]:
+        """Numbers over all examples; see `learnscope.ledger.table.summary`."""
+        return table.summary(self._columns.used())
+
+    def frame(self) -> pd.DataFrame:
+        """One row an example, in the order of their ids; see `learnscope.ledger.table.frame`."""
+        return table.frame(self.arrays())
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All that the ledger holds, in the order of the ids; what was not measured is NaN."""
+        used = self._columns.used()
+        order = np.argsort(used["id"], kind="stable")
+        return table.with_nan({name: array[order] for name, array in used.items()})
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], **settings: Any) -> Ledger:
+        """The ledger that `arrays()` came from; `settings` are those of the constructor."""
+        ledger = cls(**settings)
+        ledger._columns.fill(table.without_nan(arrays))
+        ledger._index.add(ledger._columns["id"])
+        return ledger
+
+    def trim(self) -> None:
+        """Give spare room back, when no more examples are expected."""
+        self._columns.trim()
+
+    def save(self, path: str | Path) -> None:
+        """Write the ledger whole or not at all: Parquet, or safetensors where pyarrow is not installed.
+
+        Any name will do: what the file holds is never a pickle.
+        """
+        counts = {"untracked": self.untracked, "repeated": self.repeated}
+        files.write(Path(path), self.arrays(), {"settings": self._settings, **counts})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Ledger:
+        """The ledger as it was saved, to the bit; it can be continued."""
+        arrays, facts = files.read(Path(path))
+        ledger = cls.from_arrays(arrays, **facts["settings"])
+        ledger.untracked, ledger.repeated = facts["untracked"], facts["repeated"]
+        return ledger
+
+    def _check(self, batch: Batch) -> None:
+        """Refuse ids whose target or input is another than before, also within the batch."""
+        batch.check_itself()
+        places = self._index.find(batch.ids)
+        known = places >= 0
+        if batch.target is not None and "target" in self._columns:
+            before, now = self._columns["target"][places[known]], batch.target[known]
+            differ = (before != now) & (before != UNKNOWN_TARGET) & (now != UNKNOWN_TARGET)
+            if differ.any():
+                raise reused("target", batch.ids[known][differ].tolist())
+        if batch.checksum is not None and "checksum" in self._columns:
+            differ = unlike(self._columns["checksum"][places[known]], batch.checksum[known])
+            if differ.any():
+                raise reused("input", batch.ids[known][differ].tolist())
+
+    def _make_room(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Take in the ids that are new, as far as the limit allows; which of them all are followed."""
+        places = self._index.find(ids)
+        if (places >= 0).all():
+            return np.ones(len(ids), dtype=np.bool_)
+        unknown = ids[places < 0]
+        different, first = np.unique(unknown, return_index=True)
+        new = different[np.argsort(first)]  # in the order in which they came
+        track = self._settings["track"]
+        if track is not None:
+            new = new[: max(track - len(self), 0)]
+        start = len(self)
+        self._index.add(new)
+        self._columns.grow(start + len(new))
+        self._columns["id"][start : start + len(new)] = new
+        followed: NDArray[np.bool_] = self._index.find(ids) >= 0
+        return followed
+
+    def _apply(self, batch: Batch) -> None:
+        """One presentation of different examples."""
+        at, columns = self._index.find(batch.ids), self._columns
+        if self._settings["once_an_epoch"]:
+            again = (columns["presentations"][at] > 0) & (columns["last_epoch"][at] == batch.epoch)
+            self.repeated += int(again.sum())
+            at, batch = at[~again], batch.where(~again)
+        number = columns["presentations"][at] + 1
+        columns["presentations"][at] = number
+        self._learning(at, number, batch.correct, batch.epoch)
+        if batch.target is not None:
+            columns.need("target")
+            columns["target"][at] = batch.target
+        if batch.checksum is not None:
+            columns.need("checksum")
+            columns["checksum"][at] = batch.checksum
+        if batch.grand is not None:
+            columns.need(*GRAND, "grand_count")
+            self._grand(at, batch.grand)
+        finite = batch.finite()
+        if not finite.all():
+            columns["nonfinite"][at[~finite]] += 1
+            at, batch = at[finite], batch.where(finite)
+        self._scores(at, batch)
+
+    def _learning(self, at: Any, number: NDArray[Any], correct: NDArray[np.bool_], epoch: int) -> None:
+        columns = self._columns
+        last, first, since = (columns[name][at] for name in ("last_correct", "first_correct", "first_learned"))
+        columns["times_correct"][at] += correct
+        columns["forgetting_events"][at] += (last > 0) & (last == number - 1) & ~correct
+        columns["last_correct"][at] = np.where(correct, number, last)
+        columns["first_correct"][at] = np.where(correct & (first == 0), number, first)
+        # learned means correct from then on: a wrong answer takes it back
+        columns["first_learned"][at] = np.where(correct, np.where(since == 0, number, since), 0)
+        columns["learned_epoch"][at] = np.where(correct & (since == 0), epoch, columns["learned_epoch"][at])
+        columns["first_epoch"][at] = np.where(number == 1, epoch, columns["first_epoch"][at])
+        columns["last_epoch"][at] = epoch
+
+    def _scores(self, at: Any, batch: Batch) -> None:
+        columns = self._columns
+        count = columns["presentations"][at] - columns["nonfinite"][at]
+        mean = columns["confidence"][at]
+        apart = batch.p_gold - mean
+        mean += apart / count
+        columns["confidence"][at] = mean
+        columns["confidence_m2"][at] += apart * (batch.p_gold - mean)  # Welford: no difference of large sums
+        for name, values in (("aum", batch.margin), ("el2n_mean", batch.el2n)):
+            before = columns[name][at]
+            columns[name][at] = before + (values - before) / count
+        columns["el2n_last"][at] = batch.el2n
+        columns["cumulative_loss"][at] += batch.loss
+
+    def _grand(self, at: Any, grand: NDArray[np.float64]) -> None:
+        there = np.isfinite(grand)
+        at, grand, columns = at[there], grand[there], self._columns
+        columns["grand_count"][at] += 1
+        before = columns["grand_mean"][at]
+        columns["grand_mean"][at] = before + (grand - before) / columns["grand_count"][at]
+        columns["grand_last"][at] = grand

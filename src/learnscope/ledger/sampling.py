@@ -1,0 +1,39 @@
+"""Which examples are followed, where not all are."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Sample = Literal["first", "even", "random"]
+SAMPLES: tuple[Sample, ...] = ("first", "even", "random")
+
+
+def chosen_ids(track: int | None, sample: Sample, examples: int | None, seed: int) -> NDArray[np.int64] | None:
+    """The ids to follow, in order; None where that is decided as they come."""
+    if sample not in SAMPLES:
+        raise ValueError(f"sample={sample!r}: one of {', '.join(SAMPLES)}")
+    if track is not None and (isinstance(track, bool) or not isinstance(track, int) or track < 1):
+        raise ValueError(f"track={track!r}: how many examples to follow, a whole number from 1, or None for all")
+    if sample == "first":
+        return None
+    if track is None or examples is None:
+        raise ValueError(
+            f"sample={sample!r} chooses track= of the ids 0..examples−1: say track= and examples=, the data set's size"
+        )
+    if examples < 1:
+        raise ValueError(f"examples={examples!r}: the data set's size, from 1")
+    count = min(track, examples)
+    if sample == "even":
+        return np.arange(count, dtype=np.int64) * examples // count
+    drawn = np.random.default_rng(seed).choice(examples, size=count, replace=False)
+    return np.sort(drawn).astype(np.int64)
+
+
+def among(ids: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of the ids are among those chosen, which are in order."""
+    at = np.minimum(np.searchsorted(chosen, ids), len(chosen) - 1)
+    found: NDArray[np.bool_] = chosen[at] == ids
+    return found

@@ -1,0 +1,127 @@
+"""The ledger as people read it: a row an example, and numbers over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learnscope.ledger.columns import ALWAYS, GRAND, MEANS, OPTIONAL, UNKNOWN_TARGET
+from learnscope.ledger.errors import LedgerError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Arrays = Mapping[str, NDArray[Any]]
+QUANTILES = (0.1, 0.5, 0.9)
+
+
+def with_nan(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Means over nothing as NaN, which the running sums keep as 0."""
+    return _unmeasured(arrays, np.nan)
+
+
+def without_nan(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """The inverse; refuses what is not a ledger's."""
+    missing = [name for name in ALWAYS if name not in arrays]
+    if missing:
+        raise LedgerError(f"these are not the arrays of a ledger: {', '.join(missing)} not there")
+    return _unmeasured({name: arrays[name] for name in (*ALWAYS, *OPTIONAL) if name in arrays}, 0.0)
+
+
+def _unmeasured(arrays: Arrays, fill: float) -> dict[str, NDArray[Any]]:
+    changed = dict(arrays)
+    none = arrays["presentations"] == arrays["nonfinite"]
+    if none.any():
+        changed |= {name: np.where(none, fill, arrays[name]) for name in MEANS}
+    if "grand_count" in arrays and (none := arrays["grand_count"] == 0).any():
+        changed |= {name: np.where(none, fill, arrays[name]) for name in GRAND}
+    return changed
+
+
+def derived(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """What follows from the arrays: share correct, deviation, and the two kinds that are never forgotten."""
+    presentations = np.maximum(arrays["presentations"], 1)
+    measured = np.maximum(arrays["presentations"] - arrays["nonfinite"], 1)
+    learned = arrays["first_correct"] > 0
+    return {
+        "correctness": arrays["times_correct"] / presentations,
+        "variability": np.sqrt(arrays["confidence_m2"] / measured),
+        "never_learned": ~learned,
+        "unforgettable": learned & (arrays["forgetting_events"] == 0),
+    }
+
+
+def frame(arrays: Arrays) -> pd.DataFrame:
+    """One row an example. Presentations count from 1; NA where it did not happen, NaN where it was not measured.
+
+    | column | meaning |
+    |---|---|
+    | `presentations`, `nonfinite` | how often it was shown; how often a score was not finite (left out of the means) |
+    | `confidence`, `variability`, `correctness` | mean p(gold), its population standard deviation, share correct |
+    | `forgetting_events` | times it was correct at one presentation and wrong at the next |
+    | `never_learned`, `unforgettable` | never correct; correct at some time and not forgotten since |
+    | `first_correct`, `last_correct` | the first and last presentation at which it was correct |
+    | `first_learned`, `learned_epoch` | the first presentation from which it is correct up to its last one, and that \
+one's epoch; a wrong answer takes both back |
+    | `first_epoch`, `last_epoch` | of its presentations |
+    | `aum`, `cumulative_loss` | mean margin; sum of the losses |
+    | `el2n_mean`, `el2n_last`, `grand_mean`, `grand_last` | over its presentations, and at the last that was measured |
+    | `target` | the class, or the number that stands for its target |
+    """
+    import pandas as pd
+
+    extra = derived(arrays)
+    whole = {
+        "first_correct": _nullable(arrays["first_correct"], arrays["first_correct"] > 0),
+        "last_correct": _nullable(arrays["last_correct"], arrays["last_correct"] > 0),
+        "first_learned": _nullable(arrays["first_learned"], arrays["first_learned"] > 0),
+        "learned_epoch": _nullable(arrays["learned_epoch"], arrays["first_learned"] > 0),
+    }
+    if "target" in arrays:
+        whole["target"] = _nullable(arrays["target"], arrays["target"] != UNKNOWN_TARGET)
+    order = (
+        "id", "presentations", "nonfinite", "confidence", "variability", "correctness", "forgetting_events",
+        "never_learned", "unforgettable", "first_correct", "last_correct", "first_learned", "learned_epoch",
+        "first_epoch", "last_epoch", "aum", "cumulative_loss", "el2n_mean", "el2n_last", *GRAND, "target",
+    )  # fmt: skip
+    there: dict[str, Any] = {**arrays, **extra, **whole}
+    return pd.DataFrame({name: there[name] for name in order if name in there})
+
+
+def summary(arrays: Arrays) -> dict[str, Any]:
+    """Numbers over all examples; None where there is nothing to take them from.
+
+    `learned` is the share correct at their last presentation. Quantiles are under `(name, quantile)`.
+    """
+    examples = len(arrays["id"])
+    if not examples:
+        return {"examples": 0, "presentations": 0}
+    extra = derived(arrays)
+    measured = arrays["presentations"] > arrays["nonfinite"]
+    numbers: dict[Any, Any] = {
+        "examples": examples,
+        "presentations": int(arrays["presentations"].sum(dtype=np.int64)),
+        "nonfinite": int(arrays["nonfinite"].sum(dtype=np.int64)),
+        "forgetting_events": int(arrays["forgetting_events"].sum(dtype=np.int64)),
+        "learned": float((arrays["first_learned"] > 0).mean()),
+        "never_learned": float(extra["never_learned"].mean()),
+        "unforgettable": float(extra["unforgettable"].mean()),
+    }
+    per_example = {"confidence": arrays["confidence"], "variability": extra["variability"], "aum": arrays["aum"]}
+    per_example |= {"el2n": arrays["el2n_mean"], "cumulative_loss": arrays["cumulative_loss"]}
+    kept = np.stack([values[measured] for values in per_example.values()])
+    if not kept.size:
+        return numbers | {f"mean_{name}": None for name in per_example}
+    numbers |= {f"mean_{name}": float(mean) for name, mean in zip(per_example, kept.mean(1), strict=True)}
+    at = np.quantile(kept, QUANTILES, axis=1)
+    numbers |= {(name, q): float(at[i, j]) for i, q in enumerate(QUANTILES) for j, name in enumerate(per_example)}
+    return numbers
+
+
+def _nullable(values: NDArray[Any], there: NDArray[np.bool_]) -> Any:
+    import pandas as pd
+
+    return pd.arrays.IntegerArray(values.astype(np.int64), ~there)

@@ -1,0 +1,138 @@
+"""Scores of every example in a batch, from the logits that the loop has computed anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from learnscope.task.shapes import IGNORE, flatten_positions, is_single, predictions
+
+WIDE = 2**22
+"""Up to so many logits all is computed in float64; beyond that in the logits' own precision, float32 at least."""
+CHUNK = 2**22
+"""Logits looked at together, so that no copy of all of them is made."""
+_MIX = (0x9E3779B97F4A7C15 - 2**64, 0x2545F4914F6CDD1D)
+_BITS = 2**52 - 1  # what float64 carries exactly
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleScores:
+    """One entry an example. An example without a position that counts has NaN scores and `positions` 0."""
+
+    p_gold: NDArray[np.float64]
+    """Probability of the target."""
+    margin: NDArray[np.float64]
+    """Gold logit minus the best other."""
+    loss: NDArray[np.float64]
+    el2n: NDArray[np.float64]
+    """‖p − onehot(y)‖₂ over the classes; √2·|p − y| for a single logit."""
+    correct: NDArray[np.bool_]
+    """Whether more than half of its positions are predicted right; for one position, whether that one is."""
+    positions: NDArray[np.int64]
+    target: NDArray[np.int64]
+    """The class, or for several positions (and where `example` was given) a number that stands for their targets."""
+
+
+@torch.no_grad()
+def example_scores(
+    logits: Tensor,
+    targets: Tensor,
+    losses: Tensor | None = None,
+    example: Tensor | None = None,
+    *,
+    examples: int | None = None,
+) -> ExampleScores:
+    """Scores of each example; of several positions (a language model's) their means over those that count.
+
+    Args:
+        logits: [N, C], [N] or [N, 1] for a yes/no answer, [N, T, C] for sequences; with `example`, [P, C].
+        targets: integers, aligned with the logits: a causal model's are shifted already. `IGNORE` does not count.
+        losses: the loop's own losses, one a position; cross entropy if they are not given.
+        example: for each position the example that it belongs to, as in `learnscope.task.Outputs`.
+        examples: how many there are, where `example` is given; otherwise one more than its largest entry.
+
+    One transfer to the host.
+    """
+    if targets.is_floating_point() or targets.is_complex():
+        raise TypeError("float targets are regression: there is no gold class to be confident of")
+    if logits.device.type == "mps":  # no float64 there
+        logits, targets = logits.cpu(), targets.cpu()
+        losses, example = (None if t is None else t.cpu() for t in (losses, example))
+    by_position = example is not None
+    count = logits.shape[0] if example is None else examples
+    if example is None:
+        logits, aligned, keep, example = flatten_positions(logits.detach(), targets.to(logits.device), None)
+        assert aligned is not None, "targets were given"
+        assert keep is not None, "integer targets say which count"
+    else:
+        aligned, keep = targets.long().reshape(-1), targets.reshape(-1) != IGNORE
+        count = int(example.max()) + 1 if count is None and len(example) else count or 0
+    if len(logits) == 0:
+        return _on_host(torch.zeros(8, count or 0, dtype=torch.float64))
+    if is_single(logits):  # the logit of 1 beside that of 0
+        logits = torch.stack([torch.zeros_like(logits.reshape(-1)), logits.reshape(-1)], 1)
+    rows = _scored(logits, aligned, keep)
+    if losses is not None:
+        if losses.numel() != len(keep):
+            raise ValueError(f"{losses.numel()} losses for {len(keep)} positions: one a position")
+        rows[2] = torch.where(keep, losses.detach().reshape(-1).to(rows), 0)
+    if by_position or len(keep) != count:
+        rows = rows.new_zeros(len(rows), count or 0).index_add_(1, example.to(rows.device), rows)
+        rows[6] = _hashed(aligned, keep, example, count or 0)
+    return _on_host(rows)
+
+
+def _scored(logits: Tensor, targets: Tensor, keep: Tensor) -> Tensor:
+    """[8, P]: p, margin, loss, EL2N, right, counted, target, out of range; 0 where a position does not count."""
+    classes = logits.shape[-1]
+    gold = targets.clamp(0, classes - 1)
+    wide = logits.numel() <= WIDE or logits.dtype == torch.float64
+    rows = torch.empty(8, len(targets), dtype=torch.float64, device=logits.device)
+    for part in _chunks(len(targets), classes):
+        z = logits[part].to(torch.float64 if wide else torch.float32)
+        column = gold[part].unsqueeze(1)
+        at_gold = z.gather(1, column)
+        total = z.logsumexp(1, keepdim=True)
+        # without the gold entry: 1 − p is then a sum of small numbers, not a difference of large ones
+        others = z.scatter(1, column, -torch.inf)
+        p = (others - total).exp()
+        rest = p.sum(1)
+        rows[0, part] = (at_gold - total).exp().squeeze(1).double()
+        rows[1, part] = (at_gold.squeeze(1) - others.amax(1)).double()
+        rows[2, part] = torch.where(rest < 0.5, -torch.log1p(-rest), (total - at_gold).squeeze(1)).double()
+        rows[3, part] = (p.square().sum(1) + rest.square()).sqrt().double()
+        rows[4, part] = (predictions(z) == gold[part]).double()
+    rows[5], rows[6], rows[7] = keep, targets, targets != gold
+    return torch.where(keep, rows, 0)
+
+
+def _chunks(positions: int, classes: int) -> Iterator[slice]:
+    size = max(1, CHUNK // classes)
+    return (slice(start, start + size) for start in range(0, positions, size))
+
+
+def _hashed(targets: Tensor, keep: Tensor, example: Tensor, count: int) -> Tensor:
+    """A number for the targets of each example, whatever padding stands between them."""
+    mixed = (targets + 1) * _MIX[0]
+    mixed = (mixed ^ (mixed >> 29)) * _MIX[1]
+    mixed = torch.where(keep, mixed ^ (mixed >> 32), 0)
+    summed = torch.zeros(count, dtype=torch.int64, device=targets.device)
+    return (summed.index_add_(0, example.to(targets.device), mixed) & _BITS).double()
+
+
+def _on_host(rows: Tensor) -> ExampleScores:
+    p, margin, loss, el2n, right, positions, target, outside = rows.cpu().numpy()
+    if outside.any():
+        raise ValueError(
+            f"targets that are none of the logits' classes were seen, in {int((outside > 0).sum())} of "
+            f"{len(outside)} examples"
+        )
+    with np.errstate(invalid="ignore"):  # 0/0 for an example without a position is NaN: it was not measured
+        p, margin, loss, el2n = (values / positions for values in (p, margin, loss, el2n))
+    counts = positions.astype(np.int64)
+    return ExampleScores(p, margin, loss, el2n, 2 * right > positions, counts, target.astype(np.int64))

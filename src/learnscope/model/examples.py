@@ -1,0 +1,100 @@
+"""Cutting batches into examples, and joining batches of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from learnscope.model.data import DataError
+from learnscope.task import Task
+from learnscope.task.batches import map_leaves
+
+JOINED = 1024
+"""Examples up to which batches are joined: enough that what a pass costs anyway no longer matters."""
+
+
+def cut(task: Task, batch: Any, start: int, stop: int) -> Any:
+    """Examples `start` to `stop` of the batch; what is not per example stays whole, as in `Task.take`."""
+    size = task.size(batch)
+    if start == 0 and stop == size:
+        return batch
+    if type(task).take is not Task.take:
+        raise DataError(
+            f"{type(task).__name__} cuts batches in a way of its own (take), which knows no single example in the "
+            "middle: give batches of one example each"
+        )
+
+    def change(leaf: Any) -> Any:
+        return leaf[start:stop] if is_per_example(leaf, size) or _is_plain_values(leaf, size) else leaf
+
+    return map_leaves(batch, change)
+
+
+def joined(task: Task, batches: Iterable[Any], max_bytes: int) -> Iterator[Any]:
+    """The same examples in the same order, consecutive batches of one shape as one, up to a size.
+
+    Only batches all of whose values are tensors with a row an example are joined, and none if the task cuts batches
+    in a way of its own.
+    """
+    if type(task).take is not Task.take:
+        yield from batches
+        return
+    waiting: list[Any] = []
+    examples = held = 0
+    for batch in batches:
+        size, amount = task.size(batch), sum(leaf.nbytes for leaf in leaves(batch) if isinstance(leaf, Tensor))
+        fits = examples + size <= JOINED and held + amount <= max_bytes
+        shape = _shape(task, batch)
+        if waiting and not (fits and shape is not None and shape == _shape(task, waiting[0])):
+            yield _one(waiting)
+            waiting, examples, held = [], 0, 0
+        waiting.append(batch)
+        examples, held = examples + size, held + amount
+    if waiting:
+        yield _one(waiting)
+
+
+def _one(batches: list[Any]) -> Any:
+    if len(batches) == 1:
+        return batches[0]
+    columns = iter([torch.cat(column) for column in zip(*map(leaves, batches), strict=True)])
+    return map_leaves(batches[0], lambda _: next(columns))
+
+
+def _shape(task: Task, batch: Any) -> list[Any] | None:
+    """What must agree for batches to be joined; None for one that cannot be."""
+    size = task.size(batch)
+    found = leaves(batch)
+    if not size or not all(is_per_example(leaf, size) for leaf in found):
+        return None
+    keys = list(batch) if isinstance(batch, Mapping) else None
+    return [type(batch), keys, *((leaf.shape[1:], leaf.dtype, leaf.device) for leaf in found)]
+
+
+def is_per_example(leaf: Any, size: int) -> bool:
+    return isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.shape[0] == size
+
+
+def _is_plain_values(leaf: Any, size: int) -> bool:
+    """A list or NumPy array with a value an example: nothing that vmap can take apart."""
+    if isinstance(leaf, Tensor) or not (isinstance(leaf, (list, tuple)) or getattr(leaf, "shape", None)):
+        return False
+    return len(leaf) == size
+
+
+def has_plain_values(batch: Any, size: int) -> bool:
+    return any(_is_plain_values(leaf, size) for leaf in leaves(batch))
+
+
+def leaves(batch: Any) -> list[Any]:
+    found: list[Any] = []
+
+    def keep(leaf: Any) -> Any:
+        found.append(leaf)
+        return leaf
+
+    map_leaves(batch, keep)
+    return found

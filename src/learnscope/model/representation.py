@@ -1,0 +1,90 @@
+"""What scikit-learn says of features with labels: silhouette and a linear probe. Its random numbers are its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+FOLDS = 5
+SEED = 0
+SILHOUETTE_EXAMPLES = 1000
+"""Examples from which on a silhouette is that of a random subset: it takes n² distances."""
+STRENGTHS = (1.0, 10.0, 100.0, 1e3, 1e4)
+"""Strengths of the ridge among which each fold's training part chooses, by generalised cross-validation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A number with the examples it is from, or None with the reason."""
+
+    value: float | None
+    examples: int
+    reason: str | None = None
+
+
+def silhouette(features: Tensor, labels: Tensor, *, limit: int = SILHOUETTE_EXAMPLES, seed: int = SEED) -> Score:
+    """Mean over examples of (b − a)/max(a, b): a, b the mean distances to its own and to the nearest other class.
+
+    Of more than `limit` examples, a subset drawn with `seed`: always the same for as many examples.
+    """
+    x, y = _arrays(features, labels)
+    if len(y) > limit:
+        chosen = np.sort(np.random.default_rng(seed).choice(len(y), limit, replace=False))
+        x, y = x[chosen], y[chosen]
+    classes = len(np.unique(y))
+    if not np.isfinite(x).all():
+        return Score(None, len(y), "features are not finite")
+    if not 2 <= classes < len(y):
+        return Score(None, len(y), f"a silhouette needs 2 classes and fewer classes than examples; {_there(y)}")
+    from sklearn.metrics import silhouette_score
+
+    return Score(float(silhouette_score(x, y)), len(y))
+
+
+def linear_probe(features: Tensor, labels: Tensor, *, folds: int = FOLDS, seed: int = SEED) -> Score:
+    """Accuracy on held-out folds of a ridge classifier on standardised features, over all examples that took part.
+
+    Stratified folds, shuffled with `seed`; scaling and the ridge's strength come from each fold's training part.
+    Classes with fewer than `folds` examples cannot be in every fold and are left out.
+    """
+    x, y = _arrays(features, labels)
+    if not np.isfinite(x).all():
+        return Score(None, len(y), "features are not finite")
+    classes, which, sizes = np.unique(y, return_inverse=True, return_counts=True)
+    kept = sizes[which] >= folds
+    n, usable = int(kept.sum()), int((sizes >= folds).sum())
+    if usable < 2 or 2 * n < len(y):
+        return Score(
+            None,
+            n,
+            f"a linear probe over {folds} folds needs 2 classes of {folds} examples, and half of the examples in such "
+            f"classes; {usable} of {len(classes)} are large enough, with {n} of {len(y)} examples",
+        )
+    from sklearn.linear_model import RidgeClassifierCV
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model = make_pipeline(StandardScaler(), RidgeClassifierCV(alphas=STRENGTHS))
+    parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    said = cross_val_predict(model, x[kept], y[kept], cv=parts)
+    return Score(float((said == y[kept]).mean()), n)
+
+
+def largest_class_share(labels: Tensor, *, at_least: int = FOLDS) -> float | None:
+    """What always naming the largest class gets, among classes that a linear probe takes; None without any."""
+    _, sizes = np.unique(labels.cpu().numpy(), return_counts=True)
+    taken = sizes[sizes >= at_least]
+    return float(taken.max() / taken.sum()) if len(taken) else None
+
+
+def _arrays(features: Tensor, labels: Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    x: NDArray[np.float64] = features.detach().cpu().double().numpy()
+    return x, labels.detach().cpu().numpy().astype(np.int64)
+
+
+def _there(y: NDArray[np.int64]) -> str:
+    return f"there are {len(np.unique(y))} classes among {len(y)} examples"

@@ -1,0 +1,62 @@
+"""Whether a classifier's confidence means what it says, and whether losses tell training examples from others."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+PER_BIN = 10
+"""Predictions that a bin needs: fewer, and the error is mostly that of the bin's own accuracy."""
+
+
+def class_probabilities(logits: Tensor) -> Tensor:
+    """[N, C] in float64; a single logit is that of the second of two classes."""
+    wide = logits.double()
+    if wide.ndim < 2 or wide.shape[-1] == 1:
+        single = wide.reshape(-1)
+        return torch.stack([torch.sigmoid(-single), torch.sigmoid(single)], 1)
+    return torch.softmax(wide, -1)
+
+
+def brier_scores(probabilities: Tensor, targets: Tensor) -> Tensor:
+    """Σ_c (p_c − [c = y])² of each prediction: 0 if sure and right, 2 if sure and wrong."""
+    gold = probabilities.gather(1, targets.long()[:, None]).squeeze(1)
+    return probabilities.square().sum(1) - 2 * gold + 1
+
+
+def usable_bins(n: int, bins: int) -> int:
+    """As many as asked for, or as `PER_BIN` predictions a bin allow; 0 if not even one."""
+    return min(bins, n // PER_BIN)
+
+
+def calibration_error(confidence: Tensor, correct: Tensor, bins: int) -> float:
+    """Expected calibration error Σ_b (n_b/n)·|accuracy_b − mean confidence_b| over bins of equal mass.
+
+    Bin of a prediction: ⌊r·bins/n⌋, r being how many are less confident; equal confidences thus share a bin, which
+    the order of the data cannot change.
+    """
+    n = len(confidence)
+    if n == 0 or bins < 1 or not bool(confidence.isfinite().all()):
+        return math.nan
+    confidence = confidence.double()
+    rank = torch.searchsorted(confidence.sort().values, confidence)
+    bin_of = rank * bins // n
+    gaps = torch.zeros(bins, dtype=torch.float64).index_add_(0, bin_of, correct.double() - confidence)
+    return float(gaps.abs().sum() / n)
+
+
+def membership_auc(train_losses: Tensor, test_losses: Tensor) -> float:
+    """The chance that a training example's loss is below a test example's, ties counting half.
+
+    1/2: the losses do not tell which examples were trained on.
+    """
+    if not len(train_losses) or not len(test_losses):
+        return math.nan
+    if not bool(train_losses.isfinite().all() & test_losses.isfinite().all()):
+        return math.nan
+    train, test = train_losses.double(), test_losses.double().sort().values
+    above = len(test) - torch.searchsorted(test, train, right=True)
+    ties = torch.searchsorted(test, train, right=True) - torch.searchsorted(test, train)
+    return float((above.double() + ties.double() / 2).mean()) / len(test)
