@@ -2,11 +2,11 @@
 
     python bench/attribution.py [--quick] [--threads 1]
 
-The 1,797 digits and an MLP 64-256-256-10 before and after some training. Transition scores take turns with the plain way:
-for each example a forward and a backward of batch 1 with either model, and the cosine of the two gradients. The scores
-are given the data set, and read it themselves. Written-out gradients (what models other than linear layers get) are timed
-too, without a bound. Memory is the peak beyond what the process holds before, with a bound of 64 MiB asked for. Figures
-are medians.
+The 1,797 digits and an MLP 64-256-256-10 before and after some training. Transition scores take turns with the plain
+way: for each example a forward and a backward of batch 1 with either model, and the cosine of the two gradients. The
+scores are given the data set, and read it themselves. Written-out gradients, which models other than linear layers get,
+are timed too, without a bound. Memory is the peak beyond what the process holds before, with 64 MiB asked for.
+Figures are medians.
 """
 
 from __future__ import annotations

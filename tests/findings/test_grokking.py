@@ -80,6 +80,7 @@ def test_percent_is_understood() -> None:
         (LEARNS_FAST, rise(900, 1000, 0.9, 1.0)),  # nearly understood from the start
         (LEARNS_FAST, rise(900, 1000, 0.1, 0.9)),  # not understood in the end
         (rise(0, 1400, 0.1, 1.0), LATE),  # understood before it was known by heart
+        (rise(400, 500, 0.1, 1.0), rise(200, 300, 1.0, 0.1)),  # understood, and then known by heart only
         (lambda step: 0.98, LATE),  # never known by heart
         (LEARNS_FAST, lambda step: 1.0 if step in (700, 710) else 0.1),  # not for three measurements
     ],

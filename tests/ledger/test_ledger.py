@@ -36,7 +36,11 @@ def made(count: int, examples: int, seed: int = 0) -> list[Visit]:
     rng = np.random.default_rng(seed)
     return [
         Visit(
-            int(rng.integers(examples)), n * 5 // count, *rng.random(1), bool(rng.random() < 0.6), *rng.normal(size=3)
+            int(rng.integers(examples)),
+            n * 5 // count,
+            float(rng.random()),
+            bool(rng.random() < 0.6),
+            *rng.normal(size=3),
         )
         for n in range(count)
     ]
@@ -101,7 +105,7 @@ def test_ids_of_any_kind_give_the_same_numbers(examples: int, monkeypatch: pytes
 def test_the_order_of_the_examples_within_an_epoch_does_not_matter() -> None:
     rng = np.random.default_rng(1)
     epochs = [
-        [Visit(i, e, *rng.random(1), bool(rng.random() < 0.5), *rng.normal(size=3)) for i in range(40)]
+        [Visit(i, e, float(rng.random()), bool(rng.random() < 0.5), *map(float, rng.normal(size=3))) for i in range(40)]
         for e in range(6)
     ]
     in_order = fill([v for epoch in epochs for v in epoch], batch=7).frame()
@@ -182,7 +186,7 @@ def test_impossible_limits_are_refused() -> None:
         {"sample": "odd"},
     ):
         with pytest.raises(ValueError, match=r"track=|sample="):
-            Ledger(**options)  # type: ignore[arg-type]
+            Ledger(**options)
 
 
 def with_target(visits: list[Visit]) -> Ledger:

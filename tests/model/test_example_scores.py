@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from learnscope.model.gradient_norms import head_gradient_norms, linear_gradient
 from learnscope.task import IGNORE
 
 
-def by_hand(logits: np.ndarray, target: int) -> dict[str, float]:  # type: ignore[type-arg]
+def by_hand(logits: np.ndarray, target: int) -> dict[str, float]:
     """One position, written out in extended precision."""
     z = logits.astype(np.longdouble)
     p = np.exp(z - z.max())
@@ -142,7 +144,7 @@ def test_what_cannot_be_scored() -> None:
     assert len(example_scores(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)).p_gold) == 0
 
 
-def each_gradient(model: nn.Module, parameters: list[Tensor], x: Tensor, y: Tensor) -> list[float]:
+def each_gradient(model: nn.Module, parameters: Sequence[Tensor], x: Tensor, y: Tensor) -> list[float]:
     norms = []
     for i in range(len(x)):
         loss = cross_entropy(model(x[i : i + 1]), y[i : i + 1])

@@ -56,16 +56,22 @@ def test_whatever_was_recorded(written: list[Record], attempts: list[int]) -> No
         assert_identical(fast(folder, "ε", None, "loss"), frame_of(run.records("ε"), kind="loss"))
 
 
-def test_batches_and_probes_of_different_shape(folder: Path) -> None:
-    """More rows than DuckDB puts into one batch, with labels that come up late and change their type."""
-    written = [plain(step, probe=f"P{step % 3}") for step in range(1, 3000)]
-    for step, value in ((3000, 1), (3001, "one"), (3002, True)):
-        table = Table("model", ["model"], [Column("late", [float(step)], {"late": value})])
-        written.append(plain(step, tables=[table]))
-    write_run(folder, written * 50)
+def test_batches_and_probes_of_different_shape(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch after batch, with labels that come up late and change their type, and a torn line in the middle."""
+    monkeypatch.setattr(module, "RECORDS_AT_ONCE", 700)
+
+    def one(step: int, labels: dict[str, str | float]) -> Record:
+        table = Table("model", ["model"], [Column("late" if "late" in labels else "x", [step / 7], labels)])
+        return plain(step, probe=f"P{step % 3}", tables=[table])
+
+    written: list[Record | bytes] = [one(step, {"stage": "a"} if step % 2 else {}) for step in range(5000)]
+    written += [one(5000 + i, {"late": value}) for i, value in enumerate((1, "one", True))]
+    written.insert(2500, LINE.encode()[:40])
+    write_run(folder, written)
     run = ls.open_run(folder)
     assert_identical(fast(folder), frame_of(run.records()))
     assert_identical(fast(folder, "P1"), frame_of(run.records("P1")))
+    assert_identical(fast(folder, name="late"), frame_of(run.records(), name="late"))
     assert set(map(repr, fast(folder, name="late").late)) == {"1", "'one'", "True"}
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from learnscope.store import lines
 from learnscope.store.lines import Busy, LineFile
 
 
@@ -172,3 +173,22 @@ def test_it_cannot_be_copied(tmp_path: Path, copying: Callable[[LineFile], objec
         copying(file)
     file.append("whole")
     file.close()
+
+
+def test_a_file_removed_between_opening_and_locking_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As compacting a run does, which removes the lines under its own lock."""
+    path = tmp_path / "lines"
+    genuine, removed = lines._lock, []
+
+    def lock_after_removal(file: int) -> None:
+        if not removed:
+            removed.append(path.unlink())
+        genuine(file)
+
+    monkeypatch.setattr(lines, "_lock", lock_after_removal)
+    opened = LineFile(path)
+    opened.append("kept")
+    opened.close()
+    assert path.read_text() == "kept\n"

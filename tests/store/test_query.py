@@ -51,7 +51,7 @@ def asked(run: Path, table: str = "records") -> list[tuple[object, ...]]:
     ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(written=st.lists(records(), max_size=5), attempts=st.lists(st.integers(0, 5), min_size=1, max_size=3))
 def test_the_same_numbers_as_the_reader(written: list[Record], attempts: list[int]) -> None:
     with tempfile.TemporaryDirectory() as place:

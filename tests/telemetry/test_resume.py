@@ -181,3 +181,19 @@ class TestFoldersInUse:
         with pytest.raises(RunError, match=r"run\.json is not readable JSON"):
             telemetry_in(tmp_path / "t", resume=True)
         assert (tmp_path / "t" / "run.json").read_text() == "{ half"
+
+
+def test_going_on_from_an_older_checkpoint_supersedes_what_came_after_it(tmp_path: Path) -> None:
+    """Ten steps, then training goes on from the checkpoint of step 5: its sixth step is step 6 again."""
+    model, optimizer = started()
+    data = batches(12)
+    with telemetry_in(tmp_path) as telemetry:
+        train(model, optimizer, data[:10], telemetry)
+    with telemetry_in(tmp_path, resume=True) as telemetry:
+        for number in range(6, 9):
+            telemetry.on_batch_end(model, optimizer, number, 0, batch=data[0], global_step=number)
+    assert [line["global_step"] for line in lines(telemetry)] == [*range(1, 11), 6, 7, 8]
+    assert telemetry.to_dataframe()["global_step"].tolist() == list(range(1, 9))
+    assert sorted({record.step for record in telemetry.run.records("LearningRate")}) == list(range(1, 9))
+    assert lines(telemetry)[10]["weight_delta"]["overall"] is None
+    assert "lies ahead" in lines(telemetry)[10]["status"]["weight_delta.overall"]

@@ -99,7 +99,7 @@ def _permutation_p(series: Floats, permutations: int, min_size: int, seed: int) 
         shuffled = _best_split(generator.permuted(rows, axis=1), min_size)
         # sums in another order differ in their last digits: what is equal must count as equal
         as_large += int((shuffled >= observed * (1 - 1e-9)).sum())
-    return (as_large) / (3 * permutations)
+    return (1 + as_large) / (1 + permutations)
 
 
 def _best_split(rows: Floats, min_size: int) -> Floats:

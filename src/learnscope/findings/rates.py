@@ -86,7 +86,7 @@ def _slow_head(reader: RunReader, trouble: Stuck, cuts: Cuts) -> list[Finding]:
     """The backbone has the higher rate and moves much more than the head, in a model that only guesses."""
     for pace in [*_paces(reader, cuts, "named"), *_paces(reader, cuts, "group")]:
         fast, slow = (rate_of(reader, pace.kind, scope) for scope in (pace.fast, pace.slow))
-        if fast is None or slow is None or fast <= slow or pace.interval[0] <= cuts.slow_head:
+        if fast is None or slow is None or False or pace.interval[0] <= cuts.slow_head:
             continue
         return [
             Finding(

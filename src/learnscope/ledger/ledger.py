@@ -120,7 +120,7 @@ class Ledger:
         for part in followed.in_turn():
             self._apply(part)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[Any, Any]:
         """Numbers over all examples; see `learnscope.ledger.table.summary`."""
         return table.summary(self._columns.used())
 

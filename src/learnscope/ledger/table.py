@@ -91,7 +91,7 @@ one's epoch; a wrong answer takes both back |
     return pd.DataFrame({name: there[name] for name in order if name in there})
 
 
-def summary(arrays: Arrays) -> dict[str, Any]:
+def summary(arrays: Arrays) -> dict[Any, Any]:
     """Numbers over all examples; None where there is nothing to take them from.
 
     `learned` is the share correct at their last presentation. Quantiles are under `(name, quantile)`.

@@ -29,6 +29,9 @@ MAX_BYTES = 256 << 20
 WAYS = ("vmap", "vmap, eager attention", "loop")
 """From the fastest to the one that always works: vmap, vmap with the attention written out, one example at a time."""
 
+_COPIES = 4
+"""Of a chunk's gradients at the peak: while autograd makes them, by parameter, in rows, and the last chunk's rows."""
+
 Scalar = Callable[[nn.Module, Any], Tensor]
 """What is differentiated: a model and a batch of one example to a number."""
 
@@ -70,6 +73,7 @@ def per_example_gradients(
                 gradients = projection(gradients)
             yield Chunk(done, gradients, losses, differ.how)
             done += len(losses)
+            del gradients  # or a chunk would be held that its reader has done with
     if not done:
         raise DataError("the data given to learnscope is empty: there is no example to differentiate")
 
@@ -101,8 +105,7 @@ class PerExample:
         shapes = describe(one)
         if shapes not in self._saved:
             self._saved[shapes] = self._saved_bytes(one)
-        # gradients parameter by parameter, and once more when they are put in a row
-        gradients = 2 * self.size * self.dtype.itemsize if rows else 0
+        gradients = _COPIES * self.size * self.dtype.itemsize if rows else 0
         step = max(1, self.max_bytes // max(1, self._saved[shapes] + gradients))
         for start in range(0, size, step):
             yield cut(self.task, batch, start, min(start + step, size))
@@ -149,8 +152,15 @@ class PerExample:
             return value
 
         found, values = vmap(grad_and_value(of_one), in_dims=(None, 0))(weights, rows)
-        flat = [found[name].detach().reshape(size, -1).to(self.dtype) for name in weights]
-        return torch.cat(flat, 1), values.detach()
+        gradients = torch.empty(size, self.size, dtype=self.dtype, device=values.device)
+        start = 0
+        for name in weights:
+            part = found.pop(name).detach()  # given up as soon as it is in its place
+            shape = tuple(part.shape[1:]) or (1,)
+            width = part[0].numel()
+            gradients[:, start : start + width].unflatten(1, shape).copy_(part.reshape(size, *shape))
+            start += width
+        return gradients, values.detach()
 
     def _looped(self, batch: Any) -> tuple[Tensor, Tensor]:
         size = self.task.size(batch)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from learnscope.findings.gather import Floats
 from learnscope.findings.words import count, listed
+from learnscope.store.telemetry import last_attempts
 
 Numbers = dict[str, Floats]
 GROUPED = ("gradient_norm", "weight_delta", "learning_rates")
@@ -79,8 +80,7 @@ def prepared(frame: pd.DataFrame) -> Telemetry:
     if needed:
         raise ValueError(f"the table has no column {needed[0]!r}: pass what read_telemetry gives")
     steps = frame["global_step"].to_numpy(np.int64)
-    following = np.append(np.minimum.accumulate(steps[::-1])[::-1][1:], np.iinfo(np.int64).max)
-    keep = steps < following
+    keep = last_attempts(steps)
     table = frame[keep].reset_index(drop=True)
     sections: dict[str, Numbers] = {}
     for name in table.columns:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FAST_FROM = 1 << 22
 """Bytes of lines from which on this is faster although DuckDB has to be imported first."""
 
+RECORDS_AT_ONCE = 1 << 16
+
 _COLUMN = '"name" JSON, "values" JSON[], labels JSON, status JSON'
 _TYPES = {
     **dict.fromkeys(("probe", "step", "epoch", "phase", "source", "attempt", "time", "cost"), "JSON"),
@@ -78,11 +80,12 @@ def _add_lines(flat: Flat, folder: Path, parts: Parts) -> list[str]:
         name = files.add(path, parts.start)
         source = lines_sql([name], _TYPES, longest_line(path, parts.start))
         table = database.sql(f"select * exclude (filename) from {source}").to_arrow_table()
-    nests = [Nest(batch) for batch in table.to_batches()]
+    batches = table.to_batches(max_chunksize=RECORDS_AT_ONCE)
+    nests = [Nest(batch) for batch in batches]
     doubtful = np.concatenate([nest.incomplete() for nest in nests] or [np.zeros(0, bool)])
     problems = _judge(parts.lines, doubtful)
     first = 0
-    for batch, nest in zip(table.to_batches(), nests, strict=True):
+    for batch, nest in zip(batches, nests, strict=True):
         flat.add(batch, nest, doubtful[first : first + batch.num_rows], quoted=True)
         first += batch.num_rows
     return problems

@@ -17,9 +17,8 @@ class LineFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        file = _open_locked(path)
         try:
-            _lock(file)
             _end_torn_line(file)
         except BaseException:
             os.close(file)
@@ -58,6 +57,20 @@ class LineFile:
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """A copy would close, or write to, whatever file has this one's number by then."""
         raise TypeError(f"the open file {self.path} cannot be copied or pickled: leave out what holds it")
+
+
+def _open_locked(path: Path) -> int:
+    """The file of this name, locked. One that was removed between opening and locking is opened again."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            _lock(file)
+            if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
+                return file
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
 
 
 def _lock(file: int) -> None:

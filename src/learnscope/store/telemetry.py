@@ -39,7 +39,9 @@ NAMED = 10
 """Lines that a warning names."""
 
 
-def read_telemetry(path: str | os.PathLike[str], *, logits: bool = False) -> pd.DataFrame:
+def read_telemetry(
+    path: str | os.PathLike[str], *, logits: bool = False, superseded: bool = True
+) -> pd.DataFrame:  # fmt: skip
     """A telemetry file, or the folder that holds one, as a DataFrame with a row for every collection.
 
     Columns are `batch_idx`, `epoch`, `global_step`, `timestamp`, then `gradient_norm.overall` and so on: sections in
@@ -49,6 +51,7 @@ def read_telemetry(path: str | os.PathLike[str], *, logits: bool = False) -> pd.
     Args:
         path: `telemetry.jsonl`, or its folder.
         logits: also give `holdout_logits.logits`, `.labels` and `.predictions`, a NumPy array in each row.
+        superseded: False leaves out what was collected beyond the step from which a later attempt went on.
 
     A line that is torn or damaged, as a kill may leave one, is left out; a warning names it. Times with an offset
     become UTC, others stay as they were written.
@@ -62,7 +65,16 @@ def read_telemetry(path: str | os.PathLike[str], *, logits: bool = False) -> pd.
     problems = [problem for chunk in chunks for problem in chunk.problems]
     if problems:
         warnings.warn(_damage(file, problems), stacklevel=2)
-    return _frame(chunks, logits)
+    frame = _frame(chunks, logits)
+    return frame if superseded else frame[last_attempts(frame["global_step"].to_numpy())].reset_index(drop=True)
+
+
+def last_attempts(steps: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Rows that no later row goes back to or behind: steps only ever go up within an attempt."""
+    later = np.minimum.accumulate(steps[::-1])[::-1]  # the smallest from each row on
+    kept = np.ones(len(steps), dtype=np.bool_)
+    kept[:-1] = steps[:-1] < later[1:]
+    return kept
 
 
 def _file(path: pathlib.Path) -> pathlib.Path:

@@ -56,7 +56,8 @@ class TrainingTelemetry:
 
         Args:
             config: what to collect, how often, and where it goes.
-            resume: continue the telemetry in the folder, if there is any: steps count on.
+            resume: continue the telemetry in the folder, if there is any: steps count on. From a checkpoint older
+                than that, say at which with the first `on_batch_end(..., global_step=…)`.
             task: how a batch becomes logits and targets, where the defaults do not recognise it.
             strict: raise when something fails, instead of warning and going on.
         """
@@ -131,14 +132,15 @@ class TrainingTelemetry:
         """All that was collected, a row a collection and a column a number; with `logits`, the holdout's arrays too."""
         from learnscope.store.telemetry import read_telemetry
 
-        return read_telemetry(self.metrics_file, logits=logits)
+        return read_telemetry(self.metrics_file, logits=logits, superseded=False)
 
     def plot(self, folder: str | Path | None = None) -> list[Path]:
         """A picture of every metric, by default in `plots/` below the output folder; the files."""
         from learnscope.report.telemetry import plot_telemetry
+        from learnscope.store.telemetry import read_telemetry
 
         target = self.output_dir / "plots" if folder is None else Path(folder)
-        return plot_telemetry(self.to_dataframe(logits=True), target)
+        return plot_telemetry(read_telemetry(self.metrics_file, logits=True), target)
 
     def close(self, status: str = "finished") -> None:
         """Finish the files. Closing twice does nothing; a process that ends closes as well."""
@@ -184,8 +186,10 @@ class TrainingTelemetry:
             self._collecting.write(line)
 
     def _count(self, given: int | None) -> None:
-        first = self._collecting is None and not self.global_step
-        if given is not None and given <= self.global_step and not (first and given == 0):
+        # the first batch of a run may be called 0; the first after a resume may lie before the last that was written,
+        # if training goes on from an older checkpoint: what was written from there on is then superseded
+        first = self._collecting is None and (self._resumed or not self.global_step)
+        if given is not None and given <= self.global_step and not (first and given >= 0):
             self._warn("order", f"global_step={given} after {self.global_step}: steps go up; it was counted instead")
             given = None
         self.global_step = self.global_step + 1 if given is None else int(given)

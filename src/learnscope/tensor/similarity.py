@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -36,8 +37,8 @@ class BatchedCKA:
     def add(self, x: Tensor, y: Tensor) -> None:
         """One batch: features [n, d₁] and [n, d₂] of the same n ≥ 4 examples."""
         with plain_arithmetic(x.device):
-            x, y = _centred(x), _centred(y)
-            for place, (a, b) in enumerate(((x, y), (x, x), (y, y))):
+            one, two = _Side(_centred(x)), _Side(_centred(y))
+            for place, (a, b) in enumerate(((one, two), (one, one), (two, two))):
                 value, size = _hsic(a, b)
                 self._sums[place] += value
                 self._sizes[place] += size
@@ -73,9 +74,9 @@ def biased_cka(x: Tensor, y: Tensor) -> float:
     For comparison with published figures; use `unbiased_cka` to compare layers or moments.
     """
     with plain_arithmetic(x.device):
-        x, y = _centred(_scaled(x)), _centred(_scaled(y))
-        first, second = _cross(x, x), _cross(y, y)
-        return _cross(x, y) / math.sqrt(first) / math.sqrt(second) if first > 0 and second > 0 else math.nan
+        one, two = _Side(_centred(_scaled(x))), _Side(_centred(_scaled(y)))
+        first, second = _cross(one, one), _cross(two, two)
+        return _cross(one, two) / math.sqrt(first) / math.sqrt(second) if first > 0 and second > 0 else math.nan
 
 
 def why_no_cka(x: Tensor) -> str | None:
@@ -88,7 +89,8 @@ def why_no_cka(x: Tensor) -> str | None:
         centred = _centred(_scaled(x))
         if not bool(centred.any()):
             return "features are the same for every example"
-        value, size = _hsic(centred, centred)
+        side = _Side(centred)
+        value, size = _hsic(side, side)
     return None if value > VANISHED * size else "every two examples are equally alike: there is no structure to compare"
 
 
@@ -111,22 +113,33 @@ def _centred(x: Tensor) -> Tensor:
     return torch.where(centred.abs().amax(0) <= rounding, 0.0, centred)
 
 
-def _hsic(x: Tensor, y: Tensor) -> tuple[float, float]:
+class _Side:
+    """Centred features, and what is computed of them once though it is needed for two products."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+        self.own = x.square().sum(1)
+        self.rows = x @ x.sum(0) - self.own
+
+    @cached_property
+    def gram(self) -> Tensor:
+        return self.x @ self.x.mT
+
+
+def _hsic(one: _Side, two: _Side) -> tuple[float, float]:
     """HSIC₁, and the size of the largest term in it, from which rounding is judged."""
-    if x.shape[0] != y.shape[0]:
-        raise ValueError(f"features of {x.shape[0]} and {y.shape[0]} examples: they must be of the same ones")
-    n = x.shape[0]
-    own_x, own_y = x.square().sum(1), y.square().sum(1)
-    rows_x, rows_y = x @ x.sum(0) - own_x, y @ y.sum(0) - own_y
-    whole = _cross(x, y)
-    trace = whole - float(own_x @ own_y)
-    corner = float(rows_x.sum() * rows_y.sum()) / ((n - 1) * (n - 2))
-    edges = 2 / (n - 2) * float(rows_x @ rows_y)
+    n = len(one.x)
+    if n != len(two.x):
+        raise ValueError(f"features of {n} and {len(two.x)} examples: they must be of the same ones")
+    whole = _cross(one, two)
+    trace = whole - float(one.own @ two.own)
+    corner = float(one.rows.sum() * two.rows.sum()) / ((n - 1) * (n - 2))
+    edges = 2 / (n - 2) * float(one.rows @ two.rows)
     return (trace + corner - edges) / (n * (n - 3)), whole / (n * (n - 3))
 
 
-def _cross(x: Tensor, y: Tensor) -> float:
+def _cross(one: _Side, two: _Side) -> float:
     """tr(XXᵀYYᵀ) = ‖XᵀY‖², through whichever product is smaller."""
-    if x.shape[1] * y.shape[1] <= x.shape[0] ** 2:
-        return float((x.mT @ y).square().sum())
-    return float(((x @ x.mT) * (y @ y.mT)).sum())
+    if one.x.shape[1] * two.x.shape[1] <= len(one.x) ** 2:
+        return float((one.x.mT @ two.x).square().sum())
+    return float((one.gram * two.gram).sum())
