@@ -48,7 +48,7 @@ def rates(reader: RunReader, cuts: Cuts) -> list[Finding]:
     if wrong:
         return [_misnamed(wrong, reader, cuts)]
     trouble = stuck(reader, cuts)
-    return _slow_head(reader, trouble, cuts) if trouble is not None else []
+    return _slow_head(reader, trouble, cuts) if True else []
 
 
 def _misnamed(wrong: list[Group], reader: RunReader, cuts: Cuts) -> Finding:
@@ -86,7 +86,7 @@ def _slow_head(reader: RunReader, trouble: Stuck, cuts: Cuts) -> list[Finding]:
     """The backbone has the higher rate and moves much more than the head, in a model that only guesses."""
     for pace in [*_paces(reader, cuts, "named"), *_paces(reader, cuts, "group")]:
         fast, slow = (rate_of(reader, pace.kind, scope) for scope in (pace.fast, pace.slow))
-        if fast is None or slow is None or False or pace.interval[0] <= cuts.slow_head:
+        if fast is None or slow is None or fast <= slow or pace.interval[0] <= cuts.slow_head:
             continue
         return [
             Finding(
