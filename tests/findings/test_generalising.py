@@ -12,6 +12,7 @@ from scipy import stats
 from findings.made_telemetry import MadeTelemetry
 from learnscope.findings import Cuts
 from learnscope.findings.generalising import generalising
+from learnscope.findings.overfitting import overfitting
 from learnscope.record import Finding
 
 RISING = [0.5, 0.7, 0.9, 1.0]
@@ -115,6 +116,22 @@ def test_training_that_does_not_rise_is_another_story() -> None:
     # the last epoch's 80 examples: 51 right is 53 % at least, 48 right is 49 %
     assert kinds([0.5, 0.5, 0.5, 48 / 80]) == []
     assert kinds([0.5, 0.5, 0.5, 51 / 80]) == ["not_generalising"]
+
+
+def test_training_must_be_better_than_chance_and_than_the_holdout() -> None:
+    """The last epoch has 400 examples: 54 % of them are 49 % at least, 58 % are 53 %; the holdout is at chance."""
+    assert kinds([0.5, 0.5, 0.5, 0.54], 0.44, batch={"size": 100}) == []
+    assert kinds([0.5, 0.5, 0.5, 0.58], 0.56, batch={"size": 100}) == []
+    assert kinds([0.5, 0.5, 0.5, 0.58], 0.44, batch={"size": 100}) != []
+
+
+def test_the_holdout_is_compared_at_the_steps_of_the_batches() -> None:
+    run = MadeTelemetry()
+    for step, epoch, holdout in ((10, 0, 0.3), (20, 0, 0.4), (30, 0, 0.52), (40, 0, 0.54), (50, 1, 0.5), (60, 1, 0.5)):
+        run.batch(step, epoch, 0.95)
+        run.validate(step, epoch, holdout)
+    [finding] = judged(run)
+    assert finding.evidence.value == pytest.approx(0.95 - 0.53)  # of steps 30 and 40, the later half of the epoch
 
 
 def test_a_holdout_that_rises_is_healthy() -> None:
@@ -245,11 +262,22 @@ def test_without_sizes_of_batches_there_is_no_interval() -> None:
 
 
 def test_a_model_that_does_well_on_another_holdout_is_not_guessing() -> None:
-    run = MadeTelemetry()
-    run.epochs(RISING, 0.5)
-    for step in range(10, 170, 10):
-        run.validate(step, 0, 0.9, probe="Holdout_2")
-    assert judged(run) == []
+    for first, second in ((0.5, 0.9), (0.9, 0.5)):
+        run = MadeTelemetry()
+        run.epochs(RISING, first)
+        for step in range(10, 170, 10):
+            run.validate(step, 0, second, probe="Holdout_2")
+        assert judged(run) == []
+
+
+def test_an_earlier_checkpoint_is_no_way_out_of_guessing() -> None:
+    for holdout, said in ((0.5, "Step 40 is no way out"), ([0.5, 0.6, 0.7, 0.8], "Accuracy has not fallen")):
+        run = MadeTelemetry()
+        run.epochs(RISING, holdout)
+        for step in range(10, 170, 10):
+            run.model("Holdout", step, holdout_loss=abs(step - 40) / 100 + 0.5)
+        [finding] = overfitting(run.reader, Cuts())
+        assert finding.advice.startswith(said)
 
 
 def test_an_empty_run() -> None:

@@ -38,8 +38,8 @@ def test_groups_that_hold_each_others_parameters() -> None:
         "2 optimizer groups without the parameters of the module they are called by: backbone and head"
     )
     assert (
-        "the group backbone (learning rate 0.001) holds head, and nothing of backbone; the group head (learning rate "
-        "0.01) holds backbone.0 and backbone.2, and nothing of head." in finding.detail
+        "the group backbone (learning rate 0.001 at the start) holds head, and nothing of backbone; the group head "
+        "(learning rate 0.01 at the start) holds backbone.0 and backbone.2, and nothing of head." in finding.detail
     )
     assert "‖Δ‖/‖W‖ of backbone was 8 times that of head (median of 8 measurements, steps 10 to 80" in finding.detail
     assert "no better than guessing, 50 %" in finding.detail
@@ -53,7 +53,7 @@ def test_recorded_rates_come_before_those_of_the_start() -> None:
     for step, rate in ((10, 1e-5), (20, 3e-5), (30, 5e-5)):
         run.rates(step, rate, 10 * rate)
     [finding] = judged(run)
-    assert "the group backbone (learning rate 3.0e-05)" in finding.detail
+    assert "the group backbone (learning rate 3.0e-05, median of 3)" in finding.detail
 
 
 def test_severity_follows_what_it_does() -> None:
@@ -129,6 +129,10 @@ def test_a_head_that_is_slower_than_the_backbone() -> None:
 @pytest.mark.parametrize(("least", "found"), [(3.0, False), (3.01, True)])
 def test_both_sides_of_the_ratio(least: float, found: bool) -> None:
     assert bool(judged(slow([least] * 6 + [50.0]))) is found
+
+
+def test_a_median_beyond_the_cut_is_not_enough() -> None:
+    assert judged(slow([2.9, 8.0, 8.0, 8.0, 8.0, 8.0])) == []  # the interval of six values is all of them
 
 
 def test_the_ratio_and_the_number_of_measurements_are_cuts() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from learnscope.findings.gather import Series, as_series, rows
 from learnscope.findings.still import in_path
+from learnscope.findings.words import num
 from learnscope.store.reader import RunReader
 
 
@@ -22,6 +23,14 @@ class Group:
     tensors: int
     rate: float | None
     """Its learning rate: the median of those recorded, else the one that it began with."""
+    rates_recorded: int = 0
+
+    def said_rate(self) -> str:
+        """In brackets after its name; empty where it is not known."""
+        if self.rate is None:
+            return ""
+        n = self.rates_recorded
+        return f" (learning rate {num(self.rate)}{f', median of {n:,}' if n else ' at the start'})"
 
     def misses(self, layers: list[str]) -> list[str]:
         """The layers of the module that it is called by, if the model has such a one and the group holds none of it."""
@@ -42,19 +51,18 @@ def groups_of(reader: RunReader) -> list[Group]:
         name = str(given) if given else f"group_{position}"
         while name in found:
             name = f"{name}_{position}"
-        recorded = rate_of(reader, "group", name)
-        rate = group.get("lr") if recorded is None else recorded
+        recorded = rates_of(reader, "group", name)
+        rate = float(np.median(recorded.values)) if len(recorded) else group.get("lr")
         found[name] = Group(
             name, str(given) if given else None, list(group["layers"]), int(group.get("tensors", 0)),
-            float(rate) if isinstance(rate, int | float) else None,
+            float(rate) if isinstance(rate, int | float) else None, len(recorded),
         )  # fmt: skip
     return list(found.values())
 
 
-def rate_of(reader: RunReader, kind: str, scope: str) -> float | None:
-    """The median of the recorded learning rates of a group."""
-    found = over_steps(reader, "LearningRate", "learning_rate", kind, scope).finite
-    return float(np.median(found.values)) if len(found) else None
+def rates_of(reader: RunReader, kind: str, scope: str) -> Series:
+    """The recorded learning rates of a group."""
+    return over_steps(reader, "LearningRate", "learning_rate", kind, scope).finite
 
 
 def over_steps(reader: RunReader, probe: str, name: str, kind: str, scope: str) -> Series:

@@ -8,7 +8,7 @@ import numpy as np
 
 from learnscope.findings.cuts import Cuts
 from learnscope.findings.gather import Grid, grid, labels_of, rows
-from learnscope.findings.groups import groups_of, over_steps
+from learnscope.findings.groups import groups_of, rates_of
 from learnscope.findings.still import Still, in_path
 from learnscope.findings.words import count, listed
 from learnscope.record import Evidence, Finding
@@ -131,7 +131,7 @@ def _advice(names: list[str], reader: RunReader) -> str:
 def _at_rate_zero(names: list[str], reader: RunReader) -> str | None:
     """Advice where every group that holds any of these had a learning rate of 0 at each measurement."""
     holding = [group for group in groups_of(reader) if any(in_path(layer, n) for layer in group.layers for n in names)]
-    rates = [over_steps(reader, "LearningRate", "learning_rate", "group", group.name).finite for group in holding]
+    rates = [rates_of(reader, "group", group.name) for group in holding]
     if not rates or not all(len(rate) and not rate.values.any() for rate in rates):
         return None
     return (

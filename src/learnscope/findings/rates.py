@@ -8,7 +8,7 @@ import numpy as np
 
 from learnscope.findings.cuts import Cuts
 from learnscope.findings.gather import rows
-from learnscope.findings.groups import Group, groups_of, over_steps, rate_of
+from learnscope.findings.groups import Group, groups_of, over_steps, rates_of
 from learnscope.findings.proportions import median_interval
 from learnscope.findings.still import PROBES
 from learnscope.findings.stuck import Stuck, stuck
@@ -48,15 +48,15 @@ def rates(reader: RunReader, cuts: Cuts) -> list[Finding]:
     if wrong:
         return [_misnamed(wrong, reader, cuts)]
     trouble = stuck(reader, cuts)
-    return _slow_head(reader, trouble, cuts) if True else []
+    return _slow_head(reader, trouble, cuts) if trouble is not None else []
 
 
 def _misnamed(wrong: list[Group], reader: RunReader, cuts: Cuts) -> Finding:
     """A group is called by a module of the model and holds nothing of it: no threshold is needed to say so."""
     trouble = stuck(reader, cuts)
     held = [
-        f"the group {group.given}{f' (learning rate {num(group.rate)})' if group.rate is not None else ''} holds "
-        f"{listed(group.layers, cuts.names_listed)}, and nothing of {group.given}"
+        f"the group {group.given}{group.said_rate()} holds {listed(group.layers, cuts.names_listed)}, and nothing of "
+        f"{group.given}"
         for group in wrong
     ]
     differ = len({group.rate for group in groups_of(reader)}) > 1
@@ -85,8 +85,11 @@ def _misnamed(wrong: list[Group], reader: RunReader, cuts: Cuts) -> Finding:
 def _slow_head(reader: RunReader, trouble: Stuck, cuts: Cuts) -> list[Finding]:
     """The backbone has the higher rate and moves much more than the head, in a model that only guesses."""
     for pace in [*_paces(reader, cuts, "named"), *_paces(reader, cuts, "group")]:
-        fast, slow = (rate_of(reader, pace.kind, scope) for scope in (pace.fast, pace.slow))
-        if fast is None or slow is None or fast <= slow or pace.interval[0] <= cuts.slow_head:
+        recorded = [rates_of(reader, pace.kind, scope).values for scope in (pace.fast, pace.slow)]
+        if not all(len(values) for values in recorded):
+            continue
+        fast, slow = (float(np.median(values)) for values in recorded)
+        if fast <= slow or pace.interval[0] <= cuts.slow_head:
             continue
         return [
             Finding(

@@ -47,7 +47,7 @@ def in_path(name: str, layer: str) -> bool:
 
 
 def still(reader: RunReader, at_least: int) -> Still | None:
-    """None if nothing was measured, nothing rests, or nothing moves."""
+    """None if nothing was measured, nothing rests, or nothing moves: then no measurement counts."""
     for probe in PROBES:
         layers = grid(reader, probe, "l2", "layer")
         if layers:
@@ -59,7 +59,7 @@ def still(reader: RunReader, at_least: int) -> Still | None:
     counted = np.array([bool(row.any()) for row in moved])
     resting = _resting(layers, counted, at_least)
     moving = [scope for scope, some in zip(layers.scopes, moved.T, strict=True) if some.any()]
-    if not resting or not moving:
+    if not resting:
         return None
     groups: list[str] = []
     for kind in ("named", "group"):
