@@ -19,8 +19,8 @@ def squared_distances(parts: Iterable[tuple[int, Tensor, Tensor]], count: int) -
     Differences are taken in float32 (float64 where one of the two is), and right at any magnitude. A part has at most
     `PIECE` entries, and is not looked at any more when the next one is asked for.
 
-    >>> squared_distances([(0, torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))], 1).tolist()
-    [[4.0], [17.0]]
+    >>> squared_distances([(0, torch.tensor([6.0, 8.0]), torch.tensor([3.0, 4.0]))], 1).tolist()
+    [[25.0], [25.0]]
     """
     found = torch.zeros(2, count, dtype=torch.float64, device="cpu")
     buffers: dict[tuple[torch.dtype, torch.device], _Differences] = {}
