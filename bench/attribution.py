@@ -14,12 +14,10 @@ from __future__ import annotations
 import argparse
 import copy
 import statistics
-import subprocess
-import sys
 
 import torch
 from sklearn.datasets import load_digits
-from tools.figures import interleaved, peak_beyond_now, report, save
+from tools.figures import in_fresh_process, interleaved, peak_beyond_now, report, save
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
@@ -112,9 +110,7 @@ def main() -> int:
         print(memory(options.quick))
         return 0
     figures = cost(options.quick, options.repeats)
-    command = [sys.executable, __file__, "--memory", "--threads", str(options.threads), *sys.argv[1:]]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    figures["written out, beyond the models, MiB"] = float(output.split()[-1])
+    figures["written out, beyond the models, MiB"] = in_fresh_process(__file__, "--threads", str(options.threads))
     held = report(figures, BOUNDS)
     if options.quick:
         return 0

@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
 import torch
-from tools.figures import interleaved, peak_beyond_now, report, save
+from tools.figures import in_fresh_process, interleaved, peak_beyond_now, report, save
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -167,9 +165,7 @@ def main() -> int:
         figures |= found if name == "124 M" else {}
     figures |= {f"ns an entry, {name}": value for name, value in each.items()}
     figures |= {f"ns an entry, 124 M / {name}": each["124 M"] / each[name] for name in ("1 M", "10 M")}
-    command = [sys.executable, __file__, "--memory", "--threads", str(options.threads), *sys.argv[1:]]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    figures["beyond model and snapshot, MiB"] = float(output.split()[-1])
+    figures["beyond model and snapshot, MiB"] = in_fresh_process(__file__, "--threads", str(options.threads))
     figures |= sparse_quality(options.quick, max(1, options.repeats - 2))
     held = report(figures, BOUNDS)
     if options.quick:

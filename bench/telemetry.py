@@ -14,8 +14,6 @@ import argparse
 import mmap
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tools.figures import interleaved, peak_beyond_now, report, save
+from tools.figures import in_fresh_process, interleaved, peak_beyond_now, report, save
 from torch import Tensor, nn
 
 from learnscope.telemetry import TelemetryConfig, TrainingTelemetry
@@ -176,9 +174,7 @@ def main() -> int:
         print(memory(options.quick))
         return 0
     figures = cost(options.quick, options.repeats)
-    command = [sys.executable, __file__, "--memory", "--threads", str(options.threads), *sys.argv[1:]]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    figures["beyond the model, MiB"] = float(output.split()[-1])
+    figures["beyond the model, MiB"] = in_fresh_process(__file__, "--threads", str(options.threads))
     figures["writes of a line with 10,000 holdout rows"] = writes_of_a_line(10_000)
     held = report(figures, BOUNDS)
     if options.quick:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,6 +33,12 @@ def peak_beyond_now(action: Callable[[], object]) -> float:
     before = _status("VmRSS")
     action()
     return _status("VmHWM") - before
+
+
+def in_fresh_process(script: str, *arguments: str) -> float:
+    """The number that a script prints last when it is asked for its memory in a process of its own."""
+    command = [sys.executable, script, "--memory", *arguments, *sys.argv[1:]]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
 
 
 def _status(field: str) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from learnscope.analysis.bound import Metric
-from learnscope.record import Record
+from learnscope.sinks.last import LastRecords
 from learnscope.store.backend import MemoryBackend
 
 
@@ -20,26 +20,17 @@ class Nowhere(MemoryBackend):
         pass
 
 
-class Collector:
-    """A sink that holds each metric's last record until it is read."""
-
-    def __init__(self) -> None:
-        self.records: dict[str, Record] = {}
-
-    def write(self, record: Record) -> None:
-        self.records[record.probe] = record
+class Collector(LastRecords):
+    """Each metric's last record, read by the keys of its metric."""
 
     def read(self, metrics: Sequence[Metric]) -> tuple[dict[str, Any], dict[str, str]]:
         """All that was recorded by its keys, and why some of it is NaN."""
         found: dict[str, Any] = {}
         reasons: dict[str, str] = {}
+        records = self.take()
         for metric in metrics:
-            record = self.records.get(metric.label)
+            record = records.get(metric.label)
             if record is not None and record.error is None:
                 found |= metric.keys(record)
                 reasons |= metric.reasons(record)
-        self.records.clear()
         return found, reasons
-
-    def close(self) -> None:
-        pass

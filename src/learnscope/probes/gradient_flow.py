@@ -21,6 +21,9 @@ EARLY = 10
 """Measurements from the start of a run that always have everything."""
 
 
+NO_GRADIENTS = "no parameter has a gradient"
+
+
 class GradientFlow(Probe):
     """Gradient norms overall, per layer, per component and per optimizer group.
 
@@ -70,7 +73,7 @@ the variance is unbiased |
         gradients = moment.gradients
         if not gradients.names:
             columns = [
-                Column("norm", [None], {"stage": "stepped"}, {0: "no parameter has a gradient"}),
+                Column("norm", [None], {"stage": "stepped"}, {0: NO_GRADIENTS}),
                 Column("without_gradient", [len(gradients.missing)]),
             ]
             return Measurement([Table("model", ["model"], columns)])

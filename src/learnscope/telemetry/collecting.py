@@ -25,6 +25,7 @@ from learnscope.session.engine import Bound, Engine
 from learnscope.session.opening import begin, finish
 from learnscope.session.optimizers import unwrap_optimizer
 from learnscope.sinks.base import Sink
+from learnscope.sinks.last import LastRecords
 from learnscope.store.backend import FolderBackend
 from learnscope.store.lines import LineFile
 from learnscope.subject import Subject
@@ -190,23 +191,6 @@ class Collecting:
             return self.config.groups
         names = self.subject.names
         return {name: pattern for name, pattern in DEFAULT_GROUPS.items() if match_parameters(names, pattern)}
-
-
-class LastRecords:
-    """A sink that holds each probe's last record until it is taken."""
-
-    def __init__(self) -> None:
-        self._records: dict[str, Record] = {}
-
-    def write(self, record: Record) -> None:
-        self._records[record.probe] = record
-
-    def take(self) -> dict[str, Record]:
-        taken, self._records = self._records, {}
-        return taken
-
-    def close(self) -> None:
-        pass
 
 
 def _probes(config: TelemetryConfig, path: Path, run: str) -> dict[str, Probe]:

@@ -10,15 +10,13 @@ from typing import Any
 from torch import Tensor
 
 from learnscope.model.evaluate import Evaluation
+from learnscope.probes.gradient_flow import NO_GRADIENTS
 from learnscope.record import Column, Record
 from learnscope.subject import Subject
 from learnscope.task import PairTask, Task, predictions, task_for
 from learnscope.telemetry.config import TAKEN
 
 NO_GRADIENT = "no gradient: frozen, outside the loss, or cleared; call on_batch_end before zero_grad()"
-
-NO_GRADIENT_AT_ALL = "no parameter has a gradient"
-"""The probe's words, which do not name the cure."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class Line:
             value, reason = found.get(place, (None, missing))
             self.body[section][key] = value
             if value is None:
-                self.status[f"{section}.{key}"] = missing if reason in (None, NO_GRADIENT_AT_ALL) else reason
+                self.status[f"{section}.{key}"] = missing if reason in (None, NO_GRADIENTS) else reason
 
     def add_holdout(self, record: Record | None, seen: Evaluation | None, limit: int) -> None:
         """Logits, labels and predictions of every position, with accuracy and loss."""
