@@ -1,12 +1,14 @@
-"""What following every example costs: time beside an unwatched loop, and memory for a million examples.
+"""What following every example costs: time beside an untracked loop, attribution, and memory for a million examples.
 
     python bench/dynamics.py [--quick] [--rounds 7] [--threads 1]
 
-The loop trains an MLP 64-256-256-10 on scikit-learn's digits, batch 64, and hands its own logits over at every step.
-Two equal loops take turns at being the watched one, epoch by epoch, since no two are equally fast to the percent: two
-rounds with the roles exchanged make a pair, whose ratio is the geometric mean of both; the figure is the median of the
-pairs. Memory is the peak of a process beyond what it holds before, for 20 shuffled presentations of each example; ids
-0..N−1, and again with ids spread over all 64-bit integers.
+The loop trains an MLP 64-256-256-10 on scikit-learn's digits, batch 64, and hands its own logits over at every step:
+to a `LearningDynamicsAnalyzer`, and, in a comparison of its own, to `ls.watch` with an `ExampleLedger`. Two equal loops
+take turns at being the tracked one, epoch by epoch, since no two are equally fast to the percent: two rounds with the
+roles exchanged make a pair, whose ratio is the geometric mean of both; the figure is the median of the pairs.
+Attributing a transition to examples is measured as in bench/attribution.py. Memory is the peak of a process beyond what
+it holds before, for 20 shuffled presentations of each example; ids 0..N−1, and again with ids spread over all 64-bit
+integers.
 """
 
 from __future__ import annotations
@@ -20,22 +22,64 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
+import attribution
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from tools.figures import peak_beyond_now, report, save
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import learnscope as ls
+from learnscope.dynamics import LearningDynamicsAnalyzer
 
 BOUNDS = {
-    "watched / unwatched": 1.10,
+    "tracked by the analyzer / untracked": 1.10,
+    "watched / untracked": 1.10,
+    "transition scores / two backwards an example": 0.1,
     "bytes an example, ids 0..N−1": 200.0,
     "bytes an example, any ids": 200.0,
 }
-Epoch = Callable[[ls.Watch | None], float]
+Epoch = Callable[["Tracking | None"], float]
+
+
+class Tracking(Protocol):
+    """Either way of following examples."""
+
+    def batch(self, ids: Tensor, x: Tensor, logits: Tensor, y: Tensor) -> None: ...
+    def end_epoch(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Analyzer:
+    def __init__(self, model: nn.Module, _optimizer: torch.optim.Optimizer, _folder: Path) -> None:
+        self.model, self.epoch, self.analyzer = model, 0, LearningDynamicsAnalyzer(num_classes=10)
+
+    def batch(self, ids: Tensor, x: Tensor, logits: Tensor, y: Tensor) -> None:
+        self.analyzer.track_batch(self.model, x, y, ids, self.epoch, logits=logits)
+
+    def end_epoch(self) -> None:
+        self.analyzer.compute_epoch_statistics(None, self.model, self.epoch)
+        self.epoch += 1
+
+    def close(self) -> None:
+        assert self.analyzer.frame()["presentations"].eq(self.epoch).all()
+
+
+class Watched:
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> None:
+        self.w = ls.watch(model, optimizer, run=folder, probes=[ls.ExampleLedger()], strict=True)
+
+    def batch(self, ids: Tensor, x: Tensor, logits: Tensor, y: Tensor) -> None:  # noqa: ARG002  (the protocol's)
+        self.w.examples(ids, logits, y)
+
+    def end_epoch(self) -> None:
+        self.w.end_epoch()
+
+    def close(self) -> None:
+        self.w.close()
 
 
 def loop(threads: int) -> tuple[nn.Module, torch.optim.Optimizer, Epoch]:
@@ -47,7 +91,7 @@ def loop(threads: int) -> tuple[nn.Module, torch.optim.Optimizer, Epoch]:
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-    def epoch(w: ls.Watch | None) -> float:
+    def epoch(tracking: Tracking | None) -> float:
         start = time.perf_counter()
         for ids in torch.randperm(len(labels)).split(64):  # a DataLoader would take longer than all the rest
             x, y = images[ids], labels[ids]
@@ -55,39 +99,39 @@ def loop(threads: int) -> tuple[nn.Module, torch.optim.Optimizer, Epoch]:
             logits = model(x)
             cross_entropy(logits, y).backward()
             optimizer.step()
-            if w is not None:
-                w.examples(ids, logits, y)
-        if w is not None:
-            w.end_epoch()
+            if tracking is not None:
+                tracking.batch(ids, x, logits, y)
+        if tracking is not None:
+            tracking.end_epoch()
         return time.perf_counter() - start
 
     return model, optimizer, epoch
 
 
-def cost(rounds: int, epochs: int, threads: int) -> dict[str, float]:
+def cost(way: type[Analyzer] | type[Watched], name: str, rounds: int, epochs: int, threads: int) -> dict[str, float]:
     loops = [loop(threads), loop(threads)]
     ratios, plain_times = [], []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(2 * rounds + 2):
-            (model, optimizer, watched_epoch), (_, _, plain_epoch) = loops if number % 2 else loops[::-1]
-            watched = plain = 0.0
-            run = Path(folder) / str(number)
-            with ls.watch(model, optimizer, run=run, probes=[ls.ExampleLedger()], strict=True) as w:
-                for turn in range(epochs):
-                    if turn % 2:
-                        watched += watched_epoch(w)
-                    plain += plain_epoch(None)
-                    if not turn % 2:
-                        watched += watched_epoch(w)
+            (model, optimizer, tracked_epoch), (_, _, plain_epoch) = loops if number % 2 else loops[::-1]
+            tracked = plain = 0.0
+            tracking = way(model, optimizer, Path(folder) / str(number))
+            for turn in range(epochs):
+                if turn % 2:
+                    tracked += tracked_epoch(tracking)
+                plain += plain_epoch(None)
+                if not turn % 2:
+                    tracked += tracked_epoch(tracking)
+            tracking.close()
             if number >= 2:  # the first pair warms up
-                ratios.append(watched / plain)
+                ratios.append(tracked / plain)
                 plain_times.append(plain / epochs)
     pairs = [math.sqrt(one * other) for one, other in zip(ratios[::2], ratios[1::2], strict=True)]
     return {
-        "unwatched epoch, ms": statistics.median(plain_times) * 1e3,
-        "watched / unwatched": statistics.median(pairs),
-        "lowest pair": min(pairs),
-        "highest pair": max(pairs),
+        "untracked epoch, ms": statistics.median(plain_times) * 1e3,
+        f"{name} / untracked": statistics.median(pairs),
+        f"{name}, lowest pair": min(pairs),
+        f"{name}, highest pair": max(pairs),
     }
 
 
@@ -129,7 +173,10 @@ def main() -> int:
         print(memory(examples, options.memory == "any"))
         return 0
     rounds, epochs = (1, 2) if options.quick else (options.rounds, 20)
-    figures = cost(rounds, epochs, options.threads)
+    figures = cost(Analyzer, "tracked by the analyzer", rounds, epochs, options.threads)
+    figures |= cost(Watched, "watched", rounds, epochs, options.threads)
+    scores = attribution.cost(options.quick, repeats=1 if options.quick else 5)
+    figures |= {f"transition {name}": scores[name] for name in ("scores, ms", "scores / two backwards an example")}
     for kind, name in (("dense", "bytes an example, ids 0..N−1"), ("any", "bytes an example, any ids")):
         command = [sys.executable, __file__, "--memory", kind, *(["--quick"] if options.quick else [])]
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout

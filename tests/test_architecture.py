@@ -16,33 +16,36 @@ _BEHIND_SESSIONS = {
     "ledger",
 }  # fmt: skip
 
-# A room may import itself and what stands behind it. `options` and `record` need only the standard library.
+# A room may import itself and what stands behind it. `options`, `record`, `intervals` need only the standard library.
 ROOMS: dict[str, set[str]] = {
     "options": set(),
     "record": set(),
+    "intervals": set(),
     "task": set(),
     "tensor": set(),
     "model": {"tensor", "task", "store"},  # store: files written whole or not at all
     "probing": {"options", "record", "moment"},
     "subject": {"task", "model", "tensor"},
     "moment": {"record", "subject", "task", "model", "tensor"},
-    "probes": {"ledger", "record", "probing", "moment", "subject", "task", "tensor", "model"},
+    "probes": {"ledger", "record", "intervals", "probing", "moment", "subject", "task", "tensor", "model"},
     "store": {"record"},
     "ledger": {"record", "store"},
     "sinks": {"record"},
-    "findings": {"record", "store"},
+    "findings": {"record", "store", "intervals"},
     "report": {"record", "store", "findings"},
-    "run": {"record", "store", "findings", "report", "model"},  # model: imported when a patch is made, not before
+    # model: imported when a patch is made, not before
+    "run": {"record", "store", "ledger", "findings", "report", "model"},
     # model: imported when runs have kept weights, not before
     "comparison": {"record", "store", "findings", "report", "run", "model"},
     "session": _BEHIND_SESSIONS,
     "analysis": {*_BEHIND_SESSIONS, "session"},
     "telemetry": {*_BEHIND_SESSIONS, "session", "report"},
+    "dynamics": {*_BEHIND_SESSIONS, "session", "findings", "report"},
     "demo": {"*"},
     "cli": {"*"},
     "__init__": {"*"},
 }
-TORCH_FREE = {"options", "record", "store", "sinks", "findings", "report", "run", "comparison", "ledger"}
+TORCH_FREE = {"options", "record", "intervals", "store", "sinks", "findings", "report", "run", "comparison", "ledger"}
 LINES = 300
 TORCH_FILES = {"rolling.py"}
 """What writes files that other programs read with torch.load: tensors, names and numbers, safe with weights_only."""

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from learnscope.probes import Activations as Activations
     from learnscope.probes import BatchStats as BatchStats
     from learnscope.probes import ExampleLedger as ExampleLedger
+    from learnscope.probes import ExampleTransitions as ExampleTransitions
     from learnscope.probes import FeatureEvolution as FeatureEvolution
     from learnscope.probes import GradientFlow as GradientFlow
+    from learnscope.probes import GroupAccuracy as GroupAccuracy
     from learnscope.probes import Holdout as Holdout
     from learnscope.probes import LearningRate as LearningRate
     from learnscope.probes import Loss as Loss
@@ -82,8 +84,10 @@ _HOMES = {
         "Activations",
         "BatchStats",
         "ExampleLedger",
+        "ExampleTransitions",
         "FeatureEvolution",
         "GradientFlow",
+        "GroupAccuracy",
         "Holdout",
         "LearningRate",
         "Loss",

@@ -58,6 +58,19 @@ class MicroBatches:
     """Examples or tokens in each, where the loop said so."""
 
 
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """A batch that the loop has run: ids, its own logits and targets, and what else it handed over."""
+
+    ids: Any
+    logits: Tensor
+    targets: Tensor
+    inputs: Any = None
+    """What the model was given, or the whole batch: ids that come back with other inputs are noticed by it."""
+    groups: Any = None
+    """The group of each example, numbers or names; without, its class."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Moment:
     """One look at a model: the step, the weights, and whatever the source can give about them."""
@@ -140,13 +153,13 @@ class Moment:
 
     @property
     def examples(self) -> Any:
-        """What the loop passed to `w.examples(ids, logits, targets)` for this step."""
+        """What the loop passed to `w.examples(ids, logits, targets)` for this step: these three."""
         return self._given("examples", "call w.examples(ids, logits, targets) in the loop")
 
     @property
-    def all_examples(self) -> Sequence[Any]:
-        """The same for each micro-batch of the step, in order."""
-        found: Sequence[Any] = self._given("all_examples", "call w.examples(ids, logits, targets) in the loop")
+    def all_examples(self) -> Sequence[Examples]:
+        """All that it passed, for each micro-batch of the step, in order."""
+        found: Sequence[Examples] = self._given("all_examples", "call w.examples(ids, logits, targets) in the loop")
         return found
 
     def holdout_batches(self, examples: int) -> list[Any]:

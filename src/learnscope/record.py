@@ -48,7 +48,7 @@ class Column:
     def finished(self, values: Sequence[float | int | None]) -> Column:
         """The column with plain numbers; what is not finite becomes ``None`` with its status."""
         if all(v is not None and math.isfinite(v) for v in values):
-            return replace(self, values=list(values), status=dict(self.status))
+            return Column(self.name, list(values), self.labels, dict(self.status))
         clean: list[float | int | None] = []
         status = dict(self.status)
         for position, value in enumerate(values):
@@ -85,6 +85,8 @@ class Measurement:
     notes: Mapping[str, Any] = field(default_factory=dict)
     finish: Callable[[Sequence[Table]], Sequence[Table]] | None = None
     """Applied to the tables once their numbers have been read, for what depends on the numbers."""
+    examples: Any = None
+    """A ledger of examples, which the run keeps as its `examples.parquet`, the last one only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

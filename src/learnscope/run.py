@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from learnscope.findings import Cuts
+    from learnscope.ledger import Ledger
     from learnscope.model.patch_info import PatchInfo
     from learnscope.store.compact import CompactInfo
 
@@ -67,6 +68,23 @@ class Run:
     def array_steps(self, probe: str) -> list[int]:
         """The steps for which `arrays` has something."""
         return self._reader.array_steps(probe)
+
+    def examples(self) -> pd.DataFrame:
+        """One row a training example, as an `ExampleLedger` last kept them; see `learnscope.ledger.table.frame`."""
+        return self.ledger().frame()
+
+    def ledger(self) -> Ledger:
+        """The ledger of examples, as an `ExampleLedger` last kept it."""
+        from learnscope.ledger import Ledger
+
+        if isinstance(self._backend, FolderBackend):
+            ledger = Ledger.load_from(self._backend.path)
+        else:
+            arrays = getattr(self._backend, "examples", None)
+            ledger = None if arrays is None else Ledger.from_arrays(arrays)
+        if ledger is None:
+            raise KeyError("no examples were followed in this run: give ls.ExampleLedger() to ls.watch or ls.replay")
+        return ledger
 
     def findings(self, cuts: Cuts | None = None) -> list[Finding]:
         """What the records say, the gravest first."""

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+import learnscope as ls
 from learnscope.model.example_scores import example_scores
-from learnscope.model.gradient_norms import head_gradient_norms, linear_gradient_norms
+from learnscope.model.gradient_norms import example_gradient_norms
 from learnscope.task import IGNORE
 
 
@@ -153,39 +154,37 @@ def each_gradient(model: nn.Module, parameters: Sequence[Tensor], x: Tensor, y: 
     return norms
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_gradient_norms_of_the_last_layer(bias: bool) -> None:
-    body, head = nn.Sequential(nn.Linear(6, 8), nn.Tanh()), nn.Linear(8, 4, bias=bias)
-    model = nn.Sequential(body, head)
-    x, y = torch.randn(12, 6), torch.randint(4, (12,))
-    found = head_gradient_norms(model(x), y, body(x), bias=bias)
-    assert found.tolist() == pytest.approx(each_gradient(model, list(head.parameters()), x, y), rel=1e-5)
-
-
-def test_gradient_norms_of_all_linear_layers() -> None:
-    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8, bias=False), nn.LayerNorm(8), nn.Linear(8, 4))
-    x, y = torch.randn(12, 6), torch.randint(4, (12,))
-    linear = [p for m in model if isinstance(m, nn.Linear) for p in m.parameters()]
-    model[0].weight.grad = torch.ones(8, 6)
-    found = linear_gradient_norms(model, lambda: cross_entropy(model(x), y, reduction="none"))
-    assert found.tolist() == pytest.approx(each_gradient(model, linear, x, y), rel=1e-5)
-    assert torch.equal(model[0].weight.grad, torch.ones(8, 6))
-    assert model[2].weight.grad is None
+@pytest.mark.parametrize("kind", ["linear", "no bias", "norm between", "tied", "convolution", "part frozen"])
+def test_gradient_norms_equal_those_of_gradients_one_by_one(kind: str) -> None:
+    torch.manual_seed(5)
+    square = nn.Linear(6, 6)
+    models = {
+        "linear": [nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)],
+        "no bias": [nn.Linear(6, 8, bias=False), nn.Tanh(), nn.Linear(8, 4, bias=False)],
+        "norm between": [nn.Linear(6, 8), nn.LayerNorm(8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 4)],
+        "tied": [square, nn.ReLU(), square, nn.Linear(6, 4)],
+        "convolution": [nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 3, 2), nn.Flatten(), nn.Linear(15, 4)],
+        "part frozen": [nn.Linear(6, 8).requires_grad_(False), nn.ReLU(), nn.Linear(8, 4)],
+    }
+    model = nn.Sequential(*models[kind]).double()
+    model[0].requires_grad_(kind != "part frozen")
+    x, y = torch.randn(12, 6, dtype=torch.float64), torch.randint(4, (12,))
+    trained = [p for p in model.parameters() if p.requires_grad]
+    model.eval()
+    wanted = each_gradient(model, trained, x, y)
+    model.train()
+    trained[0].grad = torch.ones_like(trained[0])
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = example_gradient_norms(model, ls.TupleTask(), [(x[:5], y[:5]), (x[5:], y[5:])], max_bytes=20_000)
+    assert found.tolist() == pytest.approx(wanted, rel=1e-10)
+    assert torch.equal(trained[0].grad, torch.ones_like(trained[0]))
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(module.training for module in model.modules())
     assert not any(m._forward_hooks for m in model.modules())
 
 
-def test_gradient_norms_refuse_what_is_no_single_product() -> None:
-    x, y = torch.randn(4, 6), torch.randint(3, (4,))
-    mixed = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
-    with pytest.raises(ValueError, match="mixes examples"):
-        linear_gradient_norms(mixed, lambda: cross_entropy(mixed(x), y, reduction="none"))
-    square = nn.Linear(6, 6)
-    twice = nn.Sequential(square, square)
-    with pytest.raises(ValueError, match="runs twice"):
-        linear_gradient_norms(twice, lambda: cross_entropy(twice(x), y, reduction="none"))
-    with pytest.raises(ValueError, match="3 dimensions"):
-        linear_gradient_norms(square, lambda: square(x.unsqueeze(1)).sum((1, 2)))
-    with pytest.raises(ValueError, match=r"no trainable nn\.Linear"):
-        linear_gradient_norms(nn.LayerNorm(3), lambda: x.sum(1))
-    with pytest.raises(ValueError, match="two dimensions"):
-        head_gradient_norms(torch.randn(4, 3), y, torch.randn(5, 2))
+def test_the_gradient_norm_of_an_example_without_targets_is_not_zero() -> None:
+    model = nn.Sequential(nn.Linear(6, 4))
+    y = torch.tensor([1, -100, 2])
+    found = example_gradient_norms(model, ls.TupleTask(), [(torch.randn(3, 6), y)])
+    assert found.isnan().tolist() == [False, True, False]

@@ -8,7 +8,8 @@ import torch
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
-from learnscope.model.representation import largest_class_share, linear_probe, silhouette
+from learnscope.model.representation import STRENGTHS, largest_class_share, linear_probe, silhouette
+from learnscope.model.ridge import ridge_decisions
 
 
 def clusters(n: int, classes: int, d: int, apart: float, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -119,3 +120,48 @@ def test_constant_features_are_worth_guessing() -> None:
     labels = (torch.arange(100) % 10 == 0).long()
     found = linear_probe(torch.ones(100, 3), labels)
     assert found.value == pytest.approx(largest_class_share(labels)) == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(("n", "d", "classes"), [(60, 200, 4), (60, 200, 2), (50, 50, 3), (90, 7, 5), (40, 12, 2)])
+def test_ridge_decisions_are_those_of_scikit_learn(n: int, d: int, classes: int) -> None:
+    """For wide, square and long features, with a constant column and two equal ones, at every strength chosen."""
+    from sklearn.linear_model import RidgeClassifierCV
+
+    chosen = set()
+    for apart in (0.05, 0.5, 3.0):
+        x, labels = clusters(n + 15, classes, d, apart, seed=n + d)
+        rows, y = x.double().numpy(), labels.numpy()
+        rows[:, 2], rows[:, 3] = 7.0, rows[:, 4]
+        expected = RidgeClassifierCV(alphas=STRENGTHS).fit(rows[:n], y[:n])
+        chosen.add(expected.alpha_)
+        found = ridge_decisions(rows[:n], y[:n], rows[n:], STRENGTHS)
+        np.testing.assert_allclose(found, expected.decision_function(rows[n:]), atol=1e-8)
+        for strength in STRENGTHS:
+            alone = RidgeClassifierCV(alphas=[strength]).fit(rows[:n], y[:n]).decision_function(rows[n:])
+            np.testing.assert_allclose(ridge_decisions(rows[:n], y[:n], rows[n:], [strength]), alone, atol=1e-8)
+    assert len(chosen) > 1  # otherwise the choice is not tested
+
+
+@pytest.mark.parametrize(("n", "d", "classes"), [(103, 300, 3), (200, 9, 4), (80, 40, 2)])
+def test_linear_probe_is_the_cross_validated_pipeline(n: int, d: int, classes: int) -> None:
+    from sklearn.linear_model import RidgeClassifierCV
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    x, labels = clusters(n, classes, d, 0.3, seed=1)
+    x[:, 1], labels = 0.25, labels * 10 - 7  # a constant column; labels that are no places
+    model = make_pipeline(StandardScaler(), RidgeClassifierCV(alphas=STRENGTHS))
+    folds = StratifiedKFold(5, shuffle=True, random_state=0)
+    said = cross_val_predict(model, x.double().numpy(), labels.numpy(), cv=folds)
+    right = float((said == labels.numpy()).mean())
+    assert linear_probe(x, labels).value == pytest.approx(right, abs=1e-12)
+    assert 1 / classes < right < 1
+
+
+def test_threads_of_others_are_as_they_were() -> None:
+    from threadpoolctl import threadpool_info
+
+    before = [(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()]
+    linear_probe(*clusters(60, 2, 30, 1.0))
+    assert [(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()] == before

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import load_digits
@@ -69,7 +70,7 @@ def train(
 
 
 def kept(run: ls.Run) -> ls.Ledger:
-    return ls.Ledger.from_arrays(run.arrays("ExampleLedger"))
+    return run.ledger()
 
 
 def number(run: ls.Run, name: str) -> list[float]:
@@ -79,7 +80,7 @@ def number(run: ls.Run, name: str) -> list[float]:
 @pytest.mark.parametrize("micro", [1, 3])
 @pytest.mark.parametrize("batches", [1, 4, 32])
 def test_a_run_is_as_its_whole_history(micro: int, batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learnscope.probes.example_ledger.BATCHES", batches)
+    monkeypatch.setattr("learnscope.probes.gathering.BATCHES", batches)
     model, optimizer = make()
     with ls.watch(model, optimizer, probes=[ls.ExampleLedger()], strict=True) as w:
         visits = train(w, model, optimizer, range(5), micro=micro)
@@ -153,13 +154,115 @@ def test_a_loop_without_epochs_is_measured_when_it_ends() -> None:
     assert len(kept(w.run)) == N
 
 
-def test_the_ledger_is_kept_every_so_many_epochs_and_once_at_the_end() -> None:
+def test_the_ledger_is_kept_every_so_many_epochs_and_once_at_the_end(tmp_path: Path) -> None:
     model, optimizer = make()
-    with ls.watch(model, optimizer, probes=[ls.ExampleLedger(keep_every=2)], strict=True) as w:
-        train(w, model, optimizer, range(5))
-    assert w.run.array_steps("ExampleLedger") == [12, 24, 30]
+    shown = []
+    with ls.watch(model, optimizer, run=tmp_path, probes=[ls.ExampleLedger(keep_every=2)], strict=True) as w:
+        for epoch in range(5):
+            train(w, model, optimizer, range(epoch, epoch + 1))
+            there = (tmp_path / "examples.parquet").exists()
+            shown.append(int(w.run.examples()["presentations"].sum()) if there else None)
+    assert shown == [None, 2 * N, 2 * N, 4 * N, 4 * N]
+    assert ls.open_run(tmp_path).examples()["presentations"].sum() == 5 * N
     assert len(number(w.run, "examples")) == 5
-    assert ls.Ledger.from_arrays(w.run.arrays("ExampleLedger", 12)).summary()["presentations"] == 2 * N
+    assert pd.read_parquet(tmp_path / "examples.parquet")["correctness"].between(0, 1).all()
+
+
+def test_a_run_without_a_ledger_says_so(tmp_path: Path) -> None:
+    model, optimizer = make()
+    for run in (None, tmp_path):
+        with ls.watch(model, optimizer, run=run, probes=[ls.Loss()]) as w:
+            w.log(loss=1.0)
+        with pytest.raises(KeyError, match="ExampleLedger"):
+            w.run.examples()
+
+
+def test_groups_and_classes_are_summed_apart() -> None:
+    model, optimizer = make()
+    x, y = data().tensors
+    with ls.watch(model, optimizer, probes=[ls.ExampleLedger()], strict=True) as w:
+        for groups in (None, ["odd" if i % 2 else "even" for i in range(N)], np.arange(N) % 3):
+            logits = model(x)
+            w.examples(torch.arange(N), logits, y, groups=groups)
+            w.end_epoch()
+            right = (logits.argmax(1) == y).numpy()
+            wanted = pd.Series(right).groupby(y.numpy() if groups is None else np.asarray(groups)).mean()
+            record = list(w.run.records("ExampleLedger"))[-1]
+            table = next(t for t in record.tables if t.kind == "group")
+            assert list(table.scopes) == [str(name) for name in wanted.index]
+            assert table.columns[0].values == pytest.approx(wanted.to_numpy())
+            loss = next(c for t in record.tables for c in t.columns if c.name == "mean_loss" and t.kind == "model")
+            assert loss.values == pytest.approx([cross_entropy(logits.double(), y).item()], rel=1e-6)
+
+
+def test_more_groups_than_can_be_told_apart_are_not() -> None:
+    model, optimizer = make()
+    x, y = data().tensors
+    with ls.watch(model, optimizer, probes=[ls.ExampleLedger()], strict=True) as w:
+        for part in range(2):
+            w.examples(torch.arange(N) + part * N, model(x), y, groups=np.arange(N) + part * N)
+        w.end_epoch()
+    rows = [row for row in next(iter(w.run.records("ExampleLedger"))).rows() if row.kind == "group"]
+    assert [(row.value, row.status) for row in rows] == [(None, "there are more than 100 groups")]
+
+
+def test_inputs_tell_reused_ids_where_targets_do_not() -> None:
+    x = torch.randn(8, 6)
+    same = torch.zeros(8, dtype=torch.int64)
+
+    def twice(**options: bool) -> int:
+        model, optimizer = make()
+        with ls.watch(model, optimizer, probes=[ls.ExampleLedger(**options)], strict=True) as w:
+            w.examples(torch.arange(8), model(x), same, inputs=x)
+            w.examples(torch.arange(8).flip(0), model(x.flip(0)), same, inputs=x.flip(0))  # the same examples
+            w.end_epoch()
+            w.examples(torch.arange(8), model(x.flip(0)), same, inputs=x.flip(0))
+        return int(w.run.examples()["presentations"].sum())
+
+    with pytest.raises(ls.IdError, match=r"another input(.|\n)*IndexedDataset(.|\n)*check_inputs=False"):
+        twice()
+    assert twice(check_inputs=False) == twice(check_ids=False) == 24
+
+
+def test_gradient_norms_come_with_the_inputs(tmp_path: Path) -> None:
+    x, y = data().tensors
+    model, optimizer = make()
+    with ls.watch(model, optimizer, run=tmp_path, probes=[ls.ExampleLedger(grand_every=2)], strict=True) as w:
+        for _ in range(3):
+            for part in torch.arange(N).split(32):
+                logits = model(x[part])
+                cross_entropy(logits, y[part]).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                w.examples(part, logits, y[part], inputs=x[part])
+            w.end_epoch()
+    frame = w.run.examples()
+    model.eval()
+    for i in range(N - 26, N):  # the last batch of the last epoch: weights are those after its step
+        found = torch.autograd.grad(cross_entropy(model(x[i : i + 1]), y[i : i + 1]), list(model.parameters()))
+        norm = float(torch.cat([g.ravel() for g in found]).double().norm())
+        assert frame["grand_last"][i] == pytest.approx(norm, rel=1e-4)
+    arrays = w.run.ledger().arrays()
+    assert set(arrays["grand_count"]) == {2}, "in the first and the third epoch"
+
+
+def test_replayed_checkpoints_are_presentations_of_the_training_data() -> None:
+    model, optimizer = make()
+    weights, visits = {}, []
+    loader = DataLoader(ls.IndexedDataset(data()), batch_size=16, shuffle=True)
+    x, y = data().tensors
+    for epoch in range(4):
+        train(None, model, optimizer, range(epoch, epoch + 1))
+        weights[10 * epoch] = copy.deepcopy(model.state_dict())
+        model.eval()
+        visits += visits_of(torch.arange(N), model(x), y, 10 * epoch)
+        model.train()
+    run = ls.replay(weights, model=model, train=loader, probes=[ls.ExampleLedger()], strict=True, progress=False)
+    wanted = expected(visits)
+    assert wanted["forgetting_events"].sum() > 0
+    assert_same(run.examples(), wanted[[name for name in wanted if not str(name).startswith("grand")]])
+    with pytest.raises(ValueError, match="train="):
+        ls.replay(weights, model=model, probes=[ls.ExampleLedger()])
 
 
 def test_resumed_is_as_if_never_stopped(tmp_path: Path) -> None:
@@ -230,7 +333,7 @@ def test_a_limit_and_what_is_said_of_it() -> None:
 
 
 def test_what_is_refused() -> None:
-    for options in ({"at": "after_step"}, {"keep_every": 0}, {"track": 5, "sample": "even"}):
+    for options in ({"at": "after_step"}, {"keep_every": -1}, {"grand_every": True}, {"track": 5, "sample": "even"}):
         with pytest.raises(ValueError, match=r"ExampleLedger|sample="):
             ls.ExampleLedger(**options)
     model, optimizer = make()

@@ -142,7 +142,7 @@ def test_nothing_is_kept_beyond_the_bound() -> None:
         kept_by_probe.clear()
         run = ls.replay({1: model, 2: model}, probes=[Seen(memory_mb=memory)], holdout=batches, strict=True,
                         progress=False)  # fmt: skip
-        tensors = {key for key in kept_by_probe if "/" in key}
+        tensors = {key for key, value in kept_by_probe.items() if isinstance(value, Tensor)}
         assert tensors == {f"{which}/{name}" for which in ("first", "previous") for name in kept}
         frame = run.frame("Seen", "cka_first", "layer")
         last = frame[frame["step"] == 2].set_index("scope")
@@ -228,3 +228,57 @@ def test_features_are_computed_once_at_a_moment() -> None:
     model.register_forward_hook(lambda *_: forwards.append(1))
     ls.audit(model, [labelled(30)], probes=[ls.FeatureEvolution(), ls.FeatureEvolution()], strict=True)
     assert len(forwards) == 1
+
+
+def test_features_are_kept_when_asked_for() -> None:
+    x, y = labelled(30)
+    y[4] = -100
+    model = net()
+    run = ls.audit(model, [(x[:20], y[:20]), (x[20:], y[20:])], strict=True,
+                   probes=[ls.FeatureEvolution(layers=["0", "2"], keep_features=True, samples=25)])  # fmt: skip
+    arrays = run.arrays(PROBE)
+    assert set(arrays) == {"features/0", "features/2", "labels"}
+    assert arrays["labels"].tolist() == y[:25].tolist()
+    with torch.no_grad():
+        np.testing.assert_array_equal(arrays["features/2"], model[:3](x[:25]).numpy())
+    assert arrays["features/0"].dtype == np.float32
+    unlabelled = ls.audit(model, [(x,)], probes=[ls.FeatureEvolution(keep_features=True, samples=None)], strict=True)
+    assert "labels" not in unlabelled.arrays(PROBE)
+    assert len(unlabelled.arrays(PROBE)["features/0"]) == 30
+    assert not ls.audit(model, [(x, y)], probes=[ls.FeatureEvolution()], strict=True).array_steps(PROBE)
+
+
+def test_other_examples_are_not_compared(tmp_path: Path) -> None:
+    """A resumed run may be given another holdout of the same size: the features of two samples have no CKA."""
+    probes = [ls.FeatureEvolution(layers=["2"])]
+    x, y = labelled(40, seed=2)
+    relabelled = y.clone()
+    relabelled[-1] = (relabelled[-1] + 1) % 3
+    moved = x.clone()
+    moved[-1] = 0.5
+    seen = {}
+    for name, batches in {
+        "the same": [(x, y)],
+        "batched otherwise": [(x[:13], y[:13]), (x[13:], y[13:])],
+        "another label": [(x, relabelled)],
+        "another input": [(moved, y)],
+        "another order": [(x.flip(0), y.flip(0))],
+    }.items():
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        folder = tmp_path / name
+        with ls.watch(model, optimizer, run=folder, probes=probes, holdout=[(x, y)], strict=True) as w:
+            train(model, optimizer, 1, w)
+            w.save_state()
+        with ls.watch(model, optimizer, run=folder, probes=probes, holdout=batches, strict=True, resume=True) as w:
+            train(model, optimizer, 2, w)
+        run = ls.open_run(folder)
+        reasons = (status(run, which, "2") for which in ("cka_first", "cka_previous"))
+        seen[name] = [[one if isinstance(one, str) else None for one in each] for each in reasons]
+    first, other = "the first measurement", "then there were as many examples, but not these"
+    same = [[first, None, None]] * 2
+    changed = [[first, other, other], [first, other, None]]  # the second look at the new sample has a previous one
+    assert seen == {
+        "the same": same, "batched otherwise": same, "another label": changed, "another input": changed,
+        "another order": changed,
+    }  # fmt: skip

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import learnscope as ls
-from seeds import telemetry, tiny
+from seeds import dynamics, telemetry, tiny
 from seeds.room import Fixture, Names, Room
 
 THRESHOLDS = ("1e-08", "1e-06", "1e-04")
@@ -207,5 +207,6 @@ FIXTURES: dict[str, Fixture] = {
         migrated_from_the_sparse_analyzer,
         manager_at_work,
         *telemetry.EXECUTED,
+        *dynamics.EXECUTED,
     )
 }

@@ -272,6 +272,29 @@ def test_tuples_with_ids_and_without_targets() -> None:
         assert found.example.tolist() == [0, 1, 2, 3]
 
 
+def test_tuples_with_groups() -> None:
+    model, ids, groups = Linear(3), torch.tensor([9, 8, 7, 6]), torch.tensor([1, 0, 1, 1])
+    for named in (groups, groups.bool(), ["a", "b", "a", "a"], ("a", "b", "a", "a")):
+        batch = (X, CLASSES, ids, named)
+        task = task_for(batch)
+        same(task, model, batch, F.cross_entropy(model(X), CLASSES), 4)
+        assert task.groups(batch) is named
+        part = task.take(batch, 3)
+        assert [len(item) for item in part] == [3, 3, 3, 3]
+        assert list(part[3]) == list(named[:3])
+    assert TupleTask().groups((X, CLASSES, ids)) is None
+    assert TupleTask().groups(X) is None
+
+
+def test_four_that_are_something_else_are_refused() -> None:
+    """Weights or a mask must not be read as ids or groups."""
+    ids, weights, mask = torch.tensor([9, 8, 7, 6]), torch.ones(4), torch.ones(4, dtype=torch.bool)
+    wrong = [(ids, weights), (mask, ids), (ids, X.long()), (ids, "abcd"), (weights, ids), (ids, ["a"]), (ids, ids, ids)]
+    for rest in wrong:
+        with pytest.raises(TypeError, match="no built-in task"):
+            task_for((X, CLASSES, *rest))
+
+
 def test_ignored_targets_are_left_out() -> None:
     model, targets = Linear(3), torch.tensor([2, IGNORE, 1, IGNORE])
     same(TupleTask(), model, (X, targets), F.cross_entropy(model(X), targets), 2)

@@ -32,7 +32,8 @@ def train_healthy(run: Path, quick: bool, show: Show) -> None:
         ls.GradientFlow(every=2, stability=True), ls.ParameterChange(every=10), ls.Holdout(every=10), ls.Loss(),
         ls.LearningRate(every=1), ls.BatchStats(every=5), ls.Momentum(every=10), ls.Activations(every=20),
         sparse, ls.LowRankQuality(every=20, ranks=(1, 2, 4, 8)), ls.LossLandscape(every=40),
-        ls.FeatureEvolution(), ls.Memorization(), DemoRun(scenario="digits", training_examples=len(train)),
+        ls.FeatureEvolution(), ls.Memorization(), ls.GroupAccuracy(),
+        DemoRun(scenario="digits", training_examples=len(train)),
     ]  # fmt: skip
     with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out, train=train, test=held_out) as w:
         for _ in range(epochs):

@@ -6,6 +6,7 @@ Each analysis is a function of a run and of the cuts. None needs torch.
 from learnscope.findings.absent import absent
 from learnscope.findings.activations import activations
 from learnscope.findings.cuts import Cuts
+from learnscope.findings.first_moved import first_moved
 from learnscope.findings.frozen import frozen
 from learnscope.findings.gather import one_pass
 from learnscope.findings.generalising import generalising
@@ -17,6 +18,7 @@ from learnscope.findings.overfitting import overfitting
 from learnscope.findings.precision import precision
 from learnscope.findings.rates import rates
 from learnscope.findings.session import session
+from learnscope.findings.spurious import spurious
 from learnscope.findings.update_quality import update_quality
 from learnscope.record import SEVERITIES, Finding
 from learnscope.store.reader import RunReader
@@ -25,7 +27,7 @@ __all__ = ["Cuts", "find"]
 
 ANALYSES = (
     nonfinite, gradients, absent, rates, generalising, overfitting, frozen, activations, landscape, precision,
-    update_quality, session, grokking,
+    update_quality, session, grokking, spurious, first_moved,
 )  # fmt: skip
 
 

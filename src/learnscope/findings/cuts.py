@@ -61,6 +61,22 @@ class Cuts:
     grokking_gap: float = 0.2
     """What test accuracy lies below training accuracy by, at the least, when training data are known by heart and test
     data are understood only later."""
+    spurious_gap: float = 0.1
+    """What examples whose group suggests their class are predicted better by than those whose group suggests another,
+    at the lower end of the interval, from which the model follows the group."""
+    spurious_critical: float = 0.5
+    """The same, from which it is critical."""
+    order_measurements: int = 6
+    """Measurements below which nothing is said about which layer moved first, or which group was learned first."""
+    order_spread: float = 0.1
+    """Share of the measured steps by which the first and the last lie apart at least, where that is said. It must also
+    be more than one interval between measurements."""
+    moved_distance: float = 0.05
+    """1 − CKA with its first features from which on a layer has moved."""
+    learned_rise: float = 0.1
+    """Rise of its accuracy from which on a group of examples has been learned."""
+    group_examples: int = 20
+    """Examples of a group below which nothing is said about when it was learned."""
     names_listed: int = 6
     """Names that a sentence lists before it says how many more there are."""
 
@@ -76,7 +92,14 @@ class Cuts:
             raise ValueError(
                 f"vanishing_ratio={self.vanishing_ratio:g} is not below exploding_ratio={self.exploding_ratio:g}"
             )
-        for name in ("dead_share", "saturated_share", "sparse_kept_share", "grokking_gap"):
+        for name in (
+            "dead_share",
+            "saturated_share",
+            "sparse_kept_share",
+            "grokking_gap",
+            "spurious_gap",
+            "order_spread",
+        ):
             if getattr(self, name) >= 1:
                 raise ValueError(f"{name}={getattr(self, name):g}: a share below 1, such as 0.5")
         if self.off_median <= 1:
@@ -85,4 +108,8 @@ class Cuts:
             raise ValueError(
                 f"overfitting_critical={self.overfitting_critical:g} is below overfitting_rise="
                 f"{self.overfitting_rise:g}"
+            )
+        if self.spurious_critical < self.spurious_gap:
+            raise ValueError(
+                f"spurious_critical={self.spurious_critical:g} is below spurious_gap={self.spurious_gap:g}"
             )

@@ -26,13 +26,17 @@ def gradients(reader: RunReader, cuts: Cuts) -> list[Finding]:
     flow = flow_of(reader, cuts)
     if flow is None:
         return []
-    low, high = _vanishing(flow, cuts), _exploding(flow, cuts)
-    low, high, lost = _one_story(flow, low, high, cuts)
+    low, high, lost = off_course(flow, cuts)
     found = _split(flow, low, lost, cuts, reader)
     for lasting in (True, False):
         some = [streak for streak in high if streak.lasting is lasting]
         found += [_exploding_finding(flow, some, cuts)] if some else []
     return found
+
+
+def off_course(flow: Flow, cuts: Cuts) -> tuple[list[Streak], list[Streak], list[Streak]]:
+    """The layers that vanish, those that explode, and those at the upper end of a gradient that is lost on its way."""
+    return _one_story(flow, _vanishing(flow, cuts), _exploding(flow, cuts), cuts)
 
 
 def _vanishing(flow: Flow, cuts: Cuts) -> list[Streak]:

@@ -9,9 +9,7 @@ import numpy as np
 
 from learnscope.findings.gather import Floats
 from learnscope.findings.words import percent
-
-Z = 1.959963984540054
-"""The normal quantile of a two-sided 95 % interval."""
+from learnscope.intervals import Z, difference, wilson
 
 
 @dataclass(frozen=True)
@@ -23,29 +21,12 @@ class Share:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's score interval.
-
-        >>> low, high = Share(0.5, 50).interval
-        >>> round(low, 4), round(high, 4)
-        (0.3664, 0.6336)
-        """
-        spread = Z * sqrt(self.value * (1 - self.value) / self.n + Z**2 / (4 * self.n**2))
-        centre, scale = self.value + Z**2 / (2 * self.n), 1 + Z**2 / self.n
-        return max((centre - spread) / scale, 0.0), min((centre + spread) / scale, 1.0)
+        """Wilson's score interval."""
+        return wilson(self.value, self.n)
 
     def __sub__(self, other: Share) -> tuple[float, float]:
-        """Newcombe's interval of the difference of two shares of different examples, from their score intervals.
-
-        >>> low, high = Share(56 / 70, 70) - Share(48 / 80, 80)
-        >>> round(low, 4), round(high, 4)
-        (0.0524, 0.3339)
-        """
-        difference = self.value - other.value
-        (own_low, own_high), (low, high) = self.interval, other.interval
-        return (
-            difference - sqrt((self.value - own_low) ** 2 + (high - other.value) ** 2),
-            difference + sqrt((own_high - self.value) ** 2 + (other.value - low) ** 2),
-        )
+        """Newcombe's interval of the difference of two shares of different examples."""
+        return difference((self.value, self.n), (other.value, other.n))
 
     def __str__(self) -> str:
         low, high = self.interval

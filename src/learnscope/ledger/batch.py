@@ -11,13 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from learnscope.ledger.errors import LedgerError, reused
 
-SAME_INPUT = 1e-6
-"""Relative difference of two checksums up to which they are of the same input."""
-
 
 def unlike(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Where two checksums are of different inputs; a NaN, which stands for none, is unlike nothing."""
-    found: NDArray[np.bool_] = np.abs(one - other) > SAME_INPUT * np.maximum(np.abs(one), np.abs(other))
+    found: NDArray[np.bool_] = (one != other) & ~np.isnan(one) & ~np.isnan(other)
     return found
 
 
@@ -47,25 +44,31 @@ class Batch:
         """Where all four scores are finite."""
         return np.isfinite(self.p_gold) & np.isfinite(self.margin) & np.isfinite(self.loss) & np.isfinite(self.el2n)
 
-    def in_turn(self) -> Iterator[Batch]:
-        """Parts without a repeated id: first presentations, second presentations, …"""
+    def repeats(self) -> bool:
+        """Whether an id comes more than once."""
+        if not len(self.ids):
+            return False
+        low, high = int(self.ids.min()), int(self.ids.max())
+        if high - low < 64 * len(self.ids):  # counting is faster than sorting
+            return bool((np.bincount(self.ids - low) > 1).any())
+        ids = np.sort(self.ids)
+        return bool((ids[1:] == ids[:-1]).any())
+
+    def in_turn(self, places: NDArray[np.int64]) -> Iterator[tuple[Batch, NDArray[np.int64]]]:
+        """Parts without a repeated id, with their places: first presentations, second presentations, …"""
         order = np.argsort(self.ids, kind="stable")
         same = self.ids[order][1:] == self.ids[order][:-1]
-        if not same.any():
-            yield self
-            return
         starts = np.flatnonzero(np.r_[True, ~same])
         turn = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
         for number in range(int(turn.max()) + 1):
-            yield self.where(np.sort(order[turn == number]))
+            part = np.sort(order[turn == number])
+            yield self.where(part), places[part]
 
     def check_itself(self) -> None:
         """Refuse an id that stands for two things in this very batch."""
         order = np.argsort(self.ids, kind="stable")
         ids = self.ids[order]
         same = ids[1:] == ids[:-1]
-        if not same.any():
-            return
         if self.target is not None:
             differ = same & (self.target[order][1:] != self.target[order][:-1])
             if differ.any():

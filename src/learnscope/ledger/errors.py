@@ -17,5 +17,6 @@ def reused(what: str, ids: list[int]) -> IdError:
     return IdError(
         f"{len(ids)} of the batch's ids came with another {what} than before (ids {shown}): an id must always name the "
         "same example, and a position in a shuffled loader does not. Wrap the data set in learnscope.IndexedDataset, "
-        f"which gives every item its own index. If the {what}s of an example change on purpose, check_ids=False."
+        f"which gives every item its own index. If the {what}s of an example change on purpose"
+        f"{', as augmented ones do, check_inputs=False.' if what == 'input' else ', check_ids=False.'}"
     )

@@ -20,12 +20,18 @@ from learnscope.store.files import write_atomically
 KEY = "learnscope.ledger"
 VERSION = 1
 _PARQUET = b"PAR1"
+NAMES = ("examples.parquet", "examples.safetensors")
+"""What a run folder calls its ledger, in either form."""
+
+
+def has_parquet() -> bool:
+    return find_spec("pyarrow") is not None
 
 
 def write(path: Path, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
     """Write the arrays whole or not at all. Parquet has what follows from them too, for other readers."""
     meta = {KEY: json.dumps({"version": VERSION, **facts})}
-    if find_spec("pyarrow") is None:
+    if not has_parquet():
         kept = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         write_atomically(path, lambda temporary: save_file(kept, temporary, metadata=meta))
         return

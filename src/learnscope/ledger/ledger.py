@@ -113,12 +113,19 @@ class Ledger:
         followed = batch
         if self._chosen is not None:
             followed = batch.where(among(batch.ids, self._chosen))
+        repeats = followed.repeats()
+        places = self._index.find(followed.ids)
         if self._settings["check_ids"]:
-            self._check(followed)
-        followed = followed.where(self._make_room(followed.ids))
+            if repeats:
+                followed.check_itself()
+            self._check(followed, places)
+        if (places < 0).any():
+            followed = followed.where(self._make_room(followed.ids, places))
+            places = self._index.find(followed.ids)
         self.untracked += len(batch.ids) - len(followed.ids)
-        for part in followed.in_turn():
-            self._apply(part)
+        if len(followed.ids):
+            for part, at in followed.in_turn(places) if repeats else [(followed, places)]:
+                self._apply(part, at)
 
     def summary(self) -> dict[Any, Any]:
         """Numbers over all examples; see `learnscope.ledger.table.summary`."""
@@ -128,10 +135,10 @@ class Ledger:
         """One row an example, in the order of their ids; see `learnscope.ledger.table.frame`."""
         return table.frame(self.arrays())
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """All that the ledger holds, in the order of the ids; what was not measured is NaN."""
+    def arrays(self, *, by_id: bool = True) -> dict[str, NDArray[Any]]:
+        """All that the ledger holds, in the order of the ids, or in which they came; what was not measured is NaN."""
         used = self._columns.used()
-        order = np.argsort(used["id"], kind="stable")
+        order = np.argsort(used["id"], kind="stable") if by_id else np.arange(len(self))
         return table.with_nan({name: array[order] for name, array in used.items()})
 
     @classmethod
@@ -154,6 +161,18 @@ class Ledger:
         counts = {"untracked": self.untracked, "repeated": self.repeated}
         files.write(Path(path), self.arrays(), {"settings": self._settings, **counts})
 
+    def save_in(self, folder: str | Path) -> None:
+        """Write `examples.parquet` into a folder, or `examples.safetensors` where pyarrow is not installed."""
+        name, other = files.NAMES if files.has_parquet() else files.NAMES[::-1]
+        self.save(Path(folder) / name)
+        (Path(folder) / other).unlink(missing_ok=True)
+
+    @classmethod
+    def load_from(cls, folder: str | Path) -> Ledger | None:
+        """The ledger in a folder; None if there is none."""
+        there = [Path(folder) / name for name in files.NAMES if (Path(folder) / name).exists()]
+        return cls.load(there[0]) if there else None
+
     @classmethod
     def load(cls, path: str | Path) -> Ledger:
         """The ledger as it was saved, to the bit; it can be continued."""
@@ -162,11 +181,10 @@ class Ledger:
         ledger.untracked, ledger.repeated = facts["untracked"], facts["repeated"]
         return ledger
 
-    def _check(self, batch: Batch) -> None:
-        """Refuse ids whose target or input is another than before, also within the batch."""
-        batch.check_itself()
-        places = self._index.find(batch.ids)
-        known = places >= 0
+    def _check(self, batch: Batch, places: NDArray[np.int64]) -> None:
+        """Refuse ids whose target or input is another than before."""
+        known: Any = places >= 0
+        known = slice(None) if known.all() else known
         if batch.target is not None and "target" in self._columns:
             before, now = self._columns["target"][places[known]], batch.target[known]
             differ = (before != now) & (before != UNKNOWN_TARGET) & (now != UNKNOWN_TARGET)
@@ -177,11 +195,8 @@ class Ledger:
             if differ.any():
                 raise reused("input", batch.ids[known][differ].tolist())
 
-    def _make_room(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _make_room(self, ids: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Take in the ids that are new, as far as the limit allows; which of them all are followed."""
-        places = self._index.find(ids)
-        if (places >= 0).all():
-            return np.ones(len(ids), dtype=np.bool_)
         unknown = ids[places < 0]
         different, first = np.unique(unknown, return_index=True)
         new = different[np.argsort(first)]  # in the order in which they came
@@ -195,9 +210,9 @@ class Ledger:
         followed: NDArray[np.bool_] = self._index.find(ids) >= 0
         return followed
 
-    def _apply(self, batch: Batch) -> None:
-        """One presentation of different examples."""
-        at, columns = self._index.find(batch.ids), self._columns
+    def _apply(self, batch: Batch, at: NDArray[np.int64]) -> None:
+        """One presentation of different examples, at these places."""
+        columns = self._columns
         if self._settings["once_an_epoch"]:
             again = (columns["presentations"][at] > 0) & (columns["last_epoch"][at] == batch.epoch)
             self.repeated += int(again.sum())

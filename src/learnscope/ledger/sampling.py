@@ -23,8 +23,9 @@ def chosen_ids(track: int | None, sample: Sample, examples: int | None, seed: in
         raise ValueError(
             f"sample={sample!r} chooses track= of the ids 0..examples−1: say track= and examples=, the data set's size"
         )
-    if examples < 1:
-        raise ValueError(f"examples={examples!r}: the data set's size, from 1")
+    for name, value, least in (("examples", examples, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name}={value!r}: a whole number from {least}")
     count = min(track, examples)
     if sample == "even":
         return np.arange(count, dtype=np.int64) * examples // count

@@ -106,19 +106,31 @@ def summary(arrays: Arrays) -> dict[Any, Any]:
         "presentations": int(arrays["presentations"].sum(dtype=np.int64)),
         "nonfinite": int(arrays["nonfinite"].sum(dtype=np.int64)),
         "forgetting_events": int(arrays["forgetting_events"].sum(dtype=np.int64)),
-        "learned": float((arrays["first_learned"] > 0).mean()),
-        "never_learned": float(extra["never_learned"].mean()),
-        "unforgettable": float(extra["unforgettable"].mean()),
+        "learned": float(np.count_nonzero(arrays["first_learned"]) / examples),
+        "never_learned": float(np.count_nonzero(extra["never_learned"]) / examples),
+        "unforgettable": float(np.count_nonzero(extra["unforgettable"]) / examples),
     }
     per_example = {"confidence": arrays["confidence"], "variability": extra["variability"], "aum": arrays["aum"]}
     per_example |= {"el2n": arrays["el2n_mean"], "cumulative_loss": arrays["cumulative_loss"]}
-    kept = np.stack([values[measured] for values in per_example.values()])
+    chosen: Any = slice(None) if measured.all() else measured
+    kept = np.stack([values[chosen] for values in per_example.values()])
     if not kept.size:
         return numbers | {f"mean_{name}": None for name in per_example}
     numbers |= {f"mean_{name}": float(mean) for name, mean in zip(per_example, kept.mean(1), strict=True)}
-    at = np.quantile(kept, QUANTILES, axis=1)
+    at = _quantiles(kept)
     numbers |= {(name, q): float(at[i, j]) for i, q in enumerate(QUANTILES) for j, name in enumerate(per_example)}
     return numbers
+
+
+def _quantiles(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`np.quantile(rows, QUANTILES, axis=1)`, several times as fast."""
+    where = np.array(QUANTILES) * (rows.shape[1] - 1)
+    low = where.astype(np.int64)
+    high = np.minimum(low + 1, rows.shape[1] - 1)
+    ordered = np.partition(rows, [*low.tolist(), *high.tolist()], axis=1)
+    below, above = ordered[:, low], ordered[:, high]
+    found: NDArray[np.float64] = (below + (above - below) * (where - low)).T
+    return found
 
 
 def _nullable(values: NDArray[Any], there: NDArray[np.bool_]) -> Any:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
-from learnscope.model.data import fixed_batches
+from learnscope.model.data import InOrder, fixed_batches
 from learnscope.model.examples import joined
 from learnscope.model.factored import agree, factors
 from learnscope.model.per_example import MAX_BYTES, PerExample, per_example_gradients
@@ -53,17 +54,17 @@ def transition_scores(
 ) -> Transition:  # fmt: skip
     """Cosine of each example's gradient before and after, weighted by the loss that it lost between.
 
-    `before` and `after` are models, or state dicts of `model`. `data` is whatever `fixed_batches` reads. Both sets of
-    weights see the same chunk of examples, so that gradients of no more examples are held. Where all parameters
-    are those of linear layers that see one row an example, gradients are not written out at all (`how` is
-    "factored"). The products are summed in float64.
+    `before` and `after` are models, or state dicts of `model`. `data` is whatever `fixed_batches` reads, or an
+    `InOrder`, of which no batch is kept. Both sets of weights see the same chunk of examples, so that gradients of no
+    more examples are held. Where all parameters are those of linear layers that see one row an example, gradients are
+    not written out at all (`how` is "factored"). The products are summed in float64.
     """
     if before is after:
         raise ValueError(
             "before and after are the same object, so nothing lies between them: give a copy, or state dicts"
         )
-    batches = fixed_batches(data, task)
-    task = task or task_for(batches[0], model)
+    batches = data if isinstance(data, InOrder) else fixed_batches(data, task)
+    task = task or task_for(next(iter(batches)), model)
     pair = [
         PerExample(as_model(weights, model), task, parameters=parameters, max_bytes=max_bytes // 2 or 1)
         for weights in (before, after)
@@ -72,7 +73,36 @@ def transition_scores(
         raise ValueError(
             "the trainable parameters before and after differ: gradients of two architectures do not compare"
         )
-    done, total = 0, sum(task.size(batch) for batch in batches)
+    return _transition(pair, batches, _examples_in(task, batches), progress)
+
+
+def transition_since(
+    model: nn.Module, previous: Mapping[str, Tensor], task: Task, batches: Sequence[Any], *,
+    parameters: str | None = None, max_bytes: int = MAX_BYTES, progress: Progress | None = None,
+) -> Transition:  # fmt: skip
+    """The same from the weights `previous`, by name, to those of `model` now, without a copy of the model.
+
+    Its buffers, such as the statistics of batch norm, are those of now on both sides.
+    """
+    pair = [
+        PerExample(model, task, parameters=parameters, max_bytes=max_bytes // 2 or 1, weights=weights)
+        for weights in (previous, None)
+    ]
+    return _transition(pair, batches, _examples_in(task, batches), progress)
+
+
+def _examples_in(task: Task, batches: Iterable[Any]) -> int:
+    """How many there are; 0 if only reading them would tell."""
+    if not isinstance(batches, InOrder):
+        return sum(task.size(batch) for batch in batches)
+    data = getattr(batches.data, "dataset", batches.data)
+    return len(data) if isinstance(data, Dataset) and hasattr(data, "__len__") else 0
+
+
+def _transition(
+    pair: Sequence[PerExample], batches: Iterable[Any], total: int, progress: Progress | None
+) -> Transition:
+    done = 0
     parts: list[Tensor] = []
     ways: list[str] = []
     for part, how in _compared(pair, batches):
@@ -80,14 +110,14 @@ def transition_scores(
         ways = list(dict.fromkeys([*ways, *how]))
         done += part.shape[1]
         if progress is not None:
-            progress(done, total)
+            progress(done, max(done, total))
     dot, first, second, loss_before, loss_after = torch.cat(parts, 1)
     cosine = dot / (first.sqrt() * second.sqrt())
     reasons = _reasons(first, second, loss_before, loss_after)
     return Transition(cosine * (loss_before - loss_after), cosine, loss_before, loss_after, reasons, "; ".join(ways))
 
 
-def _compared(pair: Sequence[PerExample], batches: Sequence[Any]) -> Iterator[tuple[Tensor, list[str]]]:
+def _compared(pair: Sequence[PerExample], batches: Iterable[Any]) -> Iterator[tuple[Tensor, list[str]]]:
     """Chunk by chunk [5, k]: the product, both squared norms, both losses; and how they were computed."""
     factored: bool | None = None  # until examples have shown whether factors are right
     for batch in joined(pair[0].task, batches, pair[0].max_bytes):

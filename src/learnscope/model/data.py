@@ -43,6 +43,24 @@ def fixed_batches(data: Any, task: Task | None = None, *, examples: int | None =
     return batches
 
 
+class InOrder:
+    """The batches of `data` in order, read anew at every iteration, so that none of them is kept.
+
+    As `fixed_batches`, of a loader only the data set is read.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __iter__(self) -> Iterator[Any]:
+        empty = True
+        for batch in _in_order(self.data):
+            empty = False
+            yield batch
+        if empty:
+            raise DataError("the data given to learnscope is empty: there is no batch to look at")
+
+
 def _in_order(data: Any) -> Iterator[Any]:
     if isinstance(data, DataLoader):
         return _loader_in_order(data)

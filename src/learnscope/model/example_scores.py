@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learnscope.task.shapes import IGNORE, flatten_positions, is_single, predictions
+from learnscope.tensor.hashing import as_float, mixed
 
 WIDE = 2**22
 """Up to so many logits all is computed in float64; beyond that in the logits' own precision, float32 at least."""
+FEW = 64
 CHUNK = 2**22
 """Logits looked at together, so that no copy of all of them is made."""
-_MIX = (0x9E3779B97F4A7C15 - 2**64, 0x2545F4914F6CDD1D)
-_BITS = 2**52 - 1  # what float64 carries exactly
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,10 @@ class ExampleScores:
     positions: NDArray[np.int64]
     target: NDArray[np.int64]
     """The class, or for several positions (and where `example` was given) a number that stands for their targets."""
+
+    def where(self, keep: NDArray[np.bool_]) -> ExampleScores:
+        """Those of the examples that a mask keeps."""
+        return ExampleScores(*(getattr(self, field.name)[keep] for field in fields(self)))
 
 
 @torch.no_grad()
@@ -58,17 +62,20 @@ def example_scores(
 
     One transfer to the host.
     """
-    if targets.is_floating_point() or targets.is_complex():
-        raise TypeError("float targets are regression: there is no gold class to be confident of")
+    check_classes(logits, targets)
     if logits.device.type == "mps":  # no float64 there
         logits, targets = logits.cpu(), targets.cpu()
         losses, example = (None if t is None else t.cpu() for t in (losses, example))
     by_position = example is not None
     count = logits.shape[0] if example is None else examples
-    if example is None:
-        logits, aligned, keep, example = flatten_positions(logits.detach(), targets.to(logits.device), None)
-        assert aligned is not None, "targets were given"
-        assert keep is not None, "integer targets say which count"
+    if example is None and logits.ndim == 2 and targets.shape == logits.shape[:1] and not is_single(logits):
+        logits, aligned = logits.detach(), targets.to(logits.device).long()  # nothing to be put in order
+        keep = aligned != IGNORE
+    elif example is None:
+        logits, found, counted, example = flatten_positions(logits.detach(), targets.to(logits.device), None)
+        assert found is not None, "targets were given"
+        assert counted is not None, "integer targets say which count"
+        aligned, keep = found, counted
     else:
         aligned, keep = targets.long().reshape(-1), targets.reshape(-1) != IGNORE
         count = int(example.max()) + 1 if count is None and len(example) else count or 0
@@ -81,10 +88,25 @@ def example_scores(
         if losses.numel() != len(keep):
             raise ValueError(f"{losses.numel()} losses for {len(keep)} positions: one a position")
         rows[2] = torch.where(keep, losses.detach().reshape(-1).to(rows), 0)
-    if by_position or len(keep) != count:
+    if example is not None and (by_position or len(keep) != count):
         rows = rows.new_zeros(len(rows), count or 0).index_add_(1, example.to(rows.device), rows)
         rows[6] = _hashed(aligned, keep, example, count or 0)
     return _on_host(rows)
+
+
+def check_classes(logits: Tensor, targets: Tensor) -> None:
+    """Refuse targets that are not classes."""
+    if targets.is_floating_point() or targets.is_complex():
+        raise TypeError(
+            "float targets are regression: there is no gold class to be confident of. Classes are whole numbers: "
+            "targets.long(), or targets.argmax(-1) of one-hot ones"
+        )
+    if targets.shape == logits.shape and targets.ndim > 1 and targets.shape[-1] > 1:
+        if bool(((targets == 0) | (targets == 1)).all() & (targets.sum(-1) == 1).all()):
+            raise ValueError(
+                f"targets of shape {list(targets.shape)} look one-hot: pass the classes, targets.argmax(-1). "
+                "(For one yes/no answer a position, give the logits a last dimension of 1.)"
+            )
 
 
 def _scored(logits: Tensor, targets: Tensor, keep: Tensor) -> Tensor:
@@ -92,23 +114,39 @@ def _scored(logits: Tensor, targets: Tensor, keep: Tensor) -> Tensor:
     classes = logits.shape[-1]
     gold = targets.clamp(0, classes - 1)
     wide = logits.numel() <= WIDE or logits.dtype == torch.float64
+    by = 0 if classes <= FEW else 1  # of few classes, sums over the first dimension take a quarter of the time
     rows = torch.empty(8, len(targets), dtype=torch.float64, device=logits.device)
     for part in _chunks(len(targets), classes):
         z = logits[part].to(torch.float64 if wide else torch.float32)
-        column = gold[part].unsqueeze(1)
-        at_gold = z.gather(1, column)
-        total = z.logsumexp(1, keepdim=True)
+        z = z.t().contiguous() if by == 0 else z
+        column = gold[part].unsqueeze(by)
+        at_gold, top = z.gather(by, column).squeeze(by), z.amax(by)
+        grown = (z - top.unsqueeze(by)).exp_()
+        grown_gold = grown.gather(by, column).squeeze(by)
         # without the gold entry: 1 − p is then a sum of small numbers, not a difference of large ones
-        others = z.scatter(1, column, -torch.inf)
-        p = (others - total).exp()
-        rest = p.sum(1)
-        rows[0, part] = (at_gold - total).exp().squeeze(1).double()
-        rows[1, part] = (at_gold.squeeze(1) - others.amax(1)).double()
-        rows[2, part] = torch.where(rest < 0.5, -torch.log1p(-rest), (total - at_gold).squeeze(1)).double()
-        rows[3, part] = (p.square().sum(1) + rest.square()).sqrt().double()
-        rows[4, part] = (predictions(z) == gold[part]).double()
+        others = grown.scatter_(by, column, 0.0)
+        small = others.sum(by)
+        total = small + grown_gold
+        rest = small / total
+        best = z.scatter(by, column, -torch.inf).amax(by)
+        rows[0, part] = grown_gold / total
+        rows[1, part] = at_gold - best
+        rows[2, part] = torch.where(rest < 0.5, -torch.log1p(-rest), top - at_gold + total.log())
+        rows[3, part] = (others.square().sum(by) / total.square() + rest.square()).sqrt()
+        rows[4, part] = _right(z if by else z.t(), gold[part], at_gold, best)
     rows[5], rows[6], rows[7] = keep, targets, targets != gold
-    return torch.where(keep, rows, 0)
+    return rows if rows.is_cpu and bool(keep.all()) else torch.where(keep, rows, 0)
+
+
+def _right(z: Tensor, gold: Tensor, at_gold: Tensor, best: Tensor) -> Tensor:
+    """Whether the prediction is the gold class, as `predictions` says it."""
+    if not z.is_cpu:
+        return predictions(z) == gold
+    right = at_gold > best  # several times as fast as an argmax, which only ties need
+    tied = at_gold == best
+    if bool(tied.any()):
+        right[tied] = predictions(z[tied]) == gold[tied]
+    return right
 
 
 def _chunks(positions: int, classes: int) -> Iterator[slice]:
@@ -118,11 +156,8 @@ def _chunks(positions: int, classes: int) -> Iterator[slice]:
 
 def _hashed(targets: Tensor, keep: Tensor, example: Tensor, count: int) -> Tensor:
     """A number for the targets of each example, whatever padding stands between them."""
-    mixed = (targets + 1) * _MIX[0]
-    mixed = (mixed ^ (mixed >> 29)) * _MIX[1]
-    mixed = torch.where(keep, mixed ^ (mixed >> 32), 0)
     summed = torch.zeros(count, dtype=torch.int64, device=targets.device)
-    return (summed.index_add_(0, example.to(targets.device), mixed) & _BITS).double()
+    return as_float(summed.index_add_(0, example.to(targets.device), torch.where(keep, mixed(targets), 0)))
 
 
 def _on_host(rows: Tensor) -> ExampleScores:
@@ -130,9 +165,10 @@ def _on_host(rows: Tensor) -> ExampleScores:
     if outside.any():
         raise ValueError(
             f"targets that are none of the logits' classes were seen, in {int((outside > 0).sum())} of "
-            f"{len(outside)} examples"
+            f"{len(outside)} examples: classes are counted from 0, one a logit, and {IGNORE} leaves a target out"
         )
-    with np.errstate(invalid="ignore"):  # 0/0 for an example without a position is NaN: it was not measured
-        p, margin, loss, el2n = (values / positions for values in (p, margin, loss, el2n))
+    if not (positions == 1).all():
+        with np.errstate(invalid="ignore"):  # 0/0 for an example without a position is NaN: it was not measured
+            p, margin, loss, el2n = (values / positions for values in (p, margin, loss, el2n))
     counts = positions.astype(np.int64)
     return ExampleScores(p, margin, loss, el2n, 2 * right > positions, counts, target.astype(np.int64))

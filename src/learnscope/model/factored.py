@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.double_backward import twice_differentiable
 from learnscope.model.evaluate import model_device
 from learnscope.model.examples import cut
 from learnscope.model.per_example import PerExample
@@ -73,7 +72,7 @@ def factors(differ: PerExample, batch: Any) -> Factors | None:
     batch = task.to(batch, model_device(model))
     size = task.size(batch)
     calls: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
-    with twice_differentiable(model, widen=False):
+    with differ.differentiable():
         for name, module in layers.items():
             module.register_forward_hook(_keep(calls[name]))  # goes when the guard goes
         out = task.outputs(model, batch)

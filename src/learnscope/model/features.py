@@ -82,6 +82,14 @@ class _Forward:
         return pool
 
 
+def check_layers(model: nn.Module, layers: Sequence[str]) -> None:
+    """Refuse a name that the model has not, with those that are near to it."""
+    known = layer_modules(model)
+    for name in layers:
+        if name not in known:
+            find_layer(model, name)
+
+
 def layer_modules(model: nn.Module) -> dict[str, nn.Module]:
     """Blocks, and modules with parameters outside of blocks, by name without wrappers, in the model's order."""
     by_id = {id(module): module for module in model.modules()}

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from learnscope.model.evaluate import model_device
 from learnscope.model.examples import cut, has_plain_values, is_per_example, joined, leaves
 from learnscope.model.landscape import Saved, trainable
 from learnscope.model.lazy import unwrapped
+from learnscope.model.swap import swapped
 from learnscope.task import Task
 from learnscope.task.batches import describe, map_leaves
 from learnscope.tensor.context import arithmetic_dtype
@@ -79,14 +80,20 @@ def per_example_gradients(
 
 
 class PerExample:
-    """Gradients of one model for chunk after chunk. Nothing is entered, or left behind, between calls."""
+    """Gradients of one model for chunk after chunk. Nothing is entered, or left behind, between calls.
+
+    `weights`, by the names of `model.named_parameters()`, are exchanged for the model's own during a call: gradients
+    at other weights without a second model. Buffers are the model's.
+    """
 
     def __init__(
         self, model: nn.Module, task: Task, *,
         parameters: str | None = None, max_bytes: int = MAX_BYTES, function: Scalar | None = None,
+        weights: Mapping[str, Tensor] | None = None,
     ) -> None:  # fmt: skip
         if max_bytes < 1:
             raise ValueError(f"max_bytes is {max_bytes}: it must be positive")
+        self._wrapped, self._weights = model, weights
         self.model, self.task, self.max_bytes = unwrapped(model), task, max_bytes
         self.names = trainable(self.model, parameters)
         own = dict(self.model.named_parameters())
@@ -129,8 +136,18 @@ class PerExample:
             return gradients, values
         raise AssertionError("the loop either returns or raises")
 
-    def _computed(self, batch: Any, how: str) -> tuple[Tensor, Tensor]:
+    @contextmanager
+    def differentiable(self) -> Iterator[None]:
+        """The model as a call sees it: guarded, and with the other weights where there are some."""
         with twice_differentiable(self.model, widen=False):
+            if self._weights is None:
+                yield
+                return
+            with swapped(self._wrapped, self._weights):
+                yield
+
+    def _computed(self, batch: Any, how: str) -> tuple[Tensor, Tensor]:
+        with self.differentiable():
             if how == "loop":
                 return self._looped(batch)
             if how == "vmap":
@@ -188,7 +205,7 @@ class PerExample:
         """
         # a slice of a batch would count with all the memory that it is a slice of
         one = map_leaves(one, lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)
-        with twice_differentiable(self.model, widen=False):
+        with self.differentiable():
             saved = Saved(list(self.model.parameters()))
             with saved:
                 self._scalar(self.task.to(one, model_device(self.model)))

@@ -5,6 +5,7 @@ from learnscope.probes.batch_stats import BatchStats
 from learnscope.probes.example_ledger import ExampleLedger
 from learnscope.probes.feature_evolution import FeatureEvolution
 from learnscope.probes.gradient_flow import GradientFlow
+from learnscope.probes.group_accuracy import GroupAccuracy
 from learnscope.probes.holdout import Holdout
 from learnscope.probes.learning_rate import LearningRate
 from learnscope.probes.loss import Loss
@@ -14,6 +15,7 @@ from learnscope.probes.memorization import Memorization
 from learnscope.probes.momentum import Momentum
 from learnscope.probes.parameter_change import ParameterChange
 from learnscope.probes.sparse_quality import SparseQuality
+from learnscope.probes.transition import ExampleTransitions
 
 ALL_PROBES = (
     GradientFlow,
@@ -29,6 +31,8 @@ ALL_PROBES = (
     SparseQuality,
     FeatureEvolution,
     Memorization,
+    GroupAccuracy,
+    ExampleTransitions,
 )
 
 __all__ = [
@@ -36,8 +40,10 @@ __all__ = [
     "Activations",
     "BatchStats",
     "ExampleLedger",
+    "ExampleTransitions",
     "FeatureEvolution",
     "GradientFlow",
+    "GroupAccuracy",
     "Holdout",
     "LearningRate",
     "Loss",

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from learnscope.ledger import IdError, Ledger
 from learnscope.ledger.sampling import Sample
-from learnscope.model.example_scores import example_scores
-from learnscope.moment import Moment
+from learnscope.ledger.sums import MOST_GROUPS, GroupSums
+from learnscope.model.gradient_norms import example_gradient_norms
+from learnscope.moment import Examples, Moment
+from learnscope.probes.gathering import Gathering
 from learnscope.probing import At, Probe
 from learnscope.record import Column, Measurement, Table
+from learnscope.task import Task, task_for, unwrap
+from learnscope.task.batches import map_leaves
 
-BATCHES, LOGITS = 32, 2**18
-"""Batches, and logits, looked at together: one by one, small batches would cost several times as much."""
 _COLUMN = "column/"
-Handed = tuple[Tensor, Tensor, Tensor]
+_SUMS = ("all", "groups")
 
 
 class ExampleLedger(Probe):
     """Every example over its presentations, from the loop's own logits: `w.examples(ids, logits, targets)`.
 
     Ids must belong to the examples (`learnscope.IndexedDataset` gives them some): a position in a shuffled loader is
-    refused as soon as targets tell. Targets are classes, aligned with the logits: a causal language model's are handed
-    over shifted, `w.examples(ids, logits[:, :-1], labels[:, 1:])`. It measures at `w.end_epoch()`, and at the end.
+    refused as soon as targets tell, or inputs, where they are handed over too. Targets are classes, aligned with the
+    logits: a causal language model's are handed over shifted, `w.examples(ids, logits[:, :-1], labels[:, 1:])`.
+    It measures at `w.end_epoch()`, and at the end; in `replay`, a checkpoint is a presentation of the training data.
 
     | name | kind | meaning |
     |---|---|---|
@@ -36,8 +40,12 @@ class ExampleLedger(Probe):
     | `never_learned`, `unforgettable` | model | shares: never correct; correct at some time and not forgotten since |
     | `mean_<score>`, `<score>` | model | mean and quantiles (label `quantile`) over the examples of `confidence`, \
 `variability`, `aum`, `el2n` (mean of each) and `cumulative_loss` |
+    | `accuracy`, `mean_p_gold`, `mean_loss` | model, group | of the presentations since the last measurement; groups \
+are those handed over, else the classes; more than 100 are not told apart |
+    | `group_presentations` | group | how many those were |
 
-    Arrays: the whole ledger, every `keep_every` epochs and at the end; `Ledger.from_arrays` takes them back.
+    The whole ledger is the run's `examples.parquet`, written every `keep_every` epochs and at the end:
+    `run.examples()`, or `Ledger.load`.
     """
 
     at: At = "epoch"
@@ -47,9 +55,15 @@ class ExampleLedger(Probe):
     """The data set's size, for samples other than the first."""
     seed: int = 0
     check_ids: bool = True
+    check_inputs: bool = True
+    """Refuse ids that come back with other inputs, where inputs are handed over; not for augmented ones."""
+    grand_every: int = 0
+    """Also gradient norms (GraNd), in every so many epochs from the first, for batches handed over with their inputs:
+    another forward and backward of the batch, with the weights after the step. 0: never."""
     keep_every: int = 10
+    """0: at the end only."""
     needs: ClassVar[frozenset[str]] = frozenset({"examples"})
-    reads_only: ClassVar[bool] = True
+    reads_only: ClassVar[bool] = True  # what runs the model has a guard of its own
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,59 +71,79 @@ class ExampleLedger(Probe):
             raise ValueError(
                 f"ExampleLedger(at={self.at!r}): it takes examples in at every step and measures at='epoch'"
             )
-        if isinstance(self.keep_every, bool) or not isinstance(self.keep_every, int) or self.keep_every < 1:
-            raise ValueError(f"ExampleLedger(keep_every={self.keep_every!r}): a whole number of epochs from 1")
-        self._new_ledger()
+        for name in ("keep_every", "grand_every"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(f"ExampleLedger({name}={value!r}): a whole number of epochs from 0")
+        Ledger(**self._settings())
 
     def prepare(self, moment: Moment) -> None:
         state = moment.state
         if "_refused" in state:
             return
         state.setdefault("since", moment.step)
-        if state.get("_epoch", moment.epoch) != moment.epoch:
-            self._take_in(state)
-        state["_epoch"] = moment.epoch
-        waiting: list[Handed] = state.setdefault("_waiting", [])
-        for ids, logits, targets in moment.all_examples:
-            handed = (torch.as_tensor(ids), logits, targets)
-            if handed[0].ndim != 1 or len(handed[0]) != len(logits):
-                raise ValueError(
-                    f"w.examples was given ids of shape {list(handed[0].shape)} for logits of shape "
-                    f"{list(logits.shape)}: one id an example"
-                )
-            if waiting and not _alike(waiting[-1], handed):
-                self._take_in(state)
-            waiting.append(handed)
-        if len(waiting) >= BATCHES or len(waiting) * waiting[-1][1].numel() >= LOGITS:
-            self._take_in(state)
+        epoch, model, task = moment.epoch or 0, moment.model, moment.subject.task
+        gathering = self.gathering(state)
+        for given in moment.all_examples:
+            self._refusing(state, lambda given=given: self.take(gathering, given, epoch, model, task))
+
+    def take(self, gathering: Gathering, given: Examples, epoch: int, model: nn.Module, task: Task | None) -> None:
+        """A batch that was presented in `epoch`, with its gradient norms where they are due."""
+        due = self.grand_every and epoch % self.grand_every == 0
+        gathering.add(given, epoch, _norms(model, task, given) if due else None)
 
     def measure(self, moment: Moment) -> Measurement | None:
         state = moment.state
-        self._take_in(state)
+        gathering = self.gathering(state)
+        self._refusing(state, gathering.take_in)
         if "_refused" in state:
             raise IdError(state["_refused"])
-        ledger = self._ledger(state)
+        ledger = gathering.ledger
         ledger.trim()
-        tables = [_table(ledger, state)] if state.get("measured") != moment.step else []
-        ended = moment.phase != "epoch" or ((moment.epoch or 0) + 1) % self.keep_every == 0
-        keep = ended and state.get("kept") != moment.step and len(ledger) > 0
-        state["measured"] = moment.step
+        tables = _tables(gathering) if gathering.fresh else []
+        due = self.keep_every and ((moment.epoch or 0) + 1) % self.keep_every == 0
+        keep = (due or moment.phase != "epoch") and state.get("kept") != moment.step and len(ledger) > 0
+        if tables:
+            gathering.begin_anew()
         if keep:
             state["kept"] = moment.step
         elif not tables:
             return None
-        return Measurement(tables, ledger.arrays() if keep else {}, {"since_step": state.get("since")})
+        return Measurement(tables, notes={"since_step": state.get("since")}, examples=ledger if keep else None)
 
     def settle(self, state: dict[str, Any]) -> None:
-        if "_refused" in state or "since" not in state:
+        if "_gathering" not in state:  # refused, or as it was saved before
             return
-        self._take_in(state)
-        ledger = self._ledger(state)
-        state |= {f"{_COLUMN}{name}": torch.from_numpy(array) for name, array in ledger.arrays().items()}
-        state["untracked"] = ledger.untracked
+        gathering = self.gathering(state)
+        self._refusing(state, gathering.take_in)
+        # in the order in which they came: sums over examples are then the same to the last digit
+        kept = gathering.ledger.arrays(by_id=False)
+        state |= {f"{_COLUMN}{name}": torch.from_numpy(array) for name, array in kept.items()}
+        state |= {"untracked": gathering.ledger.untracked, "unscored": gathering.unscored, "fresh": gathering.fresh}
+        for which in _SUMS:
+            sums: GroupSums = getattr(gathering, which)
+            state |= {f"{which}/table": torch.from_numpy(sums.table.copy()), f"{which}/names": list(sums.names)}
+            state[f"{which}/too_many"] = sums.too_many
 
-    def _new_ledger(self) -> Ledger:
-        return Ledger(**self._settings())
+    def gathering(self, state: dict[str, Any]) -> Gathering:
+        """The live ledger and what waits for it, made from the saved state if there is one."""
+        if "_gathering" in state:
+            for key in [key for key in state if key.startswith(_COLUMN)]:
+                del state[key]  # a copy of what the ledger holds
+            live: Gathering = state["_gathering"]
+            return live
+        saved = {key.removeprefix(_COLUMN): state.pop(key).numpy() for key in list(state) if key.startswith(_COLUMN)}
+        ledger = Ledger.from_arrays(saved, **self._settings()) if saved else Ledger(**self._settings())
+        made = Gathering(ledger, check_inputs=self.check_inputs and self.check_ids)
+        ledger.untracked, made.unscored = state.get("untracked", 0), state.get("unscored", 0)
+        made.fresh = state.get("fresh", False)
+        for which in _SUMS:
+            if f"{which}/table" in state:
+                sums: GroupSums = getattr(made, which)
+                sums.table, sums.names = state.pop(f"{which}/table").numpy(), state.pop(f"{which}/names")
+                sums.too_many = state.pop(f"{which}/too_many")
+        state["_gathering"] = made
+        return made
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -117,55 +151,63 @@ class ExampleLedger(Probe):
             "check_ids": self.check_ids,
         }  # fmt: skip
 
-    def _ledger(self, state: dict[str, Any]) -> Ledger:
-        """The live ledger, made from the saved state if there is one."""
-        if "_ledger" not in state:
-            saved = {key.removeprefix(_COLUMN): state[key].numpy() for key in state if key.startswith(_COLUMN)}
-            state["_ledger"] = Ledger.from_arrays(saved, **self._settings()) if saved else self._new_ledger()
-            state["_ledger"].untracked = state.get("untracked", 0)
-        for key in [key for key in state if key.startswith(_COLUMN)]:
-            del state[key]  # a copy of what the ledger holds
-        ledger: Ledger = state["_ledger"]
-        return ledger
-
-    def _take_in(self, state: dict[str, Any]) -> None:
-        """Bring the batches that wait into the ledger."""
-        waiting: list[Handed] = state.get("_waiting", [])
-        if not waiting or "_refused" in state:
-            return
-        ids, logits, targets = (
-            parts[0] if len(parts) == 1 else torch.cat(parts) for parts in zip(*waiting, strict=True)
-        )
-        waiting.clear()
-        scores = example_scores(logits, targets)
-        there = scores.positions > 0
-        state["unscored"] = state.get("unscored", 0) + int((~there).sum())
+    def _refusing(self, state: dict[str, Any], action: Any) -> None:
         try:
-            self._ledger(state).update(
-                ids.cpu().numpy()[there], p_gold=scores.p_gold[there], correct=scores.correct[there],
-                margin=scores.margin[there], loss=scores.loss[there], el2n=scores.el2n[there],
-                target=scores.target[there], epoch=state.get("_epoch") or 0,
-            )  # fmt: skip
+            action()
         except IdError as error:  # what is in the ledger so far is of mixed examples, too
             state["_refused"] = str(error)
-            state.pop("_ledger")
-            state.pop("since")
+            state.pop("_gathering", None)
+            state.pop("since", None)
             raise
 
 
-def _alike(one: Handed, other: Handed) -> bool:
-    """Whether two batches can be joined."""
-    return all(
-        a.shape[1:] == b.shape[1:] and a.dtype == b.dtype and a.device == b.device
-        for a, b in zip(one, other, strict=True)
-    )
+def batch_of(model: nn.Module, inputs: Any, targets: Tensor) -> Any:
+    """Inputs and targets as one batch that a task reads; tokens of a Hugging Face model are its `input_ids`."""
+    if isinstance(inputs, Mapping):
+        return {**inputs, "labels": targets}
+    tokens = isinstance(inputs, Tensor) and inputs.ndim == 2 and not inputs.is_floating_point()
+    if tokens and hasattr(getattr(unwrap(model), "config", None), "model_type"):
+        return {"input_ids": inputs, "labels": targets}
+    return (inputs, targets)
 
 
-def _table(ledger: Ledger, state: dict[str, Any]) -> Table:
-    columns = [Column("untracked", [ledger.untracked]), Column("unscored", [state.get("unscored", 0)])]
-    for name, value in ledger.summary().items():
+def _norms(model: nn.Module, task: Task | None, given: Examples) -> Tensor:
+    if given.inputs is None:
+        raise ValueError(
+            "grand_every asks for gradient norms, which need what the model was given: "
+            "w.examples(ids, logits, targets, inputs=inputs)"
+        )
+    whole = isinstance(given.inputs, tuple | list) or (isinstance(given.inputs, Mapping) and "labels" in given.inputs)
+    batch = given.inputs if whole else batch_of(model, given.inputs, given.targets)
+    with torch.inference_mode(False):  # a loop that only looks may be in it, and nothing can be differentiated there
+        return example_gradient_norms(model, task or task_for(batch, model), [map_leaves(batch, _differentiable)])
+
+
+def _differentiable(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) and leaf.is_inference() else leaf
+
+
+def _tables(gathering: Gathering) -> list[Table]:
+    columns = [Column("untracked", [gathering.ledger.untracked]), Column("unscored", [gathering.unscored])]
+    for name, value in gathering.ledger.summary().items():
         if isinstance(name, tuple):
             columns.append(Column(name[0], [value], {"quantile": name[1]}))
         else:
             columns.append(Column(name, [value]))
-    return Table("model", ["model"], columns)
+    means = gathering.all.total()
+    columns += [Column(name, [means[key]]) for name, key in _MEANS.items()]
+    tables = [Table("model", ["model"], columns)]
+    sums = gathering.groups
+    if sums.too_many:
+        why = f"there are more than {MOST_GROUPS} groups"
+        return [*tables, Table("group", ["all"], [Column("accuracy", [None], status={0: why})])]
+    order = sums.in_order()
+    if order:
+        by_group = sums.means()
+        named = {**_MEANS, "group_presentations": "presentations"}
+        made = [Column(name, by_group[key][order].tolist()) for name, key in named.items()]
+        tables.append(Table("group", [sums.names[i] for i in order], made))
+    return tables
+
+
+_MEANS = {"accuracy": "accuracy", "mean_p_gold": "confidence", "mean_loss": "loss"}

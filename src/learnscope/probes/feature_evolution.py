@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from learnscope.model.features import default_layers
+from learnscope.model.groups import classes_of
 from learnscope.model.pooling import POOLINGS, Pooling
 from learnscope.model.representation import Score, largest_class_share, linear_probe, silhouette
+from learnscope.model.sameness import sample_digest
 from learnscope.moment import Moment
 from learnscope.probing import At, Probe
 from learnscope.record import Column, Measurement, Table
@@ -22,6 +24,7 @@ from learnscope.tensor.similarity import unbiased_cka, why_no_cka
 
 NOT_FINITE = "features are not finite"
 SAME = "features are the same for every example"
+OTHER_EXAMPLES = "then there were as many examples, but not these"
 NAMES = (
     "silhouette", "separability", "within_distance", "between_distance", "linear_probe", "linear_probe_examples",
     "linear_probe_chance", "effective_rank", "rankme", "cka_previous", "cka_first", "dimensions",
@@ -60,16 +63,22 @@ class FeatureEvolution(Probe):
     | `dimensions` | layer | of the features |
 
     The first and the last features are kept, and saved with the session, for the CKA: 2 · examples · dimensions
-    numbers in float32 a layer. Layers that do not fit into `memory_mb` together with those before them have no CKA.
+    numbers in float32 a layer. Layers that do not fit into `memory_mb` together with those before them have no CKA,
+    and neither have features of other examples than then.
+
+    With `keep_features`, arrays: `features/<layer>` [examples, dimensions] in float32, and `labels` [examples] where
+    there are classes, -100 for an example without one.
     """
 
     every: int = 1
     at: At = "epoch"
     layers: Sequence[str] | None = None
     """By default the first, a middle and the last block, and the last layer before the head."""
-    samples: int = 500
+    samples: int | None = 500
+    """None: all of the holdout."""
     pooling: Pooling = "mean"
     memory_mb: float = 64.0
+    keep_features: bool = False
 
     needs: ClassVar[frozenset[str]] = frozenset({"features"})
     reads_only: ClassVar[bool] = True  # the pass has a guard of its own, and no random numbers but with own seeds
@@ -77,8 +86,9 @@ class FeatureEvolution(Probe):
     def __post_init__(self) -> None:
         super().__post_init__()
         name = type(self).__name__
-        if isinstance(self.samples, bool) or not isinstance(self.samples, int) or self.samples < 1:
-            raise ValueError(f"{name}(samples={self.samples!r}): samples is a whole number from 1")
+        whole = isinstance(self.samples, int) and not isinstance(self.samples, bool) and self.samples >= 1
+        if self.samples is not None and not whole:
+            raise ValueError(f"{name}(samples={self.samples!r}): samples is a whole number from 1, or None for all")
         if self.pooling not in POOLINGS:
             raise ValueError(f"{name}(pooling={self.pooling!r}): pooling is one of {', '.join(POOLINGS)}")
         if isinstance(self.layers, str) or (self.layers is not None and not self.layers):
@@ -88,8 +98,11 @@ class FeatureEvolution(Probe):
 
     def measure(self, moment: Moment) -> Measurement:
         names = default_layers(moment.model) if self.layers is None else list(dict.fromkeys(self.layers))
-        found = moment.pooled_features(*names, examples=self.samples, pooling=self.pooling)
-        labels, unlabelled = _labels(moment, self.samples)
+        samples = sys.maxsize if self.samples is None else self.samples
+        found = moment.pooled_features(*names, examples=samples, pooling=self.pooling)
+        batches = moment.holdout_batches(samples)
+        labels, unlabelled = classes_of(moment.task, batches, "the holdout")
+        sample = sample_digest(moment.task, batches)
         room = self.memory_mb * 1e6
         measured = []
         for name in names:
@@ -103,14 +116,20 @@ class FeatureEvolution(Probe):
                 _of_classes(layer, x, labels, unlabelled)
                 _of_directions(layer, x)
                 too_large = f"more than memory_mb={self.memory_mb:g} of features would be kept" if room < 0 else None
-                _compare(layer, name, x, moment.state, too_large)
+                _compare(layer, name, x, moment.state, sample, too_large)
                 layer.put("dimensions", x.shape[1])
             measured.append(layer)
-        notes: dict[str, Any] = {"examples": sum(map(moment.task.size, moment.holdout_batches(self.samples)))}
+        notes: dict[str, Any] = {"examples": sum(map(moment.task.size, batches)), "pooling": self.pooling}
         notes |= {f"cka_{which}_step": moment.state[which] for which in ("first", "previous") if which in moment.state}
         moment.state.setdefault("first", moment.step)
         moment.state["previous"] = moment.step
-        return Measurement([Table("layer", names, _columns(measured))], notes={**notes, "pooling": self.pooling})
+        arrays = _kept(found.vectors, labels) if self.keep_features else {}
+        return Measurement([Table("layer", names, _columns(measured))], arrays, notes)
+
+
+def _kept(vectors: Mapping[str, Tensor], labels: Tensor | None) -> dict[str, Tensor]:
+    arrays = {f"features/{name}": x.float() for name, x in vectors.items()}
+    return arrays if labels is None else {**arrays, "labels": labels}
 
 
 def _columns(layers: Sequence[_Layer]) -> list[Column]:
@@ -122,21 +141,6 @@ def _columns(layers: Sequence[_Layer]) -> list[Column]:
         )
         for name in NAMES
     ]
-
-
-def _labels(moment: Moment, samples: int) -> tuple[Tensor | None, str | None]:
-    """The class of every example, `IGNORE` where it has none; or None and why they are not known."""
-    parts = [moment.task.targets(batch) for batch in moment.holdout_batches(samples)]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None, "the holdout has no targets"
-    if any(part.is_floating_point() for part in known):
-        return None, "float targets are no classes"
-    known = [part.squeeze(-1) if part.ndim == 2 and part.shape[1] == 1 else part for part in known]
-    if any(part.ndim != 1 for part in known):
-        return None, "an example has several targets, not one class"
-    labels = torch.cat(known).long().cpu()
-    return (labels, None) if bool((labels != IGNORE).any()) else (None, "no example of the holdout has a target")
 
 
 def _of_classes(layer: _Layer, x: Tensor, labels: Tensor | None, unlabelled: str | None) -> None:
@@ -176,7 +180,7 @@ def _of_directions(layer: _Layer, x: Tensor) -> None:
     layer.put("rankme", smooth, "all features are 0" if math.isnan(smooth) else None)
 
 
-def _compare(layer: _Layer, name: str, x: Tensor, state: dict[str, Any], too_large: str | None) -> None:
+def _compare(layer: _Layer, name: str, x: Tensor, state: dict[str, Any], sample: str, too_large: str | None) -> None:
     """CKA with what is kept, and keep this."""
     own = why_no_cka(x)
     for which in ("previous", "first"):
@@ -186,10 +190,12 @@ def _compare(layer: _Layer, name: str, x: Tensor, state: dict[str, Any], too_lar
             reason = "the first measurement"
         if reason is None and kept is not None and len(kept) != len(x):
             reason = f"then there were {len(kept)} examples, now {len(x)}"
+        if reason is None and state.get(f"{which}_sample/{name}", sample) != sample:
+            reason = OTHER_EXAMPLES
         reason = reason or (why_no_cka(kept) if kept is not None else None)
         layer.put(f"cka_{which}", None if reason or kept is None else unbiased_cka(x, kept), reason)
     if too_large is None:
-        # copies of their own: what shares memory cannot be saved, and another probe may have been given the same
-        state[f"previous/{name}"] = x.float().clone()
-        if f"first/{name}" not in state:
-            state[f"first/{name}"] = x.float().clone()
+        for which in ("previous", "first") if f"first/{name}" not in state else ("previous",):
+            # copies of their own: what shares memory cannot be saved, and another probe may have been given the same
+            state[f"{which}/{name}"] = x.float().clone()
+            state[f"{which}_sample/{name}"] = sample

@@ -12,7 +12,7 @@ from learnscope.model.outcomes import Outcomes, outcomes
 from learnscope.moment import Moment
 from learnscope.probing import At, Probe
 from learnscope.record import Column, Measurement, Table
-from learnscope.tensor.calibration import PER_BIN, calibration_error, membership_auc, usable_bins
+from learnscope.tensor.calibration import PER_BIN, calibration_error, membership_auc, reliability, usable_bins
 
 NO_CLASSES = "float targets: there is no accuracy or confidence, only an error"
 
@@ -37,13 +37,16 @@ where there are fewer than 10 predictions a bin; the label says how many), equal
     example lacks; it takes many models. What is called `proxy` here takes one, and is a proxy: `proxy_excess`, an
     array with an entry a training position, is p(right class) minus its mean over the test positions of that class
     (NaN where the test data lack the class). Arrays: `proxy_excess`, `train_loss`, `train_gold`, `train_correct`,
-    `train_example`; `keep_arrays=False` leaves them out.
+    `train_target`, `train_predicted`, `train_example`, `train_id` (where batches carry ids), and of both splits
+    `reliability_<split>`: mean confidence, accuracy and number of each bin. `keep_arrays=False` leaves them out.
     """
 
     every: int = 1
     at: At = "epoch"
     bins: int = 15
     keep_arrays: bool = True
+    num_classes: int | None = None
+    """How many classes the model is known to tell apart; another number of logits is refused."""
     needs: ClassVar[frozenset[str]] = frozenset({"train_data", "test_data"})
     reads_only: ClassVar[bool] = True  # the passes have a guard of their own
 
@@ -60,6 +63,7 @@ where there are fewer than 10 predictions a bin; the label says how many), equal
             found = moment.once(key, lambda batches=batches: outcomes(moment.model, moment.task, batches))  # type: ignore[misc]
             if found is None:
                 raise ValueError(f"the batches of {split}= have no targets: accuracy and loss need them")
+            self._check_classes(found.classes)
             seen[split] = found
         train, test = seen["train"], seen["test"]
         excess = _excess(train, test)
@@ -70,7 +74,32 @@ where there are fewer than 10 predictions a bin; the label says how many), equal
             if excess is not None and train.gold is not None and train.correct is not None:
                 arrays |= {"proxy_excess": excess.float(), "train_gold": train.gold.float()}
                 arrays["train_correct"] = train.correct
+            arrays |= _of_classes(train) | _reliabilities(seen, self.bins)
         return Measurement(tables, arrays=arrays)
+
+    def _check_classes(self, found: int | None) -> None:
+        if self.num_classes is not None and found is not None and found != self.num_classes:
+            raise ValueError(f"num_classes={self.num_classes}, but the model tells {found} classes apart")
+
+
+def _of_classes(train: Outcomes) -> dict[str, Any]:
+    arrays = {"train_target": train.targets, "train_predicted": train.predicted, "train_id": train.ids}
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def _reliabilities(seen: Mapping[str, Outcomes], bins: int) -> dict[str, Tensor]:
+    """With as many bins as the calibration error has."""
+    used = _used_bins(list(seen.values()), bins)
+    return {
+        f"reliability_{split}": reliability(one.confidence, one.correct, used)
+        for split, one in seen.items()
+        if used and one.confidence is not None and one.correct is not None and bool(one.confidence.isfinite().all())
+    }
+
+
+def _used_bins(seen: list[Outcomes], bins: int) -> int:
+    """As many as the smaller of the splits allows, so that the two can be compared."""
+    return min(usable_bins(len(one.losses), bins) for one in seen)
 
 
 def _of_splits(seen: Mapping[str, Outcomes], bins: int) -> Table:
@@ -97,17 +126,22 @@ def _means(name: str, parts: list[Tensor | None]) -> Column:
 
 
 def _calibration(seen: list[Outcomes], bins: int) -> list[Column]:
-    """One column, with as many bins as the smaller of the splits allows, so that the two can be compared."""
-    used = min(usable_bins(len(one.losses), bins) for one in seen)
+    used = _used_bins(seen, bins)
     values: list[float | None] = []
     reasons: dict[int, str] = {}
     for place, one in enumerate(seen):
         if one.confidence is None or one.correct is None or not used:
-            reasons[place] = f"fewer than {PER_BIN} predictions" if one.confidence is not None else NO_CLASSES
+            reasons[place] = NO_CLASSES if one.confidence is None else _too_few(len(one.losses))
             values.append(None)
         else:
             values.append(calibration_error(one.confidence, one.correct, used))
     return [Column("calibration_error", values, {"bins": used}, reasons)]
+
+
+def _too_few(predictions: int) -> str:
+    if predictions < PER_BIN:
+        return f"fewer than {PER_BIN} predictions"
+    return f"the other split has fewer than {PER_BIN} predictions, and both are binned alike"
 
 
 def _gaps(train: Outcomes, test: Outcomes, excess: Tensor | None) -> list[Column]:

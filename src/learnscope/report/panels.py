@@ -12,6 +12,7 @@ from learnscope.report.activations import activation_figure
 from learnscope.report.batches import class_figure, noise_figure
 from learnscope.report.broken import breaks
 from learnscope.report.confusion import confusion_figure, confusion_table
+from learnscope.report.groups import group_figure
 from learnscope.report.heatmap import heatmap
 from learnscope.report.lines import change_figure, change_note, loss_figure, norm_figure, rate_figure
 from learnscope.report.low_rank import low_rank_figure
@@ -143,6 +144,13 @@ PANELS = (
         "confusion.png", "Holdout predictions by class",
         "Rows are the labels, columns the predictions; the colour is the share of the label's examples.",
         confusion_figure, _no_prediction,
+    ),
+    Panel(
+        "groups.png", "Accuracy by group of examples",
+        "Accuracy on each group of examples: those that the batches name, else the classes. Where groups suggest a "
+        "class, by what is most frequent in training, examples in line with that and in conflict with it stand above, "
+        "with 95 % intervals: a model that follows the group gets the former right and not the latter.",
+        group_figure,
     ),
     Panel(
         "classes.png", "Classes in the batches",

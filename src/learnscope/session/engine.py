@@ -107,9 +107,12 @@ class Engine:
         return False
 
     def prepare(self, bound: Bound, moment: Moment) -> None:
-        with self.charged([bound]):
-            moment.state = bound.state
+        started = time.perf_counter()  # called at every step for some probes: no context for it
+        moment.state = bound.state
+        try:
             self._attempt(bound, moment, lambda: bound.probe.prepare(moment))
+        finally:
+            self.budget.add(bound.label, time.perf_counter() - started)
 
     @contextmanager
     def charged(self, bounds: Sequence[Bound]) -> Iterator[None]:
@@ -191,6 +194,8 @@ class Engine:
         if measured.arrays:
             reference = f"arrays/{record.probe}-{record.step:010d}-{record.phase}-{record.attempt}.safetensors"
             self.backend.put_arrays(reference, read_arrays(measured.arrays))
+        if measured.examples is not None:
+            self.backend.put_examples(measured.examples)
         cost = record.cost if started is None else time.perf_counter() - started
         self.write(replace(record, tables=tables, arrays=reference, cost=cost))
 
@@ -265,7 +270,10 @@ CURES: dict[str, dict[str, str]] = {
     "train_data": dict.fromkeys(("watch", "replay", "audit"), "pass train= (a loader, data set or list of batches)"),
     "test_data": dict.fromkeys(("watch", "replay", "audit"), "pass test= (a loader, data set or list of batches)"),
     "optimizer": {"watch": "pass the optimizer: ls.watch(model, optimizer)", **_ONLY_LIVE},
-    "examples": _ONLY_LIVE,
+    "examples": {
+        "replay": f"pass train=, the data whose examples are followed, {_DATA}",
+        "audit": "one model is one presentation; use this probe in ls.watch or ls.replay",
+    },
     "batch": _ONLY_LIVE,
     "logged": _ONLY_LIVE,
 }

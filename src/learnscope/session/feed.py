@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from learnscope.moment import Examples
+
 FED = frozenset({"logged", "batch", "examples"})
 """Needs that the loop meets by calling the session, so that whether they are met shows only in running."""
 
@@ -35,9 +37,10 @@ class Feed:
 
     def give(self, step: int, first_step: int, backward_seen: bool, what: str, value: Any) -> None:
         self._turn_to(step, first_step, backward_seen)
-        self._given[what] = value
-        if what == "examples":  # every micro-batch of the step, not only the last
+        if isinstance(value, Examples):  # every micro-batch of the step, not only the last
             self._given.setdefault("all_examples", []).append(value)
+            value = (value.ids, value.logits, value.targets)
+        self._given[what] = value
 
     def stepped(self, step: int) -> None:
         """A step has ended: what was handed over for an earlier one is complete."""

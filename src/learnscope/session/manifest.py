@@ -20,8 +20,10 @@ from learnscope.subject import Subject
 from learnscope.task import unwrap
 
 
-def new_manifest(source: str, subject: Subject, probes: Iterable[tuple[str, Probe]]) -> dict[str, Any]:
-    """The manifest of a run that begins."""
+def new_manifest(
+    source: str, subject: Subject, probes: Iterable[tuple[str, Probe]], *, git: bool = True
+) -> dict[str, Any]:
+    """The manifest of a run that begins; asking git takes two processes."""
     return {
         "schema": SCHEMA_VERSION,
         "source": source,
@@ -30,7 +32,7 @@ def new_manifest(source: str, subject: Subject, probes: Iterable[tuple[str, Prob
         "probes": {label: describe(probe) for label, probe in probes},
         "model": describe_model(subject),
         "optimizers": [_describe_optimizer(optimizer, subject) for optimizer in subject.optimizers],
-        "environment": environment(),
+        "environment": environment(git=git),
         "attempts": [],
     }
 
@@ -67,7 +69,7 @@ def _layer_types(subject: Subject) -> dict[str, str]:
     return {name: type(modules[name]).__name__ for name in subject.scopes("layer") if name in modules}
 
 
-def environment() -> dict[str, Any]:
+def environment(*, git: bool = True) -> dict[str, Any]:
     """Versions and the state of the code, enough to tell two runs apart."""
     return {
         "learnscope": _version("learnscope"),
@@ -79,7 +81,7 @@ def environment() -> dict[str, Any]:
         if torch.accelerator.is_available()
         else None,
         "command": sys.argv,
-        "git": _git(),
+        "git": _git() if git else None,
     }
 
 

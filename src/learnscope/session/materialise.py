@@ -59,11 +59,16 @@ def read_tables(tables: Sequence[Table]) -> list[Table]:
     parts: dict[torch.device, list[Tensor]] = {}
     for table in tables:
         for column in table.columns:
-            for part in _parts(column):
+            for part in () if _is_plain(column.values) else _parts(column):
                 if isinstance(part, Tensor):
                     parts.setdefault(part.device, []).append(part)
     numbers = {device: iter(_transfer(tensors)) for device, tensors in parts.items()}
     return [replace(table, columns=[_finish(column, table, numbers) for column in table.columns]) for table in tables]
+
+
+def _is_plain(values: Any) -> bool:
+    """A list of plain numbers, as most are: there is nothing to be read."""
+    return type(values) is list and all(type(value) is float or type(value) is int for value in values)
 
 
 def read_arrays(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
@@ -102,8 +107,8 @@ def _transfer(tensors: Sequence[Tensor]) -> list[list[float]]:
 
 
 def _finish(column: Column, table: Table, numbers: dict[torch.device, Any]) -> Column:
-    values: list[float | int | None] = []
-    for part in _parts(column):
+    values: list[float | int | None] = column.values if _is_plain(column.values) else []
+    for part in () if values else _parts(column):
         if isinstance(part, Tensor):
             values.extend(next(numbers[part.device]))
         else:

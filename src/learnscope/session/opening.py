@@ -48,7 +48,9 @@ def begin(engine: Engine, subject: Subject, *, resume: bool, step: int | None) -
         step = reader.last_step if step is None else step
         epoch = _epoch_at(reader, step)
     else:
-        manifest = new_manifest(engine.source, subject, [(bound.label, bound.probe) for bound in engine.bound])
+        probes = [(bound.label, bound.probe) for bound in engine.bound]
+        # a run in memory is gone before the code can be another
+        manifest = new_manifest(engine.source, subject, probes, git=isinstance(backend, FolderBackend))
     step = step or 0
     engine.attempt = len(manifest["attempts"])
     manifest["attempts"] = [

@@ -16,9 +16,11 @@ from learnscope.model.snapshot import Snapshot
 from learnscope.moment import Gradients, Moment, read_gradients
 from learnscope.options import explain_options
 from learnscope.probes import GradientFlow, Holdout, ParameterChange
+from learnscope.probes.gathering import presentations
 from learnscope.probing import Probe
 from learnscope.run import Run
 from learnscope.session.engine import Engine
+from learnscope.session.loop import gathers_until_epoch
 from learnscope.session.opening import begin, check_model, concluding, open_backend
 from learnscope.session.snapshots import snapshot_key, take_snapshots
 from learnscope.session.subject import make_subject, provided
@@ -64,6 +66,7 @@ def replay(
     check_model(vessel)
     subject = make_subject(vessel, task=task, holdout=holdout, train=train, test=test)
     provides = {"previous"} | provided(subject) | ({"grads"} if _fixed_batch(subject) is not None else set())
+    provides |= {"examples"} if subject.train_data is not None else set()
     chosen = list(probes) if probes is not None else _default_probes(provides)
     engine = Engine(
         subject,
@@ -152,6 +155,7 @@ def _look(engine: Engine, step: int, phase: str, snapshots: dict[str, Snapshot],
         subject=subject,
         take_gradients=lambda: _replayed(subject),
     )
+    _present(engine, step)
     for bound in engine.bound:
         key = snapshot_key(bound.probe)
         moment.snapshot = snapshots.get(key) if key is not None else None
@@ -164,6 +168,22 @@ def _look(engine: Engine, step: int, phase: str, snapshots: dict[str, Snapshot],
             snapshot.update(parameters, step)
         if not snapshots:
             snapshots.update(take_snapshots(subject, [bound.probe for bound in engine.bound], step))
+
+
+def _present(engine: Engine, step: int) -> None:
+    """The training data in one pass for the probes that follow examples: a checkpoint is a presentation."""
+    following = [b for b in engine.bound if gathers_until_epoch(b.probe) and "examples" in b.probe.needs]
+    subject = engine.subject
+    if not following or subject.train_data is None or subject.task is None:
+        return
+    for examples in presentations(subject.model, subject.task, subject.train_data):
+        given = {"examples": (examples.ids, examples.logits, examples.targets), "all_examples": [examples]}
+        for bound in following:
+            bound.waiting += 1
+            engine.prepare(
+                bound,
+                Moment(step=step, epoch=step, phase="checkpoint", source="replay", subject=subject, given=given),
+            )
 
 
 def _replayed(subject: Subject) -> Gradients:

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from learnscope.moment import Examples
 from learnscope.options import explain_options
 from learnscope.probes import GradientFlow, LearningRate, Loss, ParameterChange
 from learnscope.probing import Probe
@@ -120,9 +121,19 @@ class Watch:
         """Hand over the step's batch, for probes that look at batches."""
         self._give("batch", batch)
 
-    def examples(self, ids: Any, logits: Tensor, targets: Tensor) -> None:
-        """Hand over the loop's own logits with the examples' ids, for probes that follow examples."""
-        self._give("examples", (ids, logits.detach(), targets.detach()))
+    def examples(self, ids: Any, logits: Tensor, targets: Tensor, *, inputs: Any = None, groups: Any = None) -> None:
+        """Hand over the loop's own logits with the examples' ids, for probes that follow examples.
+
+        Args:
+            ids: of the examples, whole numbers: `learnscope.IndexedDataset` gives them some.
+            logits: as the model gave them.
+            targets: classes, aligned with the logits.
+            inputs: what the model was given, or the whole batch, if it is always the same for an example (not
+                augmented): an id that comes back with other inputs is then refused. It is also what gradient norms of
+                examples are taken on; a language model's are then those of the batch's own `labels`.
+            groups: the group of each example, numbers or names, to follow groups apart; by default its class.
+        """
+        self._give("examples", Examples(ids, logits.detach(), targets.detach(), inputs, groups))
 
     def micro_batch(self, size: float) -> None:
         """Say how many examples or tokens the coming micro-batch has; the noise scale then counts in them."""

@@ -23,6 +23,13 @@ class RunError(Exception):
     """A run cannot be opened or written as asked; the message says why and what to do."""
 
 
+class Keepable(Protocol):
+    """A ledger of examples, as far as a run is concerned."""
+
+    def arrays(self) -> dict[str, NDArray[Any]]: ...
+    def save_in(self, folder: Path) -> None: ...
+
+
 class Backend(Protocol):
     """What a run needs of the place it lives in."""
 
@@ -33,6 +40,7 @@ class Backend(Protocol):
     def records(self, problems: list[str]) -> Iterator[Record]: ...
     def put_arrays(self, reference: str, arrays: Arrays) -> None: ...
     def arrays(self, reference: str) -> dict[str, NDArray[Any]]: ...
+    def put_examples(self, ledger: Keepable) -> None: ...
     def state_path(self, step: int) -> Path | None: ...
     def close(self) -> None: ...
 
@@ -44,6 +52,8 @@ class MemoryBackend:
         self._manifest: dict[str, Any] = {}
         self._lines: list[bytes] = []
         self._arrays: dict[str, dict[str, NDArray[Any]]] = {}
+        self.examples: dict[str, NDArray[Any]] | None = None
+        """The arrays of the ledger of examples, if one was kept."""
 
     def manifest(self) -> dict[str, Any]:
         return dict(self._manifest)
@@ -65,6 +75,9 @@ class MemoryBackend:
 
     def arrays(self, reference: str) -> dict[str, NDArray[Any]]:
         return dict(self._arrays[reference])
+
+    def put_examples(self, ledger: Keepable) -> None:
+        self.examples = ledger.arrays()
 
     def state_path(self, step: int) -> Path | None:  # noqa: ARG002  (the protocol's signature)
         return None
@@ -152,6 +165,9 @@ class FolderBackend:
         if not path.is_relative_to(self.path.resolve()):
             raise RunError(f"a record of {self.path} refers to {reference}, which lies outside the run folder")
         return load_file(path)
+
+    def put_examples(self, ledger: Keepable) -> None:
+        ledger.save_in(self.path)
 
     def state_path(self, step: int) -> Path | None:
         return self.path / "state" / f"step-{step:010d}.safetensors"

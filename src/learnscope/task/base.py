@@ -18,7 +18,7 @@ from learnscope.task.batches import (
     is_empty,
     map_leaves,
 )
-from learnscope.task.shapes import flatten_positions, is_single, like_logits, logits_in
+from learnscope.task.shapes import IGNORE, flatten_positions, is_single, like_logits, logits_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +174,27 @@ class Task:
             raise ValueError(f"the batch is empty: {describe(batch)}")
         return flatten_positions(*self._aligned(model, batch))
 
-    def _aligned(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    @final
+    def aligned_targets(self, model: nn.Module, batch: Any, logits: Tensor) -> Tensor | None:
+        """Targets for logits that are there already, position by position; `IGNORE` where one does not count."""
+        _, targets, keep = self._aligned(model, batch, logits)
+        return targets if targets is None or keep is None else torch.where(keep, targets, IGNORE)
+
+    def _aligned(
+        self, model: nn.Module, batch: Any, logits: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Logits, targets of the same positions, and which positions count (None: all)."""
-        return self.logits(model, batch), self.targets(batch), None
+        return self.logits(model, batch) if logits is None else logits, self.targets(batch), None
 
     def _each_loss(self, model: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG002
         return self.losses(logits, targets)
 
 
 class TupleTask(Task):
-    """`(x, y)`, `[x, y]`, `(x, y, ids)`; `(x,)` or a bare tensor without targets. It calls `model(x)`."""
+    """`(x, y)`, `[x, y]`, `(x, y, ids)`, `(x, y, ids, groups)`; `(x,)` or a bare tensor without targets.
+
+    It calls `model(x)`.
+    """
 
     def logits(self, model: nn.Module, batch: Any) -> Tensor:
         return logits_in(model(batch[0] if isinstance(batch, (tuple, list)) else batch))
@@ -193,6 +204,9 @@ class TupleTask(Task):
 
     def ids(self, batch: Any) -> Tensor | None:
         return example_ids(batch[2]) if isinstance(batch, (tuple, list)) and len(batch) > 2 else None
+
+    def groups(self, batch: Any) -> Tensor | Sequence[Any] | None:
+        return batch[3] if isinstance(batch, (tuple, list)) and len(batch) > 3 else None
 
 
 class DictTask(Task):

@@ -73,13 +73,24 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def is_tuple_batch(batch: Any) -> bool:
-    if not isinstance(batch, (tuple, list)) or not 1 <= len(batch) <= 3 or first_tensor(batch[0]) is None:
+    """`(x, y, ids, groups)` or the first one, two or three of them, aligned."""
+    if not isinstance(batch, (tuple, list)) or not 1 <= len(batch) <= 4 or first_tensor(batch[0]) is None:
         return False
     first = first_tensor(batch[0])
-    rest = batch[1:]
-    return first is not None and all(
-        isinstance(item, Tensor) and item.ndim > 0 and item.shape[0] == first.shape[0] for item in rest
-    )
+    assert first is not None
+    if not all(isinstance(item, Tensor) and item.ndim > 0 and len(item) == len(first) for item in batch[1:3]):
+        return False
+    if len(batch) < 4:
+        return True
+    # of four, a mask or weights must not be taken for ids or groups
+    return batch[2].dtype != torch.bool and all(_one_each(item, len(first)) for item in batch[2:])
+
+
+def _one_each(value: Any, examples: int) -> bool:
+    """A whole number or a name for each example."""
+    if isinstance(value, Tensor):
+        return value.shape == (examples,) and not value.is_floating_point()
+    return isinstance(value, (tuple, list)) and len(value) == examples and all(isinstance(v, str) for v in value)
 
 
 def _children(value: Any) -> list[Any] | None:

@@ -68,8 +68,10 @@ class HuggingFaceTask(Task):
             arguments["labels"] = labels
         return arguments
 
-    def _aligned(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        logits, targets = self.logits(model, batch), self.targets(batch)
+    def _aligned(
+        self, model: nn.Module, batch: Any, logits: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        logits, targets = self.logits(model, batch) if logits is None else logits, self.targets(batch)
         inner = unwrap(model)
         if targets is not None and _problem(inner, targets) in ("regression", "multi_label_classification"):
             targets = targets.float()

@@ -40,11 +40,25 @@ def calibration_error(confidence: Tensor, correct: Tensor, bins: int) -> float:
     n = len(confidence)
     if n == 0 or bins < 1 or not bool(confidence.isfinite().all()):
         return math.nan
+    sums = _bin_sums(confidence, correct, bins)
+    return float((sums[1] - sums[0]).abs().sum() / n)
+
+
+def reliability(confidence: Tensor, correct: Tensor, bins: int) -> Tensor:
+    """Mean confidence, accuracy and number of predictions of each bin of `calibration_error`, `[bins, 3]` in float64.
+
+    Mean and accuracy of a bin without predictions are NaN, which equal confidences in one bin can leave.
+    """
+    sums = _bin_sums(confidence, correct, bins)
+    return torch.stack([sums[0] / sums[2], sums[1] / sums[2], sums[2]], 1)
+
+
+def _bin_sums(confidence: Tensor, correct: Tensor, bins: int) -> Tensor:
+    """Σ confidence, Σ correct and the number of each bin, `[3, bins]`."""
     confidence = confidence.double()
     rank = torch.searchsorted(confidence.sort().values, confidence)
-    bin_of = rank * bins // n
-    gaps = torch.zeros(bins, dtype=torch.float64).index_add_(0, bin_of, correct.double() - confidence)
-    return float(gaps.abs().sum() / n)
+    rows = torch.stack([confidence, correct.double(), torch.ones_like(confidence)])
+    return torch.zeros(3, bins, dtype=torch.float64).index_add_(1, rank * bins // len(confidence), rows)
 
 
 def membership_auc(train_losses: Tensor, test_losses: Tensor) -> float:

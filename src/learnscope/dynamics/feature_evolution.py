@@ -1,0 +1,248 @@
+"""How the features of layers evolve over epochs or checkpoints: an analyzer to call in one's own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from learnscope.dynamics.arguments import known_name, whole_number
+from learnscope.dynamics.looking import Looking
+from learnscope.dynamics.saved import load_looking, save_looking
+from learnscope.findings.changepoints import PERMUTATIONS
+from learnscope.findings.feature_course import LevelChanges, course, evolution, level_changes
+from learnscope.findings.gather import one_pass
+from learnscope.model.data import fixed_batches
+from learnscope.model.features import check_layers, default_layers
+from learnscope.model.pooling import Pooling
+from learnscope.moment import NotAvailable
+from learnscope.options import explain_options
+from learnscope.probes import FeatureEvolution
+from learnscope.probes.feature_evolution import NAMES
+from learnscope.report.dynamics_features import Kept, plot_numbers, plot_plane
+from learnscope.report.projection import METHODS
+from learnscope.run import Run
+from learnscope.session.opening import check_model
+from learnscope.task import Task
+
+KIND = "FeatureEvolutionTracker"
+ALIASES = {
+    "silhouette_score": "silhouette", "class_separability": "separability", "linear_probe_accuracy": "linear_probe",
+}  # fmt: skip
+_PROBE = "features"
+_RECORDS = "FeatureEvolution"
+_CACHED = 2
+"""Samples that are kept: that of the training data, and one of other data."""
+_MARKED = ("silhouette", "separability", "linear_probe", "effective_rank", "cka_previous")
+"""Numbers whose changes of level the figure marks. CKA with the first epoch falls slowly, which is no level."""
+
+
+class FeatureEvolutionTracker:
+    """Features of layers on the same examples, epoch after epoch: their classes, directions and distance to before.
+
+    >>> import torch
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    >>> data = torch.utils.data.TensorDataset(torch.randn(60, 4), torch.arange(60) % 2)
+    >>> tracker = FeatureEvolutionTracker(model, ["0", "1"])
+    >>> for epoch in range(2):
+    ...     _ = model[0].weight.data.mul_(2.0)
+    ...     numbers = tracker.track_epoch(torch.utils.data.DataLoader(data, shuffle=True), epoch)
+    >>> sorted(numbers), numbers["0"]["dimensions"], numbers["0"]["cka_previous"] > 0.9
+    (['0', '1'], 8, True)
+
+    `model` is a public attribute: load weights into it (`tracker.model.load_state_dict(...)`), or put another model of
+    the same layers there, and track the next epoch. Hooks are there only while `track_epoch` runs the model, so that
+    any number of trackers share one, and it can be copied and saved between calls. `run` is a folder to record in
+    (otherwise memory); its steps are epochs.
+    """
+
+    @partial(explain_options, owner=KIND)
+    def __init__(
+        self, model: nn.Module, layer_names: Sequence[str] | None = None, device: Any = None, *,
+        pooling: Pooling = "mean", keep_features: bool = True, memory_mb: float = 1024.0, task: Task | None = None,
+        run: str | Path | None = None,
+    ) -> None:  # fmt: skip
+        """What to look at.
+
+        Args:
+            model: the model, or one of the same layers to load checkpoints into.
+            layer_names: names as in `model.named_modules()`; by default a spread over the blocks, and the last layer
+                before the head.
+            device: the model is moved there; None leaves it where it is. Inputs follow it.
+            pooling: how a sequence becomes one vector: `mean` over the positions that the attention mask keeps, `last`
+                or `cls`. Of a tuple the first tensor counts; images are averaged over their places.
+            keep_features: keep every epoch's features, 4 · examples · dimensions bytes a layer: `visualize_evolution`
+                needs them.
+            memory_mb: of the first and the last features, which CKA needs; layers that do not fit have none.
+            task: how a batch is read, where the defaults do not recognise it.
+            run: a folder to write the records to; None keeps them in memory.
+        """
+        check_model(model)
+        if isinstance(layer_names, str):
+            raise TypeError(f"layer_names={layer_names!r}: a list of names, [{layer_names!r}]")
+        self.layer_names = default_layers(model) if layer_names is None else list(dict.fromkeys(layer_names))
+        check_layers(model, self.layer_names)
+        self.model = model if device is None else model.to(device)
+        self.device, self.task = device, task
+        self.reasons: dict[str, dict[str, str]] = {}
+        """For the last epoch, by layer: why a number is None."""
+        self._options: dict[str, Any] = {"pooling": pooling, "keep_features": keep_features, "memory_mb": memory_mb}
+        probe = FeatureEvolution(layers=self.layer_names, samples=None, **self._options)
+        self._looking = Looking({_PROBE: probe}, run=run)
+        self._samples: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
+        self._epochs: list[int] = []
+
+    def track_epoch(
+        self, loader: Any, epoch: int, sample_limit: int | None = 500
+    ) -> dict[str, dict[str, float | None]]:
+        """Run `model` once over the first `sample_limit` examples, and give the numbers of every layer.
+
+        The loader is not iterated: its data set is read in order, and only once for the same data set and limit, so
+        that shuffling and augmentation change nothing. What has no value is None, with the reason in `reasons`; so is
+        CKA with an epoch that had other examples. The names are those of the probe `FeatureEvolution`.
+
+        Args:
+            loader: a loader, a data set, or a list of batches.
+            epoch: a whole number, each once. `cka_previous` is with the epoch that was tracked before this one.
+            sample_limit: how many examples; None for all.
+        """
+        number = whole_number("epoch", epoch)
+        if number in self._epochs:
+            raise ValueError(f"epoch {number} has been tracked already: CKA with it would be with itself. Make a new "
+                             "tracker to track it again")  # fmt: skip
+        batches = self._sample(loader, sample_limit)
+        check_layers(self.model, self.layer_names)
+        if self.device is not None:
+            self.model.to(self.device)
+        record = self._looking.look(
+            self.model, step=number, epoch=number, task=self.task, data={"holdout": batches}, only=_PROBE
+        )[_PROBE]
+        self._epochs.append(number)
+        found: dict[str, dict[str, float | None]] = {layer: {} for layer in self.layer_names}
+        self.reasons = {layer: {} for layer in self.layer_names}
+        for row in record.rows():
+            found[row.scope][row.name] = row.value
+            if row.value is None:
+                self.reasons[row.scope][row.name] = row.status or "not measured"
+        return found
+
+    def analyze_evolution(self) -> dict[str, dict[str, Any]]:
+        """By layer: `epochs`; `metrics`, each with `values`, `first`, `last`, `change` and `reasons` for what is None;
+        `halfway_epoch`, by which it had made half of its way from its first features (1 − CKA), its place in that
+        `order`, whether it `changed_first`, and `how`, in words.
+        """
+        self._need_epochs()
+        return evolution(self._looking.reader, self.layer_names)
+
+    def detect_phase_transitions(
+        self, layer: str, metric: str = "silhouette_score", *, alpha: float = 0.05, permutations: int = PERMUTATIONS
+    ) -> list[int]:
+        """The epochs at which a number of a layer goes over to a new level; often there are none.
+
+        A permutation test says whether there is any change, PELT where; see `phase_transitions` for what they found.
+        The level of a number with a slow trend changes too, as far as the test can tell.
+        """
+        return self.phase_transitions(layer, metric, alpha=alpha, permutations=permutations).epochs
+
+    def phase_transitions(
+        self, layer: str, metric: str = "silhouette_score", *, alpha: float = 0.05, permutations: int = PERMUTATIONS
+    ) -> LevelChanges:
+        """The same with its p-value, the values it rests on, the epochs left out, and why there is none."""
+        self._need_epochs()
+        known_name("layer", layer, self.layer_names)
+        name = ALIASES.get(metric, metric)
+        known_name("metric", name if name in NAMES else metric, [*NAMES, *ALIASES])
+        return level_changes(course(self._looking.reader, layer, name), alpha=alpha, permutations=permutations)
+
+    def visualize_evolution(self, layer: str, save_dir: str | Path, method: str = "pca") -> list[Path]:
+        """Draw the examples in one plane at up to six epochs, coloured by class; the paths of the figures.
+
+        `pca` is fitted to all shown epochs together, so that they share axes and scale. `umap` needs umap-learn.
+        """
+        self._need_epochs()
+        known_name("layer", layer, self.layer_names)
+        known_name("method", method, METHODS)
+        if not self._options["keep_features"]:
+            raise NotAvailable("features were not kept: make the tracker with keep_features=True")
+        kept, said = self._kept(layer)
+        return plot_plane(kept, layer, method, Path(save_dir), said)
+
+    def plot_metrics_evolution(self, layer: str, save_dir: str | Path) -> list[Path]:
+        """Draw the numbers of a layer over the epochs, with their changes of level; the paths of the figures."""
+        self._need_epochs()
+        known_name("layer", layer, self.layer_names)
+        reader = one_pass(self._looking.reader)
+        courses = {name: course(reader, layer, name) for name in NAMES}
+        changes = {name: level_changes(courses[name]) for name in _MARKED if len(courses[name].finite)}
+        return plot_numbers(courses, changes, layer, Path(save_dir))
+
+    def remove_hooks(self) -> None:
+        """Nothing is left to remove: hooks go when `track_epoch` returns. Tracking goes on to work."""
+
+    @property
+    def run(self) -> Run:
+        """All that was recorded, with the features as arrays."""
+        return self._looking.run
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write records, features and options to one file, whole or not at all; not the model."""
+        facts = {"layer_names": self.layer_names, "epochs": self._epochs, **self._options}
+        return save_looking(path, self._looking, KIND, facts)
+
+    @classmethod
+    def load(
+        cls, path: str | PathLike[str], model: nn.Module, *, device: Any = None, task: Task | None = None,
+        run: str | Path | None = None,
+    ) -> FeatureEvolutionTracker:  # fmt: skip
+        """The tracker that was saved, which goes on with `model`; `run` is a new folder for its records, or none."""
+        saved = load_looking(path, KIND)
+        facts = dict(saved.options)
+        layers, epochs = facts.pop("layer_names"), facts.pop("epochs")
+        tracker = cls(model, layers, device, task=task, run=run, **facts)
+        tracker._looking.remember(saved.remembered)
+        tracker._epochs = epochs
+        return tracker
+
+    def close(self) -> None:
+        """Finish the run, if there is one on disk."""
+        self._looking.close()
+
+    def _sample(self, loader: Any, limit: int | None) -> list[Any]:
+        """The first examples, kept with what they were read from: another object may get its address."""
+        limit = None if limit is None else whole_number("sample_limit", limit, 1)
+        source = getattr(loader, "dataset", loader)  # a new loader of the same data brings the same examples
+        collate = getattr(loader, "collate_fn", None)
+        key = (id(source), id(collate), limit)
+        if key not in self._samples:
+            self._samples[key] = (source, collate), fixed_batches(loader, self.task, examples=limit)
+            while len(self._samples) > _CACHED:
+                del self._samples[next(iter(self._samples))]
+        return self._samples[key][1]
+
+    def _kept(self, layer: str) -> tuple[list[Kept], str]:
+        """The epochs whose features can be drawn together, and which cannot."""
+        found: list[Kept] = []
+        for epoch in sorted(self.run.array_steps(_RECORDS)):
+            arrays = self.run.arrays(_RECORDS, epoch)
+            if f"features/{layer}" in arrays:
+                found.append(Kept(epoch, arrays[f"features/{layer}"], arrays.get("labels")))
+        sound = [one for one in found if np.isfinite(one.features).all()]
+        wide = [one for one in sound if one.features.shape[1] == sound[-1].features.shape[1]]
+        if not wide:
+            raise NotAvailable(
+                f"{layer} has no features to draw at any of {len(self._epochs)} epochs: "
+                + ("none of them are finite" if found else self.reasons.get(layer, {}).get("dimensions", "it has none"))
+            )
+        drawn = {one.epoch for one in wide}
+        lost = [str(epoch) for epoch in sorted(self._epochs) if epoch not in drawn]
+        why = "no features, or not finite ones, or of another width"
+        return wide, f"left out: epoch {', '.join(lost)} ({why})" if lost else ""
+
+    def _need_epochs(self) -> None:
+        if not self._epochs:
+            raise NotAvailable("no epoch has been tracked: call track_epoch(loader, epoch) first")

@@ -1,0 +1,61 @@
+"""Labels as the user knows them: how many classes there are, and which labels are known to be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from learnscope.model.data import InOrder
+from learnscope.task import IGNORE, Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Announced(InOrder):
+    """Batches in order; a target that is none of the classes that were announced is refused."""
+
+    def __init__(self, data: Any, split: str, task: Task, num_classes: int | None) -> None:
+        super().__init__(data)
+        self.split, self.task, self.num_classes = split, task, num_classes
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, batch in enumerate(super().__iter__()):
+            targets = self.task.targets(batch)
+            if self.num_classes is not None and targets is not None and not targets.is_floating_point():
+                beyond = targets[(targets != IGNORE) & ((targets < 0) | (targets >= self.num_classes))]
+                if len(beyond):
+                    raise ValueError(
+                        f"num_classes={self.num_classes}, but batch {number} of the {self.split} data has target "
+                        f"{int(beyond[0])}: classes are counted from 0"
+                    )
+            yield batch
+
+
+def known_noise(frame: pd.DataFrame, true_noise: Any) -> NDArray[np.bool_]:
+    """For each row of a table of labels whether it is known to be wrong.
+
+    `true_noise` is a mask over the examples in the order of the data, or the ids of those that are wrong (where the
+    batches carry no ids: their numbers in that order).
+    """
+    given = true_noise.detach().cpu().numpy() if isinstance(true_noise, torch.Tensor) else np.asarray(true_noise)
+    example = frame["example"].to_numpy(np.int64)
+    examples = int(example.max()) + 1
+    if given.ndim == 1 and given.dtype == bool:
+        if len(given) != examples:
+            raise ValueError(f"true_noise is a mask over {len(given):,} examples, and the data have {examples:,}")
+        mask: NDArray[np.bool_] = given[example]
+        return mask
+    if given.ndim != 1 or not (np.issubdtype(given.dtype, np.integer) or not len(given)):
+        raise TypeError("true_noise is a mask of True and False over the examples, or a list of their ids")
+    if len(given) == examples > 2 and np.isin(given, [0, 1]).all():
+        raise TypeError("true_noise looks like a mask in numbers: make it one of True and False, astype(bool)")
+    ids = frame["id" if "id" in frame else "example"].to_numpy(np.int64)
+    unknown = given[~np.isin(given, ids)]
+    if len(unknown):
+        raise ValueError(f"true_noise has {len(unknown):,} ids that the training data lack, first {unknown[0]}")
+    return np.isin(ids, given)

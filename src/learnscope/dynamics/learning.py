@@ -1,0 +1,295 @@
+"""What happens to every example while a model trains, one call a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from learnscope.dynamics.arguments import whole_number
+from learnscope.dynamics.looking import Looking
+from learnscope.dynamics.placing import check_device
+from learnscope.dynamics.saved import load_looking, save_looking
+from learnscope.ledger import Ledger
+from learnscope.ledger.patterns import patterns
+from learnscope.ledger.sampling import Sample
+from learnscope.model.data import InOrder
+from learnscope.model.evaluate import model_device
+from learnscope.model.example_scores import check_classes
+from learnscope.model.guard import guard, preserve_rng
+from learnscope.moment import Examples
+from learnscope.options import explain_options
+from learnscope.probes import ExampleLedger
+from learnscope.probes.example_ledger import batch_of
+from learnscope.probes.gathering import Gathering, check_announced, presentations
+from learnscope.record import Record
+from learnscope.run import Run
+from learnscope.task import Task, task_for
+from learnscope.task.batches import first_tensor
+from learnscope.task.shapes import flatten_positions, is_single, logits_in
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KIND = "LearningDynamicsAnalyzer"
+_PROBE = "ledger"
+
+
+class LearningDynamicsAnalyzer:
+    """Follows training examples by their ids: forgetting, data map, EL2N, AUM, loss, when each was learned.
+
+    Call `track_batch` once for every batch, with the ids of its examples. An id must always stand for the same
+    example; `learnscope.IndexedDataset` makes a data set's items carry theirs. A position in a shuffled loader does
+    not, and is refused as soon as an id comes back with another target or another input.
+
+    >>> import torch
+    >>> from learnscope.dynamics import LearningDynamicsAnalyzer
+    >>> model, x, y = torch.nn.Linear(4, 3), torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    >>> analyzer = LearningDynamicsAnalyzer()
+    >>> analyzer.track_batch(model, x, y, torch.arange(6), epoch=0, logits=model(x))
+    >>> analyzer.compute_epoch_statistics(epoch=0)["examples"]
+    6
+    """
+
+    @partial(explain_options, owner=KIND)
+    def __init__(
+        self, num_classes: int | None = None, track_examples: int | None = None, device: Any = None, *,
+        sample: Sample = "first", examples: int | None = None, seed: int = 0, check_ids: bool = True,
+        check_inputs: bool = True, grand_every: int = 0, task: Task | None = None, run: str | Path | None = None,
+    ) -> None:  # fmt: skip
+        """What to follow.
+
+        Args:
+            num_classes: checked against the targets, where it is given; they tell it otherwise.
+            track_examples: how many examples to follow at most; None for all.
+            device: where the model is; inputs go there by themselves.
+            sample: which: the `first` different ids that come, or an `even` or `random` choice of 0..examples−1.
+            examples: the data set's size, for `even` and `random`.
+            seed: of the random choice.
+            check_ids: refuse ids that come back with another target or input.
+            check_inputs: refuse those with another input; False for inputs that are augmented at random.
+            grand_every: gradient norms (GraNd) too, in every so many epochs: one more forward and backward each batch.
+            task: how inputs and targets are read, where the defaults do not recognise them.
+            run: a folder to write the records to; None keeps them in memory.
+        """
+        self.num_classes, self.device, self.task = _or_none("num_classes", num_classes), device, task
+        self._options: dict[str, Any] = {
+            "track": _or_none("track_examples", track_examples), "sample": sample,
+            "total": _or_none("examples", examples), "seed": whole_number("seed", seed), "check_ids": check_ids,
+            "check_inputs": check_inputs, "grand_every": whole_number("grand_every", grand_every),
+        }  # fmt: skip
+        if sample != "first" and (track_examples is None or examples is None):
+            raise ValueError(
+                f"sample={sample!r} chooses track_examples= of the ids 0..examples−1: say track_examples= and "
+                "examples=, the data set's size"
+            )
+        self._probe = ExampleLedger(**self._options, keep_every=0)
+        self._looking = Looking({_PROBE: self._probe}, run=run)
+        self._batches, self._measured, self._checked = 0, 0, False
+        self._model: nn.Module | None = None
+        self._epoch: int | None = None
+        self._gathering: Gathering | None = None
+
+    def track_batch(
+        self, model: nn.Module, inputs: Any, targets: Any, batch_indices: Any, epoch: int, *, logits: Any = None,
+        groups: Any = None,
+    ) -> None:  # fmt: skip
+        """One presentation of each example of a batch.
+
+        With `logits`, what the loop's own forward gave, the model is not run. Without, it runs in eval mode, under a
+        guard: train/eval flags, batch norm, gradients and random numbers are as they were.
+
+        Args:
+            model: being trained.
+            inputs: what it is given: a tensor, or a dictionary for Hugging Face models. Not kept. Of a classifier,
+                None or what holds no tensor will do where there are logits; it cannot tell reused ids then.
+            targets: classes; a causal language model's are its tokens, and are shifted here.
+            batch_indices: the ids of the examples, whole numbers.
+            epoch: which epoch this is.
+            logits: the model's output for these inputs, where the loop has it.
+            groups: the group of each example, numbers or names, to follow groups apart; by default the classes.
+        """
+        epoch = whole_number("epoch", epoch)
+        targets = torch.as_tensor(targets)
+        if self.task is not None or not _plain(inputs, logits):
+            logits, targets, inputs = self._aligned(model, inputs, targets, logits)
+        if self.device is not None:
+            check_device(model, self.device)
+        self._model = model
+        self._take(model, Examples(batch_indices, logits, targets, inputs, groups), epoch)
+
+    def compute_epoch_statistics(
+        self, train_loader: Any = None, model: nn.Module | None = None, epoch: int | None = None
+    ) -> dict[str, Any]:
+        """What the presentations since the last call come to: accuracy, loss, what was learned and forgotten.
+
+        If batches were tracked, that is all: the loader is not read. If none was, its data set is read in order once,
+        in eval mode, and this is a presentation of each example; ids are those that batches carry, or places in the
+        data set. The loader itself is not iterated, and the model stays as it was. Without `epoch`, it is that of the
+        last batch.
+        """
+        epoch = None if epoch is None else whole_number("epoch", epoch)
+        model = model if model is not None else self._model
+        if self._batches == self._measured:
+            if epoch is not None and epoch in (known := self._by_epoch()):
+                return _statistics(known[epoch])
+            if train_loader is None or model is None:
+                raise ValueError(
+                    "no batch was tracked since the last call: call track_batch in the loop, or pass the loader and "
+                    "the model, so that the data can be looked at once"
+                )
+            self._present(train_loader, model, epoch or 0)
+        assert model is not None, "a batch was tracked, or the model was given"
+        self._gathered().take_in()  # what is refused is refused here, and leaves the ledger as it was
+        epoch = self._epoch if epoch is None else epoch
+        record = self._looking.look(model, step=self._batches, epoch=epoch)[_PROBE]
+        self._measured = self._batches
+        return _statistics(record)
+
+    def analyze_learning_patterns(self) -> dict[str, Any]:
+        """Which examples are hard, easy and between, and what was forgotten; see `learnscope.ledger.patterns`.
+
+        `hard_examples`, `easy_examples`, `medium_examples`: ids. `forgetting_statistics`: counts. `epochs`: the
+        statistics of each epoch.
+        """
+        return {**patterns(self.ledger.arrays()), "epochs": self.epoch_statistics}
+
+    def plot_learning_dynamics(self, save_dir: str | PathLike[str]) -> list[Path]:
+        """Draw curves over epochs, the data map and the hardest examples into `save_dir`; the paths of the files."""
+        from learnscope.report.dynamics_learning import plot_learning
+
+        return plot_learning(self.epoch_statistics, self.frame(), patterns(self.ledger.arrays()), Path(save_dir))
+
+    @property
+    def epoch_statistics(self) -> list[dict[str, Any]]:
+        """What `compute_epoch_statistics` returned, epoch by epoch."""
+        return [_statistics(record) for record in self._looking.run.records("ExampleLedger") if record.tables]
+
+    @property
+    def ledger(self) -> Ledger:
+        """All that is known of every example."""
+        gathering = self._gathered()
+        gathering.take_in()
+        return gathering.ledger
+
+    def frame(self) -> pd.DataFrame:
+        """One row an example; the columns are those of `learnscope.ledger.table.frame`."""
+        return self.ledger.frame()
+
+    @property
+    def run(self) -> Run:
+        """The records of all epochs."""
+        return self._looking.run
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write everything to one file, whole or not at all. Any name will do; what it holds is never a pickle."""
+        facts = {
+            "options": self._options, "num_classes": self.num_classes, "batches": self._batches,
+            "measured": self._measured, "epoch": self._epoch,
+        }  # fmt: skip
+        save_looking(path, self._looking, KIND, facts)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], *, task: Task | None = None) -> LearningDynamicsAnalyzer:
+        """The analyzer as it was saved; it can be continued. A task of your own is given again."""
+        saved = load_looking(path, KIND)
+        facts, options = saved.options, dict(saved.options["options"])
+        made = cls(facts["num_classes"], options.pop("track"), examples=options.pop("total"), task=task, **options)
+        made._looking.remember(saved.remembered)
+        made._batches, made._measured, made._epoch = facts["batches"], facts["measured"], facts.get("epoch")
+        return made
+
+    def close(self) -> None:
+        """Finish the run, if there is one on disk: it keeps the ledger as its `examples.parquet`."""
+        if self.run.path is not None and self._model is not None:
+            self._looking.look(self._model, step=self._batches, epoch=None, phase="end")
+        self._looking.close()
+
+    def _aligned(self, model: nn.Module, inputs: Any, targets: Tensor, logits: Any) -> tuple[Tensor, Tensor, Any]:
+        """Logits and targets position by position, after a forward of our own if there are no logits; the batch."""
+        batch = batch_of(model, inputs, targets)
+        task = self.task or task_for(batch, model)
+        if logits is None:
+            with torch.no_grad(), guard(model):
+                batch = task.to(batch, model_device(model))
+                found = task.logits(model, batch)
+        else:
+            found = logits_in(logits).detach()
+            batch = task.to(batch, found.device)
+        aligned = task.aligned_targets(model, batch, found)
+        if aligned is None:
+            raise ValueError(f"{type(task).__name__} finds no targets in the batch: examples are followed by them")
+        return found, aligned, batch
+
+    def _check(self, logits: Tensor, targets: Tensor) -> None:
+        """Once, at the first batch: the model's classes and the targets are those that were announced."""
+        check_classes(logits, targets)
+        if self.num_classes is not None and targets.numel():
+            check_announced(self.num_classes, int(targets.max()))
+            flat = flatten_positions(logits[:1], targets[:1], None)[0]  # classes last, also those of images
+            width = 2 if is_single(flat) else flat.shape[-1]
+            if width < self.num_classes:
+                raise ValueError(
+                    f"num_classes={self.num_classes}, but there are {width} logits: say how many there are, or leave "
+                    "it out"
+                )
+        self._checked = True
+
+    def _present(self, loader: Any, model: nn.Module, epoch: int) -> None:
+        check_device(model, self.device)
+        batches = InOrder(loader)
+        with preserve_rng():  # a data set that augments at random draws
+            task = self.task or task_for(next(iter(batches)), model)
+        for given in presentations(model, task, batches):
+            self._take(model, given, epoch)
+
+    def _take(self, model: nn.Module, given: Examples, epoch: int) -> None:
+        if not self._checked:
+            self._check(given.logits, given.targets)
+        self._probe.take(self._gathered(), given, epoch, model, self.task)
+        self._batches, self._epoch = self._batches + 1, epoch
+
+    def _gathered(self) -> Gathering:
+        """The ledger and what waits for it."""
+        if self._gathering is None:
+            self._gathering = self._probe.gathering(self._looking.state(_PROBE))
+            self._gathering.classes = self.num_classes
+        return self._gathering
+
+    def _by_epoch(self) -> Mapping[int, Record]:
+        return {r.epoch: r for r in self._looking.run.records("ExampleLedger") if r.epoch is not None}
+
+
+def _or_none(name: str, given: Any) -> int | None:
+    return None if given is None else whole_number(name, given, 1)
+
+
+def _plain(inputs: Any, logits: Any) -> bool:
+    """Whether logits and targets are there as they are needed, and no task has to read the batch."""
+    if not isinstance(logits, Tensor):
+        return False
+    if isinstance(inputs, Tensor):
+        return inputs.is_floating_point()
+    return logits.ndim <= 2 and first_tensor(inputs) is None
+
+
+def _statistics(record: Record) -> dict[str, Any]:
+    """An epoch's record under plain names; None for what was not measured."""
+    named = {
+        "accuracy": "accuracy", "loss": "mean_loss", "confidence": "mean_p_gold", "examples": "examples",
+        "presentations": "presentations", "total_forgetting_events": "forgetting_events", "learned": "learned",
+        "never_learned": "never_learned", "unforgettable": "unforgettable", "mean_el2n": "mean_el2n",
+        "mean_aum": "mean_aum", "mean_variability": "mean_variability",
+    }  # fmt: skip
+    by_kind = {table.kind: table for table in record.tables}
+    columns = {column.name: column.values[0] for column in by_kind["model"].columns if not column.labels}
+    found = {"epoch": record.epoch, **{key: columns.get(name) for key, name in named.items()}}
+    groups = by_kind.get("group")
+    accuracy = groups.columns[0].values if groups is not None else []
+    found["accuracy_by_group"] = dict(zip(groups.scopes if groups is not None else [], accuracy, strict=True))
+    return found

@@ -1,0 +1,247 @@
+"""What a model knows of its training data and not of test data, over the epochs or over checkpoints."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from learnscope.dynamics.arguments import whole_number
+from learnscope.dynamics.labels import Announced, known_noise
+from learnscope.dynamics.looking import Looking, by_scope
+from learnscope.dynamics.placing import check_device
+from learnscope.dynamics.saved import load_looking, save_looking
+from learnscope.dynamics.scores import SPLITS, accuracies_of, curves_of, scores_of
+from learnscope.findings.cuts import Cuts
+from learnscope.findings.grokking import grokked
+from learnscope.findings.label_noise import Doubts, LabelsChanged, noise_scores, ranking
+from learnscope.findings.memorizing import evolution, why_no_changes
+from learnscope.model.data import InOrder
+from learnscope.model.guard import preserve_rng
+from learnscope.moment import NotAvailable
+from learnscope.options import explain_options
+from learnscope.probes import Memorization
+from learnscope.record import Record
+from learnscope.report.dynamics_memorization import Told, plot_memorized
+from learnscope.run import Run
+from learnscope.session.opening import check_model
+from learnscope.task import Task, task_for
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KIND = "MemorizationDetector"
+
+
+class MemorizationDetector:
+    """Runs a model over all of its training and test data, one guarded pass in eval mode each.
+
+    Loaders are never iterated: their data sets are read in order. `num_classes` is checked against what is found,
+    `device` against the model's; inputs go where the model is. `run` is a folder to record in, otherwise memory, which
+    holds a few numbers for each training example and evaluation. The step of a record is its epoch, and the last
+    evaluation of an epoch is the one that counts.
+
+    Memorization of an example in its proper sense takes many models (arXiv 2008.03703); what is called a proxy here
+    takes one.
+    """
+
+    @partial(explain_options, owner=KIND)
+    def __init__(
+        self, num_classes: int | None = None, device: Any = None, *, task: Task | None = None,
+        run: str | os.PathLike[str] | None = None,
+    ) -> None:  # fmt: skip
+        num_classes = None if num_classes is None else whole_number("num_classes", num_classes, 2)
+        self.num_classes, self.device, self.task = num_classes, device, task
+        self._looking = Looking(
+            {"memory": Memorization(num_classes=num_classes)}, run=None if run is None else Path(run)
+        )
+
+    @property
+    def run(self) -> Run:
+        """All that was recorded."""
+        return self._looking.run
+
+    def compute_memorization_scores(
+        self, model: nn.Module, train_loader: Any, test_loader: Any, epoch: int
+    ) -> dict[str, Any]:
+        """Accuracies, losses, calibration and proxies of memorization at this epoch, as numbers that can be printed.
+
+        `memorization_score` is the generalization gap: training accuracy minus test accuracy. A number that is not
+        defined (accuracy for float targets, calibration for few predictions) is NaN, with its reason under `reasons`.
+        """
+        check_model(model)
+        check_device(model, self.device)
+        epoch = whole_number("epoch", epoch)
+        for split, loader in zip(SPLITS, (train_loader, test_loader), strict=True):
+            if loader is None:
+                raise TypeError(f"{split}_loader is None: both are needed, since what is measured is their difference")
+        task = self.task
+        if task is None:
+            with preserve_rng():  # a data set that augments at random draws
+                task = task_for(next(iter(InOrder(train_loader))), model)
+        data = {
+            f"{split}_data": Announced(loader, split, task, self.num_classes)
+            for split, loader in zip(SPLITS, (train_loader, test_loader), strict=True)
+        }
+        return scores_of(self._looking.look(model, step=epoch, epoch=epoch, task=task, data=data)["memory"])
+
+    def analyze_memorization_evolution(self, *, cuts: Cuts | None = None) -> dict[str, Any]:
+        """How the generalization gap went, and when the memorizing plateau ended.
+
+        `transition_epoch` is the first epoch after the peak of the gap from which it stays below half its peak for two
+        evaluations, if that peak was at least 0.1; else None, and `reason` says why. `change_points` are the epochs at
+        which the gap changes its level, by a permutation test with `p_value`. `grokking` has the epochs at which
+        training and test accuracy crossed 0.99 and 0.95 for good (`cuts`), or is None.
+        """
+        records = self._records()
+        epochs, curves = list(records), curves_of(records)
+        found = evolution(epochs, curves["generalization_gap"])
+        when = grokked(accuracies_of(epochs, curves), cuts or Cuts())
+        return {
+            "epochs": epochs, **curves, "memorization_score": curves["generalization_gap"],
+            "transition_epoch": found.transition_epoch, "reason": found.reason, "peak_gap": found.peak_gap,
+            "peak_epoch": found.peak_epoch, "final_gap": found.final_gap, "change_points": found.change_epochs,
+            "p_value": found.changes.p_value, "no_change_points": why_no_changes(found),
+            "grokking": when and {
+                "memorised_epoch": when.memorised, "generalised_epoch": when.generalised, "delay": when.delay,
+                "plateau_end": when.plateau_end, "p_value": when.p_value,
+            },
+        }  # fmt: skip
+
+    def memorization_proxies(self, epoch: int | None = None) -> pd.DataFrame:
+        """One row for each training position that has a target (of a classifier: each example) at an epoch.
+
+        `excess` is p_gold minus its mean over the test positions of the same class, NaN where there are none. Columns
+        that need classes are missing for float targets, `id` where the batches carry none.
+        """
+        import pandas as pd
+
+        arrays = self._arrays(epoch)
+        columns = {
+            "example": "train_example", "id": "train_id", "label": "train_target", "predicted": "train_predicted",
+            "p_gold": "train_gold", "excess": "proxy_excess", "loss": "train_loss", "correct": "train_correct",
+        }  # fmt: skip
+        return pd.DataFrame({name: arrays[array] for name, array in columns.items() if array in arrays})
+
+    def calibration(self, epoch: int | None = None) -> dict[str, dict[str, Any]]:
+        """Of each split the calibration error and its reliability curve: confidence, accuracy and n of every bin.
+
+        Bins have equal mass, equal confidences share one; where there is no curve, `reason` says why.
+        """
+        import pandas as pd
+
+        record, arrays = self._record(epoch), self._arrays(epoch)
+        errors, reasons = by_scope(record, "split", "calibration_error")
+        return {
+            split: {
+                "calibration_error": errors[split], "reason": reasons.get(split),
+                "reliability": pd.DataFrame(
+                    arrays.get(f"reliability_{split}", np.zeros((0, 3))), columns=["confidence", "accuracy", "n"]
+                ).astype({"n": np.int64}),
+            }
+            for split in SPLITS
+        }  # fmt: skip
+
+    def find_label_noise(self, top_k: int | None = None, *, true_noise: Any = None) -> pd.DataFrame:
+        """Training labels from the most suspicious to the least, over all evaluations so far.
+
+        `score` is the mean loss of the position over the evaluations, `suggested` the class that the model held against
+        the label; see `findings.label_noise.Doubts` for both. Evaluations while the model has not yet learned the
+        labels by heart are the ones that tell. With `true_noise` (a mask over the examples, or their ids) there is a
+        column `noisy`, and `noise_score` of it stands in the table's `attrs`.
+        """
+        import pandas as pd
+
+        top_k = None if top_k is None else whole_number("top_k", top_k, 1)
+        doubts, arrays = self._doubts()
+        frame = pd.DataFrame({"example": arrays["train_example"]})
+        if "train_id" in arrays:
+            frame["id"] = arrays["train_id"]
+        frame["score"], frame["label"] = doubts.scores, doubts.labels
+        frame["suggested"] = pd.Series(doubts.suggested, dtype="Int64").replace(-1, pd.NA)
+        if true_noise is not None:
+            frame["noisy"] = known_noise(frame, true_noise)
+        ranked = frame.iloc[ranking(doubts.scores)[:top_k]].reset_index(drop=True)
+        ranked.attrs["evaluations"] = doubts.evaluations
+        if true_noise is not None:
+            ranked.attrs["noise_score"] = self.noise_score(true_noise, top_k)
+        return ranked
+
+    def noise_score(self, true_noise: Any, k: int | None = None) -> dict[str, float | int]:
+        """How well the suspects are the labels that are known to be wrong: AUROC, and precision among the first `k`.
+
+        `k` is as many as are wrong unless given; `n` says over how many labels.
+        """
+        k = None if k is None else whole_number("k", k, 1)
+        ranked = self.find_label_noise()
+        noisy = known_noise(ranked, true_noise)
+        return noise_scores(ranked["score"].to_numpy(np.float64), noisy, int(noisy.sum()) if k is None else k)
+
+    def plot_memorization(self, save_dir: str | os.PathLike[str]) -> list[Path]:
+        """Draw accuracies, the gap and losses over the epochs, reliability, and the training examples' proxies."""
+        records, suspects, why = self._records(), None, None
+        curves = curves_of(records)
+        try:
+            suspects = self.find_label_noise()
+        except NotAvailable as error:
+            why = str(error)
+        found = evolution(list(records), curves["generalization_gap"])
+        told = Told(list(records), curves, found, self.calibration(), self.memorization_proxies(), suspects, why)
+        return plot_memorized(told, Path(save_dir))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Everything in one file, which is safetensors whatever it is called; see `load`."""
+        device = None if self.device is None else str(torch.device(self.device))
+        return save_looking(path, self._looking, KIND, {"num_classes": self.num_classes, "device": device})
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, task: Task | None = None, run: str | os.PathLike[str] | None = None
+    ) -> MemorizationDetector:
+        """The detector that was saved, which goes on from there; a task of your own is given again."""
+        saved = load_looking(path, KIND)
+        detector = cls(saved.options["num_classes"], saved.options["device"], task=task, run=run)
+        detector._looking.remember(saved.remembered)
+        return detector
+
+    def _records(self) -> dict[int, Record]:
+        """The last record of each epoch, in the order of epochs."""
+        records = {record.step: record for record in self._looking.reader.records()} if self._looking.begun else {}
+        if not records:
+            raise NotAvailable("nothing has been evaluated: call compute_memorization_scores first")
+        return dict(sorted(records.items()))
+
+    def _record(self, epoch: int | None) -> Record:
+        records = self._records()
+        chosen = next(reversed(records)) if epoch is None else epoch
+        if chosen not in records:
+            raise NotAvailable(f"epoch {epoch} was not evaluated; there are {', '.join(map(str, records))}")
+        return records[chosen]
+
+    def _arrays(self, epoch: int | None) -> dict[str, NDArray[Any]]:
+        return self._kept(self._record(epoch))
+
+    def _kept(self, record: Record) -> dict[str, NDArray[Any]]:
+        assert record.arrays is not None, "the probe keeps arrays"
+        return self._looking.reader.backend.arrays(record.arrays)
+
+    def _doubts(self) -> tuple[Doubts, dict[str, NDArray[Any]]]:
+        doubts, arrays = Doubts(), {}
+        for epoch, record in self._records().items():
+            arrays = self._kept(record)
+            if "train_predicted" not in arrays:
+                raise NotAvailable("the targets are not classes: there is no label that could be wrong")
+            try:
+                doubts.add(arrays["train_target"], arrays["train_loss"], arrays["train_predicted"])
+            except LabelsChanged as error:
+                raise NotAvailable(
+                    f"the training data of epoch {epoch} are not those of the evaluations before ({error}): labels can "
+                    "be judged over evaluations of the same data in the same order"
+                ) from error
+        return doubts, arrays

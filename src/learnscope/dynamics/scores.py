@@ -1,0 +1,49 @@
+"""The numbers of one evaluation of training and test data, and their curves over the epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from learnscope.dynamics.looking import by_scope
+from learnscope.findings.grokking import Accuracies
+from learnscope.record import Record
+
+SPLITS = ("train", "test")
+_OF_SPLITS = ("accuracy", "loss", "confidence", "calibration_error", "brier")
+_COUNTS = ("examples", "positions")
+_OF_MODEL = ("generalization_gap", "loss_gap", "proxy_membership_auc", "proxy_excess_confidence")
+CURVES = (*(f"{split}_{name}" for name in _OF_SPLITS for split in SPLITS), *_OF_MODEL)
+
+
+def scores_of(record: Record) -> dict[str, Any]:
+    """Every number by a name of its own, NaN where there is none, with the reasons of those beside them."""
+    scores: dict[str, Any] = {"epoch": record.epoch}
+    reasons: dict[str, str] = {}
+    for name in _OF_SPLITS + _COUNTS:
+        numbers, why = by_scope(record, "split", name)
+        scores |= {f"{split}_{name}": int(n) if name in _COUNTS else n for split, n in numbers.items()}
+        reasons |= {f"{split}_{name}": reason for split, reason in why.items()}
+    for name in _OF_MODEL:
+        numbers, why = by_scope(record, "model", name)
+        scores[name] = numbers["model"]
+        reasons |= {name: why["model"]} if why else {}
+    return {**scores, "memorization_score": scores["generalization_gap"], "reasons": reasons}
+
+
+def curves_of(records: Mapping[int, Record]) -> dict[str, list[float]]:
+    """The scores over the epochs, in the order of the records."""
+    scores = [scores_of(record) for record in records.values()]
+    return {name: [one[name] for one in scores] for name in CURVES}
+
+
+def accuracies_of(epochs: list[int], curves: Mapping[str, list[float]]) -> Accuracies:
+    """Training and test accuracy where both are known."""
+    both = np.array([curves[f"{split}_accuracy"] for split in SPLITS])
+    there = np.isfinite(both).all(0)
+    steps = np.array(epochs, dtype=np.float64)[there]
+    return Accuracies(
+        steps, both[0, there], both[1, there], "Memorization", "accuracy", "a pass over the training data"
+    )

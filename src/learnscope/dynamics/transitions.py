@@ -1,0 +1,225 @@
+"""Which training examples a transition between two checkpoints rests on."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from learnscope.dynamics.arguments import known_name, whole_number
+from learnscope.dynamics.progress import progress_bar
+from learnscope.findings.critical import Attributions, CriticalExamples, analyze, critical_examples
+from learnscope.model.attribution import Attribution, Progress, tracin, transition_scores
+from learnscope.model.checkpoint import load_into, read_weights
+from learnscope.model.data import fixed_batches
+from learnscope.model.guard import preserve_rng
+from learnscope.model.noted import Noted, Notes
+from learnscope.model.per_example import MAX_BYTES
+from learnscope.model.trak import trak
+from learnscope.moment import NotAvailable
+from learnscope.options import explain_options
+from learnscope.report.dynamics_transitions import plot_attributions
+from learnscope.session.opening import check_model
+from learnscope.task import Task, task_for
+
+KIND = "PhaseTransitionAttributor"
+METHODS = ("transition", "tracin", "trak")
+NO_SCORE = "it has no target that counts, or its gradient is not finite"
+
+
+class PhaseTransitionAttributor:
+    """Scores of training examples between two checkpoints, by example: its id, or its position in the data set.
+
+    >>> import copy, torch
+    >>> before = nn.Linear(4, 2)
+    >>> after = copy.deepcopy(before)
+    >>> _ = after.weight.data.mul_(3.0)
+    >>> data = torch.utils.data.TensorDataset(torch.randn(50, 4), torch.arange(50) % 2)
+    >>> attributor = PhaseTransitionAttributor({10: before, 40: after}, train_data=data)
+    >>> attributions = attributor.compute_transition_attributions(10, 40)
+    >>> critical = attributor.find_critical_examples(attributions, top_k=5)
+    >>> len(attributions), len(critical), attributions[critical[0]] == max(attributions.values())
+    (50, 5, True)
+    >>> sum(attributor.analyze_critical_examples(critical)["label_distribution"].values())
+    5
+
+    No call leaves a trace on the models. Loaders are not iterated: their data sets are read in order.
+    """
+
+    @partial(explain_options, owner=KIND)
+    def __init__(
+        self, model_checkpoints: Mapping[int, Any], train_data: Any, test_data: Any = None, *,
+        model: nn.Module | None = None, task: Task | None = None, max_bytes: int = MAX_BYTES,
+        parameters: str | None = None,
+    ) -> None:  # fmt: skip
+        """What to compare.
+
+        Args:
+            model_checkpoints: by epoch: models, or with `model` state dictionaries or files of them.
+            train_data: the examples that are scored: a data set, a loader, or a list of batches.
+            test_data: what `tracin` and `trak` score them for.
+            model: the architecture of state dictionaries; a copy of it takes them.
+            task: how a batch becomes logits and targets, where the defaults do not recognise it.
+            max_bytes: bound for the gradients that are held at a time.
+            parameters: a pattern that chooses among the parameters; by default all that are trained.
+        """
+        if not isinstance(model_checkpoints, Mapping) or not model_checkpoints:
+            raise TypeError("model_checkpoints is a dictionary from epochs to models, such as {10: before, 40: after}")
+        self.checkpoints = {whole_number("epoch", epoch): kept for epoch, kept in model_checkpoints.items()}
+        for epoch, kept in self.checkpoints.items():
+            if isinstance(kept, nn.Module):
+                check_model(kept)
+            elif model is None:
+                raise ValueError(f"the checkpoint of epoch {epoch} is a {type(kept).__name__}: give model=, the "
+                                 "architecture that it belongs to")  # fmt: skip
+        if train_data is None:
+            raise ValueError("train_data is None: give the examples that are to be scored")
+        self.train_data, self.test_data, self.model = train_data, test_data, model
+        self.task = task or task_for(fixed_batches(train_data, task, examples=1)[0], model)
+        self._options: dict[str, Any] = {"max_bytes": max_bytes, "parameters": parameters}
+        self._last: Attributions | None = None
+
+    def compute_transition_attributions(
+        self, pre_transition_epoch: int, post_transition_epoch: int, *, method: str = "transition",
+        learning_rates: float | Mapping[int, float] | None = None, dims: int | None = 512, ridge: float = 0.0,
+        seed: int = 0, progress: bool = True,
+    ) -> Attributions:  # fmt: skip
+        """A score for every training example; an example without one is NaN, and `reasons` says why.
+
+        Args:
+            pre_transition_epoch: a checkpoint before the transition.
+            post_transition_epoch: one after it.
+            method: `transition`: the cosine of an example's gradients before and after, times the loss that it lost.
+                `tracin` (arXiv 2002.08484): Σ η ∇ℓ·∇ℓ′ over the checkpoints from the one to the other, ∇ℓ′ being the
+                mean gradient of the test data. `trak` (arXiv 2303.14186): the mean of its scores over the test data,
+                from the same checkpoints.
+            learning_rates: for `tracin`, the one in force, or one for each epoch.
+            dims, ridge, seed: for `trak`, see `learnscope.model.trak.trak`.
+            progress: show a progress bar on a terminal, after two seconds.
+        """
+        before, after = self._epochs(pre_transition_epoch, post_transition_epoch)
+        known_name("method", method, METHODS)
+        epochs = [epoch for epoch in sorted(self.checkpoints) if before <= epoch <= after]
+        with preserve_rng(), progress_bar(f"{method} scores", show=progress) as update:
+            if method == "transition":
+                found = self._transition(before, after, update)
+            elif method == "tracin":
+                rates = _rates(learning_rates, epochs)
+                found = self._against_test(method, epochs, lambda models, *data: tracin(
+                    list(zip(models, rates, strict=True)), self.task, *data, mean=True, progress=update, **self._options
+                ))  # fmt: skip
+            else:
+                found = self._against_test(method, epochs, lambda models, *data: trak(
+                    models, self.task, *data, dims=dims, ridge=ridge, seed=seed, progress=update, **self._options
+                ))  # fmt: skip
+        self._last = found
+        return found
+
+    def find_critical_examples(self, attributions: Attributions, top_k: int = 100) -> CriticalExamples:
+        """The ids of the examples with the highest scores, the highest first; fewer if fewer have a score."""
+        if not isinstance(attributions, Attributions):
+            raise TypeError(f"attributions are what compute_transition_attributions gives, not a "
+                            f"{type(attributions).__name__}")  # fmt: skip
+        return critical_examples(attributions, whole_number("top_k", top_k))
+
+    def analyze_critical_examples(self, critical: CriticalExamples | Iterable[int]) -> dict[str, Any]:
+        """What critical examples have in common: `label_distribution` beside `all_label_distribution`, whether a label
+        or group comes up more often than by chance, mean losses and cosine, and the share of the loss drop that is
+        theirs. Plain ids are looked up in the last attributions. See `learnscope.findings.critical.analyze`.
+        """
+        if not isinstance(critical, CriticalExamples):
+            of, ids = self._computed(), [int(example) for example in critical]
+            unknown = [example for example in ids if example not in of.place]
+            if unknown:
+                raise ValueError(f"there is no example {unknown[0]} in the attributions ({len(unknown)} such ids)")
+            critical = CriticalExamples(of, np.array([of.place[example] for example in ids], dtype=np.int64))
+        return analyze(critical)
+
+    def plot_attributions(
+        self, save_dir: str | Path, attributions: Attributions | None = None, *, top_k: int = 100
+    ) -> list[Path]:
+        """Draw scores, losses before and after, and labels of the critical examples; the paths of the figures.
+
+        Losses are there for `transition` only, labels where examples have classes, groups where the task gives them.
+        """
+        found = self._computed() if attributions is None else attributions
+        return plot_attributions(found, Path(save_dir), whole_number("top_k", top_k))
+
+    def _transition(self, before: int, after: int, update: Progress) -> Attributions:
+        data = Noted(self.train_data, self.task)
+        found = transition_scores(
+            self._model(before), self._model(after), self.task, data, progress=update, **self._options
+        )
+        notes = data.notes()
+        columns = {
+            "scores": found.score, "cosine": found.cosine, "loss_before": found.loss_before,
+            "loss_after": found.loss_after,
+        }  # fmt: skip
+        return _made("transition", before, after, notes, found.reasons, found.how, **columns)
+
+    def _against_test(self, method: str, epochs: list[int], score: Any) -> Attributions:
+        if self.test_data is None:
+            raise ValueError(f"method={method!r} scores examples for test data: give test_data=")
+        # both go over the data once for each checkpoint: what a data set augments at random is the same each time
+        train, test = (fixed_batches(data, self.task) for data in (self.train_data, self.test_data))
+        noted = Noted(train, self.task)
+        for _ in noted:
+            pass
+        found: Attribution = score([self._model(epoch) for epoch in epochs], train, test)
+        lost = found.scores.isnan().all(0)
+        if bool(lost.any()) and not bool(lost.all()):
+            raise ValueError(f"test example {int(lost.nonzero()[0])} has no target that counts: leave it out")
+        scores = found.scores.mean(1)
+        reasons = {int(place): NO_SCORE for place in scores.isnan().nonzero().flatten()}
+        return _made(method, epochs[0], epochs[-1], noted.notes(), reasons, found.how, scores=scores)
+
+    def _model(self, epoch: int) -> nn.Module:
+        kept = self.checkpoints[epoch]
+        if isinstance(kept, nn.Module):
+            return kept
+        assert self.model is not None
+        made = copy.deepcopy(self.model)
+        load_into(made, read_weights(kept), f"the checkpoint of epoch {epoch}")
+        return made
+
+    def _epochs(self, before: Any, after: Any) -> tuple[int, int]:
+        for name, epoch in (("pre_transition_epoch", before), ("post_transition_epoch", after)):
+            known_name(name, epoch, sorted(self.checkpoints))
+        if not before < after:
+            raise ValueError(f"pre_transition_epoch={before} is not before post_transition_epoch={after}")
+        return int(before), int(after)
+
+    def _computed(self) -> Attributions:
+        if self._last is None:
+            raise NotAvailable("there are no attributions yet: call compute_transition_attributions first")
+        return self._last
+
+
+def _made(
+    method: str, before: int, after: int, notes: Notes, reasons: Mapping[int, str], how: str, **columns: Tensor
+) -> Attributions:
+    ids = notes.ids.numpy()
+    return Attributions(
+        method=method, before=before, after=after, ids=ids, groups=notes.groups, unlabelled=notes.unlabelled, how=how,
+        labels=None if notes.labels is None else notes.labels.numpy(),
+        reasons={int(ids[place]): why for place, why in reasons.items()},
+        **{name: column.to(torch.float64).numpy() for name, column in columns.items()},
+    )  # fmt: skip
+
+
+def _rates(given: float | Mapping[int, float] | None, epochs: list[int]) -> list[float]:
+    if given is None:
+        raise ValueError("method='tracin' weighs checkpoints by the learning rate in force: give learning_rates=0.1, "
+                         "or one for each epoch, learning_rates={10: 0.1, 40: 0.01}")  # fmt: skip
+    if not isinstance(given, Mapping):
+        return [float(given)] * len(epochs)
+    missing = [epoch for epoch in epochs if epoch not in given]
+    if missing:
+        raise ValueError(f"learning_rates has none for epoch {missing[0]}; checkpoints taken: {epochs}")
+    return [float(given[epoch]) for epoch in epochs]

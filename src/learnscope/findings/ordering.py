@@ -1,0 +1,78 @@
+"""When each of several series had made half of its way, and whether that tells which was first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learnscope.findings.changepoints import first_lasting
+from learnscope.findings.cuts import Cuts
+from learnscope.findings.gather import Floats
+from learnscope.findings.words import count, listed
+
+Steps = NDArray[np.int64]
+HALF = 0.5 * (1 - 1e-9)
+"""What is half but for the last digits counts as half."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """When each scope had made half of its way, as places among the measured steps."""
+
+    steps: Steps
+    places: Mapping[str, int]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Scopes that are not in the order, and why."""
+
+    @property
+    def ranks(self) -> list[tuple[int, list[str]]]:
+        """The steps in order, each with the scopes that tie there."""
+        found: dict[int, list[str]] = {}
+        for scope, place in sorted(self.places.items(), key=lambda item: item[1]):
+            found.setdefault(place, []).append(scope)
+        return [(int(self.steps[place]), scopes) for place, scopes in found.items()]
+
+    def tells(self, cuts: Cuts) -> bool:
+        """Whether first and last lie further apart than the measurements can confuse."""
+        if len(self.places) < 2 or len(self.steps) < cuts.order_measurements:
+            return False
+        first, last = min(self.places.values()), max(self.places.values())
+        apart = (self.steps[last] - self.steps[first]) / (self.steps[-1] - self.steps[0])
+        return last - first > 1 and bool(apart >= cuts.order_spread)
+
+    def said(self, word: str, limit: int) -> str:
+        """Scopes (what they are: `word`) with their steps; of too many, some in the middle are left out."""
+        ranks = self.ranks
+        shown = ranks if len(ranks) <= limit else [*ranks[: limit - 1], ranks[-1]]
+        parts = []
+        for step, scopes in shown:
+            when = f"at step {step:,}{' or before' if step == self.steps[0] else ''}"
+            tie = " (a tie)" if len(scopes) > 1 else ""
+            parts.append(f"{plural(word, len(scopes))} {listed(scopes, limit)} {when}{tie}")
+        if len(shown) < len(ranks):
+            parts.insert(-1, f"{count(sum(len(scopes) for _, scopes in ranks[limit - 1 : -1]), 'other')} between")
+        return ", ".join(parts)
+
+
+def plural(word: str, n: int) -> str:
+    """
+    >>> plural("class", 1), plural("class", 2), plural("layer", 2)
+    ('class', 'classes', 'layers')
+    """
+    return word if n == 1 else f"{word}{'es' if word.endswith('s') else 's'}"
+
+
+def half_way(values: Floats, start: float, lasting: int) -> int | None:
+    """The first place from which a series is past half of its way from `start` to its final level, for `lasting` in a
+    row; the final level is the mean of the last `lasting`. None if it goes nowhere, or never for so long.
+
+    >>> half_way(np.array([0.1, 0.2, 0.8, 0.3, 0.6, 0.9, 0.9, 0.9]), 0.1, 3)
+    4
+    """
+    if not len(values):
+        return None
+    way = float(values[-lasting:].mean()) - start
+    return first_lasting((values - start) * np.sign(way) >= abs(way) * HALF, lasting) if way else None

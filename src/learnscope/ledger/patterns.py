@@ -1,0 +1,71 @@
+"""Kinds of examples: hard, easy and between, by cuts that are stated; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learnscope.ledger.table import derived
+
+FENCE = 1.5
+"""Difficulty is far out beyond the third quartile plus so many interquartile ranges (Tukey's fence)."""
+EARLY = 0.25
+"""Share of an example's presentations that is early."""
+
+
+def patterns(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Which examples are hard, easy, or between, by id, and what was forgotten, from a ledger's `arrays()`.
+
+    Difficulty is 1 − mean p(gold). Hard: difficulty beyond Q3 + 1.5·IQR of all examples (`hard_cut`), or never correct
+    at all. Easy: correct from within the first quarter of its presentations on (at least from the first one), and never
+    forgotten. Medium: the rest. Hard examples come hardest first, easy ones easiest first. An example whose
+    probabilities were never finite has no difficulty: it is hard if it was never correct, and else medium.
+    """
+    ids, extra = arrays["id"], derived(arrays)
+    shown = arrays["presentations"]
+    difficulty = 1 - arrays["confidence"]
+    known = np.isfinite(difficulty)
+    cut = None
+    if known.any():
+        low, high = np.quantile(difficulty[known], (0.25, 0.75))
+        cut = float(high + FENCE * (high - low))
+    never = extra["never_learned"] & (shown > 0)
+    hard = never | (known & (difficulty > (np.inf if cut is None else cut)))
+    first = arrays["first_correct"]
+    easy = ~hard & extra["unforgettable"] & (first <= np.maximum(1, EARLY * shown))
+    hardest = np.where(known, difficulty, np.inf)
+    return {
+        "hard_examples": _ids(ids, hard, -hardest),
+        "easy_examples": _ids(ids, easy, hardest),
+        "medium_examples": _ids(ids, ~hard & ~easy & (shown > 0), -hardest),
+        "never_learned_examples": _ids(ids, never, -hardest),
+        "unforgettable_examples": _ids(ids, extra["unforgettable"], hardest),
+        "hard_cut": cut,
+        "total_examples": int((shown > 0).sum()),
+        "forgetting_statistics": _forgetting(arrays, extra),
+        "mean_difficulty": float(difficulty[known].mean()) if known.any() else None,
+    }
+
+
+def _forgetting(arrays: Mapping[str, NDArray[Any]], extra: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Never learned is kept apart from never forgotten: neither has an event."""
+    events, shown = arrays["forgetting_events"], arrays["presentations"] > 0
+    learned = extra["never_learned"] ^ shown
+    return {
+        "examples_with_forgetting": int((events > 0).sum()),
+        "total_forgetting_events": int(events.sum(dtype=np.int64)),
+        "max_forgetting_events": int(events.max(initial=0)),
+        "mean_forgetting_events": float(events[learned].mean()) if learned.any() else None,
+        "never_learned": int((extra["never_learned"] & shown).sum()),
+        "unforgettable": int(extra["unforgettable"].sum()),
+    }
+
+
+def _ids(ids: NDArray[Any], chosen: NDArray[np.bool_], order: NDArray[np.float64]) -> list[int]:
+    """The chosen ids, by `order`, and by id where that is the same."""
+    places = np.flatnonzero(chosen)
+    found: list[int] = ids[places[np.lexsort((ids[places], order[places]))]].tolist()
+    return found
