@@ -150,7 +150,7 @@ def fill(examples: int, presentations: int, any_ids: bool) -> ls.Ledger:
                 target=ids % 1000, checksum=ids * 0.5, epoch=epoch,
             )  # fmt: skip
     assert len(ledger) == examples, "ids collide"
-    assert ledger.summary()["presentations"] == examples * presentations
+    assert ledger.summary()[0]["presentations"] == examples * presentations
     return ledger
 
 

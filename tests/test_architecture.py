@@ -32,7 +32,7 @@ ROOMS: dict[str, set[str]] = {
     "ledger": {"record", "store"},
     "sinks": {"record"},
     "findings": {"record", "store", "intervals"},
-    "report": {"record", "store", "findings"},
+    "report": {"record", "store", "ledger", "findings"},
     # model: imported when a patch is made, not before
     "run": {"record", "store", "ledger", "findings", "report", "model"},
     # model: imported when runs have kept weights, not before

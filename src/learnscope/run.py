@@ -75,13 +75,9 @@ class Run:
 
     def ledger(self) -> Ledger:
         """The ledger of examples, as an `ExampleLedger` last kept it."""
-        from learnscope.ledger import Ledger
+        from learnscope.ledger.of_run import ledger_of
 
-        if isinstance(self._backend, FolderBackend):
-            ledger = Ledger.load_from(self._backend.path)
-        else:
-            arrays = getattr(self._backend, "examples", None)
-            ledger = None if arrays is None else Ledger.from_arrays(arrays)
+        ledger = ledger_of(self._backend)
         if ledger is None:
             raise KeyError("no examples were followed in this run: give ls.ExampleLedger() to ls.watch or ls.replay")
         return ledger

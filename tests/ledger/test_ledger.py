@@ -162,7 +162,7 @@ def test_an_empty_batch_and_an_empty_ledger() -> None:
     ledger = Ledger()
     ledger.update([], p_gold=[], correct=np.zeros(0, bool), margin=[], loss=[], el2n=[], epoch=0)
     assert len(ledger.frame()) == 0
-    assert ledger.summary() == {"examples": 0, "presentations": 0}
+    assert ledger.summary() == ({"examples": 0, "presentations": 0}, {})
 
 
 @pytest.mark.parametrize(("sample", "ids"), [("first", {0, 1, 2, 3}), ("even", {0, 25, 50, 75}), ("random", None)])
@@ -267,11 +267,14 @@ print(len(ls.Ledger.load({str(tmp_path / "l")!r}).frame()), "torch" in sys.modul
 
 def test_the_summary() -> None:
     visits = [*made(500, 30), Visit(99, 4, math.nan, False, 0, 0, 0)]
-    wanted, found = expected(visits), fill(visits).summary()
+    wanted, (found, quantiles) = expected(visits), fill(visits).summary()
     assert found["presentations"] == 501
     assert found["examples"] == 31
     assert found["forgetting_events"] == wanted["forgetting_events"].sum()
     assert found["learned"] == pytest.approx(wanted["first_learned"].notna().mean())
     assert found["never_learned"] == pytest.approx(wanted["never_learned"].mean())
     assert found["mean_confidence"] == pytest.approx(wanted["confidence"].mean())  # without the one never measured
-    assert found["aum", 0.9] == pytest.approx(wanted["aum"].quantile(0.9))
+    for name, values in quantiles.items():
+        column = {"el2n": "el2n_mean"}.get(name, name)
+        assert values == pytest.approx(wanted[column].quantile([0.1, 0.5, 0.9]).tolist())
+    assert len(quantiles) == 5

@@ -94,7 +94,7 @@ def test_a_run_is_as_its_whole_history(micro: int, batches: int, monkeypatch: py
     assert number(w.run, "presentations") == [N, 2 * N, 3 * N, 4 * N, 5 * N]
     assert number(w.run, "forgetting_events")[-1] == wanted["forgetting_events"].sum()
     assert number(w.run, "learned")[-1] == pytest.approx(wanted["first_learned"].notna().mean())
-    medians = w.run.frame("ExampleLedger", "confidence", "model").query("quantile == 0.5").sort_values("step")
+    medians = w.run.frame("ExampleLedger", "confidence", "quantile").query("scope == '0.5'").sort_values("step")
     assert medians["value"].iloc[-1] == pytest.approx(wanted["confidence"].median())
 
 
@@ -304,7 +304,7 @@ def test_a_state_saved_within_an_epoch_has_the_batches_that_wait(tmp_path: Path)
         model, optimizer, run=tmp_path / "r", probes=[ls.ExampleLedger()], strict=True, resume=True, step=6
     ) as w:
         train(w, model, optimizer, range(1), ends=False)
-    assert kept(ls.open_run(tmp_path / "r")).summary()["presentations"] == 2 * N
+    assert kept(ls.open_run(tmp_path / "r")).summary()[0]["presentations"] == 2 * N
 
 
 def test_sequences_and_what_has_no_target() -> None:

@@ -93,7 +93,7 @@ def test_a_watched_run_and_its_replay() -> None:
     for name, values in (("cosine", columns["cosine"]), ("loss_drop", drop)):
         assert row(w.run, f"mean_{name}", 6) == pytest.approx(values.mean(), abs=1e-10)
         for quantile in (0.05, 0.25, 0.5, 0.75, 0.95):
-            assert row(w.run, name, 6, quantile=quantile) == pytest.approx(np.quantile(values, quantile), abs=1e-10)
+            assert row(w.run, name, 6, scope=str(quantile)) == pytest.approx(np.quantile(values, quantile), abs=1e-10)
     top = np.argsort(-columns["scores"])[:3]  # a tenth of 23, rounded up
     assert drop.sum() > 0
     assert row(w.run, "top_share", 6) == pytest.approx(drop[top].sum() / drop.sum(), abs=1e-9)

@@ -21,7 +21,7 @@ def train_healthy(run: Path, quick: bool, show: Show) -> None:
     torch.manual_seed(0)
     train, held_out = data.digits()
     epochs = 4 if quick else 12
-    loader = DataLoader(train, batch_size=128, shuffle=True, drop_last=True)
+    loader = DataLoader(ls.IndexedDataset(train), batch_size=128, shuffle=True, drop_last=True)
     steps = epochs * len(loader)
     model = ConvNet()
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, weight_decay=0.01)
@@ -32,16 +32,19 @@ def train_healthy(run: Path, quick: bool, show: Show) -> None:
         ls.GradientFlow(every=2, stability=True), ls.ParameterChange(every=10), ls.Holdout(every=10), ls.Loss(),
         ls.LearningRate(every=1), ls.BatchStats(every=5), ls.Momentum(every=10), ls.Activations(every=20),
         sparse, ls.LowRankQuality(every=20, ranks=(1, 2, 4, 8)), ls.LossLandscape(every=40),
-        ls.FeatureEvolution(), ls.Memorization(), ls.GroupAccuracy(),
+        ls.FeatureEvolution(), ls.Memorization(), ls.GroupAccuracy(), ls.ExampleLedger(),
+        ls.ExampleTransitions(every=4, keep_arrays=False),
         DemoRun(scenario="digits", training_examples=len(train)),
     ]  # fmt: skip
     with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out, train=train, test=held_out) as w:
         for _ in range(epochs):
-            for images, labels in loader:
+            for images, labels, ids in loader:
                 optimizer.zero_grad()
-                for x, y in zip(images.split(32), labels.split(32), strict=True):
+                for x, y, i in zip(images.split(32), labels.split(32), ids.split(32), strict=True):
                     w.micro_batch(len(y))  # the gradient noise scale then counts in examples
-                    loss = cross_entropy(model(x), y)
+                    logits = model(x)
+                    loss = cross_entropy(logits, y)
+                    w.examples(i, logits, y, inputs=x)
                     (loss * len(y) / len(labels)).backward()
                     w.log(loss=loss)
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)

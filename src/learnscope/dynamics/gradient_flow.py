@@ -119,8 +119,9 @@ class GradientFlowAnalyzer:
         """Each layer's gradient over the tracked batches of an epoch, and the layers that vanish or explode by name.
 
         A layer vanishes or explodes when ‖g‖/‖W‖ is beyond a cut, or 100 times off the median layer's as ‖g‖ is, for
-        three tracked batches in a row, the last of them in this epoch; all of it as `cuts` say. Where fewer were
-        tracked, both lists are None and `reason` says so. `std_norm` is unbiased, NaN for a single batch.
+        three tracked batches in a row, the last of them in this epoch; all of it as `cuts` say. Of a gradient that is
+        off the median at both ends of the model, only the end away from the output is named. Where fewer were tracked,
+        both lists are None and `reason` says so. `std_norm` is unbiased, NaN for a single batch.
         """
         epoch = whole_number("epoch", epoch)
         steps = sorted(step for (of, _), step in self._steps.items() if of == epoch)

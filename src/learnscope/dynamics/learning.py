@@ -16,6 +16,7 @@ from learnscope.dynamics.looking import Looking
 from learnscope.dynamics.placing import check_device
 from learnscope.dynamics.saved import load_looking, save_looking
 from learnscope.ledger import Ledger
+from learnscope.ledger.of_run import epoch_statistics
 from learnscope.ledger.patterns import patterns
 from learnscope.ledger.sampling import Sample
 from learnscope.model.data import InOrder
@@ -137,7 +138,7 @@ class LearningDynamicsAnalyzer:
         model = model if model is not None else self._model
         if self._batches == self._measured:
             if epoch is not None and epoch in (known := self._by_epoch()):
-                return _statistics(known[epoch])
+                return epoch_statistics(known[epoch])
             if train_loader is None or model is None:
                 raise ValueError(
                     "no batch was tracked since the last call: call track_batch in the loop, or pass the loader and "
@@ -149,7 +150,7 @@ class LearningDynamicsAnalyzer:
         epoch = self._epoch if epoch is None else epoch
         record = self._looking.look(model, step=self._batches, epoch=epoch)[_PROBE]
         self._measured = self._batches
-        return _statistics(record)
+        return epoch_statistics(record)
 
     def analyze_learning_patterns(self) -> dict[str, Any]:
         """Which examples are hard, easy and between, and what was forgotten; see `learnscope.ledger.patterns`.
@@ -168,7 +169,7 @@ class LearningDynamicsAnalyzer:
     @property
     def epoch_statistics(self) -> list[dict[str, Any]]:
         """What `compute_epoch_statistics` returned, epoch by epoch."""
-        return [_statistics(record) for record in self._looking.run.records("ExampleLedger") if record.tables]
+        return [epoch_statistics(record) for record in self._looking.run.records("ExampleLedger") if record.tables]
 
     @property
     def ledger(self) -> Ledger:
@@ -212,6 +213,8 @@ class LearningDynamicsAnalyzer:
 
     def _aligned(self, model: nn.Module, inputs: Any, targets: Tensor, logits: Any) -> tuple[Tensor, Tensor, Any]:
         """Logits and targets position by position, after a forward of our own if there are no logits; the batch."""
+        if isinstance(inputs, Tensor) and inputs.ndim and targets.ndim and len(inputs) != len(targets):
+            raise ValueError(f"targets of {len(targets)} examples were given for inputs of {len(inputs)}")
         batch = batch_of(model, inputs, targets)
         task = self.task or task_for(batch, model)
         if logits is None:
@@ -276,20 +279,3 @@ def _plain(inputs: Any, logits: Any) -> bool:
     if isinstance(inputs, Tensor):
         return inputs.is_floating_point()
     return logits.ndim <= 2 and first_tensor(inputs) is None
-
-
-def _statistics(record: Record) -> dict[str, Any]:
-    """An epoch's record under plain names; None for what was not measured."""
-    named = {
-        "accuracy": "accuracy", "loss": "mean_loss", "confidence": "mean_p_gold", "examples": "examples",
-        "presentations": "presentations", "total_forgetting_events": "forgetting_events", "learned": "learned",
-        "never_learned": "never_learned", "unforgettable": "unforgettable", "mean_el2n": "mean_el2n",
-        "mean_aum": "mean_aum", "mean_variability": "mean_variability",
-    }  # fmt: skip
-    by_kind = {table.kind: table for table in record.tables}
-    columns = {column.name: column.values[0] for column in by_kind["model"].columns if not column.labels}
-    found = {"epoch": record.epoch, **{key: columns.get(name) for key, name in named.items()}}
-    groups = by_kind.get("group")
-    accuracy = groups.columns[0].values if groups is not None else []
-    found["accuracy_by_group"] = dict(zip(groups.scopes if groups is not None else [], accuracy, strict=True))
-    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from learnscope.findings.words import count, listed
 Steps = NDArray[np.int64]
 HALF = 0.5 * (1 - 1e-9)
 """What is half but for the last digits counts as half."""
+ERROR = 0.05
+"""Probability, over all scopes, of calling one of them certainly past half of its way, or before it, by chance."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Order:
 
     steps: Steps
     places: Mapping[str, int]
+    margins: Mapping[str, Floats]
+    """How far past half of its way (below 0: before it) a scope is at every step, in standard errors."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Scopes that are not in the order, and why."""
 
@@ -36,12 +41,19 @@ class Order:
         return [(int(self.steps[place]), scopes) for place, scopes in found.items()]
 
     def tells(self, cuts: Cuts) -> bool:
-        """Whether first and last lie further apart than the measurements can confuse."""
+        """Whether first and last lie further apart than the measurements can confuse, and than chance would have it:
+        at some measurement, one of the first was certainly past half of its way and one of the last was not.
+        """
         if len(self.places) < 2 or len(self.steps) < cuts.order_measurements:
             return False
         first, last = min(self.places.values()), max(self.places.values())
         apart = (self.steps[last] - self.steps[first]) / (self.steps[-1] - self.steps[0])
-        return last - first > 1 and bool(apart >= cuts.order_spread)
+        if last - first <= 1 or not apart >= cuts.order_spread:
+            return False
+        certain = NormalDist().inv_cdf(1 - ERROR / len(self.places))
+        past = np.array([self.margins[scope] > certain for scope, place in self.places.items() if place == first])
+        before = np.array([self.margins[scope] < -certain for scope, place in self.places.items() if place == last])
+        return bool((past.any(0) & before.any(0)).any())
 
     def said(self, word: str, limit: int) -> str:
         """Scopes (what they are: `word`) with their steps; of too many, some in the middle are left out."""
@@ -63,6 +75,26 @@ def plural(word: str, n: int) -> str:
     ('class', 'classes', 'layers')
     """
     return word if n == 1 else f"{word}{'es' if word.endswith('s') else 's'}"
+
+
+def noise(values: Floats) -> float:
+    """The standard deviation of what is not smooth in a series, from its median absolute second difference; 0 for
+    fewer than three values.
+
+    >>> noise(np.array([0.0, 1.0, 2.0, 3.0, 9.0, 10.0, 11.0, 12.0]))
+    0.0
+    """
+    bends = np.diff(values, 2)
+    return float(np.median(np.abs(bends))) / (0.6744897501960817 * 6**0.5) if len(bends) else 0.0
+
+
+def margin(values: Floats, half: float, errors: Floats | float) -> Floats:
+    """How far a series is past `half`, in standard errors; of none, infinitely far."""
+    way = values - half
+    errors = np.broadcast_to(np.asarray(errors, dtype=np.float64), way.shape)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: Floats = np.where(way == 0, 0.0, way / errors)
+    return found
 
 
 def half_way(values: Floats, start: float, lasting: int) -> int | None:

@@ -127,8 +127,8 @@ class Ledger:
             for part, at in followed.in_turn(places) if repeats else [(followed, places)]:
                 self._apply(part, at)
 
-    def summary(self) -> dict[Any, Any]:
-        """Numbers over all examples; see `learnscope.ledger.table.summary`."""
+    def summary(self) -> tuple[dict[str, Any], dict[str, list[float]]]:
+        """Numbers over all examples, and quantiles of their scores; see `learnscope.ledger.table.summary`."""
         return table.summary(self._columns.used())
 
     def frame(self) -> pd.DataFrame:

@@ -70,12 +70,14 @@ def example_scores(
     count = logits.shape[0] if example is None else examples
     if example is None and logits.ndim == 2 and targets.shape == logits.shape[:1] and not is_single(logits):
         logits, aligned = logits.detach(), targets.to(logits.device).long()  # nothing to be put in order
+        if losses is None and logits.is_cpu and len(aligned) and (found := _of_few(logits, aligned)) is not None:
+            return found
         keep = aligned != IGNORE
     elif example is None:
-        logits, found, counted, example = flatten_positions(logits.detach(), targets.to(logits.device), None)
-        assert found is not None, "targets were given"
+        logits, put, counted, example = flatten_positions(logits.detach(), targets.to(logits.device), None)
+        assert put is not None, "targets were given"
         assert counted is not None, "integer targets say which count"
-        aligned, keep = found, counted
+        aligned, keep = put, counted
     else:
         aligned, keep = targets.long().reshape(-1), targets.reshape(-1) != IGNORE
         count = int(example.max()) + 1 if count is None and len(example) else count or 0
@@ -111,31 +113,43 @@ def check_classes(logits: Tensor, targets: Tensor) -> None:
 
 def _scored(logits: Tensor, targets: Tensor, keep: Tensor) -> Tensor:
     """[8, P]: p, margin, loss, EL2N, right, counted, target, out of range; 0 where a position does not count."""
-    classes = logits.shape[-1]
-    gold = targets.clamp(0, classes - 1)
+    gold = targets.clamp(0, logits.shape[-1] - 1)
     wide = logits.numel() <= WIDE or logits.dtype == torch.float64
-    by = 0 if classes <= FEW else 1  # of few classes, sums over the first dimension take a quarter of the time
     rows = torch.empty(8, len(targets), dtype=torch.float64, device=logits.device)
-    for part in _chunks(len(targets), classes):
-        z = logits[part].to(torch.float64 if wide else torch.float32)
-        z = z.t().contiguous() if by == 0 else z
-        column = gold[part].unsqueeze(by)
-        at_gold, top = z.gather(by, column).squeeze(by), z.amax(by)
-        grown = (z - top.unsqueeze(by)).exp_()
-        grown_gold = grown.gather(by, column).squeeze(by)
-        # without the gold entry: 1 − p is then a sum of small numbers, not a difference of large ones
-        others = grown.scatter_(by, column, 0.0)
-        small = others.sum(by)
-        total = small + grown_gold
-        rest = small / total
-        best = z.scatter(by, column, -torch.inf).amax(by)
-        rows[0, part] = grown_gold / total
-        rows[1, part] = at_gold - best
-        rows[2, part] = torch.where(rest < 0.5, -torch.log1p(-rest), top - at_gold + total.log())
-        rows[3, part] = (others.square().sum(by) / total.square() + rest.square()).sqrt()
-        rows[4, part] = _right(z if by else z.t(), gold[part], at_gold, best)
+    for part in _chunks(len(targets), logits.shape[-1]):
+        for row, values in enumerate(_five(logits[part], gold[part], wide)):
+            rows[row, part] = values
     rows[5], rows[6], rows[7] = keep, targets, targets != gold
-    return rows if rows.is_cpu and bool(keep.all()) else torch.where(keep, rows, 0)
+    return torch.where(keep, rows, 0)
+
+
+def _five(logits: Tensor, gold: Tensor, wide: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """p, margin, loss, EL2N and whether it is right, of every row."""
+    z = logits.to(torch.float64 if wide else torch.float32)
+    by = 0 if z.shape[1] <= FEW else 1  # of few classes, sums over the first dimension take a quarter of the time
+    z = z.t().contiguous() if by == 0 else z
+    column = gold.unsqueeze(by)
+    at_gold, top = z.gather(by, column).squeeze(by), z.amax(by)
+    grown = (z - top.unsqueeze(by)).exp_()
+    grown_gold = grown.gather(by, column).squeeze(by)
+    # without the gold entry: 1 − p is then a sum of small numbers, not a difference of large ones
+    others = grown.scatter_(by, column, 0.0)
+    small = others.sum(by)
+    total = small + grown_gold
+    rest = small / total
+    best = z.scatter(by, column, -torch.inf).amax(by)
+    loss = torch.where(rest < 0.5, -torch.log1p(-rest), top - at_gold + total.log())
+    el2n = (others.square_().sum(by) / total.square() + rest.square()).sqrt_()
+    return grown_gold / total, at_gold - best, loss, el2n, _right(z if by else z.t(), gold, at_gold, best)
+
+
+def _of_few(logits: Tensor, targets: Tensor) -> ExampleScores | None:
+    """The same straight to NumPy, where all of a few rows count: half of the work above is for those that do not."""
+    low, high = targets.aminmax()
+    if low < 0 or high >= logits.shape[1] or logits.numel() > WIDE:
+        return None
+    p, margin, loss, el2n, right = (values.numpy() for values in _five(logits, targets, wide=True))
+    return ExampleScores(p, margin, loss, el2n, right, np.ones(len(p), dtype=np.int64), targets.numpy())
 
 
 def _right(z: Tensor, gold: Tensor, at_gold: Tensor, best: Tensor) -> Tensor:

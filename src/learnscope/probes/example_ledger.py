@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from learnscope.ledger import IdError, Ledger
 from learnscope.ledger.sampling import Sample
 from learnscope.ledger.sums import MOST_GROUPS, GroupSums
+from learnscope.ledger.table import QUANTILES
 from learnscope.model.gradient_norms import example_gradient_norms
 from learnscope.moment import Examples, Moment
 from learnscope.probes.gathering import Gathering
@@ -38,8 +39,9 @@ class ExampleLedger(Probe):
 `track`; without a target that counts |
     | `learned` | model | share of the examples that were correct at their last presentation |
     | `never_learned`, `unforgettable` | model | shares: never correct; correct at some time and not forgotten since |
-    | `mean_<score>`, `<score>` | model | mean and quantiles (label `quantile`) over the examples of `confidence`, \
-`variability`, `aum`, `el2n` (mean of each) and `cumulative_loss` |
+    | `mean_<score>` | model | mean over the examples of `confidence`, `variability`, `aum`, `el2n` (mean of each) and \
+`cumulative_loss` |
+    | `<score>` | quantile | the 0.1, 0.5 and 0.9 quantiles of the same |
     | `accuracy`, `mean_p_gold`, `mean_loss` | model, group | of the presentations since the last measurement; groups \
 are those handed over, else the classes; more than 100 are not told apart |
     | `group_presentations` | group | how many those were |
@@ -189,14 +191,14 @@ def _differentiable(leaf: Any) -> Any:
 
 def _tables(gathering: Gathering) -> list[Table]:
     columns = [Column("untracked", [gathering.ledger.untracked]), Column("unscored", [gathering.unscored])]
-    for name, value in gathering.ledger.summary().items():
-        if isinstance(name, tuple):
-            columns.append(Column(name[0], [value], {"quantile": name[1]}))
-        else:
-            columns.append(Column(name, [value]))
+    numbers, quantiles = gathering.ledger.summary()
+    columns += [Column(name, [value]) for name, value in numbers.items()]
     means = gathering.all.total()
     columns += [Column(name, [means[key]]) for name, key in _MEANS.items()]
     tables = [Table("model", ["model"], columns)]
+    if quantiles:
+        made = [Column(name, values) for name, values in quantiles.items()]
+        tables.append(Table("quantile", [str(q) for q in QUANTILES], made))
     sums = gathering.groups
     if sums.too_many:
         why = f"there are more than {MOST_GROUPS} groups"
@@ -205,8 +207,8 @@ def _tables(gathering: Gathering) -> list[Table]:
     if order:
         by_group = sums.means()
         named = {**_MEANS, "group_presentations": "presentations"}
-        made = [Column(name, by_group[key][order].tolist()) for name, key in named.items()]
-        tables.append(Table("group", [sums.names[i] for i in order], made))
+        columns = [Column(name, by_group[key][order].tolist()) for name, key in named.items()]
+        tables.append(Table("group", [sums.names[i] for i in order], columns))
     return tables
 
 

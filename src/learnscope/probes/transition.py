@@ -29,8 +29,8 @@ class ExampleTransitions(Probe):
     | name | kind | meaning |
     |---|---|---|
     | `examples`, `without_score` | model | of the training data that are looked at |
-    | `mean_<number>`, `<number>` | model | mean and quantiles (label `quantile`) over the examples with a score of \
-`cosine` and `loss_drop` (loss then − loss now) |
+    | `mean_<number>` | model | mean over the examples with a score of `cosine` and `loss_drop` (loss then − now) |
+    | `<number>` | quantile | quantiles of the same |
     | `top_share` | model | of the loss that all examples lost together, what the tenth with the highest scores \
 lost; above 1 if others gained |
 
@@ -66,29 +66,25 @@ lost; above 1 if others gained |
             "loss_after": found.loss_after, "example": data.notes().ids,
         }  # fmt: skip
         notes = {"since_step": before.step, "how": found.how, "without_score": dict(Counter(found.reasons.values()))}
-        return Measurement([_table(found)], arrays if self.keep_arrays else {}, notes)
+        return Measurement(_tables(found), arrays if self.keep_arrays else {}, notes)
 
 
-def _table(found: Transition) -> Table:
+def _tables(found: Transition) -> list[Table]:
     known = found.score.isfinite()
     drop = found.loss_before - found.loss_after
     share, why = _top_share(found.score[known], drop[known], drop[drop.isfinite()])
+    spread = {"cosine": found.cosine[known], "loss_drop": drop[known]}
+    none = {} if known.any() else {0: "no example has a score"}
     columns = [Column("examples", [len(known)]), Column("without_score", [int((~known).sum())])]
-    for name, values in (("cosine", found.cosine[known]), ("loss_drop", drop[known])):
-        columns += _spread(name, values)
+    for name, values in spread.items():
+        columns.append(Column(f"mean_{name}", [float(values.mean()) if len(values) else None], status=none))
     columns.append(Column("top_share", [share], status={0: why} if why else {}))
-    return Table("model", ["model"], columns)
-
-
-def _spread(name: str, values: Tensor) -> list[Column]:
-    status = {} if len(values) else {0: "no example has a score"}
-    mean = float(values.mean()) if len(values) else None
-    at = torch.tensor(QUANTILES, dtype=torch.float64)
-    quantiles = torch.quantile(values, at).tolist() if len(values) else [None] * len(QUANTILES)
-    columns = [Column(f"mean_{name}", [mean], status=status)]
-    return columns + [
-        Column(name, [value], {"quantile": q}, status) for q, value in zip(QUANTILES, quantiles, strict=True)
-    ]
+    tables = [Table("model", ["model"], columns)]
+    if known.any():
+        at = torch.tensor(QUANTILES, dtype=torch.float64)
+        made = [Column(name, torch.quantile(values, at).tolist()) for name, values in spread.items()]
+        tables.append(Table("quantile", [str(q) for q in QUANTILES], made))
+    return tables
 
 
 def _top_share(scores: Tensor, drop: Tensor, every_drop: Tensor) -> tuple[float | None, str | None]:

@@ -37,18 +37,24 @@ def plot_learning(
     """
     figures: dict[str, Figure] = {}
     if epochs:
-        figures["learning_curves"] = _curves(epochs)
-    known = frame[np.isfinite(frame["confidence"].to_numpy(dtype=np.float64))]
+        figures["learning_curves"] = curves(epochs)
+    known = with_confidence(frame)
     if len(known):
-        figures["data_map"] = _data_map(known, kinds)
-        figures["hardest_examples"] = _hardest(known, kinds)
+        figures["data_map"] = data_map(known, kinds)
+        figures["hardest_examples"] = hardest(known, kinds)
     paths = [folder / f"{name}.png" for name in figures]
     for path, figure in zip(paths, figures.values(), strict=True):
         save(figure, path)
     return paths
 
 
-def _curves(epochs: Sequence[Mapping[str, Any]]) -> Figure:
+def with_confidence(frame: pd.DataFrame) -> pd.DataFrame:
+    """The examples whose probabilities were finite at some time."""
+    known: pd.DataFrame = frame[np.isfinite(frame["confidence"].to_numpy(dtype=np.float64))]
+    return known
+
+
+def curves(epochs: Sequence[Mapping[str, Any]]) -> Figure:
     x = np.array([_number(one["epoch"], place) for place, one in enumerate(epochs)])
     figure = new_figure(6.4)
     last = epochs[-1]
@@ -104,7 +110,7 @@ def _groups(axes: Axes, x: Floats, epochs: Sequence[Mapping[str, Any]]) -> None:
         axes.set_title(f"the {GROUPS // 2} slowest and fastest of {len(order)}", loc="left", fontsize=10)
 
 
-def _data_map(frame: pd.DataFrame, kinds: Mapping[str, Any]) -> Figure:
+def data_map(frame: pd.DataFrame, kinds: Mapping[str, Any]) -> Figure:
     """Confidence against variability, coloured by correctness (arXiv 2009.10795)."""
     shown = frame.iloc[:: max(1, -(-len(frame) // POINTS))]
     figure = new_figure(6.0)
@@ -135,7 +141,7 @@ def _data_map(frame: pd.DataFrame, kinds: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _hardest(frame: pd.DataFrame, kinds: Mapping[str, Any]) -> Figure:
+def hardest(frame: pd.DataFrame, kinds: Mapping[str, Any]) -> Figure:
     ranked = frame.sort_values(["confidence", "id"]).head(HARDEST).iloc[::-1]
     figure = new_figure(1.5 + 0.28 * len(ranked))
     hard = len(kinds["hard_examples"])

@@ -12,6 +12,8 @@ from learnscope.report.activations import activation_figure
 from learnscope.report.batches import class_figure, noise_figure
 from learnscope.report.broken import breaks
 from learnscope.report.confusion import confusion_figure, confusion_table
+from learnscope.report.examples import data_map_figure, hardest_figure, learning_figure
+from learnscope.report.features import features_figure, memorization_figure
 from learnscope.report.groups import group_figure
 from learnscope.report.heatmap import heatmap
 from learnscope.report.lines import change_figure, change_note, loss_figure, norm_figure, rate_figure
@@ -151,6 +153,37 @@ PANELS = (
         "class, by what is most frequent in training, examples in line with that and in conflict with it stand above, "
         "with 95 % intervals: a model that follows the group gets the former right and not the latter.",
         group_figure,
+    ),
+    Panel(
+        "memorization.png", "Training and test data",
+        "Accuracy and loss of the same model on training and on test data, in eval mode. What lies between the lines "
+        "is known by heart, not understood.",
+        memorization_figure,
+    ),
+    Panel(
+        "features.png", "Features by layer",
+        "How well the classes lie apart in each layer's features, what a linear classifier makes of them, how many "
+        "directions they use, and how similar they still are to those at the start.",
+        features_figure,
+    ),
+    Panel(
+        "learning.png", "Learning by example",
+        "Accuracy and loss of the presentations of each epoch, and the shares of the examples that were correct last "
+        "time, never forgotten, or never correct.",
+        learning_figure,
+    ),
+    Panel(
+        "data_map.png", "Data map of the training examples",
+        "Each training example by the mean of the probability that its label got over its presentations, and how much "
+        "that varied (arXiv 2009.10795). High on the left are easy examples, low on the left hard or mislabelled ones, "
+        "on the right those that the model is undecided about.",
+        data_map_figure,
+    ),
+    Panel(
+        "hardest.png", "The hardest training examples",
+        "Those whose labels got the least probability over their presentations, and the mean loss of each: look here "
+        "first if labels may be wrong.",
+        hardest_figure,
     ),
     Panel(
         "classes.png", "Classes in the batches",

@@ -1,0 +1,34 @@
+"""The ledger that a run keeps, wherever the run lives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from learnscope.ledger.ledger import Ledger
+from learnscope.record import Record
+from learnscope.store.backend import Backend, FolderBackend, MemoryBackend
+
+
+def ledger_of(backend: Backend) -> Ledger | None:
+    """As it was last kept; None if no examples were followed."""
+    if isinstance(backend, FolderBackend):
+        return Ledger.load_from(backend.path)
+    kept = backend.examples if isinstance(backend, MemoryBackend) else None
+    return None if kept is None else Ledger.from_arrays(kept)
+
+
+def epoch_statistics(record: Record) -> dict[str, Any]:
+    """A record of `ExampleLedger` under plain names; None for what was not measured."""
+    named = {
+        "accuracy": "accuracy", "loss": "mean_loss", "confidence": "mean_p_gold", "examples": "examples",
+        "presentations": "presentations", "total_forgetting_events": "forgetting_events", "learned": "learned",
+        "never_learned": "never_learned", "unforgettable": "unforgettable", "mean_el2n": "mean_el2n",
+        "mean_aum": "mean_aum", "mean_variability": "mean_variability",
+    }  # fmt: skip
+    by_kind = {table.kind: table for table in record.tables}
+    columns = {column.name: column.values[0] for column in by_kind["model"].columns if not column.labels}
+    found = {"epoch": record.epoch, **{key: columns.get(name) for key, name in named.items()}}
+    groups = by_kind.get("group")
+    accuracy = groups.columns[0].values if groups is not None else []
+    found["accuracy_by_group"] = dict(zip(groups.scopes if groups is not None else [], accuracy, strict=True))
+    return found
