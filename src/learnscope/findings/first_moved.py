@@ -7,14 +7,15 @@ import numpy as np
 from learnscope.findings.cuts import Cuts
 from learnscope.findings.gather import Floats, Grid, grid
 from learnscope.findings.group_curves import GroupCurves, group_curves
-from learnscope.findings.ordering import HALF, Order, half_way, plural
+from learnscope.findings.ordering import HALF, Order, half_way, margin, noise, plural
 from learnscope.findings.words import capital, count, listed, percent
-from learnscope.intervals import wilson
+from learnscope.intervals import Z, wilson
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
 
 FEATURES, UPDATES = "FeatureEvolution", "ParameterChange"
 UNMEASURED = "not measured at every step"
+FROM_START = "past half of its way at the first measurement already, be it by chance or because it was learned before"
 
 
 def first_moved(reader: RunReader, cuts: Cuts) -> list[Finding]:
@@ -63,23 +64,27 @@ def by_features(found: Grid, cuts: Cuts) -> Order:
     if len(distances):
         distances[0] = np.where(np.isnan(distances[0]), 0.0, distances[0])  # these are the first
     places: dict[str, int] = {}
+    margins: dict[str, Floats] = {}
     left_out: dict[str, str] = {}
     for layer, values in zip(found.scopes, distances.T, strict=True):
         if not np.isfinite(values).all():
             left_out[layer] = UNMEASURED
             continue
-        place = half_way(values, 0.0, cuts.measurements)
-        if float(values[-cuts.measurements :].mean()) < cuts.moved_distance or place is None:
+        place, end = half_way(values, 0.0, cuts.measurements), float(values[-cuts.measurements :].mean())
+        if end < cuts.moved_distance or place is None:
             left_out[layer] = "hardly moved"
         else:
-            places[layer] = place
-    return Order(found.steps, places, left_out)
+            places[layer], margins[layer] = place, margin(values, end / 2, noise(values))
+    return Order(found.steps, places, margins, left_out)
 
 
 def by_updates(found: Grid) -> Order:
     """Half of Σ‖Δ‖/‖W‖ over all measurements, the length of the way that the weights went."""
     places: dict[str, int] = {}
+    margins: dict[str, Floats] = {}
     left_out: dict[str, str] = {}
+    n = len(found.steps)
+    done = np.arange(1, n + 1)
     for layer, values in zip(found.scopes, found.values.T, strict=True):
         if not np.isfinite(values).all():
             left_out[layer] = UNMEASURED
@@ -88,14 +93,16 @@ def by_updates(found: Grid) -> Order:
         else:
             way = values.cumsum()
             places[layer] = int((way >= way[-1] * HALF).argmax())
-    return Order(found.steps, places, left_out)
+            # of a sum that is held against its own end, as of a bridge of independent errors
+            margins[layer] = margin(way, way[-1] / 2, noise(values) * np.sqrt(done * (n - done) / n))
+    return Order(found.steps, places, margins, left_out)
 
 
 def _groups(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """Of the probes that record groups, the first whose order is clear: test data before training data."""
     for curves in group_curves(reader):
         order = by_accuracy(curves, cuts)
-        if order.tells(cuts) and _apart(order, curves, cuts):
+        if order.tells(cuts):
             return [_learned(curves, order, cuts)]
     return []
 
@@ -103,39 +110,42 @@ def _groups(reader: RunReader, cuts: Cuts) -> list[Finding]:
 def by_accuracy(curves: GroupCurves, cuts: Cuts) -> Order:
     """Half of the way from the lowest accuracy of any group at the first measurement to the group's own final level.
 
-    From a start of its own, a group that is nearly known at the first measurement would come late.
+    A group that is past it at the first measurement was not seen to be learned: a network that has learned nothing may
+    give all examples one answer, which is right for all of a class. Such groups are in the order only if they are more
+    than the others, which one answer cannot bring about.
     """
     places: dict[str, int] = {}
+    margins: dict[str, Floats] = {}
     left_out: dict[str, str] = {}
     found, start = curves.accuracies, curves.start
     for group, values in zip(found.scopes, found.values.T, strict=True):
-        if curves.examples.get(group, np.inf) < cuts.group_examples:
+        n = curves.examples.get(group)
+        if n is not None and n < cuts.group_examples:
             left_out[group] = f"fewer than {count(cuts.group_examples, 'example')}"
             continue
         if not np.isfinite(values).all():
             left_out[group] = UNMEASURED
             continue
-        place = half_way(values, start, cuts.measurements)
-        if float(values[-cuts.measurements :].mean()) - start < cuts.learned_rise or place is None:
+        place, end = half_way(values, start, cuts.measurements), float(values[-cuts.measurements :].mean())
+        if end - start < cuts.learned_rise or place is None:
             left_out[group] = "not learned"
         else:
-            places[group] = place
-    return Order(found.steps, places, left_out)
+            places[group], margins[group] = place, margin(values, (start + end) / 2, _errors(values, n))
+    early = [group for group in places if margins[group][0] >= 0]
+    if 2 * len(early) <= len(places):
+        for group in early:
+            left_out[group] = FROM_START
+            del places[group], margins[group]
+    return Order(found.steps, places, margins, left_out)
 
 
-def _apart(order: Order, curves: GroupCurves, cuts: Cuts) -> bool:
-    """Whether one of the last groups was certainly below half of its way when the first had made it."""
-    first, last = min(order.places.values()), max(order.places.values())
-    values: Floats = curves.accuracies.values
-    start = curves.start
-    for group in [group for group, place in order.places.items() if place == last]:
-        column = values[:, curves.accuracies.scopes.index(group)]
-        n = curves.examples.get(group)
-        half = (start + float(column[-cuts.measurements :].mean())) / 2
-        upper = float(column[first]) if n is None else wilson(float(np.clip(column[first], 0, 1)), int(n))[1]
-        if upper < half:
-            return True
-    return False
+def _errors(values: Floats, n: int | None) -> Floats:
+    """Standard errors of shares of `n` examples: from how they waver, and from how few examples they are of."""
+    sampled = np.zeros(len(values))
+    if n is not None:
+        ends = np.array([wilson(float(np.clip(value, 0, 1)), n) for value in values])
+        sampled = (ends[:, 1] - ends[:, 0]) / (2 * Z)
+    return np.hypot(sampled, noise(values))
 
 
 def _learned(curves: GroupCurves, order: Order, cuts: Cuts) -> Finding:
@@ -146,7 +156,7 @@ def _learned(curves: GroupCurves, order: Order, cuts: Cuts) -> Finding:
     detail = (
         f"Half of the way from {percent(curves.start)}, the lowest accuracy at the first measurement, to "
         f"its own final accuracy was made by {order.said(curves.word, cuts.names_listed)}. "
-        f"When the first had made it, accuracy on {curves.word} {ranks[-1][1][0]} was {percent(then)}. "
+        f"When the first of these had made it, accuracy on {curves.word} {ranks[-1][1][0]} was {percent(then)}. "
         f"{_said_left_out(order, cuts)}"
     )
     return Finding(
@@ -165,12 +175,17 @@ def _learned(curves: GroupCurves, order: Order, cuts: Cuts) -> Finding:
 def _title(word: str, order: Order, done: str, cuts: Cuts) -> str:
     """By the few: many that tie as the first say less than the one that is last."""
     (start, first), (end, last) = order.ranks[0], order.ranks[-1]
-    few = last if len(last) < len(first) else first
+    # one that is past its half from the start on is not known to come after, or before, any other
+    early = [scope for scope, reason in order.left_out.items() if reason == FROM_START]
+    unknown = bool(early) or (done == "learned" and start == order.steps[0])
+    few = last if unknown or len(last) < len(first) else first
     was = "" if done == "moved" else "was " if len(few) == 1 else "were "
     named = f"{capital(plural(word, len(few)))} {listed(few, cuts.names_listed)} {was}{done}"
     if few is last:
-        total = len(order.places)
-        return f"{named} last, at step {end:,}; {len(first):,} of {total:,} {plural(word, total)} at step {start:,}"
+        total = len(order.places) + len(early)
+        before = " or before" if start == order.steps[0] else ""
+        others = f"{len(first):,} of {total:,} {plural(word, total)} at step {start:,}{before}"
+        return f"{named} last, at step {end:,}; {others}"
     return f"{named} first, at step {start:,}; {listed(last, cuts.names_listed)} last, at step {end:,}"
 
 

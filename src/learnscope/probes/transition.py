@@ -80,11 +80,13 @@ def _tables(found: Transition) -> list[Table]:
         columns.append(Column(f"mean_{name}", [float(values.mean()) if len(values) else None], status=none))
     columns.append(Column("top_share", [share], status={0: why} if why else {}))
     tables = [Table("model", ["model"], columns)]
-    if known.any():
-        at = torch.tensor(QUANTILES, dtype=torch.float64)
-        made = [Column(name, torch.quantile(values, at).tolist()) for name, values in spread.items()]
-        tables.append(Table("quantile", [str(q) for q in QUANTILES], made))
-    return tables
+    at = torch.tensor(QUANTILES, dtype=torch.float64)
+    reasons = {place: why for place in range(len(QUANTILES)) for why in none.values()}
+    made = [
+        Column(name, torch.quantile(values, at).tolist() if len(values) else [None] * len(QUANTILES), status=reasons)
+        for name, values in spread.items()
+    ]
+    return [*tables, Table("quantile", [str(q) for q in QUANTILES], made)]
 
 
 def _top_share(scores: Tensor, drop: Tensor, every_drop: Tensor) -> tuple[float | None, str | None]:
