@@ -20,7 +20,8 @@ def wilson(share: float, n: int) -> Interval:
     """
     spread = Z * sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
     centre, scale = share + Z**2 / (2 * n), 1 + Z**2 / n
-    return max((centre - spread) / scale, 0.0), min((centre + spread) / scale, 1.0)
+    low, high = (centre - spread) / scale, (centre + spread) / scale
+    return max(low, 0.0) if share > 0 else 0.0, min(high, 1.0) if share < 1 else 1.0  # not 5e-17, but for rounding
 
 
 def difference(first: tuple[float, int], second: tuple[float, int]) -> Interval:

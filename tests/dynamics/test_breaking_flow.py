@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from learnscope.dynamics import GradientFlowAnalyzer, MemorizationDetector
-from learnscope.findings import Cuts
 from learnscope.moment import NotAvailable
 
 X, Y = torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3
@@ -200,31 +199,31 @@ def test_epochs_that_are_mixed_up_are_told_apart() -> None:
     assert whole["total_norm"]["mean"] == pytest.approx(np.mean(list(norms.values())), rel=1e-6)
 
 
-def brute_force(ratios: np.ndarray[Any, Any], norms: np.ndarray[Any, Any], cuts: Cuts) -> tuple[set[int], set[int]]:
+def brute_force(ratios: np.ndarray[Any, Any], norms: np.ndarray[Any, Any]) -> tuple[set[int], set[int]]:
     """Layers beyond a cut, or off the median layer by both numbers, for so many measurements in a row."""
     low, high = set(), set()
     for layer in range(ratios.shape[1]):
         below, above = [], []
         for ratio, size in zip(ratios, norms, strict=True):
             off = ratio[layer] / np.median(ratio), size[layer] / np.median(size)
-            below.append(ratio[layer] < cuts.vanishing_ratio or max(off) < 1 / cuts.off_median)
-            above.append(ratio[layer] > cuts.exploding_ratio or min(off) > cuts.off_median)
+            below.append(ratio[layer] < 1e-8 or max(off) < 1 / 100)
+            above.append(ratio[layer] > 100 or min(off) > 100)
         for flags, found in ((below, low), (above, high)):
             runs = "".join("x" if flag else " " for flag in flags)
-            if "x" * cuts.measurements in runs:
+            if "xxx" in runs:
                 found.add(layer)
     return low, high
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(30))
 def test_vanishing_and_exploding_against_brute_force(seed: int) -> None:
     rng = np.random.default_rng(seed)
     model = nn.Sequential(*(nn.Linear(3, 3, bias=False) for _ in range(5)))
+    for layer, factor in zip(model, 10 ** rng.normal(0, 1, 5), strict=True):
+        layer.weight.data *= float(factor)  # so that ‖g‖ and ‖g‖/‖W‖ tell different things
     weights = [float(torch.linalg.vector_norm(layer.weight.detach().double())) for layer in model]  # type: ignore[operator]
-    cuts = Cuts()
-    analyzer = GradientFlowAnalyzer(model, cuts=cuts)
-    # off to one side at a time: of both, only the end away from the output is named
-    level = 10 ** rng.choice([[-10.0, -4.0, 0.0], [0.0, 0.0, 4.0]][seed % 2], 5, p=[0.2, 0.2, 0.6])
+    analyzer = GradientFlowAnalyzer(model)
+    level = 10 ** rng.choice([[-10.0, -3.0, 0.0], [0.0, 0.0, 4.0], [-0.2, -2.0, -2.0]][seed % 3], 5, p=[0.2, 0.2, 0.6])
     sizes = []
     for batch in range(6):
         size = level * 10 ** rng.normal(0, 0.3, 5)
@@ -234,9 +233,15 @@ def test_vanishing_and_exploding_against_brute_force(seed: int) -> None:
         analyzer.track_batch_gradients(None, 0, batch)
         sizes.append(size)
     norms = np.array(sizes)
-    low, high = brute_force(norms / np.array(weights), norms, cuts)
+    low, high = brute_force(norms / np.array(weights), norms)
     told = analyzer.compute_epoch_statistics(0)
-    assert (set(told["vanishing_layers"]), set(told["exploding_layers"])) == (set(map(str, low)), set(map(str, high)))
+    vanishing, exploding = ({int(layer) for layer in told[f"{which}_layers"]} for which in ("vanishing", "exploding"))
+    if low and high:  # only the end away from the output is named
+        assert vanishing <= low
+        assert exploding <= high
+        assert vanishing or exploding
+    else:
+        assert (vanishing, exploding) == (low, high)
 
 
 def test_a_copy_reads_its_own_model() -> None:
@@ -270,7 +275,7 @@ def test_files_of_other_models_and_analyzers_are_refused(tmp_path: Path) -> None
         MemorizationDetector.load(tmp_path / "a.pkl")
     loaded = GradientFlowAnalyzer.load(tmp_path / "a.pkl", model)
     assert loaded.track_layers == ["0"]
-    assert loaded.compute_epoch_statistics(0) == pytest.approx(analyzer.compute_epoch_statistics(0), nan_ok=True)
+    assert str(loaded.compute_epoch_statistics(0)) == str(analyzer.compute_epoch_statistics(0))  # NaN and all
 
 
 def test_models_that_cannot_be_followed_are_refused_by_what_they_lack() -> None:

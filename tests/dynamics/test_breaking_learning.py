@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import pickle
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -550,7 +551,7 @@ def test_files_that_are_torn_or_of_another_analyzer_are_refused(tmp_path: Path) 
     whole = (tmp_path / "whole").read_bytes()
     for length in [0, 1, 7, 8, 9, 100, len(whole) // 2, len(whole) - 1]:
         (tmp_path / "torn").write_bytes(whole[:length])
-        with pytest.raises(ValueError, match=r"(?i)save the analyzer anew"):
+        with pytest.raises(ValueError, match=r"only a part of one.*: save the analyzer anew"):
             LearningDynamicsAnalyzer.load(tmp_path / "torn")
     for place in range(8, 400, 23):  # of the header, where names and sizes are
         (tmp_path / "bent").write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
@@ -939,3 +940,18 @@ def test_a_watched_loop_hands_over_inputs_and_groups_and_is_replayed_alike(tmp_p
         assert found[name].tolist() == wanted[name].tolist(), name
     assert found["cumulative_loss"].to_numpy() == pytest.approx(wanted["cumulative_loss"].to_numpy(), rel=1e-5)
     assert replayed.ledger().frame().equals(found)
+
+
+def test_a_torn_file_whose_header_begins_as_pickles_do_is_not_taken_for_one(tmp_path: Path) -> None:
+    """The first byte of the file is that of its header's length, a multiple of 8."""
+    path = tmp_path / "torn"
+    for length in (0x80, 0x280, 0x480, 0x20480):
+        whole = length.to_bytes(8, "little") + b"{" + b" " * 100
+        for end in (9, 40, len(whole)) if length > 0xFFFF else (3, 8, 9, len(whole)):
+            path.write_bytes(whole[:end])
+            with pytest.raises(ValueError, match="only a part of one"):
+                LearningDynamicsAnalyzer.load(path)
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        path.write_bytes(pickle.dumps({"epochs": list(range(9))}, protocol))
+        with pytest.raises(ValueError, match="is a pickle"):
+            LearningDynamicsAnalyzer.load(path)

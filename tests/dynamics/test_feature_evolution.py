@@ -520,8 +520,8 @@ def test_many_classes_and_names_that_no_file_may_have(tmp_path: Path) -> None:
     x = torch.randn(120, 6)
     tracker = FeatureEvolutionTracker(Named(), ["parts.a/b é"])
     tracker.track_epoch([(x, torch.arange(120) % 40)], 0)
-    assert tracker.visualize_evolution("parts.a/b é", tmp_path) == [tmp_path / "features_parts.a_b_é_pca.png"]
-    assert tracker.plot_metrics_evolution("parts.a/b é", tmp_path) == [tmp_path / "metrics_parts.a_b_é.png"]
+    assert tracker.visualize_evolution("parts.a/b é", tmp_path) == [tmp_path / "features_parts.a_b_é-3ecd20_pca.png"]
+    assert tracker.plot_metrics_evolution("parts.a/b é", tmp_path) == [tmp_path / "metrics_parts.a_b_é-3ecd20.png"]
 
 
 def test_umap_is_asked_for_by_its_name_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

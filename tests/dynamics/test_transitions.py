@@ -391,7 +391,7 @@ def test_refusals_name_what_is_there(tmp_path: Path) -> None:
         PhaseTransitionAttributor({1: before}, None)
     with pytest.raises(TypeError, match="Did you mean 'test_data'"):
         PhaseTransitionAttributor({1: before}, data, tests_data=data)  # type: ignore[call-arg]
-    with pytest.raises(ValueError, match="same object"):
+    with pytest.raises(ValueError, match="the same weights in one place"):
         PhaseTransitionAttributor({1: before, 2: before}, data).compute_transition_attributions(1, 2)
     unlabelled = PhaseTransitionAttributor({1: before, 2: after}, [(data.tensors[0],)])
     with pytest.raises(ValueError, match="needs targets"):

@@ -212,10 +212,16 @@ def test_test_data_come_before_training_data() -> None:
     assert found.title.startswith("Class b was learned first")
 
 
-def test_a_group_that_is_known_from_the_first_measurement_comes_first() -> None:
-    """From a start of its own it would be half way only at k = 14."""
-    [found] = groups_of(groups({"known": rise(12, 16, 0.8, 0.95), "late": rise(6, 10, 0.05, 0.9)}))
-    assert "class known at step 10 or before, class late at step 80" in found.detail
+def test_groups_that_are_past_half_from_the_first_measurement_are_never_called_the_first() -> None:
+    """From a start of its own, `known` would be half way only at k = 14."""
+    known, late, later = rise(12, 16, 0.8, 0.95), rise(6, 10, 0.05, 0.9), rise(14, 18, 0.05, 0.9)
+    assert groups_of(groups({"known": known, "late": late})) == []
+    [found] = groups_of(groups({"known": known, "fair": known, "late": late}))
+    assert found.title == "Class late was learned last, at step 80; 2 of 3 classes at step 10 or before"
+    assert "classes known and fair at step 10 or before (a tie), class late at step 80" in found.detail
+    [found] = groups_of(groups({"known": known, "late": late, "later": later}))
+    assert found.title == "Class later was learned last, at step 160; 1 of 3 classes at step 80"
+    assert "Not in this order: known (past half of its way at the first measurement already" in found.detail
 
 
 def test_groups_without_an_order() -> None:

@@ -13,7 +13,7 @@ from torch import nn
 
 from learnscope.dynamics.arguments import known_name, whole_number
 from learnscope.dynamics.looking import Looking
-from learnscope.dynamics.saved import load_looking, save_looking
+from learnscope.dynamics.saved import SavedError, load_looking, save_looking
 from learnscope.findings.changepoints import PERMUTATIONS
 from learnscope.findings.feature_course import LevelChanges, course, evolution, level_changes
 from learnscope.findings.gather import one_pass
@@ -86,6 +86,8 @@ class FeatureEvolutionTracker:
         if isinstance(layer_names, str):
             raise TypeError(f"layer_names={layer_names!r}: a list of names, [{layer_names!r}]")
         self.layer_names = default_layers(model) if layer_names is None else list(dict.fromkeys(layer_names))
+        if odd := [name for name in self.layer_names if not isinstance(name, str)]:
+            raise TypeError(f"layer_names has {odd[0]!r}: names as in model.named_modules(), such as {str(odd[0])!r}")
         check_layers(model, self.layer_names)
         self.model = model if device is None else model.to(device)
         self.device, self.task = device, task
@@ -202,6 +204,8 @@ class FeatureEvolutionTracker:
         """The tracker that was saved, which goes on with `model`; `run` is a new folder for its records, or none."""
         saved = load_looking(path, KIND)
         facts = dict(saved.options)
+        if missing := [name for name in ("layer_names", "epochs") if name not in facts]:
+            raise SavedError(f"{path} is damaged: it does not say its {missing[0]}. Save the tracker anew")
         layers, epochs = facts.pop("layer_names"), facts.pop("epochs")
         tracker = cls(model, layers, device, task=task, run=run, **facts)
         tracker._looking.remember(saved.remembered)

@@ -95,6 +95,8 @@ class LearningDynamicsAnalyzer:
         self._model: nn.Module | None = None
         self._epoch: int | None = None
         self._gathering: Gathering | None = None
+        self._as_given = task is None and device is None and not grand_every
+        """Whether a batch like the one before needs no more than to be kept."""
 
     def track_batch(
         self, model: nn.Module, inputs: Any, targets: Any, batch_indices: Any, epoch: int, *, logits: Any = None,
@@ -115,6 +117,10 @@ class LearningDynamicsAnalyzer:
             logits: the model's output for these inputs, where the loop has it.
             groups: the group of each example, numbers or names, to follow groups apart; by default the classes.
         """
+        live = self._gathering if groups is None and self._as_given else None
+        if live is not None and live.add_alike(batch_indices, logits, targets, inputs, epoch):  # as most batches are
+            self._batches, self._model = self._batches + 1, model
+            return
         epoch = whole_number("epoch", epoch)
         targets = torch.as_tensor(targets)
         if self.task is not None or not _plain(inputs, logits):

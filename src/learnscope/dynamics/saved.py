@@ -124,8 +124,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             return _told(path, text), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dictionary)
     except SafetensorError as error:
         with path.open("rb") as start:  # only now: a good file may begin with the same byte, the length of its header
-            pickled = start.read(4).startswith(_PICKLES)
-        if pickled:
+            head = start.read(9)
+        # the length of a torn file's header may begin as a pickle does; what follows it does not
+        if head.startswith(_PICKLES) and head[2:3] != b"\0" and head[8:9] != b"{":
             raise SavedError(
                 f"{path} is a pickle or a torch archive, which can run code when it is read: it is never opened here. "
                 "Save the analyzer anew with its save method, whatever the file is called."

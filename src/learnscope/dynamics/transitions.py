@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from learnscope.dynamics.arguments import known_name, whole_number
 from learnscope.dynamics.progress import progress_bar
 from learnscope.findings.critical import Attributions, CriticalExamples, analyze, critical_examples
 from learnscope.model.attribution import Attribution, Progress, tracin, transition_scores
-from learnscope.model.checkpoint import load_into, read_weights
+from learnscope.model.checkpoint import load_into, memory_of, read_weights
 from learnscope.model.data import fixed_batches
 from learnscope.model.guard import preserve_rng
 from learnscope.model.noted import Noted, Notes
@@ -30,7 +31,7 @@ from learnscope.task import Task, task_for
 
 KIND = "PhaseTransitionAttributor"
 METHODS = ("transition", "tracin", "trak")
-NO_SCORE = "it has no target that counts, or its gradient is not finite"
+NO_TARGET = "no target that counts, or a loss or gradient that is not finite"
 
 
 class PhaseTransitionAttributor:
@@ -82,7 +83,9 @@ class PhaseTransitionAttributor:
             raise ValueError("train_data is None: give the examples that are to be scored")
         self.train_data, self.test_data, self.model = train_data, test_data, model
         self.task = task or task_for(fixed_batches(train_data, task, examples=1)[0], model)
-        self._options: dict[str, Any] = {"max_bytes": max_bytes, "parameters": parameters}
+        self._options: dict[str, Any] = {
+            "max_bytes": whole_number("max_bytes", max_bytes, 1), "parameters": parameters,
+        }  # fmt: skip
         self._last: Attributions | None = None
 
     def compute_transition_attributions(
@@ -106,6 +109,7 @@ class PhaseTransitionAttributor:
         before, after = self._epochs(pre_transition_epoch, post_transition_epoch)
         known_name("method", method, METHODS)
         epochs = [epoch for epoch in sorted(self.checkpoints) if before <= epoch <= after]
+        self._check_apart([before, after] if method == "transition" else epochs)
         with preserve_rng(), progress_bar(f"{method} scores", show=progress) as update:
             if method == "transition":
                 found = self._transition(before, after, update)
@@ -123,10 +127,7 @@ class PhaseTransitionAttributor:
 
     def find_critical_examples(self, attributions: Attributions, top_k: int = 100) -> CriticalExamples:
         """The ids of the examples with the highest scores, the highest first; fewer if fewer have a score."""
-        if not isinstance(attributions, Attributions):
-            raise TypeError(f"attributions are what compute_transition_attributions gives, not a "
-                            f"{type(attributions).__name__}")  # fmt: skip
-        return critical_examples(attributions, whole_number("top_k", top_k))
+        return critical_examples(_checked(attributions), whole_number("top_k", top_k))
 
     def analyze_critical_examples(self, critical: CriticalExamples | Iterable[int]) -> dict[str, Any]:
         """What critical examples have in common: `label_distribution` beside `all_label_distribution`, whether a label
@@ -134,10 +135,13 @@ class PhaseTransitionAttributor:
         theirs. Plain ids are looked up in the last attributions. See `learnscope.findings.critical.analyze`.
         """
         if not isinstance(critical, CriticalExamples):
-            of, ids = self._computed(), [int(example) for example in critical]
+            of, ids = self._computed(), [whole_number("id", example, -(2**63)) for example in critical]
             unknown = [example for example in ids if example not in of.place]
             if unknown:
                 raise ValueError(f"there is no example {unknown[0]} in the attributions ({len(unknown)} such ids)")
+            if len(set(ids)) < len(ids):
+                twice = next(example for example in ids if ids.count(example) > 1)
+                raise ValueError(f"example {twice} is named more than once, and would be counted so: name each once")
             critical = CriticalExamples(of, np.array([of.place[example] for example in ids], dtype=np.int64))
         return analyze(critical)
 
@@ -148,7 +152,7 @@ class PhaseTransitionAttributor:
 
         Losses are there for `transition` only, labels where examples have classes, groups where the task gives them.
         """
-        found = self._computed() if attributions is None else attributions
+        found = self._computed() if attributions is None else _checked(attributions)
         return plot_attributions(found, Path(save_dir), whole_number("top_k", top_k))
 
     def _transition(self, before: int, after: int, update: Progress) -> Attributions:
@@ -174,10 +178,23 @@ class PhaseTransitionAttributor:
         found: Attribution = score([self._model(epoch) for epoch in epochs], train, test)
         lost = found.scores.isnan().all(0)
         if bool(lost.any()) and not bool(lost.all()):
-            raise ValueError(f"test example {int(lost.nonzero()[0])} has no target that counts: leave it out")
+            raise ValueError(f"test example {int(lost.nonzero()[0])} has {NO_TARGET}: leave it out")
         scores = found.scores.mean(1)
-        reasons = {int(place): NO_SCORE for place in scores.isnan().nonzero().flatten()}
+        reasons = {int(place): f"it has {NO_TARGET}" for place in scores.isnan().nonzero().flatten()}
         return _made(method, epochs[0], epochs[-1], noted.notes(), reasons, found.how, scores=scores)
+
+    def _check_apart(self, epochs: list[int]) -> None:
+        """Refuse checkpoints that are one set of weights under two epochs."""
+        seen: dict[Any, int] = {}
+        for epoch in epochs:
+            here = _place_of(self.checkpoints[epoch])
+            if here in seen:
+                raise ValueError(
+                    f"the checkpoints of epochs {seen[here]} and {epoch} are the same weights in one place, so that "
+                    "nothing lies between them: keep copies, such as copy.deepcopy(model), or "
+                    "{name: value.clone() for name, value in model.state_dict().items()}"
+                )
+            seen[here] = epoch
 
     def _model(self, epoch: int) -> nn.Module:
         kept = self.checkpoints[epoch]
@@ -201,6 +218,22 @@ class PhaseTransitionAttributor:
         return self._last
 
 
+def _place_of(kept: Any) -> Any:
+    """Where the weights of a checkpoint lie: two that lie in the same place are always equal."""
+    if not isinstance(kept, nn.Module | Mapping):
+        return str(Path(kept).resolve()) if isinstance(kept, str | Path) else id(kept)
+    tensors = [value for value in read_weights(kept).values() if isinstance(value, Tensor) and value.numel()]
+    return frozenset(map(memory_of, tensors)) or id(kept)
+
+
+def _checked(attributions: Any) -> Attributions:
+    if not isinstance(attributions, Attributions):
+        raise TypeError(
+            f"attributions are what compute_transition_attributions gives, not a {type(attributions).__name__}"
+        )
+    return attributions
+
+
 def _made(
     method: str, before: int, after: int, notes: Notes, reasons: Mapping[int, str], how: str, **columns: Tensor
 ) -> Attributions:
@@ -218,8 +251,18 @@ def _rates(given: float | Mapping[int, float] | None, epochs: list[int]) -> list
         raise ValueError("method='tracin' weighs checkpoints by the learning rate in force: give learning_rates=0.1, "
                          "or one for each epoch, learning_rates={10: 0.1, 40: 0.01}")  # fmt: skip
     if not isinstance(given, Mapping):
-        return [float(given)] * len(epochs)
+        return [_rate(given)] * len(epochs)
     missing = [epoch for epoch in epochs if epoch not in given]
     if missing:
         raise ValueError(f"learning_rates has none for epoch {missing[0]}; checkpoints taken: {epochs}")
-    return [float(given[epoch]) for epoch in epochs]
+    return [_rate(given[epoch]) for epoch in epochs]
+
+
+def _rate(given: Any) -> float:
+    try:
+        rate = math.nan if isinstance(given, bool | str) else float(given)
+    except (TypeError, ValueError):
+        rate = math.nan
+    if not 0 <= rate < math.inf:
+        raise ValueError(f"learning_rates has {given!r}: a learning rate is a number from 0, such as 0.1")
+    return rate

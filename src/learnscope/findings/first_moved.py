@@ -112,7 +112,7 @@ def by_accuracy(curves: GroupCurves, cuts: Cuts) -> Order:
 
     A group that is past it at the first measurement was not seen to be learned: a network that has learned nothing may
     give all examples one answer, which is right for all of a class. Such groups are in the order only if they are more
-    than the others, which one answer cannot bring about.
+    than the others, and none of them is then said to be the first.
     """
     places: dict[str, int] = {}
     margins: dict[str, Floats] = {}

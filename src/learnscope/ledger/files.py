@@ -28,17 +28,17 @@ def has_parquet() -> bool:
     return find_spec("pyarrow") is not None
 
 
-def write(path: Path, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+def write(path: Path, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], *, durable: bool = True) -> None:
     """Write the arrays whole or not at all. Parquet has what follows from them too, for other readers."""
     meta = {KEY: json.dumps({"version": VERSION, **facts})}
     if not has_parquet():
         kept = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        write_atomically(path, lambda temporary: save_file(kept, temporary, metadata=meta))
+        write_atomically(path, lambda temporary: save_file(kept, temporary, metadata=meta), durable=durable)
         return
     pa, parquet = load("pyarrow", "a ledger"), load("pyarrow.parquet", "a ledger")
     columns = {name: pa.array(array) for name, array in {**arrays, **derived(arrays)}.items()}
     body = pa.table(columns).replace_schema_metadata(meta)
-    write_atomically(path, lambda temporary: parquet.write_table(body, temporary, compression="zstd"))
+    write_atomically(path, lambda temporary: parquet.write_table(body, temporary, compression="zstd"), durable=durable)
 
 
 def read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

@@ -158,13 +158,16 @@ class Ledger:
 
         Any name will do: what the file holds is never a pickle.
         """
-        counts = {"untracked": self.untracked, "repeated": self.repeated}
-        files.write(Path(path), self.arrays(), {"settings": self._settings, **counts})
+        files.write(Path(path), self.arrays(), self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        return {"settings": self._settings, "untracked": self.untracked, "repeated": self.repeated}
 
     def save_in(self, folder: str | Path) -> None:
         """Write `examples.parquet` into a folder, or `examples.safetensors` where pyarrow is not installed."""
         name, other = files.NAMES if files.has_parquet() else files.NAMES[::-1]
-        self.save(Path(folder) / name)
+        # written again and again while a run goes on, like its records: whole, but not waited for
+        files.write(Path(folder) / name, self.arrays(), self._facts(), durable=False)
         (Path(folder) / other).unlink(missing_ok=True)
 
     @classmethod

@@ -81,7 +81,9 @@ def find_layer(model: nn.Module, name: str) -> nn.Module:
         import difflib
 
         close = difflib.get_close_matches(name, modules, n=3)
-        raise KeyError(f"the model has no layer {name!r}; close names: {', '.join(close) or 'none'}")
+        there = [other for other in modules if other]
+        few = f"; it has {', '.join(there[:6])}{', …' if len(there) > 6 else ''}" if there and not close else ""
+        raise KeyError(f"the model has no layer {name!r}; close names: {', '.join(close) or 'none'}{few}")
     return modules[name]
 
 

@@ -16,6 +16,8 @@ from learnscope.tensor.hashing import as_float, mixed
 WIDE = 2**22
 """Up to so many logits all is computed in float64; beyond that in the logits' own precision, float32 at least."""
 FEW = 64
+FAR = 80.0
+"""How far below the largest logit exp is still exact in float32."""
 CHUNK = 2**22
 """Logits looked at together, so that no copy of all of them is made."""
 
@@ -103,12 +105,13 @@ def check_classes(logits: Tensor, targets: Tensor) -> None:
             "float targets are regression: there is no gold class to be confident of. Classes are whole numbers: "
             "targets.long(), or targets.argmax(-1) of one-hot ones"
         )
-    if targets.shape == logits.shape and targets.ndim > 1 and targets.shape[-1] > 1:
-        if bool(((targets == 0) | (targets == 1)).all() & (targets.sum(-1) == 1).all()):
-            raise ValueError(
-                f"targets of shape {list(targets.shape)} look one-hot: pass the classes, targets.argmax(-1). "
-                "(For one yes/no answer a position, give the logits a last dimension of 1.)"
-            )
+    if targets.shape != logits.shape or targets.ndim < 2 or targets.shape[-1] < 2 or not targets.numel():
+        return
+    if bool(((targets == 0) | (targets == 1)).all() & (targets.sum(-1) == 1).all()):
+        raise ValueError(
+            f"targets of shape {list(targets.shape)} look one-hot: pass the classes, targets.argmax(-1). "
+            "(For one yes/no answer a position, give the logits a last dimension of 1.)"
+        )
 
 
 def _scored(logits: Tensor, targets: Tensor, keep: Tensor) -> Tensor:
@@ -136,11 +139,19 @@ def _five(logits: Tensor, gold: Tensor, wide: bool) -> tuple[Tensor, Tensor, Ten
     others = grown.scatter_(by, column, 0.0)
     small = others.sum(by)
     total = small + grown_gold
-    rest = small / total
     best = z.scatter(by, column, -torch.inf).amax(by)
-    loss = torch.where(rest < 0.5, -torch.log1p(-rest), top - at_gold + total.log())
-    el2n = (others.square_().sum(by) / total.square() + rest.square()).sqrt_()
+    loss = _loss(small, grown_gold, total, top - at_gold)
+    el2n = (others.square_().sum(by) + small.square()).sqrt_() / total
     return grown_gold / total, at_gold - best, loss, el2n, _right(z if by else z.t(), gold, at_gold, best)
+
+
+def _loss(small: Tensor, gold: Tensor, total: Tensor, below: Tensor) -> Tensor:
+    """−log p of the gold entry: log(1 + small/gold), which is exact also where it is tiny; `below` is how far down."""
+    loss = (small / gold).log1p_()
+    far = below > FAR
+    if not loss.is_cpu or bool(far.any()):  # gold has left, or soon will leave, the range of numbers
+        loss = torch.where(far, below + total.log(), loss)
+    return loss
 
 
 def _of_few(logits: Tensor, targets: Tensor) -> ExampleScores | None:

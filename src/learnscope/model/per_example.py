@@ -131,10 +131,23 @@ class PerExample:
                     raise
                 continue
             self.how = how
+            if how == "vmap, eager attention" and self.dtype == torch.float64:
+                self._mend(batch, gradients, values)
             if (unknown := values.isnan()).any():
                 gradients[unknown] = torch.nan  # what has no loss has no gradient, rather than one of zero
             return gradients, values
         raise AssertionError("the loop either returns or raises")
+
+    def _mend(self, batch: Any, gradients: Tensor, values: Tensor) -> None:
+        """Examples that are not finite once more, with the model's own attention.
+
+        Written out in float64, attention masks with a number that its float32 softmax takes for minus infinity, and a
+        position that sees nothing, such as padding on the left, becomes NaN.
+        """
+        sound = values.isfinite() & gradients.isfinite().all(1)
+        for i in (~sound).nonzero().flatten().tolist():
+            row, value = self._computed(cut(self.task, batch, i, i + 1), "loop")
+            gradients[i], values[i] = row[0], value[0]
 
     @contextmanager
     def differentiable(self) -> Iterator[None]:

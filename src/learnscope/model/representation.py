@@ -46,7 +46,8 @@ def silhouette(features: Tensor, labels: Tensor, *, limit: int = SILHOUETTE_EXAM
         return Score(None, len(y), f"a silhouette needs 2 classes and fewer classes than examples; {_there(y)}")
     from sklearn.metrics import silhouette_score
 
-    return Score(float(silhouette_score(x, y)), len(y))
+    # distances are taken from squares, in which a common offset would drown them
+    return Score(float(silhouette_score(x - x.mean(0), y)), len(y))
 
 
 def linear_probe(features: Tensor, labels: Tensor, *, folds: int = FOLDS, seed: int = SEED) -> Score:
@@ -96,4 +97,5 @@ def _arrays(features: Tensor, labels: Tensor) -> tuple[NDArray[np.float64], NDAr
 
 
 def _there(y: NDArray[np.int64]) -> str:
-    return f"there are {len(np.unique(y))} classes among {len(y)} examples"
+    classes = len(np.unique(y))
+    return f"there {'is 1 class' if classes == 1 else f'are {classes} classes'} among {len(y)} examples"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -33,8 +34,10 @@ def trak(
     """
     if not checkpoints:
         raise ValueError("no checkpoint is given: TRAK averages over at least one")
-    if ridge < 0:
-        raise ValueError(f"ridge is {ridge}: it cannot be negative")
+    if not 0 <= ridge < math.inf:
+        raise ValueError(f"ridge is {ridge}: a number from 0 is needed, such as 0.01")
+    if dims is not None and (isinstance(dims, bool) or not isinstance(dims, int) or dims < 1):
+        raise ValueError(f"dims is {dims!r}: a whole number from 1 is needed, or None for gradients as they are")
     train_batches, test_batches = fixed_batches(train, task), fixed_batches(test, task)
     chosen = task or task_for(train_batches[0], model)
     count = Counter(chosen, [*train_batches, *test_batches], len(checkpoints), progress)

@@ -161,9 +161,13 @@ def _of_classes(layer: _Layer, x: Tensor, labels: Tensor | None, unlabelled: str
             layer.put(name, None, reason)
         return
     apart = separation(x, labels)
-    layer.put("separability", apart.ratio, SAME if math.isnan(apart.ratio) else None)
+    layer.put("separability", apart.ratio, SAME if math.isnan(apart.ratio) else _collapsed(apart.ratio))
     layer.put("within_distance", apart.within)
     layer.put("between_distance", apart.between)
+
+
+def _collapsed(ratio: float) -> str | None:
+    return "the examples of a class all have the same features: nothing to divide by" if math.isinf(ratio) else None
 
 
 def _put_score(layer: _Layer, name: str, score: Score) -> None:

@@ -55,9 +55,29 @@ class Gathering:
         self._waiting: list[_Waiting] = []
         self._joins: tuple[Any, ...] = ()
         """What batches must have in common to be looked at as one."""
+        self._kind: tuple[Any, ...] | None = None
+        """What the last batch was like, if it was of the most usual kind."""
 
     def add(self, given: Examples, epoch: int, grand: Tensor | None = None) -> None:
         """A batch that was presented in `epoch`; `grand` are gradient norms, where they were computed."""
+        ids, z, y, x = given.ids, given.logits, given.targets, given.inputs
+        usual = grand is None and given.groups is None
+        if usual and self.add_alike(ids, z, y, x, epoch):
+            return
+        self._kind = None
+        self._add(given, epoch, grand)
+        self._kind = _kind(ids, z, y, x, epoch) if usual else None
+
+    def add_alike(self, ids: Any, logits: Any, targets: Any, inputs: Any, epoch: Any) -> bool:
+        """The same for a batch of tensors like the one before in all that is checked; False for any other."""
+        if self._kind is None or not self._waiting or _kind(ids, logits, targets, inputs, epoch) != self._kind:
+            return False
+        copy = None if inputs is None or not self.check_inputs else inputs.detach().clone()
+        parts = ids.clone(), logits.detach().clone(), targets.clone()
+        self._wait(_Waiting(*parts, copy, copy is not None, None, None))
+        return True
+
+    def _add(self, given: Examples, epoch: int, grand: Tensor | None) -> None:
         ids, z, y = _whole(given.ids), given.logits, given.targets
         size = z.shape[0] if z.ndim else None
         if ids.ndim != 1 or ids.shape[0] != size:
@@ -74,11 +94,13 @@ class Gathering:
         if self._waiting and joins != self._joins:
             self.take_in()
         self._joins = joins
-        large = z.numel() >= LOGITS
         z, y = z.detach(), y.detach()
-        kept = (z, y) if large else (z.clone(), y.clone())
-        self._waiting.append(_Waiting(ids.clone(), *kept, sample, whole, grand, groups))
-        if large or len(self._waiting) >= BATCHES or len(self._waiting) * z.numel() >= LOGITS:
+        kept = (z, y) if z.numel() >= LOGITS else (z.clone(), y.clone())
+        self._wait(_Waiting(ids.clone(), *kept, sample, whole, grand, groups))
+
+    def _wait(self, batch: _Waiting) -> None:
+        self._waiting.append(batch)
+        if len(self._waiting) >= BATCHES or len(self._waiting) * batch.logits.numel() >= LOGITS:
             self.take_in()
 
     def _sample(self, inputs: Any, size: int | None) -> tuple[Tensor | None, bool]:
@@ -176,6 +198,18 @@ def check_announced(num_classes: int, highest: int) -> None:
             f"num_classes={num_classes}, but there is class {highest} among the targets: say how many there are, or "
             "leave it out"
         )
+
+
+def _kind(ids: Any, z: Any, y: Any, x: Any, epoch: Any) -> tuple[Any, ...] | None:
+    """All that is checked of a small batch of tensors; None for any other, which is looked at each time."""
+    if not (type(ids) is type(z) is type(y) is Tensor) or z.ndim != 2 or y.ndim != 1 or z.numel() >= LOGITS:
+        return None
+    seen = None
+    if x is not None:
+        if type(x) is not Tensor or x.ndim < 2 or x.layout is not _DENSE or x.numel() > SMALL:
+            return None
+        seen = x.shape, x.dtype
+    return epoch, ids.shape, ids.dtype, z.shape, z.dtype, z.device, y.shape, y.dtype, seen
 
 
 def _whole(given: Any) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ from learnscope.report.style import COLOURS, ZERO, finish, legend, lined
 MOST_PANELS = 6
 FLAT = 0.02
 """Share of its size that an axis of numbers spans at the least."""
+LONGEST = 120
+"""Bytes of a layer's name in the name of a file, which may have 255 of them."""
 NAMED_CLASSES = 20
 """Classes that are named in a legend; more have colours in their order."""
 
@@ -60,12 +63,14 @@ PANELS = (
 
 
 def file_part(layer: str) -> str:
-    """A layer's name as a part of a file's.
+    """A layer's name as a part of a file's; one that had to be changed ends in digits of its own.
 
-    >>> file_part("transformer.h.0"), file_part("a/b c"), file_part("")
-    ('transformer.h.0', 'a_b_c', 'model')
+    >>> file_part("transformer.h.0"), file_part("a/b"), file_part("")
+    ('transformer.h.0', 'a_b-c14cdd', 'model-e3b0c4')
     """
-    return re.sub(r"[^\w.-]+", "_", layer).strip("._") or "model"
+    short = layer.encode()[:LONGEST].decode(errors="ignore")
+    part = re.sub(r"[^\w.-]+", "_", short).strip("._") or "model"
+    return part if part == layer else f"{part}-{hashlib.sha256(layer.encode()).hexdigest()[:6]}"
 
 
 def _named(layer: str) -> str:

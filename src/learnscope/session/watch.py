@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -133,7 +134,7 @@ class Watch:
                 examples are taken on; a language model's are then those of the batch's own `labels`.
             groups: the group of each example, numbers or names, to follow groups apart; by default its class.
         """
-        self._give("examples", Examples(ids, logits.detach(), targets.detach(), inputs, groups))
+        self._give("examples", Examples(ids, logits.detach(), torch.as_tensor(targets).detach(), inputs, groups))
 
     def micro_batch(self, size: float) -> None:
         """Say how many examples or tokens the coming micro-batch has; the noise scale then counts in them."""

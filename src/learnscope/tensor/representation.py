@@ -39,7 +39,7 @@ def singular_values(features: Tensor, *, centred: bool) -> Tensor:
     """Those of the features [n, d] in float64, with or without their mean."""
     with plain_arithmetic(features.device):
         x = plain(features).double()
-        values: Tensor = torch.linalg.svdvals(x - x.mean(0) if centred else x)
+        values: Tensor = torch.linalg.svdvals(_deviations(x, x.mean(0)) if centred else x)
         return values
 
 
@@ -61,11 +61,11 @@ def separation(features: Tensor, labels: Tensor) -> Separation:
         x = plain(features).double()
         classes, which = torch.unique(labels, return_inverse=True)
         sizes = torch.bincount(which, minlength=len(classes)).double()
-        x = x - x.mean(0)
+        x = _deviations(x, x.mean(0))
         means = torch.zeros(len(classes), x.shape[1], dtype=x.dtype, device=x.device).index_add_(0, which, x)
         means /= sizes[:, None]
         between = float((means.square().sum(1) * sizes).sum())
-        within = float((x - means[which]).square().sum())
+        within = float(_deviations(x, means[which]).square().sum())
         ratio = between / within if within > 0 else (math.inf if between > 0 else math.nan)
         return Separation(ratio, *_distances(x, which, sizes))
 
@@ -76,6 +76,13 @@ def why_not_separated(labels: Tensor) -> str | None:
     if len(classes) < 2:
         return f"two classes are needed; there {'is one' if len(classes) else 'is none'}"
     return "no class has two examples" if len(classes) == len(labels) else None
+
+
+def _deviations(x: Tensor, mean: Tensor) -> Tensor:
+    """x − mean, 0 where it is no more than the mean's own rounding: equal rows must not differ from their mean."""
+    away = x - mean
+    rounding = len(x) * torch.finfo(x.dtype).eps * x.abs().amax(0)
+    return torch.where(away.abs() <= rounding, 0.0, away)
 
 
 def _distances(x: Tensor, which: Tensor, sizes: Tensor) -> tuple[float, float]:
