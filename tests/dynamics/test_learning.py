@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import learnscope as ls
 from learnscope.dynamics import LearningDynamicsAnalyzer
-from ledger.histories import Visit, assert_same, expected
+from ledger.histories import Visit, assert_same, expected, visits_of
 from seeds import tiny
 
 N, CLASSES = 90, 4
@@ -33,18 +33,6 @@ def make(rate: float = 0.05) -> tuple[nn.Module, torch.optim.Optimizer]:
     model = nn.Sequential(*layers)
     model[3].eval()  # frozen on purpose
     return model, torch.optim.Adam(model.parameters(), lr=rate)
-
-
-def visits_of(ids: Tensor, logits: Tensor, targets: Tensor, epoch: int) -> list[Visit]:
-    made = []
-    for i, z, y in zip(ids.tolist(), logits.detach().double(), targets.tolist(), strict=True):
-        p = z.softmax(0)
-        others = torch.cat([z[:y], z[y + 1 :]])
-        el2n = float((p - torch.eye(len(z), dtype=torch.float64)[y]).norm())
-        made.append(
-            Visit(i, epoch, float(p[y]), int(z.argmax()) == y, float(z[y] - others.max()), -float(p[y].log()), el2n)
-        )
-    return made
 
 
 def loader(epoch: int, shuffle: bool = True) -> DataLoader[Any]:

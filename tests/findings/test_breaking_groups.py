@@ -162,11 +162,13 @@ def test_layers_with_the_same_course_have_no_order_whatever_the_noise() -> None:
     model = Parallel()
     for seed in range(8):
         torch.manual_seed(seed)
-        one, two = torch.linalg.qr(torch.randn(8, 8))[0], 2 * torch.randn(8, 8)
+        one = torch.linalg.qr(torch.randn(8, 8))[0]
+        two = torch.randn(8, 8) * torch.tensor([4, 2, 1, 0.5, 0.25, 0.1, 0.1, 0.1])
         kept = {}
         for k in range(20):
             for layer in model.layers:
-                layer.weight.data = one + k / 20 * (two - one) + 0.15 * torch.randn(8, 8)  # type: ignore[union-attr]
+                noise = 0.25 * torch.randn(8, 8) if k else 0.0
+                layer.weight.data = one + k / 20 * (two - one) + noise  # type: ignore[union-attr]
             kept[k] = {name: value.clone() for name, value in model.state_dict().items()}
         probe = ls.FeatureEvolution(layers=[f"layers.{i}" for i in range(6)])
         run = ls.replay(kept, model=model, probes=[probe], holdout=[x], progress=False, strict=True)

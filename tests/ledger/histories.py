@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
 from learnscope.ledger import Ledger
 
@@ -29,6 +31,19 @@ class Visit:
     @property
     def finite(self) -> bool:
         return all(map(math.isfinite, (self.p_gold, self.margin, self.loss, self.el2n)))
+
+
+def visits_of(ids: Tensor, logits: Tensor, targets: Tensor, epoch: int) -> list[Visit]:
+    """The examples of a batch one by one, in float64."""
+    made = []
+    for i, z, y in zip(ids.tolist(), logits.detach().double(), targets.tolist(), strict=True):
+        p = z.softmax(0)
+        others = torch.cat([z[:y], z[y + 1 :]])
+        el2n = float((p - torch.eye(len(z), dtype=torch.float64)[y]).norm())
+        made.append(
+            Visit(i, epoch, float(p[y]), int(z.argmax()) == y, float(z[y] - others.max()), -float(p[y].log()), el2n)
+        )
+    return made
 
 
 def fill(visits: list[Visit], batch: int = 4, **settings: Any) -> Ledger:

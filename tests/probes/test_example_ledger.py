@@ -12,12 +12,12 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import learnscope as ls
-from ledger.histories import Visit, assert_same, expected
+from ledger.histories import Visit, assert_same, expected, visits_of
 
 N, CLASSES = 90, 4
 
@@ -31,19 +31,6 @@ def make(rate: float = 0.05) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, CLASSES))
     return model, torch.optim.Adam(model.parameters(), lr=rate)
-
-
-def visits_of(ids: Tensor, logits: Tensor, targets: Tensor, epoch: int) -> list[Visit]:
-    """One by one, in float64."""
-    made = []
-    for i, z, y in zip(ids.tolist(), logits.detach().double(), targets.tolist(), strict=True):
-        p = z.softmax(0)
-        others = torch.cat([z[:y], z[y + 1 :]])
-        el2n = float((p - torch.eye(len(z), dtype=torch.float64)[y]).norm())
-        made.append(
-            Visit(i, epoch, float(p[y]), int(z.argmax()) == y, float(z[y] - others.max()), -float(p[y].log()), el2n)
-        )
-    return made
 
 
 def train(
