@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from sklearn.linear_model import RidgeClassifierCV
 from sklearn.metrics import silhouette_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
@@ -428,6 +429,9 @@ def test_names_of_layers_never_share_a_file_and_are_never_too_long(tmp_path: Pat
     assert len(set(paths)) == len(paths) == 2 * (len(SLASHED) + 1)
     assert all(path.parent == tmp_path and path.stat().st_size > 10_000 for path in paths)
     assert max(len(path.name.encode()) for path in paths) < 200
+    for path in paths:  # no title runs over the edge
+        with Image.open(path) as image:
+            assert int(np.asarray(image.convert("L"))[:60, -4:].min()) == 255, path.name
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.text import Text
 from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from torch.nn import functional as F
 import learnscope as ls
 from findings.spurious_digits import spurious_digits
 from learnscope.intervals import wilson
+from learnscope.report.groups import group_figure
+from learnscope.store.reader import RunReader
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -236,10 +239,27 @@ def test_a_thousand_groups_are_the_largest_ones_and_the_rest_is_counted() -> Non
     assert all(found[g]["accuracy"] == pytest.approx(expected[g]["accuracy"]) for g in found)
     [record] = list(run.records())
     assert record.notes["left_out"] == 936
+    assert "the largest 64 of 1,000 groups" in written(run)
     whole = table(replayed({0: answer}, y, groups, probe=ls.GroupAccuracy(max_groups=1000, max_cells=2000)))
     assert {g: numbers["accuracy"] for g, numbers in whole.items()} == pytest.approx(
         {g: numbers["accuracy"] for g, numbers in expected.items()}
     )
+
+
+def written(run: ls.Run) -> str:
+    """What stands on the figure of groups."""
+    figure = group_figure(RunReader(run._backend))
+    assert figure is not None
+    return " ".join(" ".join(text.get_text() for text in figure.findobj(Text)).split())  # type: ignore[attr-defined]
+
+
+def test_one_group_is_named_once_and_a_long_name_is_cut() -> None:
+    y = np.arange(20) % 2
+    name = "a group with a name that goes on and on " * 5
+    said = written(replayed({0: y}, y, [name] * 20))
+    assert said.count("100 %") == 1
+    assert name not in said
+    assert "a group with a name that" in said
 
 
 def test_groups_in_some_batches_only_and_targets_without_classes() -> None:

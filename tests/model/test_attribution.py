@@ -327,7 +327,7 @@ def test_trak_refuses_what_has_no_answer() -> None:
         trak([model], None, (x, torch.randn(10, 3)), (x, y), dims=4)
     with pytest.raises(ValueError, match="no checkpoint"):
         trak([], None, (x, y), (x, y))
-    with pytest.raises(ValueError, match="ridge is -1.0: a number from 0"):
+    with pytest.raises(ValueError, match=r"ridge is -1\.0: a number from 0"):
         trak([model], None, (x, y), (x, y), ridge=-1.0)
     ignored = y.clone()
     ignored[3] = -100

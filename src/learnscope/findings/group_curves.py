@@ -25,6 +25,8 @@ class GroupCurves:
     accuracies: Grid
     examples: dict[str, int]
     """How many each has, at its last measurement; empty where that was not recorded."""
+    left_out: int = 0
+    """Groups that were too many to be recorded, at the last measurement."""
 
     @property
     def start(self) -> float:
@@ -51,7 +53,9 @@ def _of(reader: RunReader, label: str) -> GroupCurves | None:
     known = counts[np.isfinite(counts["value"])]
     word = str(frame["by"].iloc[-1]) if "by" in label_columns(frame) else "group"
     cells = Grid(wide.index.to_numpy(np.int64), scopes, values, np.zeros(values.shape, dtype=bool), label)
-    return GroupCurves(label, word, cells, dict(zip(known["scope"], known["value"].astype(int), strict=True)))
+    examples = dict(zip(known["scope"], known["value"].astype(int), strict=True))
+    notes = {record.step: record.notes for record in reader.records(label)}
+    return GroupCurves(label, word, cells, examples, int(notes[max(notes)].get("left_out", 0)))
 
 
 def attribute_numbers(reader: RunReader, label: str) -> pd.DataFrame:

@@ -22,6 +22,7 @@ from learnscope.findings.critical import UNLABELLED
 from learnscope.findings.feature_course import LevelChanges
 from learnscope.findings.gather import Floats, Series
 from learnscope.findings.words import count, listed, num
+from learnscope.report.heatmap import shorten
 from learnscope.report.layout import INK, head, new_figure, save
 from learnscope.report.projection import project
 from learnscope.report.style import COLOURS, ZERO, finish, legend, lined
@@ -31,6 +32,8 @@ FLAT = 0.02
 """Share of its size that an axis of numbers spans at the least."""
 LONGEST = 120
 """Bytes of a layer's name in the name of a file, which may have 255 of them."""
+LONGEST_SHOWN = 32
+"""Letters of a layer's name that fit into a title."""
 NAMED_CLASSES = 20
 """Classes that are named in a legend; more have colours in their order."""
 
@@ -74,7 +77,7 @@ def file_part(layer: str) -> str:
 
 
 def _named(layer: str) -> str:
-    return f"layer {layer}" if layer else "the model"
+    return f"layer {shorten(layer, LONGEST_SHOWN)}" if layer else "the model"
 
 
 def plot_plane(kept: Sequence[Kept], layer: str, method: str, folder: Path, said: str = "") -> list[Path]:
@@ -107,7 +110,11 @@ def draw_plane(kept: Sequence[Kept], layer: str, method: str, said: str = "") ->
         axes.grid(color="#EEEEEE", linewidth=0.8)
         axes.set_axisbelow(True)
     _class_legend(figure, colours)
-    facts = [count(len(shown[-1].features), "example"), _of_epochs(kept, shown), _how_fitted(plane.explained, method)]
+    facts = [
+        count(len(shown[-1].features), "example"),
+        _of_epochs(kept, shown),
+        _how_fitted(plane.explained, method, len(shown)),
+    ]
     head(figure, f"Features of {_named(layer)}", "; ".join(part for part in [*facts, said] if part))
     return figure
 
@@ -122,11 +129,11 @@ def _of_epochs(kept: Sequence[Kept], shown: Sequence[Kept]) -> str:
     return f"{len(shown)} of {len(kept)} epochs" if len(shown) < len(kept) else count(len(kept), "epoch")
 
 
-def _how_fitted(explained: tuple[float, float] | None, method: str) -> str:
-    together = "fitted to all panels together"
+def _how_fitted(explained: tuple[float, float] | None, method: str, panels: int) -> str:
+    together = " fitted to all panels together" if panels > 1 else ""
     if explained is None:
-        return f"{method.upper()} {together}; its distances are no measure"
-    return f"one plane {together}, with {sum(explained):.0%} of their variance"
+        return f"{method.upper()}{together}; its distances are no measure"
+    return f"one plane{together}, with {sum(explained):.0%} of {'their' if panels > 1 else 'the'} variance"
 
 
 def _class_colours(labels: Sequence[NDArray[np.int64] | None]) -> dict[int, str]:

@@ -14,7 +14,16 @@ from learnscope.findings.group_curves import GroupCurves, attribute_numbers, gro
 from learnscope.findings.ordering import plural
 from learnscope.findings.words import num, percent
 from learnscope.report.broken import breaks, patch
-from learnscope.report.heatmap import MAX_COLUMNS, body_height, cell_style, colour_bar, measured, name_rows, tick_steps
+from learnscope.report.heatmap import (
+    MAX_COLUMNS,
+    body_height,
+    cell_style,
+    colour_bar,
+    measured,
+    name_rows,
+    shorten,
+    tick_steps,
+)
 from learnscope.report.layout import QUIET, head, margins, new_figure
 from learnscope.report.lines import curve
 from learnscope.report.style import COLOURS, finish, legend, lined, step_edges
@@ -22,6 +31,8 @@ from learnscope.store.reader import RunReader
 
 LINES = len(COLOURS)
 """Groups up to which each has a line; more become rows of a heatmap."""
+LONGEST = 50
+"""Letters of a group's name in a legend."""
 ABOVE = 3.0
 """Inches for the axes of aligned and conflicting examples."""
 
@@ -95,7 +106,7 @@ def _lines(axes: Axes, curves: GroupCurves) -> None:
     for number, scope in enumerate(found.scopes):
         one = Series(found.steps, found.values[:, number], [None] * len(found.steps))
         n = curves.examples.get(scope)
-        named = f"{curves.word} {scope}" + (f" (n = {n:,})" if n is not None else "")
+        named = f"{curves.word} {shorten(scope, LONGEST)}" + (f" (n = {n:,})" if n is not None else "")
         colour = COLOURS[(number + 2) % LINES]  # the first two are those of the axes above
         curve(axes, one, colour, named, smooth=False, markers=True)
     lined(axes)
@@ -133,10 +144,13 @@ def _facts(curves: GroupCurves, numbers: pd.DataFrame) -> str:
     found = curves.accuracies
     last = {scope: float(value) for scope, value in zip(found.scopes, found.values[-1], strict=True)}
     known = {scope: value for scope, value in last.items() if np.isfinite(value)}
-    parts = [f"{len(found.scopes):,} {plural(curves.word, len(found.scopes))}, {measured(found.steps)}"]
+    total = len(found.scopes) + curves.left_out
+    largest = f"the largest {len(found.scopes):,} of " if curves.left_out else ""
+    parts = [f"{largest}{total:,} {plural(curves.word, total)}, {measured(found.steps)}"]
     if known:
         ordered = sorted(known, key=lambda scope: known[scope])
-        ends = [f"{percent(known[scope])} ({curves.word} {scope})" for scope in (ordered[0], ordered[-1])]
+        both = dict.fromkeys((ordered[0], ordered[-1]))
+        ends = [f"{percent(known[scope])} ({curves.word} {shorten(scope, LONGEST)})" for scope in both]
         parts.append(f"{'at the end ' if len(found.steps) > 1 else ''}{' to '.join(ends)}")
     if len(numbers):
         now = {str(name): float(value) for name, value in numbers.iloc[-1].items()}
