@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from learnscope.ledger import IdError as IdError
     from learnscope.ledger import Ledger as Ledger
     from learnscope.ledger import LedgerError as LedgerError
+    from learnscope.model.adapter_start import AdapterError as AdapterError
+    from learnscope.model.adapter_start import init_milora as init_milora
+    from learnscope.model.adapter_start import remember_start as remember_start
     from learnscope.model.checkpoint import CheckpointError as CheckpointError
     from learnscope.model.indexed import IndexedDataset as IndexedDataset
     from learnscope.model.indexed import IndexedStream as IndexedStream
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from learnscope.model.patch_info import PatchInfo as PatchInfo
     from learnscope.moment import Moment as Moment
     from learnscope.probes import Activations as Activations
+    from learnscope.probes import AdapterSpectrum as AdapterSpectrum
     from learnscope.probes import BatchStats as BatchStats
     from learnscope.probes import ExampleLedger as ExampleLedger
     from learnscope.probes import ExampleTransitions as ExampleTransitions
@@ -73,6 +77,7 @@ _HOMES = {
     "comparison": ("Comparison", "compare"),
     "findings": ("Cuts",),
     "ledger": ("IdError", "Ledger", "LedgerError"),
+    "model.adapter_start": ("AdapterError", "init_milora", "remember_start"),
     "model.checkpoint": ("CheckpointError",),
     "model.indexed": ("IndexedDataset", "IndexedStream"),
     "model.patch": ("export_patch",),
@@ -82,6 +87,7 @@ _HOMES = {
     "moment": ("Moment",),
     "probes": (
         "Activations",
+        "AdapterSpectrum",
         "BatchStats",
         "ExampleLedger",
         "ExampleTransitions",

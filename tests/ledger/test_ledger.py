@@ -265,7 +265,9 @@ print(len(ls.Ledger.load({str(tmp_path / "l")!r}).frame()), "torch" in sys.modul
     assert result.stdout.split() == ["3", "False"]
 
 
-def test_the_summary() -> None:
+@pytest.mark.parametrize("together", [0, 2**16])
+def test_the_summary(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learnscope.ledger.table.TOGETHER", together)
     visits = [*made(500, 30), Visit(99, 4, math.nan, False, 0, 0, 0)]
     wanted, (found, quantiles) = expected(visits), fill(visits).summary()
     assert found["presentations"] == 501

@@ -1,6 +1,7 @@
 """The probes that come with learnscope, one a file."""
 
 from learnscope.probes.activations import Activations
+from learnscope.probes.adapter_spectrum import AdapterSpectrum
 from learnscope.probes.batch_stats import BatchStats
 from learnscope.probes.example_ledger import ExampleLedger
 from learnscope.probes.feature_evolution import FeatureEvolution
@@ -38,6 +39,7 @@ ALL_PROBES = (
 __all__ = [
     "ALL_PROBES",
     "Activations",
+    "AdapterSpectrum",
     "BatchStats",
     "ExampleLedger",
     "ExampleTransitions",

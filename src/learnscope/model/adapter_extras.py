@@ -1,0 +1,111 @@
+"""What only some families of adapters have: DoRA's magnitude and direction, AdaLoRA's importance and ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from learnscope.model.adapters import Adapter
+from learnscope.tensor.context import plain, plain_arithmetic
+
+CHUNK = 1 << 22
+"""Entries of a weight that are read at a time."""
+NOT_ALLOCATED = "the rank allocator has no scores: update_and_allocate has not been called, or has ended its schedule"
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """Norms of a DoRA adapter: of its magnitude vector, of W + ΔW before normalisation, of the whole update."""
+
+    magnitude_norm: float
+    direction_norm: float
+    merged_update_norm: float
+    """‖m ∘ (W + ΔW)/‖W + ΔW‖_rows − W‖_F: what merging adds to the weight."""
+
+
+def dora_direction(adapter: Adapter) -> Direction | str:
+    """Read part by part, so that no second copy of the weight is made; or the reason for none."""
+    if adapter.layer.merged:
+        return "an adapter is merged into the weight, which is no longer the one that DoRA adds to"
+    factors = adapter.parts.factors
+    if factors is None:
+        return adapter.parts.reason or "it has no factors"
+    weight = base_matrix(adapter.layer)
+    if isinstance(weight, str):
+        return weight
+    magnitude = plain(adapter.parts.vectors["magnitude"][0]).flatten().double()
+    total = changed = 0.0
+    with plain_arithmetic(weight.device):
+        left, right = replace(factors, start=None).stacked()  # what is in the base now, and what is added to it
+        began = None if factors.start is None else tuple(one.to(weight.device).double() for one in factors.start)
+        step = max(1, CHUNK // weight.shape[1])
+        for start in range(0, len(weight), step):
+            rows = slice(start, start + step)
+            base = weight[rows].double()
+            part = torch.addmm(base, left[rows], right)
+            norms = torch.linalg.vector_norm(part, dim=1)
+            total += float(norms.square().sum())
+            part *= (magnitude[rows] / norms)[:, None]
+            base = base if began is None else torch.addmm(base, began[0][rows], began[1])
+            changed += float((part - base).square().sum())
+    return Direction(float(torch.linalg.vector_norm(magnitude)), total**0.5, changed**0.5)
+
+
+def base_matrix(layer: Any) -> Tensor | str:
+    """The weight that an adapter sits on, as its factors see it, [outputs, inputs]; or why it cannot be read.
+
+    Quantised weights are unpacked by PEFT's own function, where it knows them.
+    """
+    from peft.utils.integrations import dequantize_module_weight
+
+    base = layer.get_base_layer()
+    kind = (
+        f"{type(base).__name__} with {type(base.weight).__name__}" if hasattr(base, "weight") else type(base).__name__
+    )
+    try:
+        weight = plain(dequantize_module_weight(base))
+    except (TypeError, AttributeError, ImportError, RuntimeError, NotImplementedError) as error:
+        return f"its base weight ({kind}) cannot be unpacked here: {error}"
+    if not weight.is_floating_point():
+        return f"its base weight ({kind}) holds {weight.dtype} and PEFT does not know how to unpack it"
+    if isinstance(base, nn.Embedding) or getattr(layer, "fan_in_fan_out", False):
+        return weight.mT
+    return weight.flatten(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """AdaLoRA's importance of every triplet, and how many it keeps."""
+
+    scores: Tensor | None
+    rank: int
+
+
+def adalora_allocations(model: nn.Module, adapters: list[Adapter]) -> list[Allocation]:
+    """As PEFT's rank allocator computes them: s(E) + mean s(A) + mean s(B), s = sensitivity × uncertainty.
+
+    `scores` are None while the allocator has none. The rank is the number of triplets in its last pattern, r before.
+    """
+    owner: Any = next((one for one in model.modules() if "rankallocator" in one.__dict__), None)
+    if owner is None:
+        return [Allocation(None, one.parts.rank or 0) for one in adapters]
+    allocator = owner.rankallocator
+    names = {id(p): name for name, p in owner.model.named_parameters()}
+    pattern = allocator.peft_config.rank_pattern or {}
+    found = []
+    for one in adapters:
+        e, a, b = (names.get(id(getattr(one.layer, f"lora_{part}")[one.name]), "") for part in "EAB")
+        own = allocator.adapter_name == one.name  # it trains one adapter, the others keep their ranks
+        scores = _scores(allocator, e, a, b) if own and {e, a, b} <= allocator.exp_avg_ipt.keys() else None
+        kept = pattern.get(e, pattern.get(e.replace(f".{one.name}", ""))) if own else None
+        found.append(Allocation(scores, one.parts.rank or 0 if kept is None else sum(kept)))
+    return found
+
+
+def _scores(allocator: Any, e: str, a: str, b: str) -> Tensor:
+    with plain_arithmetic(allocator.exp_avg_ipt[e].device):
+        vectors = torch.stack([allocator._element_score(a).mean(1), allocator._element_score(b).mean(0)], 1)
+        return plain(allocator._combine_ipt(allocator._element_score(e), vectors))

@@ -1,0 +1,131 @@
+"""The adapters of a model, whatever family they are of: where they sit, what they add, whether they are in use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from learnscope.model.adapter_families import (
+    Parts,
+    adalora_parts,
+    ia3_parts,
+    layernorm_parts,
+    lora_parts,
+    vera_parts,
+)  # fmt: skip
+from learnscope.model.adapter_start import AdapterError
+from learnscope.model.names import resolve
+
+
+@dataclass(slots=True)
+class Adapter:
+    """One adapter of one module. `scope` is the module's name without what wrappers put into it."""
+
+    scope: str
+    name: str
+    parts: Parts
+    layer: Any
+    """PEFT's layer that holds it."""
+    active: bool
+    """Whether a forward uses it: chosen or merged into the weight, and not disabled, which undoes a merge."""
+    merged: bool
+    tied_to: str | None = None
+    """The scope of an earlier module that shares its parameters."""
+
+
+@dataclass(slots=True)
+class Adapters:
+    """All adapters of a model; `unknown` are those whose family is not known here, by what they are."""
+
+    found: list[Adapter] = field(default_factory=list)
+    unknown: dict[str, list[str]] = field(default_factory=dict)
+
+
+def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Adapters:
+    """Every adapter of every module, in the model's order; the optimizers tell LoRA+ from LoRA.
+
+    Nothing is copied but small factors, and nothing runs. Raises `AdapterError` if there is no adapter.
+    """
+    try:
+        from peft.tuners.tuners_utils import BaseTunerLayer
+    except ImportError as error:
+        raise AdapterError("adapters are read through peft, which is not here: pip install 'learnscope[hf]'") from error
+    configs, rates = _configs(model), _rates(optimizers)
+    adapters, seen = Adapters(), dict[tuple[int, int], str]()
+    for path, layer in model.named_modules():
+        if not isinstance(layer, BaseTunerLayer):
+            continue
+        scope = resolve(f"{path}.weight").clean.removesuffix(".weight")
+        for name in _names(layer):
+            parts = _parts(layer, name, configs.get(name), rates)
+            if isinstance(parts, str):
+                adapters.unknown.setdefault(parts, []).append(scope)
+                continue
+            merged = name in layer.merged_adapters
+            active = (merged or name in layer.active_adapters) and not layer.disable_adapters
+            tied = seen.setdefault(parts.tied, scope) if parts.tied else scope
+            one = Adapter(scope, name, parts, layer, active, merged, None if tied == scope else tied)
+            adapters.found.append(one)
+    if not adapters.found and not adapters.unknown:
+        kinds = sorted({str(getattr(one, "peft_type", type(one).__name__)) for one in configs.values()})
+        if not kinds:
+            raise AdapterError(f"{type(model).__name__} has no adapters: wrap it with peft.get_peft_model first")
+        adapters.unknown = {kind.removeprefix("PeftType."): ["model"] for kind in kinds}
+    return adapters
+
+
+def _names(layer: Any) -> list[str]:
+    """The adapters that a layer holds, in the order in which they were added."""
+    held: list[Any] = [getattr(layer, part, None) for part in layer.adapter_layer_names]
+    return list(dict.fromkeys(name for one in held if hasattr(one, "keys") for name in one))
+
+
+def _parts(layer: Any, name: str, config: Any, rates: dict[int, float]) -> Parts | str:
+    """What the adapter is made of, or the name of a family that is not known."""
+    from peft.tuners.adalora.layer import AdaLoraLayer
+    from peft.tuners.ia3 import IA3Layer
+    from peft.tuners.ln_tuning.layer import LNTuningLayer
+    from peft.tuners.lora import LoraLayer
+    from peft.tuners.vera.layer import VeraLayer
+
+    if isinstance(layer, AdaLoraLayer):
+        return adalora_parts(layer, name)
+    if isinstance(layer, LoraLayer):
+        variant = layer.lora_variant.get(name)
+        if variant is not None and not type(variant).__name__.startswith(("Dora", "_Dora")):
+            return type(variant).__name__
+        return lora_parts(layer, name, config, rates)
+    if isinstance(layer, VeraLayer):
+        return vera_parts(layer, name)
+    if isinstance(layer, IA3Layer):
+        return ia3_parts(layer, name)
+    if isinstance(layer, LNTuningLayer):
+        return layernorm_parts(layer, name)
+    return _family_of(layer)
+
+
+def _family_of(layer: Any) -> str:
+    """PEFT keeps one family a package: peft.tuners.loha.layer."""
+    return next((part for part in reversed(type(layer).__module__.split(".")) if part not in ("layer", "bnb")), "")
+
+
+def _configs(model: nn.Module) -> dict[str, Any]:
+    for module in model.modules():
+        found = getattr(module, "peft_config", None)
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _rates(optimizers: Sequence[Optimizer]) -> dict[int, float]:
+    """The rate each parameter was given: a schedule that warms up from 0 multiplies all alike."""
+    return {
+        id(p): float(group.get("initial_lr", group["lr"]))
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }

@@ -1,0 +1,56 @@
+"""The exponent of a power law in the tail of a spectrum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from learnscope.tensor.context import plain, plain_arithmetic
+
+FEWEST = 50
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLaw:
+    """ρ(λ) ∝ λ^−α above `smallest`; `distance` is the Kolmogorov–Smirnov distance there, `tail` how many lie there."""
+
+    alpha: float
+    smallest: float
+    distance: float
+    tail: int
+
+
+def power_law(eigenvalues: Tensor) -> PowerLaw | None:
+    """α = 1 + n/Σ ln(λ/λ_min) over the n eigenvalues from λ_min on (Clauset et al. 2009; Martin & Mahoney).
+
+    λ_min is the eigenvalue that brings the tail nearest to the law it implies. Eigenvalues are those of WᵀW, that is
+    σ². None with fewer than 50 positive ones, one that is not finite, or none that differ.
+    """
+    with plain_arithmetic(eigenvalues.device):
+        values = plain(eigenvalues).double().cpu()
+        if not bool(values.isfinite().all()):
+            return None
+        values = values[values > 0].sort().values
+        if len(values) < FEWEST:
+            return None
+        logs, best = values.log(), None
+        for start in _first_of_equals(values):
+            tail = logs[start:] - logs[start]
+            n, total = len(tail), float(tail.sum())
+            if total == 0:  # all that is left are equal: no slope
+                continue
+            alpha = 1 + n / total
+            expected = -torch.expm1((1 - alpha) * tail)
+            ranks = torch.arange(n + 1, dtype=torch.float64) / n
+            distance = float(torch.maximum(ranks[1:] - expected, expected - ranks[:-1]).max())
+            if best is None or distance < best.distance:
+                best = PowerLaw(alpha, float(values[start]), distance, n)
+        return best
+
+
+def _first_of_equals(values: Tensor) -> list[int]:
+    fresh = torch.ones(len(values), dtype=torch.bool)
+    fresh[1:] = values[1:] > values[:-1]
+    return [int(i) for i in fresh.nonzero().flatten()]
