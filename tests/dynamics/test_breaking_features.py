@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 import learnscope as ls
+from dynamics.traces import watched
 from learnscope.dynamics import FeatureEvolutionTracker
 from learnscope.moment import NotAvailable
 
@@ -248,22 +249,6 @@ def test_what_layers_may_give_out() -> None:
         assert len(tracker.reasons[name]) == len(found[name])
     assert {k for k, v in found["odd.nan"].items() if v is not None} == {"dimensions", "linear_probe_examples"}
     assert "not finite" in tracker.reasons["odd.nan"]["effective_rank"]
-
-
-def watched(model: nn.Module) -> list[Any]:
-    """All that a call could leave behind."""
-    modules = list(model.modules())
-    hooks = [
-        len(hooks)
-        for m in modules
-        for hooks in (m._forward_hooks, m._forward_pre_hooks, m._backward_hooks, m._backward_pre_hooks)
-    ]
-    grads = [None if p.grad is None else (id(p.grad), p.grad.tolist()) for p in model.parameters()]
-    numbers = torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[union-attr]
-    return [
-        [m.training for m in modules], hooks, grads, [(id(b), b.tolist()) for b in model.buffers()], numbers,
-        [(id(p), p._version, p.requires_grad, p.tolist()) for p in model.parameters()], torch.is_grad_enabled(),
-    ]  # fmt: skip
 
 
 class Augmented(Dataset[tuple[Tensor, int]]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 import learnscope as ls
+from dynamics.traces import watched
 from learnscope.dynamics import PhaseTransitionAttributor
 from learnscope.model.data import DataError
 from model.one_by_one import Custom, tiny
@@ -84,17 +84,6 @@ def images(n: int, seed: int = 1) -> TensorDataset:
 def losses_of(model: nn.Module, data: TensorDataset) -> list[Tensor]:
     model = model.eval()
     return [F.cross_entropy(model(x[None]), y[None]) for x, y in data]
-
-
-def watched(model: nn.Module) -> list[Any]:
-    modules = list(model.modules())
-    hooks = [len(h) for m in modules for h in (m._forward_hooks, m._forward_pre_hooks, m._backward_hooks)]
-    grads = [None if p.grad is None else (id(p.grad), p.grad.tolist()) for p in model.parameters()]
-    numbers = torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[union-attr]
-    return [
-        [m.training for m in modules], hooks, grads, [(id(b), b.tolist()) for b in model.buffers()], numbers,
-        [(id(p), p._version, p.requires_grad, p.tolist()) for p in model.parameters()], torch.is_grad_enabled(),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("max_bytes", [1, 20_000, 256 << 20])

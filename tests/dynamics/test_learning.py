@@ -12,19 +12,12 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 import learnscope as ls
 from learnscope.dynamics import LearningDynamicsAnalyzer
-from ledger.histories import Visit, assert_same, expected, visits_of
+from ledger.histories import CLASSES, N, Visit, assert_same, data, expected, visits_of
 from seeds import tiny
-
-N, CLASSES = 90, 4
-
-
-def data() -> TensorDataset:
-    generator = torch.Generator().manual_seed(3)
-    return TensorDataset(torch.randn(N, 6, generator=generator), torch.randint(CLASSES, (N,), generator=generator))
 
 
 def make(rate: float = 0.05) -> tuple[nn.Module, torch.optim.Optimizer]:

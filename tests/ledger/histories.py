@@ -13,8 +13,17 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from learnscope.ledger import Ledger
+
+N, CLASSES = 90, 4
+
+
+def data() -> TensorDataset:
+    """Examples for loops that visit them."""
+    generator = torch.Generator().manual_seed(3)
+    return TensorDataset(torch.randn(N, 6, generator=generator), torch.randint(CLASSES, (N,), generator=generator))
 
 
 @dataclass(frozen=True)
