@@ -13,8 +13,8 @@ from learnscope.record import Measurement, Row, Table
 if TYPE_CHECKING:
     from learnscope.moment import Moment
 
-At = Literal["before_step", "after_step", "epoch", "once"]
-MOMENTS: tuple[At, ...] = ("before_step", "after_step", "epoch", "once")
+At = Literal["before_step", "after_step", "epoch", "once", "end"]
+MOMENTS: tuple[At, ...] = ("before_step", "after_step", "epoch", "once", "end")
 NEEDS = (
     "grads", "previous", "holdout", "examples", "features", "train_data", "test_data", "optimizer", "batch",
     "logged",
@@ -46,7 +46,8 @@ class Probe:
     every: Schedule = 1
     """How often: every so many steps (or epochs), or a function from the step to whether it is due."""
     at: At = "after_step"
-    """When: `before_step` (gradients are there), `after_step`, `epoch`, or `once` when the session opens."""
+    """When: `before_step` (gradients are there), `after_step`, `epoch`, `once` when the session opens, or `end` when it
+    is closed after a loop that was not cut short."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
     """What it cannot do without; refused by name when the session opens if the source cannot give it."""
@@ -72,6 +73,12 @@ class Probe:
     def measure(self, moment: Moment) -> Measured:
         """The numbers at this moment: `{name: number}`, rows, tables, or a `Measurement`; None for nothing."""
         raise TypeError(f"{type(self).__name__} must define measure(self, moment); step {moment.step} was not measured")
+
+    def open(self, moment: Moment) -> None:
+        """Called when a session opens, for what is known only then. Optional.
+
+        What it raises refuses the session before anything is written. A resumed session has its state back.
+        """
 
     def prepare(self, moment: Moment) -> None:
         """Called before the step after which `measure` is due, for what is gone by then. Optional.

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from learnscope.dynamics.arguments import known_name, whole_number
-from learnscope.dynamics.looking import Looking
+from learnscope.arguments import known_name, whole_number
 from learnscope.dynamics.saved import SavedError, load_looking, save_looking
 from learnscope.findings.changepoints import PERMUTATIONS
 from learnscope.findings.feature_course import LevelChanges, course, evolution, level_changes
@@ -27,6 +26,7 @@ from learnscope.probes.feature_evolution import NAMES
 from learnscope.report.dynamics_features import Kept, plot_numbers, plot_plane
 from learnscope.report.projection import METHODS
 from learnscope.run import Run
+from learnscope.session.looking import Looking
 from learnscope.session.opening import check_model
 from learnscope.task import Task
 

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from learnscope.dynamics.arguments import whole_number
-from learnscope.dynamics.looking import Looking, by_scope, value
+from learnscope.arguments import whole_number
 from learnscope.dynamics.saved import SavedError, load_looking, save_looking
 from learnscope.findings.absent import absent
 from learnscope.findings.cuts import Cuts
@@ -30,6 +29,7 @@ from learnscope.probes import GradientFlow, Loss
 from learnscope.record import SEVERITIES, Record
 from learnscope.report.dynamics_gradients import plot_gradients
 from learnscope.run import Run
+from learnscope.session.looking import Looking, by_scope, value
 from learnscope.session.opening import check_model
 from learnscope.store.backend import MemoryBackend
 from learnscope.store.reader import RunReader

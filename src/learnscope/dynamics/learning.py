@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from learnscope.dynamics.arguments import whole_number
-from learnscope.dynamics.looking import Looking
+from learnscope.arguments import whole_number
 from learnscope.dynamics.placing import check_device
 from learnscope.dynamics.saved import load_looking, save_looking
 from learnscope.ledger import Ledger
@@ -30,6 +29,7 @@ from learnscope.probes.example_ledger import batch_of
 from learnscope.probes.gathering import Gathering, check_announced, presentations
 from learnscope.record import Record
 from learnscope.run import Run
+from learnscope.session.looking import Looking
 from learnscope.task import Task, task_for
 from learnscope.task.batches import first_tensor
 from learnscope.task.shapes import flatten_positions, is_single, logits_in

@@ -12,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from learnscope.dynamics.arguments import whole_number
+from learnscope.arguments import whole_number
 from learnscope.dynamics.labels import Announced, known_noise
-from learnscope.dynamics.looking import Looking, by_scope
 from learnscope.dynamics.placing import check_device
 from learnscope.dynamics.saved import load_looking, save_looking
 from learnscope.dynamics.scores import SPLITS, accuracies_of, curves_of, scores_of
@@ -30,6 +29,7 @@ from learnscope.probes import Memorization
 from learnscope.record import Record
 from learnscope.report.dynamics_memorization import Told, plot_memorized
 from learnscope.run import Run
+from learnscope.session.looking import Looking, by_scope
 from learnscope.session.opening import check_model
 from learnscope.task import Task, task_for
 

@@ -16,8 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from learnscope.dynamics.looking import Looking, Remembered
 from learnscope.record import SCHEMA_VERSION, Record
+from learnscope.session.looking import Looking, Remembered
 from learnscope.store.files import write_atomically
 
 KEY = "learnscope.dynamics"

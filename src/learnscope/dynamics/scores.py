@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from learnscope.dynamics.looking import by_scope
 from learnscope.findings.grokking import Accuracies
 from learnscope.record import Record
+from learnscope.session.looking import by_scope
 
 SPLITS = ("train", "test")
 _OF_SPLITS = ("accuracy", "loss", "confidence", "calibration_error", "brier")

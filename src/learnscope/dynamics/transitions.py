@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from learnscope.dynamics.arguments import known_name, whole_number
+from learnscope.arguments import known_name, whole_number
 from learnscope.dynamics.progress import progress_bar
 from learnscope.findings.critical import Attributions, CriticalExamples, analyze, critical_examples
 from learnscope.model.attribution import Attribution, Progress, tracin, transition_scores

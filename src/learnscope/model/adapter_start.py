@@ -54,12 +54,17 @@ def remember_start(model: nn.Module) -> int:
     return kept
 
 
+def know_start(layer: nn.Module, adapter: str, start: Start) -> None:
+    """Say what an adapter began with, where somebody else has kept it."""
+    _STARTS.setdefault(layer, {})[adapter] = start
+
+
 def keep_start(layer: Any, adapter: str, method: str | None) -> bool:
     """Whether there was something to keep."""
     left, right = (plain(one).flatten(1) for one in lora_factors(layer, adapter))
     if not bool(left.any()) or not bool(right.any()):
         return False
-    _STARTS.setdefault(layer, {})[adapter] = Start(left.double() * layer.scaling[adapter], right.clone(), method)
+    know_start(layer, adapter, Start(left.double() * layer.scaling[adapter], right.clone(), method))
     return True
 
 

@@ -14,6 +14,7 @@ from learnscope.model.adapter_extras import NOT_ALLOCATED, adalora_allocations, 
 from learnscope.model.adapters import Adapter, Adapters, find_adapters
 from learnscope.moment import Moment
 from learnscope.probes.adapter_drift import Kept, drift_columns
+from learnscope.probes.adapter_starts import open_adapters
 from learnscope.probing import Probe, ProbeWarning
 from learnscope.record import Column, Measurement, Table
 from learnscope.tensor.context import plain
@@ -26,8 +27,9 @@ class AdapterSpectrum(Probe):
     """The update ΔW of every adapter (PEFT), from its small factors: ΔW itself is never built.
 
     ΔW is scaling·B A (LoRA, rsLoRA, LoRA+, LoRA-FA, DoRA before its magnitude), less the B₀A₀ that PiSSA and MiLoRA
-    begin with (`learnscope.remember_start`), P diag(E) Q (AdaLoRA), or diag(λ_b) B diag(λ_d) A (VeRA). IA³ and
-    LayerNorm tuning add no matrix: their spectrum is null and says so, and their vectors are described instead.
+    begin with, P diag(E) Q (AdaLoRA), or diag(λ_b) B diag(λ_d) A (VeRA). B₀A₀ is kept when a session opens before the
+    first step, and saved with it (`learnscope.remember_start` keeps it earlier). IA³ and LayerNorm tuning add no
+    matrix: their spectrum is null and says so, and their vectors are described instead.
     All rows carry the labels `adapter`, its name in PEFT, and `family`. Adapters that are inactive, disabled or merged
     are measured as well.
 
@@ -68,6 +70,9 @@ vector that an adapter trains (label `vector`); the deviation is over all entrie
             raise ValueError(f"AdapterSpectrum(tolerance={self.tolerance!r}): tolerance is a share from 0 to below 1")
         if not self.memory_mb >= 0:
             raise ValueError(f"AdapterSpectrum(memory_mb={self.memory_mb!r}): memory_mb is a number from 0")
+
+    def open(self, moment: Moment) -> None:
+        open_adapters(moment)
 
     def measure(self, moment: Moment) -> Measurement:
         adapters = find_adapters(moment.model, moment.optimizers)

@@ -84,6 +84,14 @@ class Engine:
         self.bound.append(bound)
         return bound
 
+    def open_probes(self, moment: Moment) -> None:
+        """Let probes look at what they will be given, and refuse it."""
+        for bound in self.bound:
+            if type(bound.probe).open is not Probe.open:
+                moment.state = bound.state
+                with torch.no_grad(), guard(self.subject.model) if not bound.probe.reads_only else nullcontext():
+                    bound.probe.open(moment)
+
     def due(self, at: str, number: int) -> list[Bound]:
         """The probes that this step (or epoch) is due for and the budget grants.
 
@@ -95,7 +103,7 @@ class Engine:
             for bound in self.bound
             if bound.probe.at == at
             and (not bound.probe.needs & FED or bound.waiting)
-            and (at == "once" or is_due(bound.probe.every, number))
+            and (at in ("once", "end") or is_due(bound.probe.every, number))
             and self.granted(bound)
         ]
 

@@ -106,11 +106,13 @@ class Loop:
         self._fire(self.engine.due("epoch", self.epoch + 1), self.moment("epoch"))
         self.epoch += 1
 
-    def conclude(self) -> None:
-        """The loop is over: probes that gather measure what they have, or keep the last of it."""
+    def conclude(self, *, finished: bool) -> None:
+        """The loop is over: probes that gather measure what they have, and those that look at the end do so."""
         self.feed.flush()
         gathered = [b for b in self.engine.bound if gathers_until_epoch(b.probe) and (b.waiting or b.fired)]
         self._fire(gathered, self.moment("after_step"))
+        if finished:
+            self._fire(self.engine.due("end", 1), self.moment("end"))
 
     def manual_step(self) -> None:
         """A step that no torch optimizer took. Gradients are those that still stand."""

@@ -41,7 +41,7 @@ def open_backend(run: str | Path | None, *, resume: bool) -> Backend:
 def begin(engine: Engine, subject: Subject, *, resume: bool, step: int | None) -> tuple[int, int | None]:
     """Write the manifest with a new attempt; the step and epoch from which it goes on."""
     backend = engine.backend
-    manifest = backend.manifest() if resume and _exists(backend) else {}
+    manifest = backend.manifest() if resume and is_there(backend) else {}
     epoch = None
     if manifest:
         reader = RunReader(backend)
@@ -150,7 +150,8 @@ def check_model(model: Any) -> None:
         raise ValueError(f"parameter {lazy[0]} is not initialised yet: run one batch through the model first")
 
 
-def _exists(backend: Backend) -> bool:
+def is_there(backend: Backend) -> bool:
+    """Whether there is a run to be continued."""
     return isinstance(backend, FolderBackend) and (backend.path / "run.json").exists()
 
 

@@ -51,8 +51,8 @@ def replay(
             They are loaded one at a time.
         model: the architecture to load them into; it is as it was afterwards. Not needed for modules.
         run: folder to write; None keeps the run in memory.
-        probes: what to measure at every checkpoint (`every` is ignored; `at="once"` looks at the first).
-            By default parameter change, and with data gradients and holdout.
+        probes: what to measure at every checkpoint (`every` is ignored; `at="once"` looks at the first, `at="end"` at
+            the last). By default parameter change, and with data gradients and holdout.
         task: how a batch becomes logits and targets, where the defaults do not recognise it.
         holdout: data to evaluate on; its first batch also gives the replayed gradients if there is no train.
         train: training data; its first batch gives the replayed gradients.
@@ -77,6 +77,7 @@ def replay(
         sinks=sinks,
         strict=strict,
     )
+    engine.open_probes(_opening(engine))
     begin(engine, subject, resume=False, step=0)
     snapshots: dict[str, Snapshot] = {}
     with concluding(engine, last_step=steps[-1]), preserve_weights(vessel) as own:
@@ -86,7 +87,8 @@ def replay(
             weights = {name: own.get(memory_of(value), value) for name, value in read_weights(source).items()}
             load_into(vessel, weights, _origin(source, step))
             del source, weights
-            _look(engine, step, "checkpoint", snapshots, first=step == steps[0])
+            ends = {"first": step == steps[0], "last": step == steps[-1]}
+            _look(engine, step, "checkpoint", snapshots, **ends)
     return Run(engine.backend)
 
 
@@ -139,13 +141,20 @@ def audit(
         sinks=sinks,
         strict=strict,
     )
+    engine.open_probes(_opening(engine))
     begin(engine, subject, resume=False, step=0)
     with concluding(engine, last_step=0):
-        _look(engine, 0, "audit", snapshots, first=True)
+        _look(engine, 0, "audit", snapshots, first=True, last=True)
     return Run(engine.backend)
 
 
-def _look(engine: Engine, step: int, phase: str, snapshots: dict[str, Snapshot], *, first: bool) -> None:
+def _opening(engine: Engine) -> Moment:
+    return Moment(step=0, phase="open", source=engine.source, subject=engine.subject)
+
+
+def _look(
+    engine: Engine, step: int, phase: str, snapshots: dict[str, Snapshot], *, first: bool, last: bool
+) -> None:  # fmt: skip
     """Fire every probe at one set of weights, then let those be the previous ones."""
     subject = engine.subject
     moment = Moment(
@@ -156,10 +165,11 @@ def _look(engine: Engine, step: int, phase: str, snapshots: dict[str, Snapshot],
         take_gradients=lambda: _replayed(subject),
     )
     _present(engine, step)
+    elsewhere = {"once": not first, "end": not last}
     for bound in engine.bound:
         key = snapshot_key(bound.probe)
         moment.snapshot = snapshots.get(key) if key is not None else None
-        if (key is not None and moment.snapshot is None) or (bound.probe.at == "once" and not first):
+        if (key is not None and moment.snapshot is None) or elsewhere.get(bound.probe.at):
             continue
         engine.fire(bound, moment)
     if phase == "checkpoint":

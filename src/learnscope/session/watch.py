@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from learnscope.moment import Examples
+from learnscope.moment import Examples, Moment
 from learnscope.options import explain_options
 from learnscope.probes import GradientFlow, LearningRate, Loss, ParameterChange
 from learnscope.probing import Probe
@@ -19,7 +19,15 @@ from learnscope.run import Run
 from learnscope.session.engine import Engine
 from learnscope.session.feed import FED
 from learnscope.session.loop import Loop, unfed_message
-from learnscope.session.opening import begin, check_model, finish, load_state, open_backend, save_state
+from learnscope.session.opening import (
+    begin,
+    check_model,
+    finish,
+    is_there,
+    load_state,
+    open_backend,
+    save_state,
+)
 from learnscope.session.optimizers import as_optimizers
 from learnscope.session.subject import make_subject, provided
 from learnscope.sinks.base import Sink
@@ -93,12 +101,25 @@ class Watch:
 
     def __init__(self, engine: Engine, *, clock: Optimizer | None, resume: bool, step: int | None) -> None:
         self._engine = engine
+        again = resume and is_there(engine.backend)
+        if not again:  # before anything is written
+            engine.open_probes(Moment(step=step or 0, phase="open", source=engine.source, subject=engine.subject))
         steps, epoch = begin(engine, engine.subject, resume=resume, step=step)
         self._loop = Loop(engine, steps=steps, epoch=epoch or 0, clock=clock)
         passes = load_state(engine, self._loop.snapshots, steps) if resume else None
         self._restored = passes is not None
+        if again:
+            self._open_again()
         self._closed = False
         self._loop.safely(self._loop.start)(passes or 1)
+
+    def _open_again(self) -> None:
+        try:
+            self._engine.open_probes(self._loop.moment("open"))
+        except BaseException as error:
+            self._loop.detach()
+            finish(self._engine, f"interrupted by {type(error).__name__}: {error}", last_step=self.steps)
+            raise
 
     @property
     def steps(self) -> int:
@@ -165,7 +186,7 @@ class Watch:
         self._closed = True
         loop = self._loop
         loop.detach()
-        loop.safely(loop.conclude)()
+        loop.safely(loop.conclude)(finished=status == "finished")
         loop.safely(self._engine.close)()
         facts = {
             "last_step": self.steps,

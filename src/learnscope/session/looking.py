@@ -190,6 +190,13 @@ class Looking:
             self.bound = {name: self._engine.add(probe) for name, probe in self._probes.items()}
             for name, bound in self.bound.items():
                 bound.state = self._states[name]
+            try:
+                self._engine.open_probes(
+                    Moment(step=self._last_step, phase="open", source=self._source, subject=subject)
+                )
+            except BaseException:
+                self._engine, self.bound = None, {}
+                raise
             if self._begun:
                 self._engine.attempt = self._attempt
             else:
