@@ -5,6 +5,7 @@ Each analysis is a function of a run and of the cuts. None needs torch.
 
 from learnscope.findings.absent import absent
 from learnscope.findings.activations import activations
+from learnscope.findings.adapters import adapters
 from learnscope.findings.cuts import Cuts
 from learnscope.findings.first_moved import first_moved
 from learnscope.findings.frozen import frozen
@@ -27,7 +28,7 @@ __all__ = ["Cuts", "find"]
 
 ANALYSES = (
     nonfinite, gradients, absent, rates, generalising, overfitting, frozen, activations, landscape, precision,
-    update_quality, session, grokking, spurious, first_moved,
+    update_quality, adapters, session, grokking, spurious, first_moved,
 )  # fmt: skip
 
 

@@ -77,6 +77,18 @@ class Cuts:
     """Rise of its accuracy from which on a group of examples has been learned."""
     group_examples: int = 20
     """Examples of a group below which nothing is said about when it was learned."""
+    spare_rank: float = 0.5
+    """Share of the adapters' parameters that lower ranks need, up to which ranks are called large."""
+    idle_rank: float = 0.35
+    """Effective rank of an adapter as a share of its rank, up to which the rank is called large if none was tried."""
+    full_rank: float = 0.9
+    """The same, from which the rank is called exhausted."""
+    work_share: float = 0.8
+    """Share of what all adapters add that the layers which do the work hold."""
+    few_layers: float = 0.34
+    """Share of the layers up to which those are few."""
+    work_layers: int = 4
+    """Layers with adapters below which nothing is said about where the work is done."""
     names_listed: int = 6
     """Names that a sentence lists before it says how many more there are."""
 
@@ -99,6 +111,11 @@ class Cuts:
             "grokking_gap",
             "spurious_gap",
             "order_spread",
+            "spare_rank",
+            "idle_rank",
+            "full_rank",
+            "work_share",
+            "few_layers",
         ):
             if getattr(self, name) >= 1:
                 raise ValueError(f"{name}={getattr(self, name):g}: a share below 1, such as 0.5")

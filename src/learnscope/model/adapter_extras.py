@@ -71,9 +71,12 @@ def base_matrix(layer: Any) -> Tensor | str:
         return f"its base weight ({kind}) cannot be unpacked here: {error}"
     if not weight.is_floating_point():
         return f"its base weight ({kind}) holds {weight.dtype} and PEFT does not know how to unpack it"
-    if isinstance(base, nn.Embedding) or getattr(layer, "fan_in_fan_out", False):
-        return weight.mT
-    return weight.flatten(1)
+    return weight.mT if is_turned(layer) else weight.flatten(1)
+
+
+def is_turned(layer: Any) -> bool:
+    """Whether the weight is held as [inputs, outputs]."""
+    return isinstance(layer.get_base_layer(), nn.Embedding) or bool(getattr(layer, "fan_in_fan_out", False))
 
 
 @dataclass(frozen=True, slots=True)

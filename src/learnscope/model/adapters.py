@@ -78,6 +78,14 @@ def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Ada
     return adapters
 
 
+def grouped(found: Sequence[Adapter]) -> dict[tuple[str, str], list[Adapter]]:
+    """By the name of the adapter and its family, each in the model's order."""
+    groups: dict[tuple[str, str], list[Adapter]] = {}
+    for one in found:
+        groups.setdefault((one.name, one.parts.family), []).append(one)
+    return groups
+
+
 def _names(layer: Any) -> list[str]:
     """The adapters that a layer holds, in the order in which they were added."""
     held: list[Any] = [getattr(layer, part, None) for part in layer.adapter_layer_names]
