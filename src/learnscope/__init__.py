@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from learnscope.model.patch_info import PatchInfo as PatchInfo
     from learnscope.moment import Moment as Moment
     from learnscope.probes import Activations as Activations
+    from learnscope.probes import AdapterGradients as AdapterGradients
     from learnscope.probes import AdapterSpectrum as AdapterSpectrum
+    from learnscope.probes import AdapterTruncation as AdapterTruncation
     from learnscope.probes import BatchStats as BatchStats
     from learnscope.probes import ExampleLedger as ExampleLedger
     from learnscope.probes import ExampleTransitions as ExampleTransitions
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from learnscope.probes import Momentum as Momentum
     from learnscope.probes import ParameterChange as ParameterChange
     from learnscope.probes import SparseQuality as SparseQuality
+    from learnscope.probes import WeightSpectrum as WeightSpectrum
     from learnscope.probing import Probe as Probe
     from learnscope.probing import ProbeWarning as ProbeWarning
     from learnscope.probing import probe as probe
@@ -87,7 +90,9 @@ _HOMES = {
     "moment": ("Moment",),
     "probes": (
         "Activations",
+        "AdapterGradients",
         "AdapterSpectrum",
+        "AdapterTruncation",
         "BatchStats",
         "ExampleLedger",
         "ExampleTransitions",
@@ -103,6 +108,7 @@ _HOMES = {
         "Momentum",
         "ParameterChange",
         "SparseQuality",
+        "WeightSpectrum",
     ),
     "probing": ("Probe", "ProbeWarning", "probe"),
     "record": ("Column", "Finding", "Measurement", "Record", "Row", "Table"),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from learnscope.tensor.powerlaw import power_law
 from learnscope.tensor.spectrum import Factors
-from learnscope.tensor.subspace import intruder_dimensions, principal_angles, subspace_drift
+from learnscope.tensor.subspace import intruder_dimensions, principal_angles, subspace_drift, subspace_drifts
 
 
 def basis(d: int, k: int, seed: int) -> Tensor:
@@ -26,7 +26,7 @@ def test_angles_are_scipys(i: int, j: int) -> None:
     np.testing.assert_allclose(principal_angles(a, b).numpy(), truth, atol=1e-12)
 
 
-@pytest.mark.parametrize("angle", [0.0, 1e-10, 1e-5, 0.3, math.pi / 2 - 1e-9, math.pi / 2])
+@pytest.mark.parametrize("angle", [0.0, 1e-10, 1e-5, 0.3, math.pi / 2 - 8e-9, math.pi / 2])
 def test_small_and_large_angles_keep_their_digits(angle: float) -> None:
     a = torch.eye(4, dtype=torch.float64)[:, :2]
     b = a.clone()
@@ -41,6 +41,21 @@ def test_a_span_within_a_larger_one_has_not_drifted() -> None:
     largest, drift = subspace_drift(whole, whole[:, 1:3])
     assert largest == pytest.approx(0, abs=1e-14)
     assert drift == pytest.approx(0, abs=1e-14)
+
+
+def test_pairs_of_all_shapes_together_are_scipys() -> None:
+    """Spans near each other, far apart, one within the other, and orthogonal ones, in one call."""
+    near = torch.linalg.qr(basis(9, 3, 0) + 1e-6 * basis(9, 3, 5)).Q
+    whole = torch.eye(9, dtype=torch.float64)
+    pairs = [
+        (basis(9, 3, 0), basis(9, 3, 1)), (basis(9, 2, 2), basis(9, 5, 3)), (basis(9, 3, 0), near),
+        (basis(7, 1, 0), basis(7, 1, 1)), (whole[:, :3], whole[:, 3:6]), (basis(9, 3, 6), basis(9, 3, 7)),
+    ]  # fmt: skip
+    for (a, b), (largest, drift) in zip(pairs, subspace_drifts(pairs), strict=True):
+        angles = linalg.subspace_angles(a.numpy(), b.numpy())
+        assert largest == pytest.approx(angles.max(), rel=1e-9, abs=1e-12)
+        assert drift == pytest.approx(math.sqrt((np.sin(angles) ** 2).mean()), rel=1e-9, abs=1e-12)
+    assert subspace_drifts([]) == []
 
 
 def test_intruders_are_found_where_they_were_put() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from learnscope.findings.gather import Grid, grid, rows
+from learnscope.findings.still import in_path
 from learnscope.store.reader import RunReader
 
 
@@ -95,3 +98,13 @@ def _tried(reader: RunReader, name: str) -> Tried | None:
         float(kept[kept["step"] == step]["value"].iloc[-1]), float(here) / scale,
         int(record.notes.get("examples", 0)), judged,
     )  # fmt: skip
+
+
+def layer_of_module(scope: str, known: Sequence[str]) -> str:
+    """The layer of the model that a module is in: one of those `known`, else all up to its first number.
+
+    >>> layer_of_module("model.layers.3.mlp.up_proj", []), layer_of_module("head", ["head"])
+    ('model.layers.3', 'head')
+    """
+    numbered = re.match(r"(.*?\.\d+)(\.|$)", scope)
+    return next((name for name in known if in_path(name, scope)), numbered[1] if numbered else scope)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
 
 from learnscope.findings.adapter_ranks import rank_exhausted, rank_large
-from learnscope.findings.adapter_tables import Adapted, adapted
+from learnscope.findings.adapter_tables import Adapted, adapted, layer_of_module
 from learnscope.findings.cuts import Cuts
 from learnscope.findings.gather import grid, rows
-from learnscope.findings.still import in_path
 from learnscope.findings.words import between, count, listed, percent
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
@@ -94,18 +92,9 @@ def _by_layer(norms: Mapping[str, float], reader: RunReader) -> dict[str, float]
     known = (reader.manifest.get("model") or {}).get("layers") or []
     sums: dict[str, float] = {}
     for scope, norm in norms.items():
-        layer = next((name for name in known if in_path(name, scope)), None) or _numbered(scope)
+        layer = layer_of_module(scope, known)
         sums[layer] = sums.get(layer, 0.0) + norm**2
     return sums
-
-
-def _numbered(scope: str) -> str:
-    """
-    >>> _numbered("model.layers.3.mlp.up_proj"), _numbered("head")
-    ('model.layers.3', 'head')
-    """
-    found = re.match(r"(.*?\.\d+)(\.|$)", scope)
-    return found[1] if found else scope
 
 
 def intruders(reader: RunReader, cuts: Cuts) -> Finding | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 
 from learnscope.model.adapters import Adapter
 from learnscope.tensor.context import plain, plain_arithmetic
+from learnscope.tensor.spectrum import Factors
 
 CHUNK = 1 << 22
 """Entries of a weight that are read at a time."""
@@ -28,6 +31,51 @@ class Direction:
 
 def dora_direction(adapter: Adapter) -> Direction | str:
     """Read part by part, so that no second copy of the weight is made; or the reason for none."""
+    found = _dora(adapter)
+    if isinstance(found, str):
+        return found
+    total = changed = 0.0
+    for norms, _, added in found.parts():
+        total += float(norms.square().sum())
+        changed += float(added.square().sum())
+    return Direction(float(torch.linalg.vector_norm(found.magnitude)), total**0.5, changed**0.5)
+
+
+def dora_update(adapter: Adapter) -> Tensor | str:
+    """m ∘ (W + ΔW)/‖W + ΔW‖_rows − W, what merging adds to the weight, as a float64 matrix; or the reason for none."""
+    found = _dora(adapter)
+    if isinstance(found, str):
+        return found
+    whole = torch.empty(found.weight.shape, dtype=torch.float64, device=found.weight.device)
+    for _, rows, added in found.parts():
+        whole[rows] = added
+    return whole
+
+
+@dataclass(frozen=True, slots=True)
+class _Dora:
+    weight: Tensor
+    magnitude: Tensor
+    factors: Factors
+
+    def parts(self) -> Iterator[tuple[Tensor, slice, Tensor]]:
+        """For some rows at a time: norms of W + ΔW, the rows, and what merging adds to them."""
+        weight, factors = self.weight, self.factors
+        with plain_arithmetic(weight.device):
+            left, right = replace(factors, start=None).stacked()  # what is in the base now, and what is added to it
+            began = None if factors.start is None else tuple(one.to(weight.device).double() for one in factors.start)
+            step = max(1, CHUNK // weight.shape[1])
+            for start in range(0, len(weight), step):
+                rows = slice(start, start + step)
+                base = weight[rows].double()
+                part = torch.addmm(base, left[rows], right)
+                norms = torch.linalg.vector_norm(part, dim=1)
+                part *= (self.magnitude[rows] / norms)[:, None]
+                base = base if began is None else torch.addmm(base, began[0][rows], began[1])
+                yield norms, rows, part - base
+
+
+def _dora(adapter: Adapter) -> _Dora | str:
     if adapter.layer.merged:
         return "an adapter is merged into the weight, which is no longer the one that DoRA adds to"
     factors = adapter.parts.factors
@@ -36,22 +84,7 @@ def dora_direction(adapter: Adapter) -> Direction | str:
     weight = base_matrix(adapter.layer)
     if isinstance(weight, str):
         return weight
-    magnitude = plain(adapter.parts.vectors["magnitude"][0]).flatten().double()
-    total = changed = 0.0
-    with plain_arithmetic(weight.device):
-        left, right = replace(factors, start=None).stacked()  # what is in the base now, and what is added to it
-        began = None if factors.start is None else tuple(one.to(weight.device).double() for one in factors.start)
-        step = max(1, CHUNK // weight.shape[1])
-        for start in range(0, len(weight), step):
-            rows = slice(start, start + step)
-            base = weight[rows].double()
-            part = torch.addmm(base, left[rows], right)
-            norms = torch.linalg.vector_norm(part, dim=1)
-            total += float(norms.square().sum())
-            part *= (magnitude[rows] / norms)[:, None]
-            base = base if began is None else torch.addmm(base, began[0][rows], began[1])
-            changed += float((part - base).square().sum())
-    return Direction(float(torch.linalg.vector_norm(magnitude)), total**0.5, changed**0.5)
+    return _Dora(weight, plain(adapter.parts.vectors["magnitude"][0]).flatten().double(), factors)
 
 
 def base_matrix(layer: Any) -> Tensor | str:
@@ -59,19 +92,31 @@ def base_matrix(layer: Any) -> Tensor | str:
 
     Quantised weights are unpacked by PEFT's own function, where it knows them.
     """
-    from peft.utils.integrations import dequantize_module_weight
-
     base = layer.get_base_layer()
     kind = (
         f"{type(base).__name__} with {type(base.weight).__name__}" if hasattr(base, "weight") else type(base).__name__
     )
     try:
-        weight = plain(dequantize_module_weight(base))
+        weight = plain(_unpacked(base))
     except (TypeError, AttributeError, ImportError, RuntimeError) as error:  # each packed format fails in its own way
         return f"its base weight ({kind}) cannot be unpacked here: {error}"
     if not weight.is_floating_point():
         return f"its base weight ({kind}) holds {weight.dtype} and PEFT does not know how to unpack it"
     return weight.mT if is_turned(layer) else weight.flatten(1)
+
+
+def _unpacked(base: Any) -> Tensor:
+    """By PEFT, which for a whole module would exchange its packed weight on a CPU: 8-bit layers then cannot run."""
+    from peft.utils.integrations import dequantize_bnb_weight, dequantize_module_weight
+
+    weight: Any = getattr(base, "weight", None)
+    if type(weight).__name__ not in ("Params4bit", "Int8Params"):
+        return dequantize_module_weight(base)
+    # a stand-in for the layer's state, into which the scales would be written: they are in one of two places
+    scales = getattr(getattr(base, "state", None), "SCB", None)
+    held = SimpleNamespace(SCB=getattr(weight, "SCB", None) if scales is None else scales)
+    found: Tensor = dequantize_bnb_weight(weight, state=held)
+    return found
 
 
 def is_turned(layer: Any) -> bool:

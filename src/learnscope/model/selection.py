@@ -1,4 +1,4 @@
-"""Which parameters a name stands for: those of a layer, of a module, or one of them."""
+"""Which parameters a name stands for: those of a layer, of a module, or one of them; and a few layers of many."""
 
 from __future__ import annotations
 
@@ -36,6 +36,29 @@ def select_parameters(model: nn.Module, wanted: str | Iterable[str]) -> list[int
             raise SelectionError(f"{name!r} of {type(model).__name__} is a module without parameters")
         found.update(inside)
     return sorted(found)
+
+
+def check_max_layers(owner: str, most: object) -> None:
+    """Refuse what is no number of layers."""
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise ValueError(f"{owner}(max_layers={most!r}): max_layers is a whole number from 1, or None for all layers")
+
+
+def spread(layers: Iterable[str], most: int | None) -> list[str]:
+    """At most so many of the layers, once each, in order: the first, the last, the others evenly between them.
+
+    One alone is the middle one. None stands for all.
+
+    >>> spread([f"h.{i}" for i in range(6)], 3)
+    ['h.0', 'h.3', 'h.5']
+    """
+    named = list(dict.fromkeys(layers))
+    if most is None or most >= len(named):
+        return named
+    if most == 1:
+        return [named[(len(named) - 1) // 2]]
+    gaps, last = most - 1, len(named) - 1
+    return [named[(2 * i * last + gaps) // (2 * gaps)] for i in range(most)]  # i·last/gaps, rounded
 
 
 def _modules(model: nn.Module, ids: Sequence[int]) -> dict[str, list[int]]:

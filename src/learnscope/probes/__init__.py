@@ -1,7 +1,9 @@
 """The probes that come with learnscope, one a file."""
 
 from learnscope.probes.activations import Activations
+from learnscope.probes.adapter_gradients import AdapterGradients
 from learnscope.probes.adapter_spectrum import AdapterSpectrum
+from learnscope.probes.adapter_truncation import AdapterTruncation
 from learnscope.probes.batch_stats import BatchStats
 from learnscope.probes.example_ledger import ExampleLedger
 from learnscope.probes.feature_evolution import FeatureEvolution
@@ -17,6 +19,7 @@ from learnscope.probes.momentum import Momentum
 from learnscope.probes.parameter_change import ParameterChange
 from learnscope.probes.sparse_quality import SparseQuality
 from learnscope.probes.transition import ExampleTransitions
+from learnscope.probes.weight_spectrum import WeightSpectrum
 
 ALL_PROBES = (
     GradientFlow,
@@ -39,7 +42,9 @@ ALL_PROBES = (
 __all__ = [
     "ALL_PROBES",
     "Activations",
+    "AdapterGradients",
     "AdapterSpectrum",
+    "AdapterTruncation",
     "BatchStats",
     "ExampleLedger",
     "ExampleTransitions",
@@ -55,4 +60,5 @@ __all__ = [
     "Momentum",
     "ParameterChange",
     "SparseQuality",
+    "WeightSpectrum",
 ]

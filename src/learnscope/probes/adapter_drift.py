@@ -2,65 +2,79 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from learnscope.model.adapters import Adapter
+from learnscope.probes.adapter_spectra import Spectra
 from learnscope.record import Column
-from learnscope.tensor.spectrum import NOT_FINITE, ZERO, Decomposed
-from learnscope.tensor.subspace import subspace_drift
+from learnscope.tensor.spectrum import NOT_FINITE, ZERO
+from learnscope.tensor.subspace import subspace_drifts
 
 SIDES = ("left", "right")
 SINCE = ("previous", "first")
-Angles = tuple[float, float]
+NONE_EARLIER = "no earlier measurement of it has directions to compare with"
+Cell = tuple[float, float] | str
+"""The largest angle and the drift, or why there are none."""
 
 
 class Kept:
     """Spans of earlier measurements in a probe's state: orthonormal columns for each side of each update."""
 
-    def __init__(self, state: dict[str, Any], memory_mb: float, tolerance: float) -> None:
-        self._state, self._limit, self._left, self._tolerance = state, memory_mb, memory_mb * 1e6, tolerance
+    def __init__(self, state: dict[str, Any], memory_mb: float) -> None:
+        self._state, self._limit, self._left = state, memory_mb, memory_mb * 1e6
         self._earlier: dict[str, int] = {}
 
-    def compare(self, one: Adapter, now: Decomposed | None) -> dict[tuple[str, str], Angles | str]:
-        """By side and since when: the drift, or why there is none; and keep what is there now."""
-        if now is None:
-            return {(side, since): one.parts.reason or "" for side in SIDES for since in SINCE}
-        spans, reason = self._spans(now)
-        found: dict[tuple[str, str], Angles | str] = {}
-        for side in SIDES:
-            key = f"{side}/{one.name}/{one.scope}"
-            for since in SINCE:
-                found[side, since] = reason or self._against(spans[side], f"{since}_{key}")
-            if reason is None:
-                # copies of their own: what shares memory cannot be saved
-                self._state[f"previous_{key}"] = spans[side].clone()
-                self._state.setdefault(f"first_{key}", spans[side].clone())
-            else:  # the next comparison would be with an older one
-                self._state.pop(f"previous_{key}", None)
+    def compare(self, members: Sequence[Adapter], spectra: Spectra) -> list[dict[tuple[str, str], Cell]]:
+        """Of each adapter by side and since when; and keep what is there now."""
+        found: list[dict[tuple[str, str], Cell]] = [{} for _ in members]
+        wanted: list[tuple[int, str, str]] = []
+        pairs: list[tuple[Tensor, Tensor]] = []
+        for place, one in enumerate(members):
+            spans, reason = self._spans(one, spectra)
+            for side in SIDES:
+                key = f"{side}/{one.name}/{one.scope}"
+                for since in SINCE:
+                    then = self._state.get(f"{since}_{key}")
+                    why = reason or _why_not(then, spans.get(side))
+                    if why is not None:
+                        found[place][side, since] = why
+                    elif then is not None:
+                        wanted.append((place, side, since))
+                        pairs.append((then, spans[side]))
+                self._keep(key, None if reason else spans[side])
+        for (place, side, since), angles in zip(wanted, subspace_drifts(pairs), strict=True):
+            found[place][side, since] = angles
         return found
 
-    def _spans(self, now: Decomposed) -> tuple[dict[str, Tensor], str | None]:
+    def _spans(self, one: Adapter, spectra: Spectra) -> tuple[dict[str, Tensor], str | None]:
+        now = spectra.of(one)
+        if now is None:
+            return {}, one.parts.reason or ""
+        rank = spectra.rank(one)
+        if math.isnan(rank):
+            return {}, NOT_FINITE
+        if not rank:
+            return {}, ZERO
         assert now.left is not None, "drift needs singular vectors"
         assert now.right is not None, "drift needs singular vectors"
-        if bool(now.values.isnan().any()):
-            return {}, NOT_FINITE
-        rank = now.rank(self._tolerance)
-        spans = {"left": now.left[:, :rank].contiguous(), "right": now.right[:, :rank].contiguous()}
-        if not rank:
-            return spans, ZERO
-        self._left -= 2 * (spans["left"].nbytes + spans["right"].nbytes)
-        return spans, None if self._left >= 0 else f"more than memory_mb={self._limit:g} of directions would be kept"
+        size = int(rank) * (len(now.left) + len(now.right)) * now.left.itemsize
+        self._left -= 2 * size
+        if self._left < 0:
+            return {}, f"more than memory_mb={self._limit:g} of directions would be kept"
+        # copies of their own: what shares memory cannot be saved
+        return {"left": now.left[:, : int(rank)].clone(), "right": now.right[:, : int(rank)].clone()}, None
 
-    def _against(self, span: Tensor, key: str) -> Angles | str:
-        then = self._state.get(key)
-        if then is None:
-            return "no earlier measurement of it has directions to compare with"
-        if len(then) != len(span):
-            return f"then the module had {len(then)} rows or columns, now {len(span)}"
-        return subspace_drift(then.to(span.device), span)
+    def _keep(self, key: str, span: Tensor | None) -> None:
+        if span is None:  # the next comparison would be with an older one
+            self._state.pop(f"previous_{key}", None)
+            return
+        self._state[f"previous_{key}"] = span
+        if f"first_{key}" not in self._state:
+            self._state[f"first_{key}"] = span.clone()
 
     @property
     def notes(self) -> dict[str, int]:
@@ -73,10 +87,14 @@ class Kept:
         self._state["previous"] = step
 
 
-def drift_columns(
-    members: Sequence[Adapter], spectra: Mapping[int, Decomposed], labels: Mapping[str, str], kept: Kept
-) -> list[Column]:
-    found = [kept.compare(one, spectra.get(id(one))) for one in members]
+def _why_not(then: Tensor | None, now: Tensor | None) -> str | None:
+    if then is None or now is None:
+        return NONE_EARLIER
+    return None if len(then) == len(now) else f"then the module had {len(then)} rows or columns, now {len(now)}"
+
+
+def drift_columns(members: Sequence[Adapter], spectra: Spectra, labels: Mapping[str, str], kept: Kept) -> list[Column]:
+    found = kept.compare(members, spectra)
     columns = []
     for side in SIDES:
         for since in SINCE:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from learnscope.moment import Gradients, MicroBatches, Moment
+from learnscope.probes.flow_rows import Flow
 from learnscope.probes.gradient_spread import spoilt_by_clip, with_spread
 from learnscope.probing import At, Probe
-from learnscope.record import Column, Label, Measurement, Table
+from learnscope.record import Column, Measurement, Table
 from learnscope.tensor.gradient import sum_squares
 from learnscope.tensor.sketch import sketch
 
@@ -77,7 +78,7 @@ the variance is unbiased |
                 Column("without_gradient", [len(gradients.missing)]),
             ]
             return Measurement([Table("model", ["model"], columns)])
-        flow = _Flow.of(moment, gradients)
+        flow = Flow.of(moment, gradients)
         tables = [self._model(moment, flow), self._layers(moment, flow)]
         kinds = [
             "component",
@@ -92,7 +93,7 @@ the variance is unbiased |
         tables[:3] = [with_spread(moment, gradients, table, flow.labels) for table in tables[:3]]
         return Measurement(tables, finish=lambda read: spoilt_by_clip(_once_read(read)))
 
-    def _model(self, moment: Moment, flow: _Flow) -> Table:
+    def _model(self, moment: Moment, flow: Flow) -> Table:
         table = _table(moment, flow, "model", detailed=True)
         columns = list(table.columns)
         bad = (flow.gradients.table.nan + flow.gradients.table.inf) > 0
@@ -104,7 +105,7 @@ the variance is unbiased |
             columns += self._noise(moment, moment.micro_batches, flow.numbers[:, 0].sum())
         return Table("model", table.scopes, columns)
 
-    def _layers(self, moment: Moment, flow: _Flow) -> Table:
+    def _layers(self, moment: Moment, flow: Flow) -> Table:
         table = _table(moment, flow, "layer", detailed=True)
         columns = list(table.columns)
         if self._weighs(moment):
@@ -175,32 +176,10 @@ def noise_scale_parts(each: Tensor, accumulated: Tensor, sizes: Sequence[float] 
     return accumulated - noise / big, noise
 
 
-@dataclass(frozen=True, slots=True)
-class _Flow:
-    """One row a tensor, so that every scope is a single sum over rows."""
-
-    gradients: Gradients
-    numbers: Tensor  # before clipping, as stepped, zeros, nan, inf, entries
-    labels: dict[str, Label]
-
-    @classmethod
-    def of(cls, moment: Moment, gradients: Gradients) -> _Flow:
-        table = gradients.table
-        before = table.sum_squares / torch.as_tensor(gradients.scale, device=table.sum_squares.device).double() ** 2
-        factors = gradients.coefficients
-        stepped = before if factors is None else before * factors.to(before.device) ** 2
-        entries = before.new_tensor([moment.subject.parameters[i].numel() for i in gradients.positions])
-        numbers = torch.stack([before, stepped, table.zeros, table.nan, table.inf, entries], 1)
-        origin = gradients.origin
-        return cls(gradients, numbers, {} if origin == "accumulated" else {"origin": origin})
-
-
-def _table(moment: Moment, flow: _Flow, kind: str, *, detailed: bool) -> Table:
+def _table(moment: Moment, flow: Flow, kind: str, *, detailed: bool) -> Table:
     segments = moment.subject.segments(kind, flow.gradients.positions)
     before, stepped, zeros, nan, inf, entries = segments.sum(flow.numbers).unbind(1)
-    columns = [Column("norm", stepped.sqrt(), {**flow.labels, "stage": "stepped"})]
-    if flow.gradients.coefficients is not None:
-        columns.append(Column("norm", before.sqrt(), {**flow.labels, "stage": "before_clip"}))
+    columns = flow.norm_columns(before, stepped)
     if detailed:
         columns += [Column("zero_share", zeros / entries), Column("nan", nan), Column("inf", inf)]
     return Table(kind, segments.scopes, columns)
@@ -216,7 +195,7 @@ def _weights(moment: Moment, gradients: Gradients) -> Tensor:
     return sum_squares([moment.subject.parameters[i].detach() for i in gradients.positions])
 
 
-def _candidates(moment: Moment, flow: _Flow) -> Table:
+def _candidates(moment: Moment, flow: Flow) -> Table:
     """Bad entries of every tensor in backward order, from which the first is kept once they are read."""
     seen = {name: place for place, name in enumerate(moment.subject.backward_order)}
     names = flow.gradients.names

@@ -137,7 +137,7 @@ def _paint(figure: Figure, axes: Axes, drawn: Cells, quantity: str, beside: Axes
     style = cell_style(*drawn.values.shape)
     if beside is not None:
         finite = drawn.values[np.isfinite(drawn.values)]
-        low, high = _limits(finite)
+        low, high = limits(finite)
         mesh = axes.pcolormesh(
             drawn.edges, rows, np.ma.masked_invalid(drawn.values.T), cmap="viridis", norm=LogNorm(low, high), **style
         )
@@ -175,7 +175,7 @@ def colour_bar(
     bar.outline.set_visible(False)
 
 
-def _limits(finite: Floats) -> tuple[float, float]:
+def limits(finite: Floats) -> tuple[float, float]:
     """Colours for the middle 98 %: one burst must not make the rest one colour. At least a factor of 3."""
     low, high = (float(v) for v in np.quantile(finite, [0.01, 0.99]))
     if high < 3 * low:

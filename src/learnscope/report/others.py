@@ -16,8 +16,9 @@ from learnscope.report.style import COLOURS, finish, lined, maybe_log
 from learnscope.store.reader import RunReader
 
 KNOWN = frozenset({
-    "Activations", "BatchStats", "ExampleLedger", "GradientFlow", "GroupAccuracy", "Holdout", "LearningRate", "Loss",
-    "LossLandscape", "LowRankQuality", "Memorization", "Momentum", "ParameterChange", "SparseQuality",
+    "Activations", "AdapterGradients", "AdapterSpectrum", "AdapterTruncation", "BatchStats", "ExampleLedger",
+    "GradientFlow", "GroupAccuracy", "Holdout", "LearningRate", "Loss", "LossLandscape", "LowRankQuality",
+    "Memorization", "Momentum", "ParameterChange", "SparseQuality",
 })  # fmt: skip
 """Probes that have figures of their own."""
 MOST, ACROSS = 12, 3

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from learnscope.findings.gather import Grid, grid, one_pass, series
 from learnscope.report.activations import activation_figure
+from learnscope.report.adapter_panels import cut_figure, gradient_figure, rank_figure, update_figure
 from learnscope.report.batches import class_figure, noise_figure
 from learnscope.report.broken import breaks
 from learnscope.report.confusion import confusion_figure, confusion_table
@@ -123,6 +124,30 @@ PANELS = (
         "How far the outputs would be from the model's own if the update of every matrix since the last measurement "
         "were cut to a rank, as LoRA would make it. No update at all gives the scale.",
         low_rank_figure,
+    ),
+    Panel(
+        "adapter_gradients.png", "Gradient norm of the adapters' parts",
+        "Layers from input to output, top to bottom, over the steps, a panel for each part of the adapters, on a "
+        "logarithmic scale. The gradient of A is exactly zero while B is.",
+        gradient_figure,
+    ),
+    Panel(
+        "adapter_updates.png", "Size of the adapters' updates",
+        "What each adapter adds to its weight, by layer and type of module, on a logarithmic scale: where the work is "
+        "done, and what has learned nothing.",
+        update_figure,
+    ),
+    Panel(
+        "adapter_ranks.png", "Directions that the adapters use",
+        "The effective rank of each update: how many directions it would have if all were equally strong. Far below "
+        "the adapter's rank, a lower rank may do; close to it, a higher one may help.",
+        rank_figure,
+    ),
+    Panel(
+        "adapter_cuts.png", "Adapters with lower ranks",
+        "What the model's outputs lose when every update is cut to fewer directions, beside what they lose without "
+        "adapters. The marked point is what is recommended: it has been tried.",
+        cut_figure,
     ),
     Panel(
         "momentum.png", "Moments of the optimizer",

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from learnscope.tensor.context import plain, plain_arithmetic
-from learnscope.tensor.representation import effective_rank
 
 TOLERANCE = 1e-6
 """Singular values at most this share of the largest count as 0 for the rank: what rounding float32 factors leaves."""
@@ -165,11 +164,10 @@ def spectrum_numbers(spectra: Sequence[Tensor], *, tolerance: float = TOLERANCE)
     with plain_arithmetic(sigma.device):
         table = {name: values.tolist() for name, values in _table(sigma, lengths, tolerance).items()}
     reasons: dict[str, dict[int, str]] = {}
-    for place, (first, condition) in enumerate(zip(table["largest_sv"], table["condition_number"], strict=True)):
-        for name, values in table.items():
-            reason = _reason(name, values[place], first, math.isinf(condition))
-            if reason is not None:
-                reasons.setdefault(name, {})[place] = reason
+    for name, values in table.items():
+        for place, value in enumerate(values):
+            if not math.isfinite(value):
+                reasons.setdefault(name, {})[place] = _reason(name, value, table["largest_sv"][place])
     return Numbers(table, reasons)
 
 
@@ -179,7 +177,8 @@ def _table(sigma: Tensor, lengths: Tensor, tolerance: float) -> dict[str, Tensor
     second = sigma[:, 1] if sigma.shape[1] > 1 else torch.full_like(largest, torch.nan)
     scaled = sigma / largest[:, None]  # so that squares neither vanish nor overflow; NaN for a zero update
     total, energy = scaled.sum(1), scaled.square().sum(1)
-    rank = torch.tensor([effective_rank(values) for values in sigma], dtype=torch.float64)
+    # `representation.effective_rank` of all rows at once, which one by one takes a third of the time of this function
+    rank = torch.special.entr(scaled / total[:, None]).sum(1).exp()
     broken = largest.isnan()
     above = (sigma > tolerance * largest[:, None]).sum(1).double().where(~broken, torch.nan)
     held = smallest > tolerance * largest
@@ -204,11 +203,10 @@ def _table(sigma: Tensor, lengths: Tensor, tolerance: float) -> dict[str, Tensor
     return table
 
 
-def _reason(name: str, value: float, largest: float, deficient: bool) -> str | None:
+def _reason(name: str, value: float, largest: float) -> str:
+    """Why a number is not finite."""
     if math.isnan(largest):
         return NOT_FINITE
-    if name == "condition_number" and deficient:
+    if math.isinf(value):
         return DEFICIENT
-    if math.isnan(value):
-        return ONE_VALUE if name == "leading_gap" else ZERO
-    return None
+    return ONE_VALUE if name == "leading_gap" else ZERO

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,8 @@ from learnscope.tensor.context import plain, plain_arithmetic
 from learnscope.tensor.spectrum import Factors
 
 INTRUDERS, SIMILARITY = 10, 0.5
+TOGETHER = 1 << 22
+"""Entries of spans of equal shape that are compared by one call."""
 
 
 def principal_angles(a: Tensor, b: Tensor) -> Tensor:
@@ -33,8 +36,39 @@ def subspace_drift(a: Tensor, b: Tensor) -> tuple[float, float]:
 
     Of spans of unequal dimensions the smaller counts: one that lies within the other has not drifted.
     """
-    angles = principal_angles(a, b)
-    return float(angles.max()), float(angles.sin().square().mean().sqrt())
+    return subspace_drifts([(a, b)])[0]
+
+
+def subspace_drifts(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[float, float]]:
+    """`subspace_drift` of every pair; those of equal shapes are computed together."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for place, (a, b) in enumerate(pairs):
+        groups.setdefault((a.shape, b.shape, a.dtype, b.dtype, a.device, b.device), []).append(place)
+    found: dict[int, tuple[float, float]] = {}
+    for places in groups.values():
+        step = max(1, TOGETHER // max(one.numel() for one in pairs[places[0]]))
+        for start in range(0, len(places), step):
+            some = places[start : start + step]
+            with plain_arithmetic(pairs[some[0]][1].device):
+                found.update(zip(some, _drifts([pairs[place] for place in some]), strict=True))
+    return [found[place] for place in range(len(pairs))]
+
+
+def _drifts(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[float, float]]:
+    a, b = (torch.stack([pair[side] for pair in pairs]).to(pairs[0][1].device).double() for side in (0, 1))
+    if a.shape[2] < b.shape[2]:
+        a, b = b, a
+    inner = a.mT @ b
+    rest = b - a @ inner
+    # Σ sin² is what of the smaller span lies outside the larger; the largest sine is its norm, whose square the
+    # largest eigenvalue holds to all digits, unlike the small ones
+    drift = torch.linalg.matrix_norm(rest).clamp(max=b.shape[2] ** 0.5) / b.shape[2] ** 0.5
+    sine = torch.linalg.eigvalsh(rest.mT @ rest)[:, -1].clamp(0.0, 1.0).sqrt()
+    angle = sine.asin()
+    wide = sine.square() > 0.5  # near a right angle the sine hardly changes, and the cosine does
+    if bool(wide.any()):
+        angle[wide] = torch.linalg.svdvals(inner[wide])[:, -1].clamp(max=1.0).acos()
+    return list(zip(angle.tolist(), drift.tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
