@@ -69,6 +69,10 @@ class Run:
         """The steps for which `arrays` has something."""
         return self._reader.array_steps(probe)
 
+    def arrays_of(self, record: Record) -> dict[str, NDArray[Any]]:
+        """The arrays that were kept with one record; most have none."""
+        return self._backend.arrays(record.arrays) if record.arrays else {}
+
     def examples(self) -> pd.DataFrame:
         """One row a training example, as an `ExampleLedger` last kept them; see `learnscope.ledger.table.frame`."""
         return self.ledger().frame()

@@ -22,19 +22,24 @@ VERA = "VeRA's rank is that of matrices which are frozen and shared: a lower one
 
 @dataclass(frozen=True, slots=True)
 class Cuttable:
-    """An adapter with the decomposition of its update, which can be cut; `parameters` are those that are exchanged."""
+    """An adapter that can be cut: its update as left·diag(values)·rightᵀ, vectors as columns."""
 
     adapter: Adapter
-    found: Decomposed
+    values: Tensor
+    left: Tensor
+    right: Tensor
     parameters: dict[str, str]
-    """Names in the model by the part they play: left, right, middle, base."""
+    """Names in the model of what is exchanged, by the part it plays: left, right, middle, base."""
 
     @property
     def sizes(self) -> tuple[int, int]:
         """Rows and columns of the update."""
-        assert self.found.left is not None, "decomposed with its vectors"
-        assert self.found.right is not None, "decomposed with its vectors"
-        return len(self.found.left), len(self.found.right)
+        return self.left.shape[0], self.right.shape[0]
+
+    @property
+    def directions(self) -> int:
+        """How many singular values count."""
+        return Decomposed(self.values).rank()
 
 
 def cuttable(model: nn.Module, adapters: Sequence[Adapter]) -> tuple[list[Cuttable], dict[int, str]]:
@@ -48,8 +53,11 @@ def cuttable(model: nn.Module, adapters: Sequence[Adapter]) -> tuple[list[Cuttab
         if bool(spectrum.values.isnan().any()):
             reasons[place] = NOT_FINITE
             continue
-        held = _parameters(one)
-        found.append(Cuttable(one, spectrum, {part: names[id(p)] for part, p in held.items()}))
+        held = {part: names[id(p)] for part, p in _parameters(one).items()}
+        rows, columns = spectrum.left, spectrum.right
+        assert rows is not None, "decomposed with its vectors"
+        assert columns is not None, "decomposed with its vectors"
+        found.append(Cuttable(one, spectrum.values, rows, columns, held))
     return found, reasons
 
 
@@ -124,8 +132,7 @@ def truncated(model: nn.Module, cut: Sequence[Cuttable], ranks: Sequence[int]) -
     parameters = dict(model.named_parameters())
     weights: dict[str, Tensor] = {}
     for one, rank in zip(cut, ranks, strict=True):
-        assert one.found.left is not None, "decomposed with its vectors"
-        with plain_arithmetic(one.found.left.device):
+        with plain_arithmetic(one.left.device):
             if "base" in one.parameters:
                 weights |= _base_without(one, rank, parameters, weights)
             else:
@@ -135,13 +142,11 @@ def truncated(model: nn.Module, cut: Sequence[Cuttable], ranks: Sequence[int]) -
 
 def _factors(one: Cuttable, rank: int, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """U √(Σ/s) and √(Σ/s) Vᵀ; AdaLoRA has Σ/s in a place of its own."""
-    factors, found = one.adapter.parts.factors, one.found
+    factors = one.adapter.parts.factors
     assert factors is not None, "checked by cuttable"
-    values = found.values[:rank] / factors.scaling if rank else found.values[:0]
+    values = one.values[:rank] / factors.scaling if rank else one.values[:0]
     sign, root = values.sign(), values.abs().sqrt()
-    assert found.left is not None, "decomposed with its vectors"
-    assert found.right is not None, "decomposed with its vectors"
-    left, right = found.left[:, :rank], found.right[:, :rank]
+    left, right = one.left[:, :rank], one.right[:, :rank]
     if "middle" in one.parameters:
         parts = {"left": left, "right": right.mT, "middle": values[:, None]}
     else:
@@ -160,10 +165,8 @@ def _base_without(
     one: Cuttable, rank: int, parameters: Mapping[str, Tensor], begun: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:  # fmt: skip
     """The base less what is cut off; several adapters of one base take theirs off one after the other."""
-    name, found = one.parameters["base"], one.found
-    assert found.left is not None, "decomposed with its vectors"
-    assert found.right is not None, "decomposed with its vectors"
-    off = (found.left[:, rank:] * found.values[rank:]) @ found.right[:, rank:].mT
+    name = one.parameters["base"]
+    off = (one.left[:, rank:] * one.values[rank:]) @ one.right[:, rank:].mT
     weight = begun[name] if name in begun else plain(parameters[name]).clone()
     weight -= (off.mT if is_turned(one.adapter.layer) else off).reshape(weight.shape).to(weight.dtype)
     return {name: weight}

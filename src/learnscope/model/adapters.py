@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,18 +51,15 @@ def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Ada
 
     Nothing is copied but small factors, and nothing runs. Raises `AdapterError` if there is no adapter.
     """
-    try:
-        from peft.tuners.tuners_utils import BaseTunerLayer
-    except ImportError as error:
-        raise AdapterError("adapters are read through peft, which is not here: pip install 'learnscope[hf]'") from error
     configs, rates = _configs(model), _rates(optimizers)
     adapters, seen = Adapters(), dict[tuple[int, int], str]()
     for path, layer in model.named_modules():
-        if not isinstance(layer, BaseTunerLayer):
+        kind = _kind_of(layer.__class__)
+        if kind is None:
             continue
         scope = resolve(f"{path}.weight").clean.removesuffix(".weight")
         for name in _names(layer):
-            parts = _parts(layer, name, configs.get(name), rates)
+            parts = _parts(kind, layer, name, configs.get(name), rates)
             if isinstance(parts, str):
                 adapters.unknown.setdefault(parts, []).append(scope)
                 continue
@@ -92,33 +90,44 @@ def _names(layer: Any) -> list[str]:
     return list(dict.fromkeys(name for one in held if hasattr(one, "keys") for name in one))
 
 
-def _parts(layer: Any, name: str, config: Any, rates: dict[int, float]) -> Parts | str:
+def _parts(kind: str, layer: Any, name: str, config: Any, rates: dict[int, float]) -> Parts | str:
     """What the adapter is made of, or the name of a family that is not known."""
-    from peft.tuners.adalora.layer import AdaLoraLayer
-    from peft.tuners.ia3 import IA3Layer
-    from peft.tuners.ln_tuning.layer import LNTuningLayer
-    from peft.tuners.lora import LoraLayer
-    from peft.tuners.vera.layer import VeraLayer
-
-    if isinstance(layer, AdaLoraLayer):
-        return adalora_parts(layer, name)
-    if isinstance(layer, LoraLayer):
+    if kind == "lora":
         variant = layer.lora_variant.get(name)
         if variant is not None and not type(variant).__name__.startswith(("Dora", "_Dora")):
             return type(variant).__name__
         return lora_parts(layer, name, config, rates)
-    if isinstance(layer, VeraLayer):
-        return vera_parts(layer, name)
-    if isinstance(layer, IA3Layer):
-        return ia3_parts(layer, name)
-    if isinstance(layer, LNTuningLayer):
-        return layernorm_parts(layer, name)
-    return _family_of(layer)
+    known = OTHERS.get(kind)
+    return kind if known is None else known(layer, name)
 
 
-def _family_of(layer: Any) -> str:
-    """PEFT keeps one family a package: peft.tuners.loha.layer."""
-    return next((part for part in reversed(type(layer).__module__.split(".")) if part not in ("layer", "bnb")), "")
+OTHERS: dict[str, Callable[[Any, str], Parts]] = {
+    "adalora": adalora_parts,
+    "vera": vera_parts,
+    "ia3": ia3_parts,
+    "layernorm": layernorm_parts,
+}
+
+
+@functools.cache  # one answer a class, of which a model has many modules: to ask PEFT is not cheap
+def _kind_of(layer: type[nn.Module]) -> str | None:
+    """PEFT's kind of a layer, or None if it is none of PEFT's; of those that are not known here the package's name."""
+    try:
+        from peft.tuners.adalora.layer import AdaLoraLayer
+        from peft.tuners.ia3 import IA3Layer
+        from peft.tuners.ln_tuning.layer import LNTuningLayer
+        from peft.tuners.lora import LoraLayer
+        from peft.tuners.tuners_utils import BaseTunerLayer
+        from peft.tuners.vera.layer import VeraLayer
+    except ImportError as error:
+        raise AdapterError("adapters are read through peft, which is not here: pip install 'learnscope[hf]'") from error
+    if not issubclass(layer, BaseTunerLayer):
+        return None
+    kinds = {AdaLoraLayer: "adalora", LoraLayer: "lora", VeraLayer: "vera", IA3Layer: "ia3", LNTuningLayer: "layernorm"}
+    known = next((kind for base, kind in kinds.items() if issubclass(layer, base)), None)
+    # PEFT keeps one family a package: peft.tuners.loha.layer
+    parts = reversed(layer.__module__.split("."))
+    return known or next((part for part in parts if part not in ("layer", "bnb")), "")
 
 
 def _configs(model: nn.Module) -> dict[str, Any]:

@@ -59,14 +59,14 @@ class Kept:
             return {}, NOT_FINITE
         if not rank:
             return {}, ZERO
-        assert now.left is not None, "drift needs singular vectors"
-        assert now.right is not None, "drift needs singular vectors"
-        size = int(rank) * (len(now.left) + len(now.right)) * now.left.itemsize
+        left, right = now.left_side, now.right_side
+        assert left is not None, "drift needs singular vectors"
+        assert right is not None, "drift needs singular vectors"
+        size = int(rank) * (left.q.shape[0] + right.q.shape[0]) * left.q.itemsize
         self._left -= 2 * size
         if self._left < 0:
             return {}, f"more than memory_mb={self._limit:g} of directions would be kept"
-        # copies of their own: what shares memory cannot be saved
-        return {"left": now.left[:, : int(rank)].clone(), "right": now.right[:, : int(rank)].clone()}, None
+        return {"left": left.span(int(rank)), "right": right.span(int(rank))}, None
 
     def _keep(self, key: str, span: Tensor | None) -> None:
         if span is None:  # the next comparison would be with an older one
@@ -90,7 +90,8 @@ class Kept:
 def _why_not(then: Tensor | None, now: Tensor | None) -> str | None:
     if then is None or now is None:
         return NONE_EARLIER
-    return None if len(then) == len(now) else f"then the module had {len(then)} rows or columns, now {len(now)}"
+    before, after = then.shape[0], now.shape[0]
+    return None if before == after else f"then the module had {before} rows or columns, now {after}"
 
 
 def drift_columns(members: Sequence[Adapter], spectra: Spectra, labels: Mapping[str, str], kept: Kept) -> list[Column]:

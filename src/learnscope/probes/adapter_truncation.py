@@ -75,7 +75,7 @@ many singular values are above 1e-6 of the largest; labels `adapter`, `family` |
         reference = moment.once(
             ("reference_outputs", self.examples), lambda: reference_outputs(moment.model, moment.task, batches)
         )
-        ranks = self._ranks([one.found.values for one in cut])
+        ranks = self._ranks([one.values for one in cut])
         compared: dict[Key, dict[str, Tensor]] = {}
         for key, wanted in ranks.items():
             with moment.exchanged(truncated(moment.model, cut, wanted)):
@@ -160,7 +160,7 @@ def _modules(
         own = [number.get(id(one)) for one in members]
         best = [None if ranks is None or place is None else ranks[place] for place in own]
         own_ranks = [one.parts.rank for one in members]
-        directions = [None if place is None else cut[place].found.rank() for place in own]
+        directions = [None if place is None else cut[place].directions for place in own]
         columns = [
             Column("recommended_rank", best, labels, _status(members, best, why)),
             Column("rank", own_ranks, labels, _status(members, own_ranks, why)),

@@ -65,7 +65,7 @@ def _drifts(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[float, float]]
     drift = torch.linalg.matrix_norm(rest).clamp(max=b.shape[2] ** 0.5) / b.shape[2] ** 0.5
     sine = torch.linalg.eigvalsh(rest.mT @ rest)[:, -1].clamp(0.0, 1.0).sqrt()
     angle = sine.asin()
-    wide = sine.square() > 0.5  # near a right angle the sine hardly changes, and the cosine does
+    wide = sine > 0.999  # near a right angle the sine hardly changes, and the cosine does
     if bool(wide.any()):
         angle[wide] = torch.linalg.svdvals(inner[wide])[:, -1].clamp(max=1.0).acos()
     return list(zip(angle.tolist(), drift.tolist(), strict=True))

@@ -1,0 +1,106 @@
+"""From looks to what figures are drawn of: grids of layers and steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from learnscope.arguments import known_name
+from learnscope.findings.gather import Floats, Grid
+from learnscope.model.names import resolve
+from learnscope.moment import NotAvailable
+from learnscope.report.adapters import Panel
+from learnscope.report.adapters_lines import Lines
+from learnscope.report.layout import save
+from learnscope.trackers.history import Looks, read
+from learnscope.trackers.layers import Gathered, Modules, by_layer, gathered, root_of_squares
+from learnscope.trackers.naming import layer_called, layer_of, type_of
+
+OUTSIDE = "outside the blocks"
+
+
+def heatmap_panels(
+    looks: Looks, modules: Modules, metric: str, combine: Callable[[Floats], float] = root_of_squares
+) -> list[Panel]:
+    """A panel for each type of module that stands in blocks, with the same rows; the others in one of their own.
+
+    Several modules of one type in one layer, as experts are, share a row: `combine` makes one number of theirs.
+    """
+    types: dict[str, dict[str, list[tuple[str, str]]]] = {}
+    outside: dict[str, list[tuple[str, str]]] = {}
+    for one in modules:
+        name = resolve(f"{one[1]}.weight")
+        held = types.setdefault(name.component, {}).setdefault(name.layer, []) if name.recognised else None
+        (outside.setdefault(one[1], []) if held is None else held).append(one)
+    layers = list(dict.fromkeys(layer for held in types.values() for layer in held))
+    panels = [Panel(name, grid(gathered(looks, held, metric, combine), layers)) for name, held in types.items()]
+    if outside:
+        rest = gathered(looks, outside, metric, combine)
+        panels.append(Panel(OUTSIDE, grid(rest, list(outside)), in_blocks=False))
+    return panels
+
+
+def refuse_empty(panels: Sequence[Panel], what: str, looks: Looks, modules: Modules, metric: str) -> None:
+    """Refuse to draw where no module ever had a number, with the reason of the last one."""
+    if not any(np.isfinite(panel.grid.values).any() or panel.grid.broken.any() for panel in panels):
+        owner, module = modules[-1]
+        reason = read(list(looks.values())[-1], owner, metric, module)[1]
+        raise NotAvailable(f"there is no {what} to draw; {module}: {reason}")
+
+
+def comparison_panels(looks: Looks, modules: Mapping[str, Modules], layers: Sequence[str | int] | None) -> list[Lines]:
+    """A panel for each component, with the layers that were asked for, or the first, the middle and the last."""
+    panels = []
+    for component, held in modules.items():
+        norms = by_layer(looks, held, component)
+        chosen = _ends(norms.groups) if layers is None else [_layer(one, norms.groups) for one in layers]
+        panels.append(Lines(component, grid(norms, norms.groups), list(dict.fromkeys(chosen))))
+    return panels
+
+
+def grid(found: Gathered, rows: list[str]) -> Grid:
+    """The numbers of these rows, steps down; rows of which there is nothing stay empty."""
+    values = np.full((len(found.steps), len(rows)), np.nan)
+    broken = np.zeros(values.shape, dtype=bool)
+    places = [rows.index(group) for group in found.groups]
+    values[:, places], broken[:, places] = found.values.T, found.broken.T
+    return Grid(np.array(found.steps, dtype=np.int64), rows, values, broken)
+
+
+def final_spectra(looks: Looks, modules: Modules) -> tuple[int, dict[str, dict[str, Floats]]] | None:
+    """The singular values of the last step that has some: by type of module and by layer."""
+    for step, look in reversed(list(looks.items())):
+        found: dict[str, dict[str, Floats]] = {}
+        for adapter, module in modules:
+            block = look.blocks.get(adapter)
+            values = None if block is None else block.lists.get("singular_values", {}).get(module)
+            if values is not None:
+                inside = resolve(f"{module}.weight").recognised
+                row = layer_of(module) if inside else module
+                held = found.setdefault(type_of(module) if inside else OUTSIDE, {})
+                held[row if row not in held else module] = values
+        if found:
+            return step, found
+    return None
+
+
+def saved(figure: Figure, path: str | Path | None) -> Figure:
+    """The figure, written as well if there is a place for it."""
+    if path is not None:
+        save(figure, Path(path))
+    return figure
+
+
+def _ends(layers: list[str]) -> list[str]:
+    return [layers[place] for place in sorted({0, len(layers) // 2, len(layers) - 1})]
+
+
+def _layer(given: str | int, layers: list[str]) -> str:
+    found = layer_called(given, layers)
+    if found is None:
+        known_name("layer", given, layers)  # refuses
+    assert found is not None
+    return found

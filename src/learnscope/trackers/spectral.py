@@ -1,0 +1,237 @@
+"""Spectra of adapters while they train: a tracker to call in one's own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from torch import nn
+
+from learnscope.arguments import known_name, whole_number
+from learnscope.findings.words import capital
+from learnscope.model.adapter_parameters import NO_FAMILY
+from learnscope.model.adapter_start import AdapterError
+from learnscope.model.selection import SelectionError
+from learnscope.model.weight_matrices import weight_matrices
+from learnscope.moment import NotAvailable
+from learnscope.options import explain_options
+from learnscope.probes import AdapterSpectrum, WeightSpectrum
+from learnscope.probing import Probe
+from learnscope.record import Label
+from learnscope.report.adapters import Scale, draw_heatmap
+from learnscope.report.adapters_lines import draw_spectra
+from learnscope.run import Run
+from learnscope.trackers.history import adapters_of, course, metrics_of, plain_name, read
+from learnscope.trackers.layers import modules_with
+from learnscope.trackers.naming import adapters_called, module_called
+from learnscope.trackers.panels import final_spectra, heatmap_panels, refuse_empty, saved
+from learnscope.trackers.summary import summarised
+from learnscope.trackers.tracking import Kind, Live, Options, Tracking, adapters_in
+
+NAME = "SpectralTracker"
+NUMBERS = (
+    "spectral_gap", "condition_number", "effective_rank", "nuclear_norm", "frobenius_norm", "top1_sv_ratio",
+    "top5_sv_ratio", "top10_sv_ratio", "rank",
+)  # fmt: skip
+DORA = ("magnitude_norm", "direction_norm", "magnitude_direction_ratio")
+LISTS = ("singular_values", "importance_scores")
+
+
+def spectral_probes(options: Options, model: nn.Module | None) -> list[Probe]:
+    """What a spectral tracker measures with.
+
+    Matrices outside adapters are looked at where some are trained, or where there are no adapters; what there is
+    nothing of is refused by its probe.
+    """
+    every, most = options.log_frequency or 1, options.max_layers_to_track
+    adapters = AdapterSpectrum(every=every, max_layers=most)
+    if options.track_adapter_only:
+        return [adapters]
+    weights = WeightSpectrum(every=every, full=options.compute_full_svd, max_layers=most)
+    if model is None:
+        return [adapters, weights]
+    found = adapters_in(model)
+    if not found.found and not found.unknown:
+        return [weights]
+    return [adapters, weights] if _trains_other_matrices(model) else [adapters]
+
+
+def _trains_other_matrices(model: nn.Module) -> bool:
+    try:
+        return bool(weight_matrices(model, None, trained_only=True, max_layers=None))
+    except SelectionError:
+        return False
+
+
+def weight_metric(kind: str, name: str, labels: Mapping[str, Label]) -> str | None:
+    """A matrix has either all its singular values or the leading ones, which `leading_error` tells."""
+    return plain_name(kind, name, {label: value for label, value in labels.items() if label != "spectrum"})
+
+
+KIND = Kind(
+    NAME, "spectral_history.pt", {"AdapterSpectrum": plain_name, "WeightSpectrum": weight_metric}, spectral_probes
+)
+
+
+class SpectralTracker:
+    """The spectrum of every adapter's update ΔW over the steps of a training.
+
+    >>> import peft, tempfile
+    >>> base = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+    >>> model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["0", "1"]))
+    >>> tracker = SpectralTracker(model, log_frequency=10, save_dir=tempfile.mkdtemp())
+    >>> [step for step in range(25) if tracker.log_step(step)]
+    [0, 10, 20]
+    >>> tracker.get_layer_history("0")["nuclear_norm"]
+    [0.0, 0.0, 0.0]
+    >>> SpectralTracker.load(tracker.save()).get_summary_stats()["total_steps_logged"]
+    3
+
+    Make it before the training begins: adapters such as PiSSA's begin with a part of the weight, which is taken off
+    what they add. The spectra come from the small factors (`learnscope.AdapterSpectrum` tells the metrics). With
+    `track_adapter_only=False` all other trained matrices have rows as well, of which `compute_full_svd=False` takes the
+    leading singular values only. `max_layers_to_track` are the first, the last, and layers evenly between. The
+    optimizer only tells LoRA+ from LoRA.
+    """
+
+    @partial(explain_options, owner=NAME)
+    def __init__(
+        self, model: nn.Module, log_frequency: int = 100, save_dir: str | Path | None = None, *,
+        track_adapter_only: bool = True, compute_full_svd: bool = True, max_layers_to_track: int | None = None,
+        optimizer: Any = None,
+    ) -> None:  # fmt: skip
+        options = Options(
+            log_frequency=whole_number("log_frequency", log_frequency, 1),
+            track_adapter_only=track_adapter_only,
+            compute_full_svd=compute_full_svd,
+            max_layers_to_track=max_layers_to_track,
+        )
+        live = Live(KIND, options, model, optimizer)
+        unknown = adapters_in(model).unknown if track_adapter_only and not adapters_in(model).found else {}
+        if unknown:
+            raise AdapterError(
+                f"the adapters of {type(model).__name__} are of a family whose update is not known here "
+                f"({', '.join(unknown)}): there is no spectrum to track. GradientFlowTracker tracks their gradients."
+            )
+        self._tracking = Tracking(KIND, options, None if save_dir is None else Path(save_dir), live)
+
+    def log_step(self, step: int) -> bool:
+        """Measure, if `step` is a multiple of `log_frequency`; whether it did. A step logged again replaces itself."""
+        due = self._tracking.due(step)
+        if due is None:
+            return False
+        self._tracking.log(due)
+        return True
+
+    def save(self, path: str | Path | None = None, *, summary: bool = True) -> Path:
+        """Write the history, by default to `<save_dir>/spectral_history.pt`, and its summary as JSON beside it.
+
+        `torch.load(path, weights_only=True)` reads it: plain names, numbers and tensors.
+        """
+        return self._tracking.save(path, self.get_summary_stats() if summary else None)
+
+    @classmethod
+    def load(cls, path: str | Path, model: nn.Module | None = None, *, optimizer: Any = None) -> SpectralTracker:
+        """The tracker that was saved: for analysis, or with its model to go on from there."""
+        return cls._of(Tracking.load(KIND, path, model, optimizer))
+
+    @classmethod
+    def from_run(cls, run: Run | str | Path) -> SpectralTracker:
+        """The same view of a run in which `AdapterSpectrum` (and `WeightSpectrum`) recorded."""
+        return cls._of(Tracking.from_run(KIND, run))
+
+    @classmethod
+    def _of(cls, tracking: Tracking) -> SpectralTracker:
+        tracker = cls.__new__(cls)
+        tracker._tracking = tracking
+        return tracker
+
+    @property
+    def steps(self) -> list[int]:
+        """The logged steps."""
+        return list(self._tracking.looks)
+
+    @property
+    def modules(self) -> dict[str, list[str]]:
+        """The tracked modules of every adapter; matrices that belong to none are under `none`."""
+        return adapters_of(self._tracking.looks)
+
+    def get_layer_history(self, layer_name: str, *, adapter: str | None = None) -> dict[str, Any]:
+        """Every metric of a module over the logged `steps`, None where there is no number; `reasons` say why, by step.
+
+        The name may have PEFT's prefix (`base_model.model.`). Metrics that are measured in several ways carry how:
+        `left_drift/first` is the drift since the first measurement, `vector_norm/magnitude` the norm of that vector.
+        """
+        looks = self._tracking.looks
+        owner, module = module_called(looks, layer_name, adapter)
+        known = metrics_of(looks, owner, module)
+        first = [metric for metric in (*LISTS, *NUMBERS) if metric in known]
+        return course(looks, owner, module, dict.fromkeys([*first, *known]))
+
+    def get_metric_across_layers(
+        self, metric: str, step_idx: int = -1, *, adapter: str | None = None
+    ) -> dict[str, Any]:
+        """One metric of every module at one of the logged steps: the last, unless said otherwise."""
+        looks = self._tracking.looks
+        adapters = adapters_called(looks, adapter)
+        look = list(looks.values())[_place(step_idx, len(looks))]
+        known = {owner: metrics_of(looks, owner) for owner in adapters}
+        known_name("metric", metric, dict.fromkeys(one for metrics in known.values() for one in metrics))
+        return {
+            module: read(look, owner, metric, module)[0]
+            for owner, modules in adapters_of(looks).items()
+            if owner in adapters and metric in known[owner]
+            for module in modules
+        }
+
+    def create_heatmap(
+        self, metric: str = "effective_rank", save_path: str | Path | None = None, *, title: str | None = None,
+        adapter: str | None = None,
+    ) -> Figure:  # fmt: skip
+        """Layers down, steps across, a panel for each type of module: one metric of every module in colour."""
+        looks, modules = self._tracking.looks, self._modules(metric, adapter)
+        panels = heatmap_panels(looks, modules, metric, lambda values: float(values.mean()))
+        refuse_empty(panels, metric, looks, modules, metric)
+        word = metric.replace("_", " ")
+        scale = Scale(word.removeprefix("effective "), f"{word} of ΔW", log=False)
+        return saved(draw_heatmap(panels, scale, title or f"{capital(word)} of the adapters"), save_path)
+
+    def create_spectrum_plot(
+        self, save_path: str | Path | None = None, *, title: str | None = None, adapter: str | None = None
+    ) -> Figure:
+        """The singular values of every module at the last step that has some, a panel for each type of module."""
+        found = final_spectra(self._tracking.looks, self._modules("singular_values", adapter))
+        if found is None:
+            raise NotAvailable("there are no singular values to draw: nothing is logged, or no module adds a matrix")
+        step, panels = found
+        return saved(draw_spectra(panels, step, title or "Singular values of the adapters"), save_path)
+
+    def _modules(self, metric: str, adapter: str | None) -> list[tuple[str, str]]:
+        """The modules of the adapter; matrices that belong to none only where they are asked for, or all there is."""
+        looks = self._tracking.looks
+        if not looks:
+            raise NotAvailable("no spectrum has been logged yet: call log_step")
+        adapters = adapters_called(looks, adapter)
+        adapters = [one for one in adapters if one != NO_FAMILY] or adapters
+        known_name("metric", metric, dict.fromkeys(one for owner in adapters for one in metrics_of(looks, owner)))
+        return modules_with(looks, adapters, metric)
+
+    def get_summary_stats(self, *, adapter: str | None = None) -> dict[str, Any]:
+        """How much was logged, and the documented metrics over all modules (or one adapter's) at the latest step."""
+        looks = self._tracking.looks
+        held = adapters_of(looks)
+        adapters = list(held) if adapter is None else adapters_called(looks, adapter)
+        dora = [metric for metric in DORA if any(metric in metrics_of(looks, one) for one in adapters)]
+        return summarised(NAME, looks, adapters, [*NUMBERS, *dora])
+
+
+def _place(given: int, count: int) -> int:
+    """An index that a list of so many has."""
+    place = given if isinstance(given, int) and not isinstance(given, bool) else whole_number("step_idx", given)
+    if not -count <= place < count:
+        there = f"there are {count} logged steps" if count else "no step has been logged"
+        raise IndexError(f"step_idx={given}: {there}")
+    return place
