@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import learnscope as ls
-from seeds import dynamics, telemetry, tiny
+from seeds import dynamics, telemetry, tiny, trackers
 from seeds.room import Fixture, Names, Room
 
 THRESHOLDS = ("1e-08", "1e-06", "1e-04")
@@ -208,5 +208,6 @@ FIXTURES: dict[str, Fixture] = {
         manager_at_work,
         *telemetry.EXECUTED,
         *dynamics.EXECUTED,
+        *trackers.EXECUTED,
     )
 }

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from seeds import dynamics, telemetry
+from seeds import dynamics, telemetry, trackers
 from seeds.fixtures import FIXTURES
 from seeds.reader import Block, Entry, all_blocks, runnable, table
 from seeds.room import Room
 
 IMPORTS, ENTRIES = table()
-COMPARED = {**telemetry.COMPARED, **dynamics.COMPARED}
+COMPARED = {**telemetry.COMPARED, **dynamics.COMPARED, **trackers.COMPARED}
 BLOCKS = {(block.document, block.line): block for block in all_blocks()}
 NEEDED = {
     "run": set(), "fixture": {"fixture"}, "specification": {"of"}, "compared": {"of"}, "exempt": {"reason"},

@@ -9,14 +9,17 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from learnscope.cli import compact, compare, demo, patch, query, report
+from learnscope.cli import compact, compare, demo, patch, query, report, train
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit status: 0 if it worked, 2 if it could not be done as asked."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] == ["train"]:  # has a parser of its own, for files and sections
+        return train.main(given[1:])
     parser = _parser()
     try:
-        args = parser.parse_args(argv)
+        args = parser.parse_args(given)
     except SystemExit as stop:  # argparse has said why
         return stop.code if isinstance(stop.code, int) else 2
     if args.command is None:
@@ -37,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="learnscope",
         description="Records what happens inside a PyTorch model while it trains, and examines what comes out.",
         epilog="examples:\n  learnscope demo                  train five small models and see what is found\n"
+        "  learnscope train                 train an adapter on a small model, tracked on request\n"
         "  learnscope report runs/a         findings and figures of a run folder\n"
         "  learnscope compare runs/a runs/b what was set differently, and where they part\n"
         "  learnscope query SQL runs        ask all runs in a folder\n"
@@ -47,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"learnscope {version('learnscope')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
-    for module in (report, demo, patch, compare, query, compact):
+    for module in (report, demo, train, patch, compare, query, compact):
         module.add(commands)
     return parser
 

@@ -58,7 +58,8 @@ def _tried_lower(one: Adapted, tried: Tried, cuts: Cuts) -> Finding | None:
     return Finding(
         kind="adapter_rank_large",
         severity="info",
-        title=f"{percent(tried.parameters)} of the adapters' parameters would do{one.said}",
+        title=f"{percent(tried.parameters)} of the adapters' parameters would do"
+        + (f", all adapters together, with lower ranks{one.said}" if one.several else ""),
         detail=f"With {usual} in place of r = {' and '.join(map(str, now))}, the model's outputs on "
         f"{count(tried.examples, 'held-out example')} lose {percent(tried.lost)} of what the adapters do to them (mean "
         f"{'KL' if tried.judged_by == 'kl' else 'squared error'}, beside that without adapters).",

@@ -19,7 +19,8 @@ def adapters(reader: RunReader, cuts: Cuts) -> list[Finding]:
     found: list[Finding | None] = []
     for one in adapted(reader):
         found += [dead(one, reader, cuts), rank_large(one, cuts), rank_exhausted(one, cuts), working(one, reader, cuts)]
-    return [finding for finding in (*found, intruders(reader, cuts)) if finding is not None]
+        found.append(intruders(one, reader, cuts))
+    return [finding for finding in found if finding is not None]
 
 
 def dead(one: Adapted, reader: RunReader, cuts: Cuts) -> Finding | None:
@@ -41,7 +42,7 @@ def dead(one: Adapted, reader: RunReader, cuts: Cuts) -> Finding | None:
         title=f"{count(len(names), 'adapted module')} of {len(one.norms.scopes)} learned nothing{one.said}",
         detail=f"The update of {listed(names, cuts.names_listed)} is exactly zero in the last "
         f"{count(len(steps), 'measurement')} ({between(int(steps[0]), int(steps[-1]))}), while "
-        f"{count(len(one.norms.scopes) - len(names), 'other module')} moved.{why}",
+        f"{count(int((norms[-1] > 0).sum()), 'other module')} moved.{why}",
         advice="Leave these modules out of target_modules, or find out why the loss does not depend on them (a layer "
         "that is skipped, an adapter that is not active, parameters outside the optimizer).",
         evidence=Evidence(probe=one.norms.probe, name="frobenius_norm", n=len(steps), first_step=int(steps[0]),
@@ -97,9 +98,9 @@ def _by_layer(norms: Mapping[str, float], reader: RunReader) -> dict[str, float]
     return sums
 
 
-def intruders(reader: RunReader, cuts: Cuts) -> Finding | None:
+def intruders(one: Adapted, reader: RunReader, cuts: Cuts) -> Finding | None:
     """Leading directions of tuned weights that nothing in the base resembles."""
-    found = grid(reader, "AdapterSpectrum", "intruder_dimensions", "module")
+    found = grid(reader, "AdapterSpectrum", "intruder_dimensions", "module", adapter=one.name)
     if not found:
         return None
     last = found.values[-1]
@@ -111,7 +112,7 @@ def intruders(reader: RunReader, cuts: Cuts) -> Finding | None:
         kind="intruder_dimensions",
         severity="info",
         title=f"{count(len(names), 'tuned weight')} {'has' if len(names) == 1 else 'have'} directions that the base "
-        "did not have",
+        f"did not have{',' if one.several else ''}{one.said}",
         detail=f"At step {step:,}, {count(total, 'leading singular vector')} of {listed(names, cuts.names_listed)} "
         f"{'is' if total == 1 else 'are'} unlike every singular vector of the weight before tuning: intruder "
         "dimensions (arXiv 2410.21228), which go with forgetting what the base knew.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -29,12 +29,19 @@ class Start:
     method: str | None = None
 
 
-_STARTS: WeakKeyDictionary[nn.Module, dict[str, Start]] = WeakKeyDictionary()
-"""By adapted module: nothing is hung onto the model, and what is kept goes with it."""
+_STARTS: WeakKeyDictionary[nn.Module, dict[str, tuple[ref[Any], Start]]] = WeakKeyDictionary()
+"""By adapted module: nothing is hung onto the model, and what is kept goes with it. Each with what it is the start of:
+an adapter that is deleted and added anew under its old name is another one."""
 
 
 def start_of(layer: nn.Module, adapter: str) -> Start | None:
-    return _STARTS.get(layer, {}).get(adapter)
+    owner, start = _STARTS.get(layer, {}).get(adapter, (None, None))
+    return start if owner is not None and owner() is _holder(layer, adapter) else None
+
+
+def _holder(layer: Any, adapter: str) -> Any:
+    """What PEFT makes for an adapter, and keeps for as long as the adapter is there."""
+    return layer.lora_A[adapter] if adapter in layer.lora_A else layer.lora_embedding_A[adapter]
 
 
 def remember_start(model: nn.Module) -> int:
@@ -56,7 +63,7 @@ def remember_start(model: nn.Module) -> int:
 
 def know_start(layer: nn.Module, adapter: str, start: Start) -> None:
     """Say what an adapter began with, where somebody else has kept it."""
-    _STARTS.setdefault(layer, {})[adapter] = start
+    _STARTS.setdefault(layer, {})[adapter] = (ref(_holder(layer, adapter)), start)
 
 
 def keep_start(layer: Any, adapter: str, method: str | None) -> bool:

@@ -21,6 +21,9 @@ from learnscope.model.adapter_families import (
 from learnscope.model.adapter_start import AdapterError
 from learnscope.model.names import resolve
 
+IN_LAYERS = {"LORA", "ADALORA", "VERA", "IA3", "LN_TUNING"}
+"""PEFT's types whose adapters sit in modules; prompts, which sit in none, are found by the configuration alone."""
+
 
 @dataclass(slots=True)
 class Adapter:
@@ -36,6 +39,8 @@ class Adapter:
     merged: bool
     tied_to: str | None = None
     """The scope of an earlier module that shares its parameters."""
+    for_inference: bool = False
+    """Whether PEFT loaded it to be used, not to be trained."""
 
 
 @dataclass(slots=True)
@@ -66,13 +71,21 @@ def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Ada
             merged = name in layer.merged_adapters
             active = (merged or name in layer.active_adapters) and not layer.disable_adapters
             tied = seen.setdefault(parts.tied, scope) if parts.tied else scope
-            one = Adapter(scope, name, parts, layer, active, merged, None if tied == scope else tied)
-            adapters.found.append(one)
+            used = bool(getattr(configs.get(name), "inference_mode", False))
+            adapters.found.append(
+                Adapter(scope, name, parts, layer, active, merged, None if tied == scope else tied, used)
+            )
     if not adapters.found and not adapters.unknown:
         kinds = sorted({str(getattr(one, "peft_type", type(one).__name__)) for one in configs.values()})
         if not kinds:
             raise AdapterError(f"{type(model).__name__} has no adapters: wrap it with peft.get_peft_model first")
-        adapters.unknown = {kind.removeprefix("PeftType."): ["model"] for kind in kinds}
+        kinds = [kind.removeprefix("PeftType.") for kind in kinds]
+        if set(kinds) & IN_LAYERS:
+            raise AdapterError(
+                f"{type(model).__name__} has no adapted module left, though it is configured for {', '.join(kinds)}: "
+                "its adapters were unloaded or merged for good (unload, merge_and_unload). Look before that."
+            )
+        adapters.unknown = {kind: ["model"] for kind in kinds}
     return adapters
 
 
@@ -107,6 +120,15 @@ OTHERS: dict[str, Callable[[Any, str], Parts]] = {
     "ia3": ia3_parts,
     "layernorm": layernorm_parts,
 }
+
+
+def method_of(family: str) -> str:
+    """What PEFT calls the method: all that is LoRA is one, however it begins, is scaled or trained.
+
+    >>> method_of("pissa"), method_of("vera")
+    ('lora', 'vera')
+    """
+    return family if family in OTHERS else "lora"
 
 
 @functools.cache  # one answer a class, of which a model has many modules: to ask PEFT is not cheap

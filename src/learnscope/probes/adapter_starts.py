@@ -16,7 +16,8 @@ def open_adapters(moment: Moment) -> None:
     """Refuse a model without adapters; keep the factors that they begin with, or take them up from the state.
 
     What this process knows comes first: it made the base that the factors are taken from. A session that opens before
-    the first step takes the factors as they stand where they hold a part of the weight.
+    the first step takes the factors as they stand where they hold a part of the weight, unless they were loaded for
+    inference: those are trained already.
     """
     adapters = find_adapters(moment.model, moment.optimizers)
     begins = moment.step == 0 and moment.source not in ("replay", "audit")
@@ -29,7 +30,7 @@ def open_adapters(moment: Moment) -> None:
         if start_of(one.layer, one.name) is None:
             if f"{LEFT}/{key}" in moment.state:
                 know_start(one.layer, one.name, _from_state(moment.state, key))
-            elif begins and one.parts.reason == NO_START:
+            elif begins and one.parts.reason == NO_START and not one.for_inference:
                 keep_start(one.layer, one.name, None)
         start = start_of(one.layer, one.name)
         if start is not None:

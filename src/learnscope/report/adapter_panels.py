@@ -40,8 +40,9 @@ def gradient_figure(reader: RunReader) -> Figure | None:
         for part in frame[frame["adapter"] == adapter]["component"].unique()
     ]
     panels = [panel for panel in panels if np.isfinite(panel.grid.values).any()]
-    scale = Scale("‖g‖", "‖g‖, as given to the optimizer, √Σ over a layer's modules")
-    return draw_heatmap(panels, scale, "Gradient norm of the adapters' parts") if panels else None
+    scale = Scale("‖g‖", "‖g‖, as given to the optimizer, √Σ over a layer's modules", of="layer")
+    said = _first_of([str(one) for one in frame["adapter"].unique()])
+    return draw_heatmap(panels, scale, f"Gradient norm of the adapters' parts{said}") if panels else None
 
 
 def _modules(reader: RunReader, name: str, scale: Scale, title: str) -> Figure | None:
@@ -52,8 +53,11 @@ def _modules(reader: RunReader, name: str, scale: Scale, title: str) -> Figure |
     found = grid(reader, "AdapterSpectrum", name, "module", adapter=adapters[0])
     if not np.isfinite(found.values).any():  # vectors have no spectrum
         return None
-    said = f" ({adapters[0]}, the first of {len(adapters)})" if len(adapters) > 1 else ""
-    return draw_heatmap(_by_type(found, reader), scale, title + said)
+    return draw_heatmap(_by_type(found, reader), scale, title + _first_of(adapters))
+
+
+def _first_of(adapters: list[str]) -> str:
+    return f" ({adapters[0]}, the first of {len(adapters)})" if len(adapters) > 1 else ""
 
 
 def _adapters(reader: RunReader, name: str) -> list[str]:
@@ -66,14 +70,29 @@ def _by_type(found: Grid, reader: RunReader) -> list[Panel]:
     known = (reader.manifest.get("model") or {}).get("layers") or []
     types: dict[str, dict[str, int]] = {}
     alone: dict[str, int] = {}
-    for column, scope in enumerate(found.scopes):
-        layer = layer_of_module(scope, known)
-        kind = scope.rsplit(".", 1)[-1]
+    layers_of = {scope: layer_of_module(scope, known) for scope in found.scopes}
+    kinds = _kinds({scope: scope.removeprefix(f"{layer}.") for scope, layer in layers_of.items()})
+    for column, (scope, layer) in enumerate(layers_of.items()):
+        kind = kinds[scope]
         held = types.setdefault(kind, {}) if layer != scope and not re.fullmatch(r"\d+", kind) else alone
         held[layer if held is not alone and layer not in held else scope] = column
     layers = list(dict.fromkeys(layer for held in types.values() for layer in held))
     panels = [Panel(kind, _chosen(found, layers, held)) for kind, held in types.items()]
     return [*panels, *([Panel("", _chosen(found, list(alone), alone), in_blocks=False)] if alone else [])]
+
+
+def _kinds(inside: dict[str, str]) -> dict[str, str]:
+    """What each module is called in every layer: by its own name, with its path where a layer has several of that.
+
+    >>> _kinds({"h.0.attn.c_proj": "attn.c_proj", "h.0.mlp.c_proj": "mlp.c_proj", "h.0.attn.c_attn": "attn.c_attn"})
+    {'h.0.attn.c_proj': 'attn.c_proj', 'h.0.mlp.c_proj': 'mlp.c_proj', 'h.0.attn.c_attn': 'c_attn'}
+    """
+    # experts are told apart by their numbers alone: they are of one kind
+    paths = {scope: re.sub(r"\.\d+(?=\.)", "", path) for scope, path in inside.items()}
+    several: dict[str, set[str]] = {}
+    for path in paths.values():
+        several.setdefault(path.rsplit(".", 1)[-1], set()).add(path)
+    return {scope: path if len(several[last := path.rsplit(".", 1)[-1]]) > 1 else last for scope, path in paths.items()}
 
 
 def _chosen(found: Grid, scopes: list[str], columns: dict[str, int]) -> Grid:

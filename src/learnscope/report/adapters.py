@@ -26,6 +26,7 @@ from learnscope.report.heatmap import (
     limits,
     measured,
     name_rows,
+    shorten,
 )
 from learnscope.report.layout import INK, head, new_figure
 from learnscope.report.style import BROKEN, ZERO, finish, log_ticks, step_edges, whole_steps
@@ -58,6 +59,8 @@ class Scale:
     quantity: str
     meaning: str
     log: bool = True
+    of: str = "module"
+    """What a row of a panel stands for: a module, or a whole layer."""
 
 
 def draw_heatmap(panels: Sequence[Panel], scale: Scale, title: str) -> Figure:
@@ -72,17 +75,18 @@ def draw_heatmap(panels: Sequence[Panel], scale: Scale, title: str) -> Figure:
     norm, extend = _norm([one.values for one in drawn], scale)
     legend: dict[str, Patch] = {}
     unnamed = ""
+    between = _room_between(panels, across)
     for place, (panel, one) in enumerate(zip(panels, drawn, strict=True)):
         axes = figure.add_subplot(spec[place // across, place % across])
-        labelled = place % across == 0 or not _same_rows(panel, panels[place - 1])
+        labelled = _is_labelled(panels, place, across)
         lowest = place + across >= len(panels)
         finish(axes, x="step" if lowest else "", y="layer" if labelled and panel.in_blocks else "", size=10)
-        axes.set_title(panel.title, loc="left", fontsize=10, color=INK)
+        axes.set_title(shorten(panel.title, title_room(across)), loc="left", fontsize=10, color=INK)
         legend |= _paint(axes, one, norm, across)
-        _ticks(axes, panel.grid, across)
+        _ticks(axes, panel.grid, across, between)
         if labelled:
             names, _ = layer_names(panel.grid.scopes, {})
-            left_out = name_rows(axes, names, body)
+            left_out = name_rows(axes, names if place % across == 0 else _between(names, across), body)
             # numbers need no remark: which one is missing between two is plain
             unnamed = left_out if left_out and not all(name.isdigit() for name in names) else unnamed
         else:
@@ -104,8 +108,26 @@ def columns(panels: int) -> int:
     return math.ceil(panels / down)
 
 
-def _same_rows(panel: Panel, before: Panel) -> bool:
-    return panel.grid.scopes == before.grid.scopes
+def title_room(across: int) -> int:
+    """Characters that find room above one of so many panels beside each other."""
+    return 90 // across
+
+
+def _is_labelled(panels: Sequence[Panel], place: int, across: int) -> bool:
+    """Whether the rows of a panel have names: those of its neighbour on the left are also its own."""
+    return place % across == 0 or panels[place].grid.scopes != panels[place - 1].grid.scopes
+
+
+def _between(names: Sequence[str], across: int) -> list[str]:
+    """Names that stand between two panels, which all gaps between panels are then wide enough for."""
+    return [shorten(name, 48 // across) for name in names]
+
+
+def _room_between(panels: Sequence[Panel], across: int) -> float:
+    """Inches that the widest of such names takes."""
+    inner = [panel for place, panel in enumerate(panels) if place % across and _is_labelled(panels, place, across)]
+    names = [name for panel in inner for name in _between(layer_names(panel.grid.scopes, {})[0], across)]
+    return DIGIT * max((len(name) for name in names), default=0)
 
 
 def _cells(grid: Grid, scale: Scale) -> Cells:
@@ -156,12 +178,12 @@ def _paint(axes: Axes, drawn: Cells, norm: Any, across: int) -> dict[str, Patch]
     return legend
 
 
-def _ticks(axes: Axes, grid: Grid, across: int) -> None:
-    """As many steps as find room below a panel."""
+def _ticks(axes: Axes, grid: Grid, across: int, between: float) -> None:
+    """As many steps as find room below a panel, `between` which and its neighbour so many inches are left free."""
     if len(grid.steps) == 1:
         axes.set_xticks(grid.steps, [f"{grid.steps[0]:,}"])
         return
-    room = 8.0 / across / ((len(f"{grid.steps[-1]:,}") + 2) * DIGIT)
+    room = (8.0 / across - between) / ((len(f"{grid.steps[-1]:,}") + 2) * DIGIT)
     whole_steps(axes, max(min(int(room), 9), 1))
 
 
@@ -176,7 +198,8 @@ def _facts(panels: Sequence[Panel], drawn: Sequence[Cells], scale: Scale, unname
     common = layer_names(blocks, {})[1] if blocks else ""
     modules = sum(int((~np.isnan(panel.grid.values) | panel.grid.broken).any(0).sum()) for panel in panels)
     where = f" in {count(len(blocks), 'layer')}{f' of {common}' if common else ''}{unnamed}" if blocks else ""
-    told = [f"{count(modules, 'module')}{where}, {measured(panels[0].grid.steps)}", f"colour: {scale.meaning}"]
+    rows = f"{count(modules, 'module')}{where}" if scale.of == "module" else where.removeprefix(" in ")
+    told = [f"{rows}, {measured(panels[0].grid.steps)}", f"colour: {scale.meaning}"]
     first = [panel.grid.values[0] == 0 for panel in panels]
     later = [panel.grid.values[1:] == 0 for panel in panels]
     if scale.log and any(one.any() for one in first) and not any(one.any() for one in later):

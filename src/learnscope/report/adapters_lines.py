@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 
 from learnscope.findings.gather import Floats, Grid
 from learnscope.findings.words import count
-from learnscope.report.adapters import BAR, columns
+from learnscope.report.adapters import BAR, columns, title_room
 from learnscope.report.heatmap import colour_bar, layer_names, measured, shorten
 from learnscope.report.layout import INK, QUIET, head, new_figure
 from learnscope.report.style import BROKEN, COLOURS, finish, lined, log_ticks, plain
@@ -114,7 +114,7 @@ def _broken(axes: Axes, grid: Grid) -> dict[str, Line2D]:
     return {"broken": Line2D([], [], color=BROKEN, marker="x", linestyle="", label="a layer's is NaN or infinite")}
 
 
-def draw_spectra(panels: Mapping[str, Mapping[str, Floats]], step: int, title: str) -> Figure:
+def draw_spectra(panels: Mapping[str, Mapping[str, Floats]], step: int, title: str, of: str = "ΔW") -> Figure:
     """Singular values of every module at one step, a panel a type; colours go from the first layer to the last."""
     across = columns(len(panels))
     down = math.ceil(len(panels) / across)
@@ -129,7 +129,7 @@ def draw_spectra(panels: Mapping[str, Mapping[str, Floats]], step: int, title: s
         axes = figure.add_subplot(spec[place // across, place % across], sharex=first, sharey=first)
         first = first or axes
         finish(axes, "index" if place + across >= len(panels) else "", "σ" if place % across == 0 else "", size=10)
-        axes.set_title(name, loc="left", fontsize=10, color=INK)
+        axes.set_title(shorten(name, title_room(across)), loc="left", fontsize=10, color=INK)
         for layer, values in held.items():
             colour = colormaps["viridis"](norm(layers.index(layer)))
             shown = np.where(values > 0, values, np.nan)
@@ -151,5 +151,5 @@ def draw_spectra(panels: Mapping[str, Mapping[str, Floats]], step: int, title: s
     modules = sum(len(held) for held in panels.values())
     left_out = f"; not drawn: {count(zero, 'value')} of exactly 0" if zero else ""
     head(figure, title, f"{count(modules, 'module')}{f' of {common}' if common else ''} at step {step:,}; "
-         f"σ: singular values of ΔW, the largest first{left_out}")  # fmt: skip
+         f"σ: singular values of {of}, the largest first{left_out}")  # fmt: skip
     return figure

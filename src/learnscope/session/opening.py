@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from learnscope.model.snapshot import Snapshot
 from learnscope.session.engine import Engine
 from learnscope.session.manifest import new_manifest
-from learnscope.store.backend import Backend, FolderBackend, MemoryBackend
+from learnscope.store.backend import Backend, FolderBackend, MemoryBackend, RunError
 from learnscope.store.files import write_atomically
 from learnscope.store.reader import RunReader
 from learnscope.subject import Subject
@@ -117,6 +117,16 @@ def load_state(engine: Engine, snapshots: dict[str, Snapshot], step: int) -> int
     path = engine.backend.state_path(step)
     if path is None or not path.exists():
         return None
+    try:
+        return _taken_up(path, engine, snapshots)
+    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError) as error:
+        raise RunError(
+            f"the state of step {step}, {path}, is damaged ({type(error).__name__}: {error}): remove it to go on "
+            "without the probes' memories, or continue from the step of an earlier one, step=…"
+        ) from error
+
+
+def _taken_up(path: Path, engine: Engine, snapshots: dict[str, Snapshot]) -> int:
     with safe_open(path, framework="pt") as file:
         meta = json.loads(file.metadata()["learnscope"])
         for bound in engine.bound:

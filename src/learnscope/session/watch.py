@@ -106,20 +106,21 @@ class Watch:
             engine.open_probes(Moment(step=step or 0, phase="open", source=engine.source, subject=engine.subject))
         steps, epoch = begin(engine, engine.subject, resume=resume, step=step)
         self._loop = Loop(engine, steps=steps, epoch=epoch or 0, clock=clock)
-        passes = load_state(engine, self._loop.snapshots, steps) if resume else None
+        passes = self._open_again() if again else None
         self._restored = passes is not None
-        if again:
-            self._open_again()
         self._closed = False
         self._loop.safely(self._loop.start)(passes or 1)
 
-    def _open_again(self) -> None:
+    def _open_again(self) -> int | None:
+        """Take up the state of a run that goes on, and let the probes see it; what load_state gives."""
         try:
+            passes = load_state(self._engine, self._loop.snapshots, self.steps)
             self._engine.open_probes(self._loop.moment("open"))
         except BaseException as error:
             self._loop.detach()
             finish(self._engine, f"interrupted by {type(error).__name__}: {error}", last_step=self.steps)
             raise
+        return passes
 
     @property
     def steps(self) -> int:

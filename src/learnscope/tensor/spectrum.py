@@ -7,7 +7,7 @@ values are those of the small core s·R_B R_Aᵀ. Everything from the factors on
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,9 +44,8 @@ class Factors:
 
     def stacked(self) -> tuple[Tensor, Tensor]:
         """Two float64 factors whose product is the update."""
-        if self.start is not None:
-            return _from_start(self)
-        return plain(self.left).double() * self.scaling, plain(self.right).double()
+        left, right, scaling = _stack([self])
+        return left[0] * scaling[0], right[0]
 
     def product(self) -> Tensor:
         """The update as a matrix, in float64: for checks and for small matrices only."""
@@ -96,76 +95,43 @@ class Decomposed:
 
 
 def decompose_factors(updates: Sequence[Factors], *, vectors: bool = False) -> list[Decomposed]:
-    """The singular values (and vectors) of every update; what is of equal shape is computed together.
-
-    Factors are taken together with factors, left or right, and cores with cores: a model has few shapes of either.
-    """
-    if not updates:
-        return []
-    with plain_arithmetic(updates[0].left.device):
-        pieces = list(_pieces(updates))
-        # all left factors, then all right ones
-        thin = _qr([left for left, _, _ in pieces] + [right.mT for _, right, _ in pieces], vectors)
-        n = len(pieces)
-        found: dict[int, Decomposed] = {}
-        for places in _alike([(one.r, other.r) for one, other in zip(thin[:n], thin[n:], strict=True)]):
-            some = [(thin[place], thin[n + place], pieces[place][2]) for place in places]
-            found.update(zip(places, _cores(some, vectors), strict=True))
-    return [found[place] for place in range(n)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Thin:
-    """A factor as Q R; Q only if it was asked for."""
-
-    q: Tensor | None
-    r: Tensor
-
-
-def _alike(tensors: Sequence[tuple[Tensor, ...]]) -> Iterator[list[int]]:
-    """The places of those that agree in shape, dtype and device."""
+    """The singular values (and vectors) of every update; those of equal shape are computed together."""
     groups: dict[tuple[object, ...], list[int]] = {}
-    for place, some in enumerate(tensors):
-        groups.setdefault(tuple((one.shape, one.dtype, one.device) for one in some), []).append(place)
-    yield from groups.values()
+    for place, update in enumerate(updates):
+        tensors = (update.left, update.right, *(update.start or ()))
+        groups.setdefault(tuple((one.shape, one.dtype, one.device) for one in tensors), []).append(place)
+    found: dict[int, Decomposed] = {}
+    for places in groups.values():
+        with plain_arithmetic(updates[places[0]].left.device):
+            left, right, scaling = _stack([updates[place] for place in places])
+            found.update(zip(places, _batch(left, right, scaling, vectors), strict=True))
+    return [found[place] for place in range(len(updates))]
 
 
-def _qr(factors: Sequence[Tensor], vectors: bool) -> list[_Thin]:
-    found: dict[int, _Thin] = {}
-    for places in _alike([(one,) for one in factors]):
-        stacked = torch.stack([factors[place] for place in places]).double()
-        q, r = torch.linalg.qr(stacked, mode="reduced" if vectors else "r")
-        for at, place in enumerate(places):
-            found[place] = _Thin(q[at] if vectors else None, r[at])
-    return [found[place] for place in range(len(factors))]
-
-
-def _pieces(updates: Sequence[Factors]) -> Iterator[tuple[Tensor, Tensor, float]]:
-    """Factors of every update, and what their product is still to be multiplied by."""
-    for one in updates:
-        if one.start is None:
-            yield plain(one.left), plain(one.right), one.scaling
-        else:
-            yield *_from_start(one), 1.0
-
-
-def _from_start(one: Factors) -> tuple[Tensor, Tensor]:
-    """Factors of an update less its start, in float64.
+def _stack(updates: Sequence[Factors]) -> tuple[Tensor, Tensor, Tensor]:
+    """Factors [updates, m, k] and [updates, k, n] in float64, and what their products are still to be multiplied by.
 
     With a start, s·B A − B₀A₀ = (s·B − B₀) A + B₀ (A − A₀): unlike [s·B, −B₀] [A; A₀] this is exactly zero where
     nothing has moved, and loses no digits where little has. Ranks that differ leave only the latter.
     """
-    assert one.start is not None, "asked by the caller"
-    left, right = plain(one.left).double() * one.scaling, plain(one.right).double()
-    left0, right0 = (plain(start).to(left.device).double() for start in one.start)
+    left = torch.stack([plain(one.left) for one in updates]).double()
+    right = torch.stack([plain(one.right) for one in updates]).double()
+    scaling = torch.tensor([one.scaling for one in updates], dtype=torch.float64, device=left.device)
+    starts = [one.start for one in updates if one.start is not None]
+    if not starts:
+        return left, right, scaling
+    left0 = torch.stack([plain(one) for one, _ in starts]).to(left.device).double()
+    right0 = torch.stack([plain(one) for _, one in starts]).to(left.device).double()
+    left, scaling = left * scaling[:, None, None], torch.ones_like(scaling)
     if left0.shape == left.shape:
-        return torch.cat([left - left0, left0], 1), torch.cat([right, right - right0], 0)
-    return torch.cat([left, -left0], 1), torch.cat([right, right0], 0)
+        return torch.cat([left - left0, left0], 2), torch.cat([right, right - right0], 1), scaling
+    return torch.cat([left, -left0], 2), torch.cat([right, right0], 1), scaling
 
 
-def _cores(some: Sequence[tuple[_Thin, _Thin, float]], vectors: bool) -> list[Decomposed]:
-    r_left, r_right = torch.stack([one.r for one, _, _ in some]), torch.stack([one.r for _, one, _ in some])
-    scaling = torch.tensor([one[2] for one in some], dtype=torch.float64, device=r_left.device)
+def _batch(left: Tensor, right: Tensor, scaling: Tensor, vectors: bool) -> list[Decomposed]:
+    mode = "reduced" if vectors else "r"
+    q_left, r_left = torch.linalg.qr(left, mode=mode)
+    q_right, r_right = torch.linalg.qr(right.mT, mode=mode)
     core = scaling[:, None, None] * (r_left @ r_right.mT)
     # asked of the small core, which is not finite where a factor is not; LAPACK would refuse the whole batch
     broken = ~core.isfinite().all((1, 2))
@@ -177,15 +143,9 @@ def _cores(some: Sequence[tuple[_Thin, _Thin, float]], vectors: bool) -> list[De
         values = torch.linalg.svdvals(core)
         return [Decomposed(one) for one in _cleaned(values, floor, broken).unbind()]
     u, values, v = torch.linalg.svd(core, full_matrices=False)
-    cleaned = _cleaned(values, floor, broken).unbind()
-    lefts = [_side(one, turn) for (one, _, _), turn in zip(some, u.unbind(), strict=True)]
-    rights = [_side(one, turn) for (_, one, _), turn in zip(some, v.mT.unbind(), strict=True)]
-    return [Decomposed(*one) for one in zip(cleaned, lefts, rights, strict=True)]
-
-
-def _side(one: _Thin, turn: Tensor) -> Side:
-    assert one.q is not None, "vectors were asked for"
-    return Side(one.q, turn)
+    lefts = [Side(q, turn) for q, turn in zip(q_left.unbind(), u.unbind(), strict=True)]
+    rights = [Side(q, turn) for q, turn in zip(q_right.unbind(), v.mT.unbind(), strict=True)]
+    return [Decomposed(*one) for one in zip(_cleaned(values, floor, broken).unbind(), lefts, rights, strict=True)]
 
 
 def _cleaned(values: Tensor, floor: Tensor, broken: Tensor) -> Tensor:

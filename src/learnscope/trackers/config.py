@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields
 
 from learnscope.arguments import whole_number
+from learnscope.options import explain_options
 
 
 @dataclass(kw_only=True)
@@ -38,8 +40,13 @@ class TrackerConfig:
         for field in fields(self):
             if field.type == "bool" and not isinstance(getattr(self, field.name), bool):
                 raise TypeError(f"{field.name}={getattr(self, field.name)!r}: True or False")
+        if not isinstance(self.tracking_output_dir, str | os.PathLike | None):
+            raise TypeError(f"tracking_output_dir={self.tracking_output_dir!r}: the path of a folder, or None")
 
     @property
     def enabled(self) -> bool:
         """Whether there is anything to track."""
         return self.enable_spectral_tracking or self.enable_gradient_tracking
+
+
+TrackerConfig.__init__ = explain_options(TrackerConfig.__init__, "TrackerConfig")  # type: ignore[method-assign]

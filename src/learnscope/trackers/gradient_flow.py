@@ -22,7 +22,15 @@ from learnscope.report.adapters_lines import draw_comparison
 from learnscope.run import Run
 from learnscope.trackers.history import Floats, adapters_of, course, metrics_of
 from learnscope.trackers.layers import by_layer, component_name, components_of, modules_with, types_of
-from learnscope.trackers.naming import adapters_called, component_called, layer_called, layer_of, module_called, type_of
+from learnscope.trackers.naming import (
+    adapters_called,
+    component_called,
+    layer_called,
+    layer_of,
+    module_called,
+    said,
+    type_of,
+)  # fmt: skip
 from learnscope.trackers.panels import comparison_panels, heatmap_panels, refuse_empty, saved
 from learnscope.trackers.summary import summarised
 from learnscope.trackers.tracking import Kind, Live, Options, Tracking
@@ -189,7 +197,7 @@ class GradientFlowTracker:
         figure = draw_heatmap(
             panels,
             Scale("‖g‖", f"‖g‖, norm of the gradient of {part}"),
-            title or f"Gradient norm of {part}",
+            title or f"Gradient norm of {part}{said(looks, adapter)}",
         )
         return saved(figure, save_path)
 
@@ -210,7 +218,7 @@ class GradientFlowTracker:
         wanted = [layers] if isinstance(layers, str | int) else None if layers is None else list(layers)
         panels = comparison_panels(looks, held, wanted)
         drawn = [panel for panel in panels if len(panels) == 1 or np.isfinite(panel.grid.values).any()] or panels[:1]
-        figure = draw_comparison(drawn, title or "Gradient norms of the layers")
+        figure = draw_comparison(drawn, title or f"Gradient norms of the layers{said(looks, adapter)}")
         return saved(figure, save_path)
 
     def get_summary_stats(self, *, adapter: str | None = None) -> dict[str, Any]:

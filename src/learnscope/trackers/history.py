@@ -158,8 +158,8 @@ def _add_list(look: Look, name: str, values: Floats) -> None:
     """An array called `<metric>/<adapter>/<module>`, or `<metric>/<module>` where no adapter's."""
     metric, _, owner = name.partition("/")
     for adapter, block in look.blocks.items():
-        module = owner if adapter == NO_FAMILY else owner.removeprefix(f"{adapter}/")
-        if module in block.modules and (adapter == NO_FAMILY or module != owner):
+        module = owner.removeprefix(f"{adapter}/")
+        if module in block.modules and (module != owner or adapter == NO_FAMILY):
             if len(values) and np.isfinite(values).all():
                 block.lists.setdefault(metric, {})[module] = values
             else:
@@ -191,7 +191,10 @@ def _together(parts: Sequence[Look]) -> Look:
     for part in parts:
         for adapter, block in part.blocks.items():
             if adapter in whole.blocks:
-                raise ValueError(f"two probes measured the adapter {adapter!r} at step {part.step}")
+                raise ValueError(
+                    f"two probes measured the adapter {adapter!r} at step {part.step}: where weights outside adapters "
+                    f"are tracked as well, no adapter may be called {NO_FAMILY!r}, which is the name of theirs"
+                )
             whole.blocks[adapter] = block
     return whole
 

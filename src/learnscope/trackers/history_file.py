@@ -94,28 +94,37 @@ def unpacked(body: dict[str, Any]) -> dict[int, Look]:
         for metric, table in [*held["numbers"].items(), *held["reasons"].items()]:
             if tuple(table.shape) != shape:
                 raise ValueError(f"{metric} is {tuple(table.shape)}, not {shape}")
+        there = _there(held, shape)
         for at, look in enumerate(looks):
-            block = _block(held, texts, at)
-            if look.failed is None or not _is_empty(block):
+            block = _block(held, texts, at, there[:, at].nonzero().flatten().tolist())
+            if block.modules:
                 look.blocks[str(adapter)] = block
     return ordered(looks)
 
 
-def _block(held: dict[str, Any], texts: list[str], at: int) -> Block:
-    modules = [str(module) for module in held["modules"]]
-    block = Block(modules, [str(family) for family in held["families"]], whole=set(held["whole_numbers"]))
+def _block(held: dict[str, Any], texts: list[str], at: int, there: list[int]) -> Block:
+    every, families = [str(module) for module in held["modules"]], [str(family) for family in held["families"]]
+    block = Block(
+        [every[row] for row in there], [families[row] for row in there], whole=set(held["whole_numbers"])
+    )  # fmt: skip
     for metric, table in held["numbers"].items():
-        block.numbers[metric] = table[:, at].double().numpy().copy()
+        block.numbers[metric] = table[there, at].double().numpy().copy()
     for metric, rows in held["lists"].items():
         found = {module: table[at].double().numpy() for module, table in rows.items()}
         block.lists[metric] = {module: row[~np.isnan(row)] for module, row in found.items() if not np.isnan(row).all()}
     for metric, codes in held["reasons"].items():
-        known = [(module, code) for module, code in zip(modules, codes[:, at].tolist(), strict=True) if code != NONE]
+        known = [(module, code) for module, code in zip(every, codes[:, at].tolist(), strict=True) if code != NONE]
         why = {module: texts[code] for module, code in known if texts[code] != NOT_RECORDED}
         if why:
             block.reasons[metric] = why
     return block
 
 
-def _is_empty(block: Block) -> bool:
-    return all(np.isnan(row).all() for row in block.numbers.values()) and not any(block.lists.values())
+def _there(held: dict[str, Any], shape: tuple[int, int]) -> Tensor:
+    """Which modules were there at which steps, as adapters come and go: those with a number, or a reason for none."""
+    found = torch.zeros(shape, dtype=torch.bool)
+    for table in held["numbers"].values():
+        found |= ~table.isnan()
+    for codes in held["reasons"].values():
+        found |= codes != NONE
+    return found

@@ -9,6 +9,7 @@ from learnscope.arguments import known_name, whole_number
 from learnscope.model.adapter_parameters import NO_FAMILY
 from learnscope.model.names import resolve
 from learnscope.moment import NotAvailable
+from learnscope.report.heatmap import shorten
 from learnscope.trackers.history import Looks, adapters_of
 
 LETTERS = {"A": "lora_A", "B": "lora_B", "E": "lora_E"}
@@ -51,6 +52,22 @@ def adapters_called(looks: Looks, adapter: str | None) -> list[str]:
     return held
 
 
+def said(looks: Looks, adapter: str | None) -> str:
+    """What a title adds where there are several adapters: which one it is of."""
+    several = len([one for one in adapters_of(looks) if one != NO_FAMILY]) > 1
+    return "" if adapter is None or adapter == NO_FAMILY or not several else f" ({shorten(adapter)})"
+
+
+def in_words(metric: str) -> str:
+    """A metric as a figure calls it.
+
+    >>> in_words("effective_rank"), in_words("left_drift/first")
+    ('effective rank', 'left drift (first)')
+    """
+    name, *how = metric.replace("_", " ").split("/")
+    return f"{name} ({', '.join(how)})" if how else name
+
+
 def layer_of(module: str) -> str:
     """The layer that a module is in."""
     return resolve(f"{module}.weight").layer
@@ -86,3 +103,12 @@ def component_called(given: str, components: Iterable[str]) -> str:
     if found not in known:
         known_name("component", given, known)
     return found
+
+
+def step_called(given: int, count: int) -> int:
+    """An index that a list of so many has."""
+    place = given if isinstance(given, int) and not isinstance(given, bool) else whole_number("step_idx", given)
+    if not -count <= place < count:
+        there = f"there are {count} logged steps" if count else "no step has been logged"
+        raise IndexError(f"step_idx={given}: {there}")
+    return place

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from learnscope.arguments import known_name
 from learnscope.findings.gather import Floats, Grid
+from learnscope.model.adapter_parameters import NO_FAMILY
 from learnscope.model.names import resolve
 from learnscope.moment import NotAvailable
 from learnscope.report.adapters import Panel
@@ -87,8 +88,15 @@ def final_spectra(looks: Looks, modules: Modules) -> tuple[int, dict[str, dict[s
     return None
 
 
+def drawn_of(modules: Modules) -> tuple[str, str]:
+    """What a figure of these modules is of, and whose spectrum that is."""
+    return ("weights", "W") if {owner for owner, _ in modules} == {NO_FAMILY} else ("adapters", "ΔW")
+
+
 def saved(figure: Figure, path: str | Path | None) -> Figure:
     """The figure, written as well if there is a place for it."""
+    if path is not None and Path(path).is_dir():
+        raise IsADirectoryError(f"{path} is a folder: name the picture in it, such as {Path(path) / 'figure.png'}")
     if path is not None:
         save(figure, Path(path))
     return figure

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from matplotlib.figure import Figure
 from torch import nn
 
@@ -24,10 +25,11 @@ from learnscope.record import Label
 from learnscope.report.adapters import Scale, draw_heatmap
 from learnscope.report.adapters_lines import draw_spectra
 from learnscope.run import Run
+from learnscope.tensor.spectrum import spectrum_numbers
 from learnscope.trackers.history import adapters_of, course, metrics_of, plain_name, read
 from learnscope.trackers.layers import modules_with
-from learnscope.trackers.naming import adapters_called, module_called
-from learnscope.trackers.panels import final_spectra, heatmap_panels, refuse_empty, saved
+from learnscope.trackers.naming import adapters_called, in_words, module_called, said, step_called
+from learnscope.trackers.panels import drawn_of, final_spectra, heatmap_panels, refuse_empty, saved
 from learnscope.trackers.summary import summarised
 from learnscope.trackers.tracking import Kind, Live, Options, Tracking, adapters_in
 
@@ -38,6 +40,8 @@ NUMBERS = (
 )  # fmt: skip
 DORA = ("magnitude_norm", "direction_norm", "magnitude_direction_ratio")
 LISTS = ("singular_values", "importance_scores")
+LOGARITHMIC = ("condition_number",)
+"""Metrics that differ by orders of magnitude."""
 
 
 def spectral_probes(options: Options, model: nn.Module | None) -> list[Probe]:
@@ -177,7 +181,7 @@ class SpectralTracker:
         """One metric of every module at one of the logged steps: the last, unless said otherwise."""
         looks = self._tracking.looks
         adapters = adapters_called(looks, adapter)
-        look = list(looks.values())[_place(step_idx, len(looks))]
+        look = list(looks.values())[step_called(step_idx, len(looks))]
         known = {owner: metrics_of(looks, owner) for owner in adapters}
         known_name("metric", metric, dict.fromkeys(one for metrics in known.values() for one in metrics))
         return {
@@ -193,21 +197,31 @@ class SpectralTracker:
     ) -> Figure:  # fmt: skip
         """Layers down, steps across, a panel for each type of module: one metric of every module in colour."""
         looks, modules = self._tracking.looks, self._modules(metric, adapter)
+        if any(metric in block.lists for look in looks.values() for block in look.blocks.values()):
+            raise ValueError(
+                f"{metric} has several numbers for each module, and a cell has one colour: create_spectrum_plot draws "
+                "singular values, get_layer_history gives them all"
+            )
         panels = heatmap_panels(looks, modules, metric, lambda values: float(values.mean()))
         refuse_empty(panels, metric, looks, modules, metric)
-        word = metric.replace("_", " ")
-        scale = Scale(word.removeprefix("effective "), f"{word} of ΔW", log=False)
-        return saved(draw_heatmap(panels, scale, title or f"{capital(word)} of the adapters"), save_path)
+        word, (what, matrix) = in_words(metric), drawn_of(modules)
+        meaning = f"{word} of {matrix}" if metric in spectrum_numbers([torch.ones(1)]).values else word
+        scale = Scale(word.removeprefix("effective "), meaning, log=metric in LOGARITHMIC)
+        heading = title or f"{capital(word)} of the {what}{said(looks, adapter)}"
+        return saved(draw_heatmap(panels, scale, heading), save_path)
 
     def create_spectrum_plot(
         self, save_path: str | Path | None = None, *, title: str | None = None, adapter: str | None = None
     ) -> Figure:
         """The singular values of every module at the last step that has some, a panel for each type of module."""
-        found = final_spectra(self._tracking.looks, self._modules("singular_values", adapter))
+        looks, modules = self._tracking.looks, self._modules("singular_values", adapter)
+        found = final_spectra(looks, modules)
         if found is None:
             raise NotAvailable("there are no singular values to draw: nothing is logged, or no module adds a matrix")
         step, panels = found
-        return saved(draw_spectra(panels, step, title or "Singular values of the adapters"), save_path)
+        what, matrix = drawn_of(modules)
+        heading = title or f"Singular values of the {what}{said(looks, adapter)}"
+        return saved(draw_spectra(panels, step, heading, matrix), save_path)
 
     def _modules(self, metric: str, adapter: str | None) -> list[tuple[str, str]]:
         """The modules of the adapter; matrices that belong to none only where they are asked for, or all there is."""
@@ -220,18 +234,16 @@ class SpectralTracker:
         return modules_with(looks, adapters, metric)
 
     def get_summary_stats(self, *, adapter: str | None = None) -> dict[str, Any]:
-        """How much was logged, and the documented metrics over all modules (or one adapter's) at the latest step."""
+        """How much was logged, and the documented metrics over all modules (or one adapter's) at the latest step.
+
+        Weights outside adapters have `metrics_outside_adapters`: a mean of W's and ΔW's would say nothing of either.
+        """
         looks = self._tracking.looks
-        held = adapters_of(looks)
-        adapters = list(held) if adapter is None else adapters_called(looks, adapter)
+        adapters = list(adapters_of(looks)) if adapter is None else adapters_called(looks, adapter)
         dora = [metric for metric in DORA if any(metric in metrics_of(looks, one) for one in adapters)]
-        return summarised(NAME, looks, adapters, [*NUMBERS, *dora])
-
-
-def _place(given: int, count: int) -> int:
-    """An index that a list of so many has."""
-    place = given if isinstance(given, int) and not isinstance(given, bool) else whole_number("step_idx", given)
-    if not -count <= place < count:
-        there = f"there are {count} logged steps" if count else "no step has been logged"
-        raise IndexError(f"step_idx={given}: {there}")
-    return place
+        whole = summarised(NAME, looks, adapters, metrics := [*NUMBERS, *dora])
+        inside = [one for one in adapters if one != NO_FAMILY]
+        if inside and inside != adapters:
+            whole["metrics"] = summarised(NAME, looks, inside, metrics)["metrics"]
+            whole["metrics_outside_adapters"] = summarised(NAME, looks, [NO_FAMILY], NUMBERS)["metrics"]
+        return whole

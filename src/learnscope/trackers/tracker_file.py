@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +80,9 @@ def _read(path: Path) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"there is no tracker's file {path}: name one that a tracker's save has written")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        body = torch.load(path, map_location="cpu", weights_only=True)
+        with zipfile.ZipFile(path) as archive:  # torch reads numbers that were changed on disk without a word
+            changed = archive.testzip()
     except pickle.UnpicklingError as error:  # torch's own words advise to run the file's code
         raise TrackerFileError(
             f"{path} is a pickle, or holds objects beside plain names, numbers and tensors: reading them can run code, "
@@ -90,6 +93,11 @@ def _read(path: Path) -> Any:
         raise TrackerFileError(
             f"{path} is not a tracker's file, or only a part of one ({reason}): save the tracker anew"
         ) from error
+    if changed is not None:
+        raise TrackerFileError(
+            f"{path} is damaged ({changed} is not what was written): save the tracker anew, or take an earlier file"
+        )
+    return body
 
 
 def _plain(value: Any, what: str) -> Any:

@@ -13,13 +13,14 @@ from learnscope.arguments import whole_number
 from learnscope.findings.gather import class_of
 from learnscope.model.adapter_parameters import NO_FAMILY
 from learnscope.model.adapter_start import AdapterError
-from learnscope.model.adapters import Adapters, find_adapters
+from learnscope.model.adapters import Adapters, find_adapters, method_of
 from learnscope.model.names import resolve
 from learnscope.moment import NotAvailable, standing_gradients
 from learnscope.probing import Probe
 from learnscope.record import Record
 from learnscope.run import Run, open_run
 from learnscope.session.looking import Looking, Remembered
+from learnscope.session.opening import check_model
 from learnscope.session.optimizers import unwrap_optimizer
 from learnscope.store.backend import RunError
 from learnscope.store.files import write_json
@@ -40,10 +41,10 @@ class Options:
     max_layers_to_track: int | None = None
 
     def __post_init__(self) -> None:
-        if self.log_frequency is not None:
-            whole_number("log_frequency", self.log_frequency, 1)
-        if self.max_layers_to_track is not None:
-            whole_number("max_layers_to_track", self.max_layers_to_track, 1)
+        for name in ("log_frequency", "max_layers_to_track"):
+            given = getattr(self, name)
+            if given is not None:  # NumPy's numbers too, which a file does not hold
+                object.__setattr__(self, name, whole_number(name, given, 1))
         for name in ("track_adapter_only", "compute_full_svd"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r}: True or False")
@@ -125,6 +126,7 @@ class Tracking:
             raise TrackerFileError(f"{path} is damaged ({error}): save the tracker anew") from error
         tracking = cls(kind, options, Path(path).parent, looks=found.looks, states=found.states)
         if model is not None:
+            check_model(model)
             _check_modules(Path(path), found, model)
             last = max(found.looks, default=0)
             tracking.live = Live(kind, options, model, optimizer, states=found.states or {}, last_step=last)
@@ -165,6 +167,8 @@ class Tracking:
         if path is None and self.save_dir is None:
             raise ValueError("there is no place to save to: save(path), or make the tracker with save_dir=")
         target = Path(path) if path is not None else Path(self.save_dir or "") / self.kind.file
+        if target.is_dir():
+            raise IsADirectoryError(f"{target} is a folder: name the file in it, such as {target / self.kind.file}")
         states = self.states if self.live is None else self.live.states()
         write_tracker(target, self.kind.name, asdict(self.options), self.looks, states)
         if summary is not None:
@@ -183,15 +187,15 @@ def _check_modules(path: Path, found: Loaded, model: nn.Module) -> None:
     """Refuse a model that is not the one of the file."""
     last = found.looks[max(found.looks)] if found.looks else Look(0, 0.0)
     adapters = adapters_in(model)
-    adapted = {(one.name, one.scope) for one in adapters.found}
+    adapted = {(one.name, one.scope): method_of(one.parts.family) for one in adapters.found}
     unknown = {scope for scopes in adapters.unknown.values() for scope in scopes}  # their gradients are tracked as well
     tensors = [resolve(name).clean for name, _ in model.named_parameters()]
     own = {*tensors, *(name.rpartition(".")[0] for name in tensors)}
     for adapter, block in last.blocks.items():
         for module, family in zip(block.modules, block.families, strict=True):
-            there = module in own if family == NO_FAMILY else (adapter, module) in adapted or module in unknown
-            if not there:
-                whose = "" if family == NO_FAMILY else f" with an adapter {adapter!r}"
+            same = adapted.get((adapter, module)) == method_of(family) or module in unknown
+            if not (module in own if family == NO_FAMILY else same):
+                whose = "" if family == NO_FAMILY else f" with an adapter {adapter!r} ({family})"
                 raise TrackerFileError(
                     f"{path} is of a model that has {module}{whose}, which this {type(model).__name__} lacks: load it "
                     "with the model it was saved with, or without one for analysis"

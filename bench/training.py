@@ -1,0 +1,64 @@
+"""How long the built-in tracked training takes from nothing to its files, by SFT and by GRPO, and resumed half way.
+
+    python bench/training.py [--quick]
+
+`learnscope train` as a user starts it: a process of its own that makes the model and the data, trains 200 steps with both
+trackers every 10, and writes everything, figures included. Then again from the checkpoint in the middle. Seconds by the
+clock, with torch's own choice of threads. Exits with 1 if a stated bound is missed, or a documented file is.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tools.figures import report, save
+
+BOUNDS = dict.fromkeys(("sft, s", "sft resumed half way, s", "grpo, s", "grpo resumed half way, s"), 120.0)
+DOCUMENTED = (
+    "spectral_logs/spectral_history.pt", "spectral_logs/spectral_history_summary.json", "gradient_logs/gradient_flow.pt",
+    "gradient_logs/gradient_flow_summary.json", "gradient_logs/gradient_heatmap_A.png",
+    "gradient_logs/gradient_heatmap_B.png", "gradient_logs/gradient_layer_comparison.png", "spectral_history_final.pt",
+    "gradient_flow_final.pt",
+)  # fmt: skip
+
+
+def seconds_of(output: Path, method: str, steps: int, *more: str) -> float:
+    """One training; its documented files must be there afterwards, and newer than its start."""
+    command = [
+        sys.executable, "-m", "learnscope.cli", "train", "--enable_tracking", "--tracking_frequency", str(steps // 20),
+        "--config.training.method", method, "--config.training.output_dir", str(output),
+        "--config.training.max_steps", str(steps), *more,
+    ]  # fmt: skip
+    began, started = time.time(), time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    seconds = time.perf_counter() - started
+    stale = [name for name in DOCUMENTED if not (output / name).is_file() or (output / name).stat().st_mtime < began]
+    if stale:
+        raise SystemExit(f"{method}: not written: {', '.join(stale)}")
+    return seconds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few steps: does it run, not how long it takes")
+    quick = parser.parse_args().quick
+    steps, figures = 20 if quick else 200, {}
+    with tempfile.TemporaryDirectory() as name:
+        for method in ("sft",) if quick else ("sft", "grpo"):
+            output = Path(name) / method
+            figures[f"{method}, s"] = seconds_of(output, method, steps)
+            half = str(output / f"checkpoint-{steps // 2}")
+            resumed = seconds_of(output, method, steps, "--config.training.resume_from_checkpoint", half)
+            figures[f"{method} resumed half way, s"] = resumed
+    held = report(figures, BOUNDS)
+    if quick:
+        return 0
+    save("training", figures, BOUNDS)
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,121 @@
+"""AdaLoRA in a trainer: its schedule, its budget after every step, its penalty, and what resuming needs.
+
+PEFT leaves all four to the training loop. A checkpoint of PEFT's holds only the ranks that are left, into which a
+fresh adapter does not fit, and none of the importance scores: see `whole_matrices` and `AdaLoraCallback`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import TrainerCallback
+from typing_extensions import override
+
+from learnscope.session.optimizers import unwrap_optimizer
+from learnscope.store.files import write_atomically
+from learnscope.training.config import PeftConfig
+from learnscope.training.errors import TrainError
+
+STATE_FILE = "adalora_importance.safetensors"
+_SCORES = ("ipt", "exp_avg_ipt", "exp_avg_unc")
+
+
+def fit_schedule(given: Any, config: PeftConfig, steps: int) -> None:
+    """Set PEFT's schedule (`given`) to a training of so many steps, with what the configuration leaves open."""
+    tinit = steps // 10 if config.tinit is None else config.tinit
+    tfinal = max(1, steps // 4) if config.tfinal is None else config.tfinal
+    # PEFT measures importance before, and not in, the step at which it takes ranks away for the last time
+    if max(tinit, 1) >= steps - tfinal:
+        raise TrainError(
+            f"adalora: of {steps} steps the first {tinit} (tinit) and the last {tfinal} (tfinal) leave ranks alone, so "
+            "none is left to reduce them in: lower config.peft.tinit or tfinal, or train longer"
+        )
+    if given.init_r <= given.target_r:
+        raise TrainError(f"adalora: init_r={given.init_r} must be more than target_r={given.target_r}")
+    given.total_step, given.tinit, given.tfinal = steps, tinit, tfinal
+    given.deltaT = max(1, steps // 50) if config.deltaT is None else config.deltaT
+
+
+def orthogonality(model: Any) -> Tensor:
+    """Mean over factors of ‖P Pᵀ − I‖_F, which PEFT adds to losses that the model computes; TRL computes its own."""
+    norms = []
+    for name, factor in model.named_parameters():
+        if factor.requires_grad and (".lora_A." in name or ".lora_B." in name):
+            gram = factor @ factor.T if ".lora_A." in name else factor.T @ factor
+            norms.append(torch.linalg.matrix_norm(gram - torch.eye(len(gram), dtype=gram.dtype, device=gram.device)))
+    return torch.stack(norms).mean()
+
+
+@contextmanager
+def whole_matrices(model: Any) -> Iterator[None]:
+    """Within it, saving keeps all ranks, with zeros in E for those taken away: only so can it be resumed."""
+    config = model.peft_config["default"]
+    pattern, config.rank_pattern = getattr(config, "rank_pattern", None), None
+    try:
+        yield
+    finally:
+        config.rank_pattern = pattern
+
+
+class AdaLoraCallback(TrainerCallback):
+    """Allocates ranks after every step, and keeps the importance scores with every checkpoint."""
+
+    def __init__(self, config: PeftConfig, resumed: Path | None) -> None:
+        self._config, self._resumed = config, resumed
+        self._hook: Any = None
+
+    @override
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        model = given["model"]
+        fit_schedule(model.peft_config["default"], self._config, state.max_steps)
+        if self._resumed is not None:
+            restore(model, self._resumed)
+
+        def allocate(*_: Any) -> None:
+            model.base_model.update_and_allocate(state.global_step + 1)
+
+        # A hook, not on_optimizer_step: it is called before those of a session that is opened later, so that a step
+        # is recorded with the ranks it ends with. Gradients still stand, which importance needs.
+        self._hook = unwrap_optimizer(given["optimizer"]).register_step_post_hook(allocate)
+
+    @override
+    def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        keep(given["model"], Path(args.output_dir) / f"checkpoint-{state.global_step}")
+
+    @override
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._hook.remove()
+
+
+def keep(model: Any, checkpoint: Path) -> None:
+    """The importance scores, and which ranks are left, beside a checkpoint."""
+    allocator, config = model.base_model.rankallocator, model.peft_config["default"]
+    tensors = {
+        f"{kind}/{name}": score.detach().cpu().contiguous()
+        for kind in _SCORES
+        for name, score in getattr(allocator, kind).items()
+    }
+    for name, kept in (config.rank_pattern or {}).items():
+        tensors[f"kept/{name}"] = torch.tensor(kept, dtype=torch.bool)
+    write_atomically(checkpoint / STATE_FILE, lambda path: save_file(tensors, path))
+
+
+def restore(model: Any, checkpoint: Path) -> None:
+    """Take up what `keep` has kept."""
+    path = checkpoint / STATE_FILE
+    if not path.is_file():
+        raise TrainError(f"{checkpoint} has no {STATE_FILE}: it was not written by an adalora training of this command")
+    allocator, pattern = model.base_model.rankallocator, {}
+    for key, tensor in load_file(path).items():
+        kind, name = key.split("/", 1)
+        if kind == "kept":
+            pattern[name] = tensor.tolist()
+        else:
+            getattr(allocator, kind)[name] = tensor.to(model.device)
+    model.peft_config["default"].rank_pattern = pattern or None

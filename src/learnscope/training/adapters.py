@@ -1,0 +1,99 @@
+"""A PEFT model of any of the twelve families, begun as its paper begins it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from learnscope.model.adapter_start import AdapterError, init_milora, remember_start
+from learnscope.training.config import PeftConfig
+from learnscope.training.errors import TrainError, first_line
+from learnscope.training.families import SPLIT_AT_START, family_of
+
+PLACEHOLDER_STEPS = 1_000_000
+"""AdaLoRA wants its number of steps before the trainer knows it; see `adalora.fit_schedule`."""
+
+
+def adapt(model: Any, config: PeftConfig) -> Any:
+    """`model` with a new adapter, or with the saved one that the configuration names."""
+    import peft
+
+    family = family_of(config.type)
+    try:
+        if config.adapter_name_or_path is not None:
+            return _continued(model, config, family)
+        made = peft.get_peft_model(model, adapter_config(model, config))
+        if family in ("milora", "milora+"):
+            init_milora(made)
+        elif family == "pissa":
+            remember_start(made)
+    except (AdapterError, ValueError, OSError) as error:
+        if isinstance(error, TrainError):
+            raise
+        raise TrainError(f"config.peft (type {family}): {first_line(error)}") from None
+    return made
+
+
+def adapter_config(model: Any, config: PeftConfig) -> Any:
+    """PEFT's own configuration."""
+    import peft
+
+    family, task = family_of(config.type), "CAUSAL_LM"
+    targets: Any = config.target_modules if config.target_modules not in (None, ["all-linear"]) else "all-linear"
+    if family == "layernorm":
+        return peft.LNTuningConfig(target_modules=config.target_modules or _norms(model), task_type=task)
+    if family == "ia3":
+        return peft.IA3Config(task_type=task, **_ia3_targets(config.target_modules))
+    if family == "vera":
+        return peft.VeraConfig(
+            r=config.r, vera_dropout=config.lora_dropout, d_initial=config.d_initial, target_modules=targets,
+            task_type=task,
+        )  # fmt: skip
+    common = {"lora_alpha": _whole(config.lora_alpha), "lora_dropout": config.lora_dropout, "target_modules": targets}
+    if family == "adalora":
+        target = config.target_r or config.r
+        return peft.AdaLoraConfig(
+            **common, task_type=task, target_r=target, init_r=config.init_r or max(target + target // 2, target + 1),
+            orth_reg_weight=config.orth_reg_weight, total_step=PLACEHOLDER_STEPS,
+        )  # fmt: skip
+    kinds: dict[str, dict[str, Any]] = {
+        "rslora": {"use_rslora": True},
+        "dora": {"use_dora": True},
+        "pissa": {"init_lora_weights": "pissa"},
+    }
+    return peft.LoraConfig(**common, r=config.r, task_type=task, **kinds.get(family, {}))
+
+
+def _norms(model: Any) -> list[str]:
+    """What the model's normalising layers are called."""
+    found = {name.rpartition(".")[2] for name, module in model.named_modules() if "Norm" in type(module).__name__}
+    return sorted(found)
+
+
+def _ia3_targets(chosen: list[str] | None) -> dict[str, Any]:
+    """Of feed-forward layers (IA)³ scales what goes in, of others what comes out."""
+    if chosen is None:
+        return {}
+    forward = [name for name in chosen if any(part in name for part in ("down", "fc2", "c_proj", "dense_4h", "wo"))]
+    return {"target_modules": chosen, "feedforward_modules": forward}
+
+
+def _continued(model: Any, config: PeftConfig, family: str) -> Any:
+    """A saved adapter, trained on; its own configuration decides its rank and scaling."""
+    import peft
+
+    path = str(config.adapter_name_or_path)
+    if family in SPLIT_AT_START or family == "adalora":
+        raise TrainError(
+            f"config.peft.adapter_name_or_path: {family} begins anew"
+            + ("" if family == "adalora" else "; what it has saved goes on as --config.peft.type lora")
+        )
+    saved = peft.PeftConfig.from_pretrained(path)
+    expected = adapter_config(model, config)
+    for name in ("peft_type", "use_dora", "use_rslora"):
+        if getattr(saved, name, False) != getattr(expected, name, False):
+            raise TrainError(f"config.peft.type is {family}, but {path} holds {name}={getattr(saved, name, False)!s}")
+    return peft.PeftModel.from_pretrained(model, path, is_trainable=True)
+
+
+def _whole(number: float) -> float:
+    return int(number) if float(number).is_integer() else number

@@ -1,0 +1,116 @@
+"""The built-in model: a tiny Llama, briefly trained with all its weights, so that an adapter has something to adapt."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from learnscope.store.files import write_json
+from learnscope.training.batches import collated
+from learnscope.training.countdown import generate, prompt, solve
+
+SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
+CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
+"""One token a character: any English text can be trained on."""
+STEPS, BATCH, RATE = 200, 32, 3e-3
+"""Of the training with all weights: some seconds."""
+HARDER = 0.1
+"""Share of three-number problems in it; the others have two. The adapter is trained on three alone."""
+RECIPE = {"version": 2, "steps": STEPS, "batch": BATCH, "rate": RATE, "harder": HARDER}
+MARK = "learnscope_builtin.json"
+
+Show = Callable[[int, int], None]
+
+
+def make_base_model(folder: Path, show: Show = lambda _done, _of: None) -> None:
+    """Make the model and its tokenizer, train it, and put both into `folder`: all of it or nothing."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    tokenizer = character_tokenizer()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = tiny_llama(tokenizer)
+        _train(model, tokenizer, show)
+    model.save_pretrained(partial)
+    tokenizer.save_pretrained(partial)
+    write_json(partial / MARK, RECIPE)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+
+
+def is_base_model(folder: Path) -> bool:
+    """Whether `make_base_model` made it, this way or an earlier one."""
+    return (folder / MARK).is_file()
+
+
+def is_current(folder: Path) -> bool:
+    """Whether it was made as it would be made now."""
+    return is_base_model(folder) and json.loads((folder / MARK).read_text(encoding="utf-8")) == RECIPE
+
+
+def character_tokenizer() -> Any:
+    """Padded on the left, as generation wants it; every text begins with <bos>."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    make: Any = PreTrainedTokenizerFast  # has no types
+
+    vocabulary = {token: index for index, token in enumerate([*SPECIAL, *CHARACTERS])}
+    characters = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    characters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    characters.decoder = decoders.Fuse()
+    characters.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
+    names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIAL, strict=True))
+    return make(tokenizer_object=characters, padding_side="left", **names)
+
+
+def tiny_llama(tokenizer: Any) -> Any:
+    """Four blocks with all seven projections, 0.7 million weights."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    make: Any = LlamaForCausalLM  # has no types
+    return make(
+        LlamaConfig(
+            vocab_size=len(tokenizer), hidden_size=128, intermediate_size=256, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=1024, tie_word_embeddings=True,
+            pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+        )
+    )  # fmt: skip
+
+
+def _train(model: Any, tokenizer: Any, show: Show) -> None:
+    rows = _rows(STEPS * BATCH)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS, pct_start=0.1)
+    for step in range(STEPS):
+        batch = _batch(tokenizer, rows[step * BATCH :][:BATCH])
+        model(**batch).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        show(step + 1, STEPS)
+
+
+def _rows(count: int) -> list[tuple[str, str]]:
+    """Questions and answers; of seeds that no data set of the training command uses."""
+    hard = generate(int(count * HARDER), seed=-1)
+    problems = generate(count - len(hard), seed=-1, amount=2) + hard
+    random.Random(0).shuffle(problems)
+    return [(prompt(*problem), solve(*problem) or "") for problem in problems]
+
+
+def _batch(tokenizer: Any, rows: Sequence[tuple[str, str]]) -> dict[str, Tensor]:
+    """Labels are on the answers alone."""
+    asked = [tokenizer(question)["input_ids"] for question, _ in rows]
+    told = [[*tokenizer(answer)["input_ids"][1:], tokenizer.eos_token_id] for _, answer in rows]
+    pairs = zip(asked, told, strict=True)
+    return collated([(a + b, [-100] * len(a) + b) for a, b in pairs], tokenizer.pad_token_id)

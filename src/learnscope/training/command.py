@@ -1,0 +1,141 @@
+"""A training from its configuration to its files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from learnscope.training.config import Config
+from learnscope.training.errors import TrainError
+from learnscope.training.families import family_of
+from learnscope.training.folders import RUN, begin, newest, open_folder, step_of
+from learnscope.training.hub import look_only_here_if_unreachable
+from learnscope.training.parser import as_yaml
+from learnscope.training.plan import check, make_plan
+
+PACKAGES = ("transformers", "peft", "trl", "datasets")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a training leaves in memory, for those who call it from Python."""
+
+    trainer: Any
+    tracking: Any
+    """The callback that watched, or None."""
+
+
+def train(config: Config, screen: Any = None) -> Outcome:
+    """Train as configured; refuses with a `TrainError` what cannot be done, before anything is written."""
+    check(config)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise TrainError("this command trains in one process: start it without torchrun or accelerate launch")
+    checkpoint = open_folder(config)
+    look_only_here_if_unreachable([config.model.model_name_or_path, config.dataset.dataset_name_or_path])
+    _require_packages()
+    from learnscope.training.quiet import quiet
+    from learnscope.training.screen import Screen
+
+    screen = screen or Screen()
+    with quiet(screen.say), _threads(config.training.threads):
+        return _train(config, checkpoint, screen)
+
+
+def _train(config: Config, checkpoint: Path | None, screen: Any) -> Outcome:
+    from learnscope.training.screen import ProgressLines
+
+    folder, family = Path(config.training.output_dir), family_of(config.peft.type)
+    lines = ProgressLines(screen)
+    trainer, tracking = _prepare(config, checkpoint, screen, lines)
+    begin(config, as_yaml(config), resume=checkpoint is not None)
+    try:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    except BaseException as error:
+        lines.close()
+        if tracking is not None:
+            tracking.interrupted(error)
+        if not isinstance(error, TrainError):
+            screen.broken_off(trainer.state.global_step, folder, newest(folder), error)
+        raise
+    from learnscope.training.saving import save_adapter
+
+    save_adapter(trainer.model, trainer.processing_class, family, folder)
+    screen.outcome(trainer, config.training.method, folder, tracking)
+    return Outcome(trainer, tracking)
+
+
+def _prepare(config: Config, checkpoint: Path | None, screen: Any, lines: Any) -> tuple[Any, Any]:
+    """The trainer with its callbacks, and the one that tracks, if any."""
+    from transformers import set_seed
+
+    from learnscope.training.adalora import AdaLoraCallback
+    from learnscope.training.adapters import adapt
+    from learnscope.training.data import load_data
+    from learnscope.training.models import load_model
+    from learnscope.training.trainers import make_trainer
+
+    folder, family, resume = Path(config.training.output_dir), family_of(config.peft.type), checkpoint is not None
+    loaded = load_model(config.model, folder, screen.say, screen.progress, resume=resume)
+    data = load_data(config, builtin=loaded.builtin, chat=loaded.tokenizer.chat_template is not None)
+    plan = make_plan(config, builtin=loaded.builtin)
+    if checkpoint is not None and 0 < plan.max_steps <= step_of(checkpoint):
+        raise TrainError(f"{checkpoint} is at step {step_of(checkpoint)} of {plan.max_steps}: raise max_steps to go on")
+    set_seed(config.training.seed)
+    model = adapt(loaded.model, config.peft)
+    _show_facts(screen, config, model, data, plan, checkpoint)
+    # AdaLoRA's first: its hook must stand before those of the session
+    callbacks = [AdaLoraCallback(config.peft, checkpoint)] if family == "adalora" else []
+    trainer = make_trainer(model, loaded.tokenizer, data, config, plan, [*callbacks, lines])
+    tracking = _tracking(config, trainer, data, screen, resume=resume) if config.tracker.enabled else None
+    return trainer, tracking
+
+
+def _tracking(config: Config, trainer: Any, data: Any, screen: Any, *, resume: bool) -> Any:
+    from learnscope.training.holdout import holdout_batches
+    from learnscope.training.tracking import TrackingCallback
+
+    folder = Path(config.training.output_dir)
+    logs = Path(config.tracker.tracking_output_dir or folder)
+    holdout = holdout_batches(trainer, data.holdout, config.training.method)
+    callback = TrackingCallback(folder / RUN, logs, config.tracker, holdout, resume=resume, say=screen.say)
+    trainer.add_callback(callback)
+    return callback
+
+
+def _show_facts(screen: Any, config: Config, model: Any, data: Any, plan: Any, checkpoint: Path | None) -> None:
+    trained, of = model.get_nb_trainable_parameters()
+    length = f"{plan.max_steps} steps" if plan.max_steps > 0 else f"{plan.epochs:g} epochs"
+    facts = {
+        "model": f"{config.model.model_name_or_path or 'built-in tiny Llama'}, {of - trained:,} frozen weights",
+        "adapter": f"{family_of(config.peft.type)}, {trained:,} trained weights",
+        "data": data.about,
+        "training": f"{config.training.method}, {length}, learning rate {plan.learning_rate:g}",
+    }
+    if checkpoint is not None:
+        facts["resumed"] = f"from {checkpoint}"
+    screen.facts(**facts)
+
+
+def _require_packages() -> None:
+    import importlib.util
+
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise TrainError(f"training needs {', '.join(missing)}: pip install 'learnscope[hf]'")
+
+
+@contextmanager
+def _threads(wanted: int | None) -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    if wanted is not None:
+        torch.set_num_threads(wanted)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,117 @@
+"""TRL's trainers with what the families of adapters need: their optimizers, AdaLoRA's penalty, whole checkpoints."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
+
+from learnscope.training.adalora import orthogonality, whole_matrices
+from learnscope.training.config import Config, PeftConfig
+from learnscope.training.data import Data
+from learnscope.training.families import TWO_RATES, family_of
+from learnscope.training.plan import Plan
+
+
+class _ForAdapters:
+    """Goes in front of a trainer of TRL's."""
+
+    adapter: PeftConfig
+
+    def create_optimizer(self: Any, model: Any = None) -> Any:
+        """The trainer's own, but for the families that bring one. Called after a checkpoint has been loaded."""
+        family = family_of(self.adapter.type)
+        if self.optimizer is None and (family in TWO_RATES or family == "lora-fa"):
+            self.optimizer = family_optimizer(self.model, self.adapter, self.args)
+        return super().create_optimizer(model)  # type: ignore[misc]
+
+    def compute_loss(self: Any, model: Any, inputs: Any, return_outputs: bool = False, **given: Any) -> Any:
+        loss = super().compute_loss(model, inputs, return_outputs, **given)  # type: ignore[misc]
+        if family_of(self.adapter.type) != "adalora" or not self.model.training or return_outputs:
+            return loss
+        penalty = self.adapter.orth_reg_weight * orthogonality(self.model)
+        scaled = self.loss_is_scaled_for_ga  # whether the loss is divided by the forwards of a step here or later
+        if scaled is None:
+            scaled = self.model_accepts_loss_kwargs and given.get("num_items_in_batch") is not None
+        return loss + penalty / (self.current_gradient_accumulation_steps if scaled else 1)
+
+    def save_model(self: Any, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        adalora = family_of(self.adapter.type) == "adalora"
+        with whole_matrices(self.model) if adalora else nullcontext():
+            super().save_model(output_dir, _internal_call)  # type: ignore[misc]
+
+
+class AdapterSFTTrainer(_ForAdapters, SFTTrainer):  # type: ignore[misc]
+    """SFT of an adapter."""
+
+
+class AdapterGRPOTrainer(_ForAdapters, GRPOTrainer):  # type: ignore[misc]
+    """GRPO of an adapter."""
+
+
+def family_optimizer(model: Any, adapter: PeftConfig, args: Any) -> torch.optim.Optimizer:
+    """LoRA+ with its two rates, or LoRA-FA's, which freezes A."""
+    from peft.optimizers import create_lorafa_optimizer, create_loraplus_optimizer
+
+    if family_of(adapter.type) == "lora-fa":
+        config = model.peft_config["default"]
+        return create_lorafa_optimizer(
+            model, config.r, config.lora_alpha, lr=args.learning_rate, weight_decay=args.weight_decay
+        )
+    return create_loraplus_optimizer(
+        model, torch.optim.AdamW, lr=args.learning_rate, loraplus_lr_ratio=adapter.loraplus_lr_ratio,
+        loraplus_weight_decay=args.weight_decay,
+    )  # fmt: skip
+
+
+def make_trainer(model: Any, tokenizer: Any, data: Data, config: Config, plan: Plan, callbacks: list[Any]) -> Any:
+    """The trainer of the method, ready to train."""
+    from transformers import PrinterCallback, ProgressCallback
+
+    common = {"model": model, "processing_class": tokenizer, "train_dataset": data.train, "callbacks": callbacks}
+    maker: Any = AdapterSFTTrainer if config.training.method == "sft" else AdapterGRPOTrainer
+    if config.training.method == "sft":
+        trainer = maker(args=SFTConfig(**_arguments(config, plan), max_length=config.training.max_length),
+                           eval_dataset=data.holdout, **common)  # fmt: skip
+    else:
+        trainer = maker(args=_grpo_arguments(config, plan), reward_funcs=data.reward, **common)
+        # TRL would copy the adapter as its reference, which would be measured as a second one. The model without its
+        # adapter is what training begins with, in all families that are let through to here.
+        trainer.beta = trainer.args.beta = config.training.beta
+    trainer.adapter = config.peft
+    for printing in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(printing)
+    return trainer
+
+
+def _arguments(config: Config, plan: Plan) -> dict[str, Any]:
+    given, model_dtype = config.training, config.model.dtype
+    cpu = not torch.cuda.is_available()
+    half = None if cpu else (model_dtype or ("bfloat16" if torch.cuda.is_bf16_supported() else "float32"))
+    return {
+        "output_dir": str(Path(given.output_dir)), "max_steps": plan.max_steps, "num_train_epochs": plan.epochs,
+        "per_device_train_batch_size": plan.batch,
+        "gradient_accumulation_steps": given.gradient_accumulation_steps, "learning_rate": plan.learning_rate,
+        "lr_scheduler_type": given.lr_scheduler_type, "warmup_steps": given.warmup_steps,
+        "weight_decay": given.weight_decay, "max_grad_norm": given.max_grad_norm,
+        "logging_steps": given.logging_steps, "logging_nan_inf_filter": False, "disable_tqdm": True,
+        "save_strategy": "steps" if plan.save_steps else "no", "save_steps": plan.save_steps or 500,
+        "save_total_limit": given.save_total_limit, "seed": given.seed, "data_seed": given.seed,
+        "gradient_checkpointing": given.gradient_checkpointing, "use_cpu": cpu, "bf16": half == "bfloat16",
+        "fp16": half == "float16", "dataloader_pin_memory": not cpu,
+        "report_to": [name for name in given.report_to if name != "none"],
+    }  # fmt: skip
+
+
+def _grpo_arguments(config: Config, plan: Plan) -> Any:
+    given = config.training
+    return GRPOConfig(
+        **_arguments(config, plan), num_generations=given.num_generations, temperature=given.temperature,
+        max_completion_length=plan.max_completion_length, beta=0.0,
+    )  # fmt: skip

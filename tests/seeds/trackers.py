@@ -1,0 +1,209 @@
+"""What the blocks of the adapter-tracking document take for granted, and what they specify.
+
+Its commands name a model and a data set of a hub, which nothing here reaches: a small local model and a local data set
+with the same columns stand in for them. `...` is how long to train.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from learnscope.cli import main
+from learnscope.trackers import GradientFlowTracker, SpectralTracker
+from seeds.room import Names, Room
+from training.small import hardly_trained_base
+
+ROOT = Path(__file__).parents[2]
+METRICS = (
+    "singular_values", "spectral_gap", "condition_number", "effective_rank", "nuclear_norm", "frobenius_norm",
+    "top1_sv_ratio", "top5_sv_ratio", "top10_sv_ratio",
+)  # fmt: skip
+
+
+@functools.cache
+def stand_ins() -> Path:
+    """A folder with a small base model, and countdown problems in the columns of the documented data set."""
+    folder = Path(tempfile.mkdtemp(prefix="stand-ins-"))
+    hardly_trained_base(folder / "model")
+    problems = [{"target": a + b + c, "nums": [a, b, c]} for a in range(1, 6) for b in range(1, 5) for c in range(1, 5)]
+    (folder / "countdown.jsonl").write_text("".join(json.dumps(one) + "\n" for one in problems))
+    return folder
+
+
+def arguments(block: str, *, steps: int, output: str) -> list[str]:
+    """What follows `python run.py`, with local stand-ins for what lies on a hub, and for `...`."""
+    words = shlex.split(block.replace("\\\n", " "))
+    assert words[:2] == ["python", "run.py"]
+    words = words[2:]
+    local = {
+        "--config.model.model_name_or_path": str(stand_ins() / "model"),
+        "--config.dataset.dataset_name_or_path": str(stand_ins() / "countdown.jsonl"),
+    }
+    for flag, value in local.items():
+        if flag in words:
+            words[words.index(flag) + 1] = value
+    left_open = words[-1] == "..."
+    words = words[:-1] if left_open else words
+    for flag, value in local.items():
+        words += [flag, value] if flag not in words else []
+    if "--config.training.output_dir" not in words:
+        words += ["--config.training.output_dir", output]
+    return [*words, "--config.training.max_steps", str(steps), "--config.training.per_device_train_batch_size", "4",
+            "--config.dataset.holdout_examples", "8", "--config.peft.r", "4"]  # fmt: skip
+
+
+def ran(block: str, room: Room, *, steps: int) -> Path:
+    """The output directory of the command, run in this process."""
+    output = room.folder / "output"
+    assert main(["train", *arguments(block, steps=steps, output=str(output))]) == 0
+    return output
+
+
+def logged_steps(output: Path) -> tuple[list[int], list[int]]:
+    return (
+        SpectralTracker.load(output / "spectral_history_final.pt").steps,
+        GradientFlowTracker.load(output / "gradient_flow_final.pt").steps,
+    )
+
+
+# ---- commands
+
+
+def the_first_command(block: str, room: Room) -> None:
+    """As a user would run it: `python run.py` of the repository, in another folder."""
+    words = arguments(block, steps=100, output="")
+    assert words[:3] == ["--enable_tracking", "--tracking_frequency", "100"]
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "run.py"), *words], cwd=room.folder, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    output = room.folder / "output_with_tracking"
+    assert logged_steps(output) == ([100], [100])
+    assert json.loads((output / "adapter_config.json").read_text())["peft_type"] == "LORA"
+
+
+def only_spectra(block: str, room: Room) -> None:
+    output = ran(block, room, steps=50)
+    assert SpectralTracker.load(output / "spectral_history_final.pt").steps == [50]
+    assert not (output / "gradient_logs").exists()
+    assert not (output / "gradient_flow_final.pt").exists()
+
+
+def only_gradients(block: str, room: Room) -> None:
+    output = ran(block, room, steps=50)
+    assert GradientFlowTracker.load(output / "gradient_flow_final.pt").steps == [50]
+    assert not (output / "spectral_logs").exists()
+    assert not (output / "spectral_history_final.pt").exists()
+
+
+def dotted_options(block: str, room: Room) -> None:
+    assert logged_steps(ran(block, room, steps=100)) == ([100], [100])
+
+
+def other_attention(block: str, room: Room) -> None:
+    output = ran(block, room, steps=2)
+    assert "attention: sdpa, since" not in room.printed(), "it was asked for: nothing to fall back from"
+    assert (output / "adapter_model.safetensors").stat().st_size > 0
+    assert re.search(r"attn_implementation:\s*sdpa", (output / "train_config.yaml").read_text())
+
+
+def a_script(block: str, room: Room) -> None:
+    """A script or module of the repository that ends with 0, its import mapped as in the other blocks."""
+    words = shlex.split(block)
+    interpreter = {"python": sys.executable, "bash": "bash"}[words[0]]
+    mapped = [word.replace("perl.trackers.test_integration", "learnscope.trackers.check") for word in words[1:]]
+    path = [str(ROOT / word) if word.startswith("scripts/") else word for word in mapped]
+    result = subprocess.run([interpreter, *path], cwd=room.folder, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.strip()
+
+
+# ---- files
+
+
+@functools.cache
+def tracked_run() -> Path:
+    """The output directory of a short tracked training."""
+    output = Path(tempfile.mkdtemp(prefix="tracked-")) / "output_dir"
+    block = "python run.py --enable_tracking --tracking_frequency 2 ..."
+    assert main(["train", *arguments(block, steps=6, output=str(output))]) == 0
+    return output
+
+
+def the_tree(block: str, _room: Room) -> None:
+    """Every file that the document lists is there, in the folder where it stands."""
+    folder, found = "", []
+    for line in block.splitlines()[1:]:
+        name = re.sub(r"^[│├└─\s]+", "", line).split("#")[0].strip()
+        inner = line.startswith(("│", " "))
+        if name.endswith("/"):
+            folder = name
+        elif name:
+            found.append(f"{folder}{name}" if inner else name)
+    assert len(found) == 9
+    missing = [name for name in found if not (tracked_run() / name).is_file()]
+    assert missing == []
+    for name in found:
+        if name.endswith(".pt"):
+            assert isinstance(torch.load(tracked_run() / name, weights_only=True), dict)
+        elif name.endswith(".json"):
+            assert json.loads((tracked_run() / name).read_text())["total_steps_logged"] == 3
+        else:
+            assert (tracked_run() / name).read_bytes().startswith(b"\x89PNG")
+
+
+def linked(room: Room) -> None:
+    (room.folder / "output_dir").symlink_to(tracked_run())
+    room.printed()  # what the training said
+
+
+@contextmanager
+def spectra_of_a_run(room: Room) -> Iterator[Names]:
+    linked(room)
+    names: Names = {}
+    yield names
+    assert room.printed().strip() == str(names["summary"])
+    assert names["summary"]["total_steps_logged"] == 3
+    history: dict[str, Any] = names["layer_history"]
+    assert history["steps"] == [2, 4, 6]
+    for metric in METRICS:
+        assert len(history[metric]) == 3, metric
+        assert all(value is not None for value in history[metric]), metric
+    assert [len(values) for values in history["singular_values"]] == [4, 4, 4]
+
+
+@contextmanager
+def gradients_of_a_run(room: Room) -> Iterator[Names]:
+    linked(room)
+    names: Names = {}
+    yield names
+    assert room.printed().strip() == str(names["summary"])
+    assert set(names["summary"]["metrics"]) == {"lora_A", "lora_B"}
+    assert (room.folder / "gradient_heatmap.png").read_bytes().startswith(b"\x89PNG")
+
+
+EXECUTED = (spectra_of_a_run, gradients_of_a_run)
+COMPARED: dict[str, Callable[[str, Room], None]] = {
+    compared.__name__: compared
+    for compared in (
+        the_first_command,
+        only_spectra,
+        only_gradients,
+        dotted_options,
+        other_attention,
+        a_script,
+        the_tree,
+    )
+}

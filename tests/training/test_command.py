@@ -1,0 +1,86 @@
+"""The command as a user meets it: exit status, one readable message, Ctrl-C, and the script that tries everything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import learnscope as ls
+from learnscope.cli import main
+from training.small import command_line
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_what_cannot_be_done_is_one_line_and_status_2(tmp_path: Path, base: Path, capsys: Any) -> None:
+    wrong = [
+        ["--config.training.max_step", "3"],
+        ["--config.model.model_name_or_path", "no/model", "--config.training.output_dir", str(tmp_path / "a")],
+        command_line(base, tmp_path / "b", "--config.peft.type", "prefix"),
+        command_line(base, Path("/proc/no"), "--config.training.max_steps", "1"),
+    ]
+    for line in wrong:
+        assert main(["train", *line]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("learnscope train: ")
+        assert said.count("\n") == 1, said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_is_listed(capsys: Any) -> None:
+    assert main(["--help"]) == 0
+    assert "train     train an adapter" in capsys.readouterr().out
+    assert main(["trian"]) == 2
+    assert "did you mean 'train'" in capsys.readouterr().err
+
+
+def test_both_ways_to_start_it_are_the_same() -> None:
+    texts = []
+    for start in (["run.py"], ["-m", "learnscope.cli", "train"]):
+        done = subprocess.run([sys.executable, *start, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+        texts.append(done.stdout.replace("python run.py", "learnscope train"))
+    assert texts[0] == texts[1]
+
+
+def test_ctrl_c(base: Path, tmp_path: Path) -> None:
+    flags = ("--enable_gradient_tracking", "--tracking_frequency", "2")
+    line = command_line(base, tmp_path / "out", *flags, max_steps=100_000, save_steps=3)
+    process = subprocess.Popen(
+        [sys.executable, "-u", "run.py", *line], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    for printed in process.stdout:
+        if printed.startswith("step      8/"):
+            process.send_signal(signal.SIGINT)
+            break
+    out, error = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "broken off after" in out
+    assert "--config.training.resume_from_checkpoint latest" in out
+    assert "Traceback" not in error
+    run = ls.open_run(tmp_path / "out" / "run")
+    assert run.manifest["status"] == "interrupted by KeyboardInterrupt"
+    assert (tmp_path / "out" / "gradient_flow_final.pt").exists()
+
+
+@pytest.mark.parametrize("family", ["lora"])
+def test_the_script_that_tries_everything(family: str) -> None:
+    """Makes the built-in model, as a first training does."""
+    few = ["--config.training.max_steps", "6", "--config.tracker.spectral_log_frequency", "3",
+           "--config.tracker.gradient_log_frequency", "3", "--config.peft.type", family]  # fmt: skip
+    done = subprocess.run(
+        ["bash", "scripts/test_tracking.sh", *few], cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHON": sys.executable},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.startswith(
+        "making the built-in model …\nattention: sdpa, since flash_attention_2 cannot be used"
+    )
+    assert done.stdout.endswith("all documented files are there\n")
