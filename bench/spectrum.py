@@ -7,10 +7,10 @@ processor time of one thread, which waiting for other programs does not count. T
 and counted sixteen times, as modules have nothing in common.
 
 And what tracking costs: the built-in training of `learnscope train` (28 modules at r = 8) with both trackers every 10
-steps; the processor time within the session's own calls (hooks of every step, measurements, records) over all other from
-the first step to the last, in the same run. Runs with and without in turns differ by more than that for other reasons;
-their ratio is told as well. Without what is no tracking: making the model, checkpoints, figures, and the ranks that are
-tried once at the end, whose time is told.
+steps; the processor time within the session's own calls (hooks of every step, measurements, records) beside all other,
+from the first step to the last of the same run. Runs with and without in turns differ by more than that for other
+reasons; their ratio is told as well. Without what is no tracking: making the model, checkpoints, figures, and the
+ranks that are tried once at the end, whose time is told.
 Exits with 1 if a stated bound is missed.
 """
 
@@ -35,7 +35,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import learnscope as ls
 from learnscope.session.loop import Loop
 from learnscope.tensor.spectrum import Factors, decompose_factors, spectrum_numbers
-from learnscope.training.builtin import make_base_model
+from learnscope.training import builtin
 from learnscope.training.command import train
 from learnscope.training.parser import parse
 from learnscope.training.screen import Screen
@@ -120,7 +120,7 @@ def timed(method: Callable[..., Any], inside: list[float]) -> Callable[..., Any]
 def tracking(steps: int, repeats: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make_base_model(folder / "base")
+        builtin.make_base_model(folder / "base")
         seconds: dict[str, list[tuple[float, float]]] = {"untracked": [], "tracked": []}
         for turn in range(repeats):
             for kind in ("untracked", "tracked") if turn % 2 else ("tracked", "untracked"):
@@ -146,6 +146,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     figures = measure(4, 128, 8, 3) if options.quick else measure(16, 1024, 16, options.repeats)
+    builtin.STEPS = 3 if options.quick else builtin.STEPS
     figures |= tracking(20, 1) if options.quick else tracking(100, 5)
     held = report(figures, BOUNDS)
     if options.quick:

@@ -12,7 +12,7 @@ from torch import nn
 import learnscope as ls
 from learnscope.model.adapter_families import NO_START
 from learnscope.model.adapter_start import _STARTS
-from model.adapted import Adapted, adapted, scopes, update
+from model.adapted import Adapted, adapted, scopes, token_batches, update
 
 PROBE = "AdapterSpectrum"
 
@@ -41,13 +41,15 @@ def test_the_opening_keeps_what_pissa_begins_with() -> None:
 
 @pytest.mark.parametrize("family", ["pissa", "milora", "milora+"])
 def test_a_resumed_session_knows_the_start_from_its_state(family: str, tmp_path: Path) -> None:
+    """Two probes keep the same start, of which each saves its own."""
     one, where = adapted(family), tmp_path / "run"
-    with ls.watch(one.model, one.optimizer, run=where, probes=[ls.AdapterSpectrum(every=3)], strict=True) as w:
+    probes = [ls.AdapterSpectrum(every=3), ls.AdapterTruncation()]
+    given = {"run": where, "probes": probes, "holdout": token_batches(1), "strict": True}
+    with ls.watch(one.model, one.optimizer, **given) as w:
         one.train(3)
         w.save_state()
     forgotten(one)
-    with ls.watch(one.model, one.optimizer, run=where, probes=[ls.AdapterSpectrum(every=3)], strict=True,
-                  resume=True) as w:  # fmt: skip
+    with ls.watch(one.model, one.optimizer, **given, resume=True) as w:
         one.train(3)
     assert_spectra_are_of_the_change(w.run, one)
     assert set(w.run.frame(PROBE, "frobenius_norm").family) == {family}

@@ -13,6 +13,7 @@ from torch import nn
 
 import learnscope as ls
 from learnscope.report.adapter_panels import gradient_figure, rank_figure
+from learnscope.store.backend import FolderBackend
 from learnscope.store.reader import RunReader
 from model.adapted import adapted, scopes, update
 from seeds.tiny import language_model, token_batches
@@ -113,7 +114,7 @@ def test_intruders_of_the_first_of_two_adapters_are_found() -> None:
     assert found[0].title.endswith("in adapter default")
 
 
-def test_report_panels_tell_modules_of_one_name_apart_and_count_layers() -> None:
+def test_report_panels_tell_modules_of_one_name_apart_and_count_layers(tmp_path: Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
@@ -124,12 +125,12 @@ def test_report_panels_tell_modules_of_one_name_apart_and_count_layers() -> None
     model.add_adapter("b", peft.LoraConfig(r=2, **targets))
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
     probes = [ls.AdapterSpectrum(every=1), ls.AdapterGradients(every=1)]
-    with ls.watch(model, optimizer, probes=probes, strict=True) as w:
+    with ls.watch(model, optimizer, run=tmp_path / "run", probes=probes, strict=True):
         for batch in token_batches(2):
             model(**batch).loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-    reader = RunReader(w._engine.backend)
+    reader = RunReader(FolderBackend.existing(tmp_path / "run"))
     ranks = rank_figure(reader)
     assert ranks is not None
     titles = [axes.get_title(loc="left") for axes in ranks.axes if axes.get_title(loc="left")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -125,9 +126,16 @@ def a_script(block: str, room: Room) -> None:
     interpreter = {"python": sys.executable, "bash": "bash"}[words[0]]
     mapped = [word.replace("perl.trackers.test_integration", "learnscope.trackers.check") for word in words[1:]]
     path = [str(ROOT / word) if word.startswith("scripts/") else word for word in mapped]
-    result = subprocess.run([interpreter, *path], cwd=room.folder, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [interpreter, *path], cwd=room.folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHON": sys.executable},
+    )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.strip()
+    if interpreter == "bash":
+        assert result.stderr == ""
+        assert result.stdout.startswith("making the built-in model …\nattention: sdpa, since flash_attention_2 cannot")
+        assert result.stdout.endswith("all documented files are there\n")
 
 
 # ---- files

@@ -1,15 +1,12 @@
-"""The command as a user meets it: exit status, one readable message, Ctrl-C, and the script that tries everything."""
+"""The command as a user meets it: exit status, one readable message, Ctrl-C."""
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 import learnscope as ls
 from learnscope.cli import main
@@ -67,20 +64,3 @@ def test_ctrl_c(base: Path, tmp_path: Path) -> None:
     run = ls.open_run(tmp_path / "out" / "run")
     assert run.manifest["status"] == "interrupted by KeyboardInterrupt"
     assert (tmp_path / "out" / "gradient_flow_final.pt").exists()
-
-
-@pytest.mark.parametrize("family", ["lora"])
-def test_the_script_that_tries_everything(family: str) -> None:
-    """Makes the built-in model, as a first training does."""
-    few = ["--config.training.max_steps", "6", "--config.tracker.spectral_log_frequency", "3",
-           "--config.tracker.gradient_log_frequency", "3", "--config.peft.type", family]  # fmt: skip
-    done = subprocess.run(
-        ["bash", "scripts/test_tracking.sh", *few], cwd=ROOT, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHON": sys.executable},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    assert done.stdout.startswith(
-        "making the built-in model …\nattention: sdpa, since flash_attention_2 cannot be used"
-    )
-    assert done.stdout.endswith("all documented files are there\n")

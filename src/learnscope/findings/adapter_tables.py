@@ -12,6 +12,13 @@ from learnscope.findings.gather import Grid, grid, rows
 from learnscope.findings.still import in_path
 from learnscope.store.reader import RunReader
 
+MEASURED = (
+    ("AdapterSpectrum", "frobenius_norm"),
+    ("AdapterTruncation", "recommended_rank"),
+    ("AdapterSpectrum", "intruder_dimensions"),
+)
+"""Probes and numbers that tell which adapters there are."""
+
 
 @dataclass(frozen=True)
 class Tried:
@@ -48,11 +55,7 @@ class Adapted:
 
 def adapted(reader: RunReader) -> list[Adapted]:
     """Every adapter that was measured; empty if none was."""
-    names = [
-        str(name)
-        for probe, number in (("AdapterSpectrum", "frobenius_norm"), ("AdapterTruncation", "recommended_rank"))
-        for name in _adapters(reader, probe, number)
-    ]
+    names = [str(name) for probe, number in MEASURED for name in _adapters(reader, probe, number)]
     names = list(dict.fromkeys(names))
     return [
         Adapted(

@@ -97,7 +97,10 @@ def save_state(engine: Engine, snapshots: dict[str, Snapshot], step: int, passes
             if key.startswith("_"):  # kept only between the two halves of one step
                 continue
             if isinstance(value, Tensor):
-                tensors[f"state/{bound.label}/{key}"] = value.detach().cpu().contiguous()
+                # two probes may keep the same tensor, and the format refuses what shares memory
+                tensors[f"state/{bound.label}/{key}"] = (
+                    value.detach().cpu().clone(memory_format=torch.contiguous_format)
+                )
             else:
                 plain[key] = value
     steps = {}

@@ -41,8 +41,16 @@ def train(config: Config, screen: Any = None) -> Outcome:
     from learnscope.training.screen import Screen
 
     screen = screen or Screen()
-    with quiet(screen.say), _threads(config.training.threads):
+    with quiet(screen.say), _threads(config.training.threads or _usual_threads(config)):
         return _train(config, checkpoint, screen)
+
+
+def _usual_threads(config: Config) -> int | None:
+    """For a model this small, more than one thread mostly wait for each other, and worse where others work as well."""
+    from learnscope.training.builtin import is_base_model
+
+    given = config.model.model_name_or_path
+    return 1 if given is None or is_base_model(Path(given)) else None
 
 
 def _train(config: Config, checkpoint: Path | None, screen: Any) -> Outcome:

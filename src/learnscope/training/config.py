@@ -142,7 +142,7 @@ class TrainingConfig:
     seed: int = 42
     """Of the adapter's start, of the order of examples and of sampling."""
     threads: int | None = None
-    """Threads of torch on the CPU. Default: torch's own choice."""
+    """Threads of torch on the CPU. Default: 1 for the built-in model, else torch's own choice."""
 
 
 @dataclass(kw_only=True)
