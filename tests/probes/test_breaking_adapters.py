@@ -140,3 +140,38 @@ def test_report_panels_tell_modules_of_one_name_apart_and_count_layers(tmp_path:
     assert gradients is not None
     assert gradients.texts[0].get_text().endswith("(default, the first of 2)")
     assert gradients.texts[1].get_text().startswith("2 layers of transformer.h, 2 measurements")
+
+
+def test_a_share_of_all_adapters_is_not_said_of_one() -> None:
+    torch.manual_seed(0)
+    config = peft.LoraConfig(r=4, target_modules=["0", "1"], init_lora_weights=False)
+    model: Any = peft.get_peft_model(nn.Sequential(nn.Linear(12, 12), nn.Linear(12, 5)), config)
+    model.add_adapter("b", config)
+    model.base_model.set_adapter(["default", "b"])
+    for layer in model.base_model.model:
+        for name in ("default", "b"):
+            layer.lora_B[name].weight.data[:, 1:] = 0  # of its four directions every adapter uses one
+    data = [(torch.randn(16, 12), torch.randint(5, (16,)))]
+    run = ls.audit(model, data, probes=[ls.AdapterTruncation(), ls.AdapterSpectrum()], strict=True)
+    titles = [one.title for one in run.findings() if one.kind == "adapter_rank_large"]
+    told = "25 % of the adapters' parameters would do, all adapters together, with lower ranks in adapter"
+    assert titles == [f"{told} default", f"{told} b"]
+
+
+def test_modules_without_a_number_are_not_said_to_have_moved() -> None:
+    torch.manual_seed(0)
+    model: Any = peft.get_peft_model(
+        nn.Sequential(*(nn.Linear(6, 6) for _ in range(4))), peft.LoraConfig(r=2, target_modules=["0", "1", "2", "3"])
+    )
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    layers = list(model.base_model.model)
+    with ls.watch(model, optimizer, probes=[ls.AdapterSpectrum(every=1)], strict=True) as w:
+        for _ in range(4):
+            optimizer.zero_grad()
+            for layer in layers[:2]:  # the loss does not depend on the others
+                layer(torch.ones(2, 6)).sum().backward()
+            optimizer.step()
+            layers[3].lora_A["default"].weight.data[0, 0] = torch.nan
+    (finding,) = [one for one in w.run.findings() if one.kind == "dead_adapters"]
+    assert finding.scopes == ["2"]
+    assert "2 other modules moved" in finding.detail
