@@ -63,7 +63,7 @@ def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Ada
         if kind is None:
             continue
         scope = resolve(f"{path}.weight").clean.removesuffix(".weight")
-        for name in _names(layer):
+        for name in layer.r if kind == "lora" else _names(layer):
             parts = _parts(kind, layer, name, configs.get(name), rates)
             if isinstance(parts, str):
                 adapters.unknown.setdefault(parts, []).append(scope)

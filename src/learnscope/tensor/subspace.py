@@ -12,6 +12,8 @@ from learnscope.tensor.context import plain, plain_arithmetic
 from learnscope.tensor.spectrum import Factors
 
 INTRUDERS, SIMILARITY = 10, 0.5
+NEAR_RIGHT, NEAR_ZERO = 1e-6, 0.99
+"""Squared cosines of angles within 0.06 degrees of a right one, and below 6 degrees."""
 TOGETHER = 1 << 22
 """Entries of spans of equal shape that are compared by one call."""
 
@@ -59,15 +61,17 @@ def _drifts(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[float, float]]
     if a.shape[2] < b.shape[2]:
         a, b = b, a
     inner = a.mT @ b
-    rest = b - a @ inner
-    # Σ sin² is what of the smaller span lies outside the larger; the largest sine is its norm, whose square the
-    # largest eigenvalue holds to all digits, unlike the small ones
-    drift = torch.linalg.matrix_norm(rest).clamp(max=b.shape[2] ** 0.5) / b.shape[2] ** 0.5
-    sine = torch.linalg.eigvalsh(rest.mT @ rest)[:, -1].clamp(0.0, 1.0).sqrt()
-    angle = sine.asin()
-    wide = sine > 0.999  # near a right angle the sine hardly changes, and the cosine does
+    cosines = torch.linalg.eigvalsh(inner.mT @ inner).clamp(0.0, 1.0)  # squared, the smallest first
+    angle = cosines[:, 0].sqrt().acos()
+    drift = (1 - cosines).mean(1).sqrt()
+    # a square says little of a cosine near 0, and nothing of a sine near 0: those are asked for themselves
+    wide, narrow = cosines[:, 0] < NEAR_RIGHT, cosines[:, 0] > NEAR_ZERO
     if bool(wide.any()):
         angle[wide] = torch.linalg.svdvals(inner[wide])[:, -1].clamp(max=1.0).acos()
+    if bool(narrow.any()):
+        rest = b[narrow] - a[narrow] @ inner[narrow]  # what of the smaller span lies outside the larger
+        angle[narrow] = torch.linalg.eigvalsh(rest.mT @ rest)[:, -1].clamp(0.0, 1.0).sqrt().asin()
+        drift[narrow] = torch.linalg.matrix_norm(rest) / b.shape[2] ** 0.5
     return list(zip(angle.tolist(), drift.tolist(), strict=True))
 
 

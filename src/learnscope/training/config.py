@@ -106,7 +106,7 @@ class TrainingConfig:
     num_train_epochs: float | None = None
     """Passes over the data, instead of max_steps."""
     per_device_train_batch_size: int | None = None
-    """Examples (grpo: completions) of one forward. Default: 16, or 32 for the built-in model."""
+    """Examples (grpo: completions) of one forward. Default: 16, or 48 for the built-in model."""
     gradient_accumulation_steps: int = 1
     """Forwards of one step."""
     learning_rate: float | None = None

@@ -12,7 +12,7 @@ from learnscope.training.families import SPLIT_AT_START, WITHOUT_RANK, family_of
 STEPS = 200
 RATES = {(True, "sft"): 2e-3, (True, "grpo"): 1e-3, (False, "sft"): 2e-4, (False, "grpo"): 1e-5}
 """By whether the model is the built-in one, and by method."""
-BATCH = {True: 32, False: 16}
+BATCH = {True: 48, False: 16}
 """By whether the model is the built-in one."""
 
 
