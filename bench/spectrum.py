@@ -15,6 +15,7 @@ Exits with 1 if a stated bound is missed.
 """
 
 import argparse
+import ctypes
 import functools
 import io
 import statistics
@@ -56,7 +57,16 @@ def core_alone(left: Tensor, right: Tensor) -> Tensor:
     return values
 
 
+def keep_memory() -> None:
+    """Let glibc keep freed memory: to fetch it anew costs either side by chance up to as much as the work itself."""
+    allocator = ctypes.CDLL(None)
+    if hasattr(allocator, "mallopt"):
+        for option in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
+            allocator.mallopt(option, 1 << 30)
+
+
 def measure(modules: int, size: int, rank: int, repeats: int) -> dict[str, float]:
+    keep_memory()
     generator = torch.Generator().manual_seed(0)
     left = torch.randn(modules, size, rank, generator=generator)
     right = torch.randn(modules, rank, size, generator=generator)
