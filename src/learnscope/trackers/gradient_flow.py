@@ -19,7 +19,6 @@ from learnscope.probes import AdapterGradients
 from learnscope.probing import Probe
 from learnscope.report.adapters import Scale, draw_heatmap
 from learnscope.report.adapters_lines import draw_comparison
-from learnscope.run import Run
 from learnscope.trackers.history import Floats, adapters_of, course, metrics_of
 from learnscope.trackers.layers import by_layer, component_name, components_of, modules_with, types_of
 from learnscope.trackers.naming import (
@@ -33,6 +32,7 @@ from learnscope.trackers.naming import (
 )  # fmt: skip
 from learnscope.trackers.panels import comparison_panels, heatmap_panels, refuse_empty, saved
 from learnscope.trackers.summary import summarised
+from learnscope.trackers.tracker import Tracker
 from learnscope.trackers.tracking import Kind, Live, Options, Tracking
 
 NAME = "GradientFlowTracker"
@@ -52,7 +52,7 @@ def gradient_probes(options: Options, model: nn.Module | None = None) -> list[Pr
 KIND = Kind(NAME, "gradient_flow.pt", {"AdapterGradients": component_name}, gradient_probes)
 
 
-class GradientFlowTracker:
+class GradientFlowTracker(Tracker):
     """The gradient norm of every adapter's parts over the steps of a training.
 
     >>> import peft, torch
@@ -70,6 +70,8 @@ class GradientFlowTracker:
     `scaler.unscale_(optimizer)` under a `GradScaler`. Where they are clipped, the place of the call says whether they
     are read before or after. With `track_adapter_only=False` all other trained parameters have rows as well.
     """
+
+    _kind = KIND
 
     @partial(explain_options, owner=NAME)
     def __init__(
@@ -106,39 +108,6 @@ class GradientFlowTracker:
                 f"no {'parameter of an adapter' if only else 'parameter'} has a gradient: call log_step after "
                 "loss.backward() and before optimizer.step() and optimizer.zero_grad()"
             )
-
-    def save(self, path: str | Path | None = None, *, summary: bool = True) -> Path:
-        """Write the history, by default to `<save_dir>/gradient_flow.pt`, and its summary as JSON beside it.
-
-        `torch.load(path, weights_only=True)` reads it: plain names, numbers and tensors.
-        """
-        return self._tracking.save(path, self.get_summary_stats() if summary else None)
-
-    @classmethod
-    def load(cls, path: str | Path, model: nn.Module | None = None, *, optimizer: Any = None) -> GradientFlowTracker:
-        """The tracker that was saved: for analysis, or with its model to go on from there."""
-        return cls._of(Tracking.load(KIND, path, model, optimizer))
-
-    @classmethod
-    def from_run(cls, run: Run | str | Path) -> GradientFlowTracker:
-        """The same view of a run in which `AdapterGradients` recorded."""
-        return cls._of(Tracking.from_run(KIND, run))
-
-    @classmethod
-    def _of(cls, tracking: Tracking) -> GradientFlowTracker:
-        tracker = cls.__new__(cls)
-        tracker._tracking = tracking
-        return tracker
-
-    @property
-    def steps(self) -> list[int]:
-        """The logged steps."""
-        return list(self._tracking.looks)
-
-    @property
-    def modules(self) -> dict[str, list[str]]:
-        """The tracked modules of every adapter; what belongs to none is under `none`."""
-        return adapters_of(self._tracking.looks)
 
     def components(self, *, adapter: str | None = None) -> list[str]:
         """The parts whose gradients were recorded: `lora_A`, `lora_B`, …"""

@@ -24,13 +24,13 @@ from learnscope.probing import Probe
 from learnscope.record import Label
 from learnscope.report.adapters import Scale, draw_heatmap
 from learnscope.report.adapters_lines import draw_spectra
-from learnscope.run import Run
 from learnscope.tensor.spectrum import spectrum_numbers
 from learnscope.trackers.history import adapters_of, course, metrics_of, plain_name, read
 from learnscope.trackers.layers import modules_with
 from learnscope.trackers.naming import adapters_called, in_words, module_called, said, step_called
 from learnscope.trackers.panels import drawn_of, final_spectra, heatmap_panels, refuse_empty, saved
 from learnscope.trackers.summary import summarised
+from learnscope.trackers.tracker import Tracker
 from learnscope.trackers.tracking import Kind, Live, Options, Tracking, adapters_in
 
 NAME = "SpectralTracker"
@@ -80,7 +80,7 @@ KIND = Kind(
 )
 
 
-class SpectralTracker:
+class SpectralTracker(Tracker):
     """The spectrum of every adapter's update ΔW over the steps of a training.
 
     >>> import peft, tempfile
@@ -100,6 +100,8 @@ class SpectralTracker:
     leading singular values only. `max_layers_to_track` are the first, the last, and layers evenly between. The
     optimizer only tells LoRA+ from LoRA.
     """
+
+    _kind = KIND
 
     @partial(explain_options, owner=NAME)
     def __init__(
@@ -129,39 +131,6 @@ class SpectralTracker:
             return False
         self._tracking.log(due)
         return True
-
-    def save(self, path: str | Path | None = None, *, summary: bool = True) -> Path:
-        """Write the history, by default to `<save_dir>/spectral_history.pt`, and its summary as JSON beside it.
-
-        `torch.load(path, weights_only=True)` reads it: plain names, numbers and tensors.
-        """
-        return self._tracking.save(path, self.get_summary_stats() if summary else None)
-
-    @classmethod
-    def load(cls, path: str | Path, model: nn.Module | None = None, *, optimizer: Any = None) -> SpectralTracker:
-        """The tracker that was saved: for analysis, or with its model to go on from there."""
-        return cls._of(Tracking.load(KIND, path, model, optimizer))
-
-    @classmethod
-    def from_run(cls, run: Run | str | Path) -> SpectralTracker:
-        """The same view of a run in which `AdapterSpectrum` (and `WeightSpectrum`) recorded."""
-        return cls._of(Tracking.from_run(KIND, run))
-
-    @classmethod
-    def _of(cls, tracking: Tracking) -> SpectralTracker:
-        tracker = cls.__new__(cls)
-        tracker._tracking = tracking
-        return tracker
-
-    @property
-    def steps(self) -> list[int]:
-        """The logged steps."""
-        return list(self._tracking.looks)
-
-    @property
-    def modules(self) -> dict[str, list[str]]:
-        """The tracked modules of every adapter; matrices that belong to none are under `none`."""
-        return adapters_of(self._tracking.looks)
 
     def get_layer_history(self, layer_name: str, *, adapter: str | None = None) -> dict[str, Any]:
         """Every metric of a module over the logged `steps`, None where there is no number; `reasons` say why, by step.
