@@ -18,12 +18,14 @@ CHUNK = 1 << 24
 
 def effective_rank(singular_values: Tensor) -> float:
     """exp(−Σ p ln p) with p = σ/Σσ (Roy & Vetterli 2007): 1 for one direction, d for d equal ones; NaN for zeros."""
-    values = plain(singular_values).double()
-    total = float(values.sum())
-    if not 0 < total < math.inf:
-        return math.nan
-    shares = values / total
-    return math.exp(float(torch.special.entr(shares).sum()))  # entr(0) = 0
+    return float(effective_ranks(plain(singular_values).double()[None])[0])
+
+
+def effective_ranks(spectra: Tensor) -> Tensor:
+    """`effective_rank` of every row [n, k]; zeros that fill a row up add nothing."""
+    totals = spectra.sum(1, keepdim=True)
+    ranks: Tensor = torch.special.entr(spectra / totals).sum(1).exp()  # entr(0) = 0
+    return ranks.where((totals[:, 0] > 0) & totals[:, 0].isfinite(), torch.nan)
 
 
 def rankme(singular_values: Tensor, epsilon: float = RANKME_EPSILON) -> float:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from learnscope.tensor.context import plain, plain_arithmetic
+from learnscope.tensor.representation import effective_ranks
 
 TOLERANCE = 1e-6
 """Singular values at most this share of the largest count as 0 for the rank: what rounding float32 factors leaves."""
@@ -202,8 +203,7 @@ def _table(sigma: Tensor, lengths: Tensor, tolerance: float) -> dict[str, Tensor
     second = sigma[:, 1] if sigma.shape[1] > 1 else torch.full_like(largest, torch.nan)
     scaled = sigma / largest[:, None]  # so that squares neither vanish nor overflow; NaN for a zero update
     total, energy = scaled.sum(1), scaled.square().sum(1)
-    # `representation.effective_rank` of all rows at once, which one by one takes a third of the time of this function
-    rank = torch.special.entr(scaled / total[:, None]).sum(1).exp()
+    rank = effective_ranks(scaled)
     broken = largest.isnan()
     above = (sigma > tolerance * largest[:, None]).sum(1).double().where(~broken, torch.nan)
     held = smallest > tolerance * largest
