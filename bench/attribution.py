@@ -35,7 +35,7 @@ BOUNDS = {
 
 def digits(quick: bool) -> tuple[Tensor, Tensor]:
     x, y = load_digits(return_X_y=True)
-    size = 128 if quick else len(y)
+    size = 64 if quick else len(y)
     return torch.from_numpy(x[:size]).float() / 16, torch.from_numpy(y[:size]).long()
 
 
@@ -109,7 +109,7 @@ def main() -> int:
     if options.memory:
         print(memory(options.quick))
         return 0
-    figures = cost(options.quick, options.repeats)
+    figures = cost(options.quick, 1 if options.quick else options.repeats)
     figures["written out, beyond the models, MiB"] = in_fresh_process(__file__, "--threads", str(options.threads))
     held = report(figures, BOUNDS)
     if options.quick:

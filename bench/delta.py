@@ -130,10 +130,10 @@ def measure_memory(form: str, entries: int) -> float:
     return peak_beyond_now(lambda: delta_statistics([new], [old], THRESHOLDS, form=form))  # type: ignore[arg-type]
 
 
-def memory(entries: int) -> dict[str, float]:
+def memory(entries: int, threads: int) -> dict[str, float]:
     result = {}
     for form in ("compiled", "chunked"):
-        command = [sys.executable, __file__, "--memory", form, "--entries", str(entries)]
+        command = [sys.executable, __file__, "--memory", form, "--entries", str(entries), "--threads", str(threads)]
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         result[f"extra memory {form}, MiB"] = float(output.split()[-1])
     return result
@@ -159,22 +159,23 @@ def compile_time() -> dict[str, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes: does it run, not how fast it is")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one thread: does it run, not how fast it is")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--entries", type=int)
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--memory", choices=["compiled", "chunked"], help=argparse.SUPPRESS)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    threads, repeats = (1, 1) if options.quick else (options.threads, options.repeats)
+    torch.set_num_threads(threads)
     entries = options.entries or (1_000_000 if options.quick else 100_000_000)
     if options.memory:
         print(measure_memory(options.memory, entries))
         return 0
     figures: dict[str, float] = compile_time()
-    figures |= small_model(options.threads)
-    figures |= time_one(entries, options.repeats)
-    figures |= time_gpt2(options.quick, options.repeats)
-    figures |= memory(entries)
+    figures |= small_model(threads)
+    figures |= time_one(entries, repeats)
+    figures |= time_gpt2(options.quick, repeats)
+    figures |= memory(entries, threads)
     figures |= accuracy(entries)
     held = report(figures, BOUNDS)
     if options.quick:

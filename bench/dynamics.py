@@ -168,7 +168,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--memory", choices=("dense", "any"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    examples = 20_000 if options.quick else 1_000_000
+    examples = 5_000 if options.quick else 1_000_000
     if options.memory:
         print(memory(examples, options.memory == "any"))
         return 0

@@ -149,24 +149,25 @@ def sparse_quality(quick: bool, repeats: int) -> dict[str, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small sizes: does it run, not how fast it is")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one thread: does it run, not how fast it is")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    threads, repeats = (1, 1) if options.quick else (options.threads, options.repeats)
+    torch.set_num_threads(threads)
     if options.memory:
         print(measurement_memory(options.quick))
         return 0
     figures: dict[str, float] = {}
     each: dict[str, float] = {}
     for name, size in SIZES.items():
-        found, each[name] = parameter_change(QUICK if options.quick else size, options.repeats)
+        found, each[name] = parameter_change(QUICK if options.quick else size, repeats)
         figures |= found if name == "124 M" else {}
     figures |= {f"ns an entry, {name}": value for name, value in each.items()}
     figures |= {f"ns an entry, 124 M / {name}": each["124 M"] / each[name] for name in ("1 M", "10 M")}
     figures["beyond model and snapshot, MiB"] = in_fresh_process(__file__, "--threads", str(options.threads))
-    figures |= sparse_quality(options.quick, max(1, options.repeats - 2))
+    figures |= sparse_quality(options.quick, max(1, repeats - 2))
     held = report(figures, BOUNDS)
     if options.quick:
         return 0

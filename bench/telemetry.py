@@ -164,16 +164,17 @@ def writes_of_a_line(rows: int) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a small model: does it run, not how fast it is")
+    parser.add_argument("--quick", action="store_true", help="a small model, one thread: does it run, not how fast it is")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    threads, repeats = (1, 2) if options.quick else (options.threads, options.repeats)
+    torch.set_num_threads(threads)
     if options.memory:
         print(memory(options.quick))
         return 0
-    figures = cost(options.quick, options.repeats)
+    figures = cost(options.quick, repeats)
     figures["beyond the model, MiB"] = in_fresh_process(__file__, "--threads", str(options.threads))
     figures["writes of a line with 10,000 holdout rows"] = writes_of_a_line(10_000)
     held = report(figures, BOUNDS)

@@ -13,22 +13,29 @@ SOURCE = Path(__file__).parents[1] / "src" / "learnscope"
 
 _BEHIND_SESSIONS = {
     "options", "arguments", "record", "task", "tensor", "model", "probing", "moment", "subject", "probes", "store",
-    "sinks", "run", "ledger",
+    "sinks", "run", "ledger", "progress", "allocation", "sensitivities",
 }  # fmt: skip
+
+_BEHIND_PROBES = {"record", "probing", "moment", "subject", "task", "tensor", "model"}
 
 # A room may import itself and what stands behind it; those without any need only the standard library.
 ROOMS: dict[str, set[str]] = {
     "options": set(),
     "arguments": set(),
+    "allocation": set(),
+    "sensitivities": {"allocation", "store"},
+    "progress": set(),
     "record": set(),
     "intervals": set(),
+    "sources": set(),
     "task": set(),
     "tensor": set(),
     "model": {"tensor", "task", "store"},  # store: files written whole or not at all
     "probing": {"options", "record", "moment"},
+    "quiet": {"probing", "sources"},
     "subject": {"task", "model", "tensor"},
-    "moment": {"record", "subject", "task", "model", "tensor"},
-    "probes": {"ledger", "record", "intervals", "probing", "moment", "subject", "task", "tensor", "model"},
+    "moment": {"record", "subject", "task", "model", "tensor", "progress", "store"},
+    "probes": {"ledger", "intervals", "allocation", "sensitivities", *_BEHIND_PROBES},
     "store": {"record"},
     "ledger": {"record", "store"},
     "sinks": {"record"},
@@ -43,14 +50,15 @@ ROOMS: dict[str, set[str]] = {
     "telemetry": {*_BEHIND_SESSIONS, "session", "report"},
     "dynamics": {*_BEHIND_SESSIONS, "session", "findings", "report"},
     "trackers": {*_BEHIND_SESSIONS, "session", "findings", "report"},
-    "training": {*_BEHIND_SESSIONS, "session", "findings", "report", "trackers", "__init__"},
+    "posttrain": {*_BEHIND_SESSIONS, "session", "findings", "report", "sources", "intervals"},
+    "training": {*_BEHIND_SESSIONS, "session", "findings", "report", "trackers", "quiet", "sources", "__init__"},
     "demo": {"*"},
     "cli": {"*"},
     "__init__": {"*"},
 }
 TORCH_FREE = {
-    "options", "arguments", "record", "intervals", "store", "sinks", "findings", "report", "run", "comparison",
-    "ledger",
+    "options", "arguments", "progress", "record", "intervals", "store", "sinks", "findings", "report", "run",
+    "comparison", "ledger", "sources", "allocation", "sensitivities",
 }  # fmt: skip
 LINES = 300
 TORCH_FILES = {"rolling.py", "tracker_file.py"}

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from learnscope.cli import main
-from learnscope.cli.commands import late_progress
+from learnscope.progress import progress_bar
 
 
 @pytest.fixture
@@ -92,13 +92,13 @@ def test_help_teaches_and_imports_no_torch(capsys: pytest.CaptureFixture[str]) -
 def test_the_bar_comes_late_and_goes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes the stream for a terminal
     monkeypatch.setenv("TERM", "xterm")
-    with late_progress("comparing", after=60) as show:
+    with progress_bar("comparing", after=60) as show:
         show(1, 2)
     assert capsys.readouterr().err == ""
-    with late_progress("comparing", after=0) as show:
+    with progress_bar("comparing", after=0) as show:
         show(1, 2)
     assert "comparing" in capsys.readouterr().err
     monkeypatch.delenv("FORCE_COLOR")
-    with late_progress("comparing", after=0) as show:
+    with progress_bar("comparing", after=0) as show:
         show(1, 2)
     assert capsys.readouterr().err == ""

@@ -34,20 +34,31 @@ if TYPE_CHECKING:
     from learnscope.probes import AdapterGradients as AdapterGradients
     from learnscope.probes import AdapterSpectrum as AdapterSpectrum
     from learnscope.probes import AdapterTruncation as AdapterTruncation
+    from learnscope.probes import Attacks as Attacks
     from learnscope.probes import BatchStats as BatchStats
+    from learnscope.probes import BitOptimum as BitOptimum
+    from learnscope.probes import BitRobustness as BitRobustness
+    from learnscope.probes import BitSensitivity as BitSensitivity
+    from learnscope.probes import BitWidths as BitWidths
     from learnscope.probes import ExampleLedger as ExampleLedger
     from learnscope.probes import ExampleTransitions as ExampleTransitions
     from learnscope.probes import FeatureEvolution as FeatureEvolution
     from learnscope.probes import GradientFlow as GradientFlow
     from learnscope.probes import GroupAccuracy as GroupAccuracy
     from learnscope.probes import Holdout as Holdout
+    from learnscope.probes import InferenceSpeed as InferenceSpeed
+    from learnscope.probes import InputPerturbation as InputPerturbation
+    from learnscope.probes import LayerTimes as LayerTimes
     from learnscope.probes import LearningRate as LearningRate
     from learnscope.probes import Loss as Loss
     from learnscope.probes import LossLandscape as LossLandscape
     from learnscope.probes import LowRankQuality as LowRankQuality
     from learnscope.probes import Memorization as Memorization
+    from learnscope.probes import MemoryUse as MemoryUse
     from learnscope.probes import Momentum as Momentum
+    from learnscope.probes import NoiseRobustness as NoiseRobustness
     from learnscope.probes import ParameterChange as ParameterChange
+    from learnscope.probes import Performance as Performance
     from learnscope.probes import SparseQuality as SparseQuality
     from learnscope.probes import WeightSpectrum as WeightSpectrum
     from learnscope.probing import Probe as Probe
@@ -61,7 +72,7 @@ if TYPE_CHECKING:
     from learnscope.record import Table as Table
     from learnscope.run import Run as Run
     from learnscope.run import open_run as open_run
-    from learnscope.session.replay import audit as audit
+    from learnscope.session.audit import audit as audit
     from learnscope.session.replay import replay as replay
     from learnscope.session.watch import Watch as Watch
     from learnscope.session.watch import default_probes as default_probes
@@ -93,27 +104,39 @@ _HOMES = {
         "AdapterGradients",
         "AdapterSpectrum",
         "AdapterTruncation",
+        "Attacks",
         "BatchStats",
+        "BitOptimum",
+        "BitRobustness",
+        "BitSensitivity",
+        "BitWidths",
         "ExampleLedger",
         "ExampleTransitions",
         "FeatureEvolution",
         "GradientFlow",
         "GroupAccuracy",
         "Holdout",
+        "InferenceSpeed",
+        "InputPerturbation",
+        "LayerTimes",
         "LearningRate",
         "Loss",
         "LossLandscape",
         "LowRankQuality",
         "Memorization",
+        "MemoryUse",
         "Momentum",
+        "NoiseRobustness",
         "ParameterChange",
+        "Performance",
         "SparseQuality",
         "WeightSpectrum",
     ),
     "probing": ("Probe", "ProbeWarning", "probe"),
     "record": ("Column", "Finding", "Measurement", "Record", "Row", "Table"),
     "run": ("Run", "open_run"),
-    "session.replay": ("audit", "replay"),
+    "session.audit": ("audit",),
+    "session.replay": ("replay",),
     "session.watch": ("Watch", "default_probes", "watch"),
     "sinks.console": ("ConsoleSink",),
     "sinks.tensorboard": ("TensorBoardSink",),

@@ -13,12 +13,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from learnscope.model.content import data_content, machine, model_content, task_content
 from learnscope.model.evaluate import Evaluation, evaluate
 from learnscope.model.features import Features, pooled_features
 from learnscope.model.guard import guard
 from learnscope.model.pooling import Pooling
 from learnscope.model.snapshot import Snapshot
 from learnscope.model.swap import swapped
+from learnscope.progress import tracked
+from learnscope.store.memo import Memo
 from learnscope.subject import Subject
 from learnscope.task import Task
 from learnscope.tensor.gradient import GradientTable, gradient_statistics
@@ -88,6 +91,9 @@ class Moment:
     micro_batches: MicroBatches | None = None
     take_gradients: Callable[[], Gradients] | None = None
     cache: dict[Any, Any] = field(default_factory=dict)
+    memo: Memo | None = None
+    """Results of earlier examinations of the same weights on the same data."""
+    show_progress: bool = False
     sealed: bool = False
     """Set while weights are exchanged: what is not computed yet must not be computed from a variant."""
 
@@ -206,6 +212,33 @@ class Moment:
             self.cache[key] = compute()
         value: T = self.cache[key]
         return value
+
+    def remember(
+        self, part: Mapping[str, Any], compute: Callable[[], Mapping[str, Any]], *, on_this_machine: bool = False
+    ) -> dict[str, Any]:
+        """`compute()`, unless it is known for these weights and data: plain numbers, text, lists and dictionaries.
+
+        `part` says all else that the result depends on. Times are known for this machine and thread count only.
+        """
+        if self.sealed:
+            raise NotAvailable(f"{part} was asked for while the weights were exchanged: ask outside")
+        if self.memo is None:
+            return dict(compute())
+        of = self.once("content", self._content)
+        return self.memo.once({**of, **(machine() if on_this_machine else {}), "part": part}, compute)
+
+    def track(self, items: Sequence[T], title: str) -> Iterator[T]:
+        """The items one by one, with a progress bar where the session shows any."""
+        return tracked(items, title, show=self.show_progress)
+
+    def _content(self) -> dict[str, str]:
+        given = {name: getattr(self.subject, name) for name in ("holdout", "train_data", "test_data")}
+        return {
+            "model": model_content(self.model),
+            "task": task_content(self.subject.task),
+            "torch": torch.__version__,
+            **{name: data_content(batches) for name, batches in given.items() if batches is not None},
+        }
 
     def _data(self, which: str) -> Sequence[Any]:
         data: Sequence[Any] | None = getattr(self.subject, which)

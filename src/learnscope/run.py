@@ -35,6 +35,11 @@ class Run:
         return self._backend.path if isinstance(self._backend, FolderBackend) else None
 
     @property
+    def reader(self) -> RunReader:
+        """The same, for analyses and reports."""
+        return self._reader
+
+    @property
     def manifest(self) -> dict[str, Any]:
         """What `run.json` holds: probes and their fields, the model, the environment, the attempts."""
         return self._reader.manifest

@@ -48,6 +48,8 @@ class Subject:
     holdout: Sequence[Any] | None = None
     train_data: Sequence[Any] | None = None
     test_data: Sequence[Any] | None = None
+    tokenizer: Any = None
+    """Of a model that reads text, where it is known: for what shows texts."""
     groups: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     """Groups of parameters that the user named, with the patterns of their names."""
     names: list[str] = field(default_factory=list)

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import learnscope as ls
-from learnscope.dynamics import progress
+from learnscope import progress
 from learnscope.dynamics.transitions import PhaseTransitionAttributor
 from learnscope.findings.critical import Attributions, CriticalExamples, analyze, critical_examples, enrichment
 from learnscope.model.checkpoint import CheckpointError

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import learnscope as ls
-from seeds import dynamics, telemetry, tiny, trackers
+from seeds import dynamics, posttrain, telemetry, tiny, trackers
 from seeds.room import Fixture, Names, Room
 
 THRESHOLDS = ("1e-08", "1e-06", "1e-04")
@@ -209,5 +209,6 @@ FIXTURES: dict[str, Fixture] = {
         *telemetry.EXECUTED,
         *dynamics.EXECUTED,
         *trackers.EXECUTED,
+        *posttrain.EXECUTED,
     )
 }

@@ -45,8 +45,6 @@ class Entry:
     open: list[str] = field(default_factory=list)
     after: str = ""
     of: str = ""
-    awaits: str = ""
-    note: str = ""
     reason: str = ""
 
     def __str__(self) -> str:

@@ -5,28 +5,26 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib
-import importlib.util
 import typing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from seeds import dynamics, telemetry, trackers
+from seeds import dynamics, posttrain, telemetry, trackers
 from seeds.fixtures import FIXTURES
 from seeds.reader import Block, Entry, all_blocks, runnable, table
 from seeds.room import Room
 
 IMPORTS, ENTRIES = table()
-COMPARED = {**telemetry.COMPARED, **dynamics.COMPARED, **trackers.COMPARED}
+COMPARED = {**telemetry.COMPARED, **dynamics.COMPARED, **trackers.COMPARED, **posttrain.COMPARED}
 BLOCKS = {(block.document, block.line): block for block in all_blocks()}
 NEEDED = {
     "run": set(), "fixture": {"fixture"}, "specification": {"of"}, "compared": {"of"}, "exempt": {"reason"},
-    "awaits": {"awaits", "note"},
 }  # fmt: skip
 ALLOWED = {
     "run": {"fixture"}, "fixture": {"fixture", "open", "after", "reason"}, "specification": {"of"},
-    "compared": {"of"}, "exempt": {"reason"}, "awaits": {"awaits", "note"},
+    "compared": {"of"}, "exempt": {"reason"},
 }  # fmt: skip
 ALWAYS = {"document", "line", "digest", "language", "how"}
 
@@ -106,9 +104,3 @@ def test_the_class_is_as_specified(entry: Entry) -> None:
 def test_what_is_built_is_as_the_block_shows(entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     room = Room(tmp_path, lambda: capsys.readouterr().out)
     COMPARED[entry.of](BLOCKS[entry.document, entry.line].text, room)
-
-
-@entries("awaits")
-def test_what_the_block_awaits_is_not_there_yet(entry: Entry) -> None:
-    assert entry.awaits in IMPORTS.values()
-    assert importlib.util.find_spec(entry.awaits) is None, f"{entry.awaits} is there: {entry} can be run now"

@@ -16,8 +16,8 @@ from torch import nn
 from learnscope.model.adapter_start import AdapterError
 from learnscope.trackers import GradientFlowTracker, SpectralTracker, TrackerConfig, TrackerFileError
 from model.adapted import adapted
+from report.legible import assert_legible
 from seeds.tiny import language_model
-from trackers.test_figures import assert_legible
 from trackers.tracked import FIRST, train
 
 LATE = "model.layers.0.self_attn.k_proj"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,12 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from learnscope.moment import NotAvailable
 from learnscope.report.style import BROKEN, ZERO
 from learnscope.trackers import GradientFlowTracker, SpectralTracker
 from model.adapted import Adapted, adapted
+from report.legible import assert_legible
 from seeds.tiny import language_model
 from trackers.tracked import FIRST, train
 
@@ -41,39 +39,6 @@ def deep() -> tuple[SpectralTracker, GradientFlowTracker]:
 def panels(figure: Figure) -> list[Axes]:
     """Without the colour bar."""
     return [axes for axes in figure.axes if axes.get_title(loc="left")]
-
-
-def texts(figure: Figure) -> Iterator[Text]:
-    for axes in figure.axes:
-        for axis in (axes.xaxis, axes.yaxis):
-            low, high = sorted(axis.get_view_interval())
-            # ticks beyond the ends of an axis are not drawn
-            inside = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
-            yield from (label for tick in inside for label in (tick.label1, tick.label2))
-            yield axis.label
-        yield axes.title
-        yield axes._left_title  # type: ignore[attr-defined]
-    yield from figure.texts
-    for legend in figure.legends:
-        yield from legend.get_texts()
-
-
-def assert_legible(figure: Figure) -> None:
-    """No text lies upon another or beyond the edge, by what is drawn."""
-    canvas: Any = figure.canvas
-    canvas.draw()
-    renderer = canvas.get_renderer()
-    shown = [text for text in texts(figure) if text.get_visible() and text.get_text().strip()]
-    boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in shown]
-    width, height = figure.get_size_inches() * figure.dpi
-    for name, box in boxes:
-        assert box.x0 >= 0, name
-        assert box.y0 >= 0, name
-        assert box.x1 <= width, name
-        assert box.y1 <= height, name
-    for (one, first), (other, second) in combinations(boxes, 2):
-        apart = first.x1 <= second.x0 or second.x1 <= first.x0 or first.y1 <= second.y0 or second.y1 <= first.y0
-        assert apart, f"{one!r} lies upon {other!r}"
 
 
 def colours(axes: Axes) -> set[str]:

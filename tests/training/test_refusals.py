@@ -9,7 +9,6 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from learnscope.training.config import Config, ModelConfig
 from learnscope.training.errors import TrainError
-from learnscope.training.hub import hub_reason
 from learnscope.training.models import load_model
 from training.small import BOTH, trained
 
@@ -52,20 +51,6 @@ def test_names_that_the_hub_cannot_be_asked_for(base: Path, tmp_path: Path) -> N
     with pytest.raises(TrainError, match=r"data set 'Jiayi-Pan/Countdown-Tasks-3to4'.*" + offline):
         trained(base, tmp_path / "out", "--config.dataset.dataset_name_or_path", "Jiayi-Pan/Countdown-Tasks-3to4")
     assert not (tmp_path / "out").exists()
-
-
-def test_reasons_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    connect = OSError("We couldn't connect to 'https://huggingface.co' to load the files")
-    assert hub_reason(connect) == "the hub cannot be reached: connect to the network, or name a local path"
-
-    class RepositoryNotFoundError(OSError):
-        pass
-
-    wrapped = OSError("x/y is not a local folder and is not a valid model identifier")
-    wrapped.__cause__ = RepositoryNotFoundError("404")
-    assert hub_reason(wrapped).startswith("the hub does not know it")
-    assert hub_reason(ValueError("odd\nmore")) == "the hub gave an error: odd"
 
 
 def test_several_processes(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from learnscope.cli import compact, compare, demo, patch, query, report, train
+from learnscope.cli import audit, compact, compare, demo, patch, query, report, train
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Records what happens inside a PyTorch model while it trains, and examines what comes out.",
         epilog="examples:\n  learnscope demo                  train five small models and see what is found\n"
         "  learnscope train                 train an adapter on a small model, tracked on request\n"
+        "  learnscope audit                 examine a finished model: speed, bit widths, robustness\n"
         "  learnscope report runs/a         findings and figures of a run folder\n"
         "  learnscope compare runs/a runs/b what was set differently, and where they part\n"
         "  learnscope query SQL runs        ask all runs in a folder\n"
@@ -51,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"learnscope {version('learnscope')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
-    for module in (report, demo, train, patch, compare, query, compact):
+    for module in (report, demo, train, audit, patch, compare, query, compact):
         module.add(commands)
     return parser
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from learnscope.cli.commands import command, late_progress
+from learnscope.cli.commands import command
+from learnscope.progress import progress_bar
 
 
 def add(commands: Any) -> None:
@@ -30,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
 
     console = Console(highlight=False)
     for folder in find_runs(args.runs):
-        with late_progress(f"compacting {folder}") as progress:
+        with progress_bar(f"compacting {folder}") as progress:
             info = compact(folder, killed=args.killed, progress=progress)
         console.print(str(info), markup=False, soft_wrap=True)
     return 0

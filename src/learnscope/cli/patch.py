@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learnscope.cli.commands import command, late_progress
+from learnscope.cli.commands import command
+from learnscope.progress import progress_bar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,14 +49,14 @@ def run(args: argparse.Namespace) -> int:
         if args.apply is not None:
             if args.new is not None or args.out is None:
                 raise RunError("to apply a patch: learnscope patch --apply PATCH BASE -o OUT")
-            with late_progress("applying") as progress:
+            with progress_bar("applying") as progress:
                 made = apply_patch(args.old, args.apply, args.out, verify=not args.no_verify, progress=progress)
             console.print(f"written: {made}", markup=False, soft_wrap=True)
             return 0
         if args.new is None:
             raise RunError("to make a patch: learnscope patch OLD NEW -o PATCH")
         out = args.out or f"{Path(args.old).stem}-{Path(args.new).stem}.safetensors"
-        with late_progress("comparing tensors") as progress:
+        with progress_bar("comparing tensors") as progress:
             info = export_patch(args.old, args.new, out, verify=not args.no_verify, progress=progress)
     except CheckpointError as error:  # caught here, since its module needs torch
         raise RunError(str(error)) from error

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.arguments import known_name, whole_number
-from learnscope.dynamics.progress import progress_bar
 from learnscope.findings.critical import Attributions, CriticalExamples, analyze, critical_examples
 from learnscope.model.attribution import Attribution, Progress, tracin, transition_scores
 from learnscope.model.checkpoint import load_into, memory_of, read_weights
@@ -25,6 +24,7 @@ from learnscope.model.per_example import MAX_BYTES
 from learnscope.model.trak import trak
 from learnscope.moment import NotAvailable
 from learnscope.options import explain_options
+from learnscope.progress import progress_bar
 from learnscope.report.dynamics_transitions import plot_attributions
 from learnscope.session.opening import check_model
 from learnscope.task import Task, task_for

@@ -6,6 +6,10 @@ Each analysis is a function of a run and of the cuts. None needs torch.
 from learnscope.findings.absent import absent
 from learnscope.findings.activations import activations
 from learnscope.findings.adapters import adapters
+from learnscope.findings.audit_bits import audit_bits
+from learnscope.findings.audit_deployment import audit_deployment
+from learnscope.findings.audit_performance import audit_performance
+from learnscope.findings.audit_robustness import audit_robustness
 from learnscope.findings.cuts import Cuts
 from learnscope.findings.first_moved import first_moved
 from learnscope.findings.frozen import frozen
@@ -28,7 +32,8 @@ __all__ = ["Cuts", "find"]
 
 ANALYSES = (
     nonfinite, gradients, absent, rates, generalising, overfitting, frozen, activations, landscape, precision,
-    update_quality, adapters, session, grokking, spurious, first_moved,
+    update_quality, adapters, session, grokking, spurious, first_moved, audit_performance, audit_bits,
+    audit_robustness, audit_deployment,
 )  # fmt: skip
 
 

@@ -89,6 +89,21 @@ class Cuts:
     """Share of the layers up to which those are few."""
     work_layers: int = 4
     """Layers with adapters below which nothing is said about where the work is done."""
+    audit_tokens_per_second: float = 1000.0
+    """Tokens (or examples, where inputs have no tokens) a second from which a model suits real-time use and servers."""
+    audit_memory_bytes: float = 100e6
+    """Bytes of weights and of what running them takes, up to which a model suits edge devices."""
+    audit_robustness_gap: float = 0.1
+    """Accuracy that attacks may take for a model to count as robust, judged at the ends of the interval."""
+    audit_kl: float = 0.01
+    """Mean KL in nats up to which a quantised or noisy model counts as the model itself, at the upper end of the
+    interval."""
+    audit_additivity: float = 2.0
+    """Factor from which the damage of units alone says too little about the damage of all together."""
+    audit_part_share: float = 0.5
+    """Share of a model's bytes, or of its time, from which one part of it dominates."""
+    audit_zero_gradients: float = 0.1
+    """Share of exactly zero gradients from which an attack by gradients may not have attacked."""
     names_listed: int = 6
     """Names that a sentence lists before it says how many more there are."""
 
@@ -116,11 +131,15 @@ class Cuts:
             "full_rank",
             "work_share",
             "few_layers",
+            "audit_robustness_gap",
+            "audit_part_share",
+            "audit_zero_gradients",
         ):
             if getattr(self, name) >= 1:
                 raise ValueError(f"{name}={getattr(self, name):g}: a share below 1, such as 0.5")
-        if self.off_median <= 1:
-            raise ValueError(f"off_median={self.off_median:g}: a factor above 1, such as 100")
+        for name, such in (("off_median", "100"), ("audit_additivity", "2")):
+            if getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name):g}: a factor above 1, such as {such}")
         if self.overfitting_critical < self.overfitting_rise:
             raise ValueError(
                 f"overfitting_critical={self.overfitting_critical:g} is below overfitting_rise="

@@ -65,7 +65,7 @@ class PatchFile:
 
     def check_seal(self) -> None:
         """Refuse a file of which a byte is not as it was written."""
-        if self._seal != _seal(self._header, self._file):
+        if self._seal != seal_of(self._header, self._file):
             raise self.damaged("its contents do not match its seal")
 
     def damaged(self, reason: str) -> PatchError:
@@ -96,7 +96,7 @@ def write_patch(
     header = {"kind": "patch", "format": FORMAT, **facts, "tensors": [asdict(change) for change in changes]}
     header = json.loads(json.dumps(header))  # as a reader gets it, for the seal
     stored = unshared(tensors)
-    metadata = {"learnscope": json.dumps(header | {"seal": _seal(header, stored)}, separators=(",", ":"))}
+    metadata = {"learnscope": json.dumps(header | {"seal": seal_of(header, stored)}, separators=(",", ":"))}
     write_atomically(path, lambda temporary: save_file(stored, temporary, metadata=metadata))
     return PatchInfo(path=path, bytes=path.stat().st_size, table=changes, **facts)
 
@@ -132,7 +132,7 @@ def _header(file: SafetensorsFile) -> dict[str, Any]:
     return header
 
 
-def _seal(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+def seal_of(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     """Digest of the header and of every tensor in the file, so that a damaged byte is noticed."""
     whole = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     with hashing() as digest:

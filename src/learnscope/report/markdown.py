@@ -12,7 +12,8 @@ from learnscope.findings.words import between, capital, count, listed, num
 from learnscope.record import SEVERITIES, Evidence, Finding
 from learnscope.report.facts import costs, not_recorded, watched
 from learnscope.report.layout import save
-from learnscope.report.panels import PANELS, Panel, drawn
+from learnscope.report.panel import Panel
+from learnscope.report.panels import PANELS, drawn
 from learnscope.store.backend import FolderBackend
 from learnscope.store.files import write_text
 from learnscope.store.reader import RunReader

@@ -7,6 +7,7 @@ import math
 import pandas as pd
 from matplotlib.figure import Figure
 
+from learnscope.findings.audit_tables import PROBES
 from learnscope.findings.gather import Series, as_series, class_of, label_columns, labels
 from learnscope.findings.words import count, num
 from learnscope.report.broken import breaks, patch
@@ -18,7 +19,7 @@ from learnscope.store.reader import RunReader
 KNOWN = frozenset({
     "Activations", "AdapterGradients", "AdapterSpectrum", "AdapterTruncation", "BatchStats", "ExampleLedger",
     "GradientFlow", "GroupAccuracy", "Holdout", "LearningRate", "Loss", "LossLandscape", "LowRankQuality",
-    "Memorization", "Momentum", "ParameterChange", "SparseQuality",
+    "Memorization", "Momentum", "ParameterChange", "SparseQuality", *PROBES.values(),
 })  # fmt: skip
 """Probes that have figures of their own."""
 MOST, ACROSS = 12, 3

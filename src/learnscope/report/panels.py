@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 from matplotlib.figure import Figure
 
 from learnscope.findings.gather import Grid, grid, one_pass, series
 from learnscope.report.activations import activation_figure
 from learnscope.report.adapter_panels import cut_figure, gradient_figure, rank_figure, update_figure
+from learnscope.report.audit_panels import AUDIT_PANELS
 from learnscope.report.batches import class_figure, noise_figure
 from learnscope.report.broken import breaks
 from learnscope.report.confusion import confusion_figure, confusion_table
@@ -21,20 +22,9 @@ from learnscope.report.lines import change_figure, change_note, loss_figure, nor
 from learnscope.report.low_rank import low_rank_figure
 from learnscope.report.optimizer import landscape_figure, momentum_figure
 from learnscope.report.others import other_figure
+from learnscope.report.panel import Panel
 from learnscope.report.sparse import sparse_figure
 from learnscope.store.reader import RunReader
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A kind of figure: its file, what it is, and how to read it."""
-
-    file: str
-    title: str
-    reading: str
-    draw: Callable[[RunReader], Figure | None]
-    note: Callable[[RunReader], str] = field(default=lambda _: "")
-    """What this run's figure needs said beside the general."""
 
 
 def gradient_heatmap(reader: RunReader) -> Figure | None:
@@ -215,6 +205,7 @@ PANELS = (
         "The share of each class among the targets of a batch; a class that does not occur has none.",
         class_figure,
     ),
+    *AUDIT_PANELS,
     Panel(
         "others.png", "Other numbers",
         "Numbers of probes that have no figure of their own, and what else the loop logged.",

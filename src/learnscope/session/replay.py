@@ -1,4 +1,4 @@
-"""Examining saved checkpoints one after the other, and finished models."""
+"""Examining saved checkpoints one after the other."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from learnscope.session.opening import begin, check_model, concluding, open_back
 from learnscope.session.snapshots import snapshot_key, take_snapshots
 from learnscope.session.subject import make_subject, provided
 from learnscope.sinks.base import Sink
+from learnscope.store.memo import Memo
 from learnscope.subject import Subject
 from learnscope.task import Task
 
@@ -65,9 +66,9 @@ def replay(
     vessel = model if model is not None else _vessel(checkpoints[steps[0]])
     check_model(vessel)
     subject = make_subject(vessel, task=task, holdout=holdout, train=train, test=test)
-    provides = {"previous"} | provided(subject) | ({"grads"} if _fixed_batch(subject) is not None else set())
+    provides = {"previous"} | provided(subject) | ({"grads"} if fixed_batch(subject) is not None else set())
     provides |= {"examples"} if subject.train_data is not None else set()
-    chosen = list(probes) if probes is not None else _default_probes(provides)
+    chosen = list(probes) if probes is not None else usual_probes(provides)
     engine = Engine(
         subject,
         chosen,
@@ -77,7 +78,7 @@ def replay(
         sinks=sinks,
         strict=strict,
     )
-    engine.open_probes(_opening(engine))
+    engine.open_probes(opening_moment(engine))
     begin(engine, subject, resume=False, step=0)
     snapshots: dict[str, Snapshot] = {}
     with concluding(engine, last_step=steps[-1]), preserve_weights(vessel) as own:
@@ -85,75 +86,19 @@ def replay(
             source = checkpoints[step]
             # model.state_dict() shares its memory with the model, which by now may hold another checkpoint
             weights = {name: own.get(memory_of(value), value) for name, value in read_weights(source).items()}
-            load_into(vessel, weights, _origin(source, step))
+            load_into(vessel, weights, origin_of(source, step))
             del source, weights
-            ends = {"first": step == steps[0], "last": step == steps[-1]}
-            _look(engine, step, "checkpoint", snapshots, **ends)
+            look_at(engine, step, "checkpoint", snapshots, first=step == steps[0], last=step == steps[-1])
     return Run(engine.backend)
 
 
-@explain_options
-def audit(
-    model: nn.Module,
-    data: Any = None,
-    *,
-    run: str | Path | None = None,
-    probes: Sequence[Probe] | None = None,
-    base: Any = None,
-    task: Task | None = None,
-    train: Any = None,
-    test: Any = None,
-    sinks: Sequence[Sink] = (),
-    strict: bool = False,
-) -> Run:
-    """Examine a finished model once. It is as it was afterwards.
-
-    Args:
-        model: the model.
-        data: labelled data to examine it on: a loader, a data set, a list of batches, or one batch.
-        run: folder to write; None keeps the run in memory.
-        probes: what to measure; by default what `data` and `base` allow.
-        base: the weights to compare with (a module, a state dictionary or a path), such as the pretrained ones.
-        task: how a batch becomes logits and targets, where the defaults do not recognise it.
-        train: training data for the probes that need it.
-        test: test data for the probes that need it.
-        sinks: where else records go.
-        strict: raise when a probe fails.
-    """
-    check_model(model)
-    subject = make_subject(model, task=task, holdout=data, train=train, test=test)
-    provides = provided(subject) | ({"grads"} if _fixed_batch(subject) is not None else set())
-    provides |= {"previous"} if base is not None else set()
-    chosen = list(probes) if probes is not None else _default_probes(provides)
-    if not chosen:
-        raise ValueError("there is nothing to examine: pass data, base= weights to compare with, or probes")
-    snapshots: dict[str, Snapshot] = {}
-    if base is not None:
-        with preserve_weights(model):
-            load_into(model, read_weights(base), _origin(base, 0))
-            snapshots = take_snapshots(subject, chosen, 0)
-    engine = Engine(
-        subject,
-        chosen,
-        open_backend(run, resume=False),
-        source="audit",
-        provides=provides,
-        sinks=sinks,
-        strict=strict,
-    )
-    engine.open_probes(_opening(engine))
-    begin(engine, subject, resume=False, step=0)
-    with concluding(engine, last_step=0):
-        _look(engine, 0, "audit", snapshots, first=True, last=True)
-    return Run(engine.backend)
-
-
-def _opening(engine: Engine) -> Moment:
+def opening_moment(engine: Engine) -> Moment:
     return Moment(step=0, phase="open", source=engine.source, subject=engine.subject)
 
 
-def _look(
-    engine: Engine, step: int, phase: str, snapshots: dict[str, Snapshot], *, first: bool, last: bool
+def look_at(
+    engine: Engine, step: int, phase: str, snapshots: dict[str, Snapshot], *, first: bool, last: bool,
+    memo: Memo | None = None, progress: bool = False,
 ) -> None:  # fmt: skip
     """Fire every probe at one set of weights, then let those be the previous ones."""
     subject = engine.subject
@@ -163,6 +108,8 @@ def _look(
         source=engine.source,
         subject=subject,
         take_gradients=lambda: _replayed(subject),
+        memo=memo,
+        show_progress=progress,
     )
     _present(engine, step)
     elsewhere = {"once": not first, "end": not last}
@@ -198,7 +145,7 @@ def _present(engine: Engine, step: int) -> None:
 
 def _replayed(subject: Subject) -> Gradients:
     """Gradients of one fixed batch in eval mode: comparable between checkpoints, not those of the training."""
-    batch = _fixed_batch(subject)
+    batch = fixed_batch(subject)
     assert batch is not None
     assert subject.task is not None
     by_name = gradients(subject.model, subject.task, batch)
@@ -206,7 +153,7 @@ def _replayed(subject: Subject) -> Gradients:
     return read_gradients(subject, found, origin="replayed")
 
 
-def _fixed_batch(subject: Subject) -> Any:
+def fixed_batch(subject: Subject) -> Any:
     """The batch that replayed gradients come from, if it has targets to differentiate a loss for."""
     for data in (subject.train_data, subject.holdout):
         if data and subject.task is not None and subject.task.targets(data[0]) is not None:
@@ -214,7 +161,7 @@ def _fixed_batch(subject: Subject) -> Any:
     return None
 
 
-def _default_probes(provides: set[str]) -> list[Probe]:
+def usual_probes(provides: set[str]) -> list[Probe]:
     candidates: list[Probe] = [ParameterChange(), GradientFlow(), Holdout()]
     return [probe for probe in candidates if probe.needs <= provides]
 
@@ -240,5 +187,5 @@ def _vessel(first: Any) -> nn.Module:
     return copy.deepcopy(first)
 
 
-def _origin(source: Any, step: int) -> str:
+def origin_of(source: Any, step: int) -> str:
     return str(source) if isinstance(source, str | Path) else f"the checkpoint of step {step}"

@@ -44,11 +44,13 @@ class Positions:
     logits: [P, C], or [P], [P, 1], [P, ...] as in `Outputs`: all positions, those too that do not count.
     rows: [N], which of them count; None if all do.
     targets: [N], aligned with the rows; None where the batch has none.
+    example: [N], aligned with the rows: the index in the batch of the example that each belongs to.
     """
 
     logits: Tensor
     rows: Tensor | None
     targets: Tensor | None
+    example: Tensor
 
 
 class Task:
@@ -131,9 +133,11 @@ class Task:
     @final
     def positions(self, model: nn.Module, batch: Any) -> Positions:
         """Forward the batch, and say which positions count, without copying the logits of those that do."""
-        logits, targets, keep, _ = self._positions(model, batch)
-        rows = None if keep is None else keep.nonzero().squeeze(1)
-        return Positions(logits, rows, targets if targets is None or rows is None else targets[rows])
+        logits, targets, keep, example = self._positions(model, batch)
+        if keep is None:
+            return Positions(logits, None, targets, example)
+        rows = keep.nonzero().squeeze(1)
+        return Positions(logits, rows, None if targets is None else targets[rows], example[rows])
 
     @final
     def outputs(self, model: nn.Module, batch: Any) -> Outputs:
@@ -143,14 +147,18 @@ class Task:
             index = keep.nonzero().squeeze(1)
             logits, example = logits[index], example[index]
             targets = None if targets is None else targets[index]
-        if targets is None:
-            return Outputs(logits, None, None, example)
+        losses = None if targets is None else self.each_loss(model, logits, targets)
+        return Outputs(logits, targets, losses, example)
+
+    @final
+    def each_loss(self, model: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
+        """The losses of N positions that count, for targets as `outputs` and `positions` give them."""
         if not targets.is_floating_point() and is_single(logits) and bool(((targets != 0) & (targets != 1)).any()):
             raise ValueError(
                 f"the model gives a single logit (shape {list(logits.shape)}), which is a yes/no answer, but "
                 "integer targets other than 0 and 1 were seen; for regression make the targets float"
             )
-        return Outputs(logits, targets, self._each_loss(model, logits, targets), example)
+        return self._each_loss(model, logits, targets)
 
     @final
     def loss(self, model: nn.Module, batch: Any) -> Tensor:

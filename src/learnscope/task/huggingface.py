@@ -79,7 +79,7 @@ class HuggingFaceTask(Task):
         if not by_token:
             return logits, targets, None
         mask = batch.get("decoder_attention_mask" if _decodes(inner) else "attention_mask")
-        shift = self.shift if self.shift is not None else _is_causal(inner)
+        shift = self.shift if self.shift is not None else is_causal(inner)
         if targets is None and shift:
             targets = batch.get("input_ids")
         shape = (targets if targets is not None else logits[..., 0]).shape
@@ -126,7 +126,7 @@ def _decodes(model: nn.Module) -> bool:
     return decoder and bool(_config(model, "is_encoder_decoder"))
 
 
-def _is_causal(model: nn.Module) -> bool:
+def is_causal(model: nn.Module) -> bool:
     """Whether position t of the model's logits predicts token t + 1."""
     name = type(model).__name__
     if _config(model, "is_encoder_decoder") or name.endswith(("WithLMHeadModel", "XLNetLMHeadModel")):

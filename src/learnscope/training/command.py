@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from learnscope.sources.hub import look_only_here_if_unreachable
 from learnscope.training.config import Config
 from learnscope.training.errors import TrainError
 from learnscope.training.families import family_of
 from learnscope.training.folders import RUN, begin, newest, open_folder, step_of
-from learnscope.training.hub import look_only_here_if_unreachable
 from learnscope.training.parser import as_yaml
 from learnscope.training.plan import check, make_plan
 
@@ -37,7 +37,7 @@ def train(config: Config, screen: Any = None) -> Outcome:
     checkpoint = open_folder(config)
     look_only_here_if_unreachable([config.model.model_name_or_path, config.dataset.dataset_name_or_path])
     _require_packages()
-    from learnscope.training.quiet import quiet
+    from learnscope.quiet import quiet
     from learnscope.training.screen import Screen
 
     screen = screen or Screen()

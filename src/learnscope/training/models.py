@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from learnscope.sources.hub import hub_reason
 from learnscope.training.builtin import is_base_model, is_current, make_base_model
 from learnscope.training.config import ModelConfig
 from learnscope.training.errors import TrainError, first_line
 from learnscope.training.folders import BASE
-from learnscope.training.hub import hub_reason
 
 Say = Callable[[str], None]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from learnscope.training.errors import first_line
+from learnscope.sources.errors import first_line
 
 PATIENCE = 3.0
 """Seconds; the hub's own packages try for most of a minute."""

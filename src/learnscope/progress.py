@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
-from rich.console import Console
-from rich.progress import Progress
+if TYPE_CHECKING:
+    from rich.console import Console
 
+T = TypeVar("T")
 PATIENCE = 2.0
 
 
 @contextmanager
 def progress_bar(
-    title: str, *, show: bool = True, console: Console | None = None
+    title: str, *, show: bool = True, console: Console | None = None, after: float | None = None
 ) -> Iterator[Callable[[int, int], None]]:
     """A function to call with how much is done, of how much; the bar goes when the block ends."""
+    # imported here: what only asks for help does not wait for it
+    from rich.console import Console
+    from rich.progress import Progress
+
     console = console or Console(stderr=True)
     bar = Progress(console=console, transient=True, disable=not (show and console.is_terminal))
     began = time.monotonic()
+    patience = PATIENCE if after is None else after
     line = bar.add_task(title, total=None)
     started = False
 
     def update(done: int, total: int) -> None:
         nonlocal started
-        if not started and time.monotonic() - began < PATIENCE:
+        if not started and time.monotonic() - began < patience:
             return
         if not started:
             bar.start()
@@ -37,3 +44,11 @@ def progress_bar(
     finally:
         if started:
             bar.stop()
+
+
+def tracked(items: Sequence[T], title: str, *, show: bool = True) -> Iterator[T]:
+    """The items one by one, with a bar that says how many have been dealt with."""
+    with progress_bar(title, show=show) as update:
+        for done, item in enumerate(items):
+            update(done, len(items))
+            yield item

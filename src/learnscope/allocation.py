@@ -1,0 +1,251 @@
+"""Choosing one width for every unit: the least damage within a size, or the least size within a damage.
+
+Numbers in, choices out: nothing here knows a model. NumPy and SciPy only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_TOP = 1e6
+"""What damages are scaled to: the solver's tolerances are absolute, 1e-6, so that 1e-12 of a damage is the error."""
+_TIE = 1e-12
+_CUTS = 1000
+"""Choices that keep the budget within the solver's tolerance only: after so many it is given up."""
+
+
+class NoAllocation(ValueError):
+    """No choice keeps the budget; the message says what the smallest possible is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What was chosen for each unit, what that comes to, and how the solver ended."""
+
+    choice: dict[str, int]
+    damage: float
+    bytes: int
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A configuration: what it takes and how far it is from the original."""
+
+    name: str
+    bytes: int
+    damage: float
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierPoint:
+    """A configuration on the frontier, and the larger ones that are not measurably better than it."""
+
+    name: str
+    merged: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    unit: int
+    width: int
+    damage: float
+    bytes: int
+
+
+def pareto(
+    points: Iterable[Point], paired: Callable[[str, str], tuple[float, float]] | None = None
+) -> list[FrontierPoint]:
+    """The configurations that nothing smaller matches, from the smallest to the largest.
+
+    Sorted by bytes, a point counts if its damage is strictly below that of the last one that counts. `paired(a, b)` is
+    the 95 % interval of the damage of a less that of b over the same examples: where it does not lie above 0, b is not
+    measurably better than the smaller a, and is merged with it. The comparison is with the point that stays, so that
+    a chain of small steps is not merged into one. Without an interval (NaN) the damages decide alone. What has no
+    damage (NaN) is on no frontier.
+
+    >>> [p.name for p in pareto([Point("a", 10, 0.5), Point("b", 20, 0.6), Point("c", 20, 0.1)])]
+    ['a', 'c']
+    """
+    kept: list[tuple[Point, list[str]]] = []
+    known = [point for point in points if not math.isnan(point.damage)]
+    for point in sorted(known, key=lambda p: (p.bytes, p.damage, p.name)):
+        if kept and not point.damage < kept[-1][0].damage:
+            continue
+        if kept and paired is not None and paired(kept[-1][0].name, point.name)[0] <= 0:  # false for NaN
+            kept[-1][1].append(point.name)
+            continue
+        kept.append((point, []))
+    return [FrontierPoint(point.name, tuple(merged)) for point, merged in kept]
+
+
+def allocate(
+    damage: Mapping[str, Mapping[int, float]],
+    size: Mapping[str, Mapping[int, int]],
+    *,
+    max_bytes: int | None = None,
+    max_damage: float | None = None,
+) -> Allocation:
+    """One width for each unit, damages and sizes adding up (a multiple-choice knapsack, solved by HiGHS).
+
+    With `max_bytes` the sum of damages is smallest, with `max_damage` the sum of bytes; among equals the other one is.
+    The budget is kept exactly: what the solver finds is added up again, and ruled out if it is over. A width whose
+    damage is not finite is not chosen. Damages are right to 1e-12 of their sum.
+
+    >>> damage = {"a": {8: 0.0, 4: 0.1}, "b": {8: 0.0, 4: 0.3}}
+    >>> allocate(damage, {"a": {8: 8, 4: 4}, "b": {8: 8, 4: 4}}, max_bytes=12).choice
+    {'a': 4, 'b': 8}
+    """
+    if (max_bytes is None) == (max_damage is None):
+        raise TypeError("give one of max_bytes= and max_damage=: the other is what is made small")
+    options = _options(damage, size)
+    least_bytes = sum(min(o.bytes for o in group) for group in options)
+    least_damage = math.fsum(min(o.damage for o in group) for group in options)
+    if max_bytes is not None:
+        if not least_bytes <= max_bytes:
+            raise NoAllocation(f"max_bytes={max_bytes}: every unit at its smallest takes {least_bytes} bytes")
+        best = _least_damage(options, max_bytes)
+        total = math.fsum(o.damage for o in best)
+        best = _least_bytes(options, total + _TIE * abs(total), best)
+    else:
+        assert max_damage is not None
+        if not least_damage <= max_damage:
+            raise NoAllocation(f"max_damage={max_damage:g}: every unit at its best has {least_damage:g} together")
+        best = _least_bytes(options, max_damage, [min(g, key=lambda o: (o.damage, o.bytes)) for g in options])
+        best = _least_damage(options, sum(o.bytes for o in best))
+    names = list(damage)
+    return Allocation(
+        {names[o.unit]: o.width for o in best}, math.fsum(o.damage for o in best), sum(o.bytes for o in best), "optimal"
+    )
+
+
+def _options(damage: Mapping[str, Mapping[int, float]], size: Mapping[str, Mapping[int, int]]) -> list[list[_Option]]:
+    """For each unit the widths that no other is at least as good as in both ways, from small to large."""
+    if not damage:
+        raise ValueError("there are no units to choose widths for")
+    groups = []
+    for unit, (name, widths) in enumerate(damage.items()):
+        missing = [width for width in widths if width not in size.get(name, {})]
+        if missing:
+            raise ValueError(f"the size of {name} at {missing[0]} bits is not given")
+        found = [_Option(unit, w, float(d), int(size[name][w])) for w, d in widths.items() if math.isfinite(d)]
+        if not found:
+            raise NoAllocation(f"{name} has no width with a finite damage: leave it as it is")
+        kept: list[_Option] = []
+        for option in sorted(found, key=lambda o: (o.bytes, o.damage, o.width)):
+            if not kept or option.damage < kept[-1].damage:
+                kept.append(option)
+        groups.append(kept)
+    return groups
+
+
+def _least_damage(options: Sequence[Sequence[_Option]], max_bytes: int) -> list[_Option]:
+    """Of what fits the bytes, the smallest sum of damages; always from what a quick search finds downwards."""
+    best = _greedy(options, max_bytes)
+    least = [min(o.damage for o in group) for group in options]
+    while True:
+        excess = math.fsum(o.damage - least[o.unit] for o in best)
+        if excess == 0:
+            return best
+        # a width that is worse than all of a known choice together is no part of a better one, and its damage would
+        # only make the others small beside the solver's tolerance
+        left = [[o for o in group if o.damage - least[o.unit] <= excess * (1 + 1e-9)] for group in options]
+        scale = _TOP / excess
+        found = _solve(
+            left,
+            cost=[(o.damage - least[o.unit]) * scale for group in left for o in group],
+            weight=[float(o.bytes) for group in left for o in group],
+            limit=float(max_bytes),
+            fits=lambda chosen: sum(o.bytes for o in chosen) <= max_bytes,
+        )
+        now = math.fsum(o.damage - least[o.unit] for o in found)
+        if now >= excess:
+            return best
+        best = found
+        if now > 0.1 * excess:  # otherwise once more, with damages scaled to what is left
+            return best
+
+
+def _least_bytes(options: Sequence[Sequence[_Option]], max_damage: float, known: list[_Option]) -> list[_Option]:
+    """Of what keeps the damage, the fewest bytes; `known` is a choice that keeps it."""
+    least = [min(o.damage for o in group) for group in options]
+    # a little more than there is, for the rounding of differences: what is over is ruled out exactly
+    room = max_damage - math.fsum(least) + 1e-14 * max(abs(max_damage), *map(abs, least))
+    left = [[o for o in group if o.damage - least[o.unit] <= room or o in known] for group in options]
+    smallest = sum(min(o.bytes for o in group) for group in left)
+    if smallest == sum(o.bytes for o in known):
+        return known
+    scale = _TOP / room if room > 0 else 1.0
+    step = math.gcd(*(o.bytes - min(x.bytes for x in group) for group in left for o in group)) or 1
+    found = _solve(
+        left,
+        cost=[o.bytes / step for group in left for o in group],
+        weight=[(o.damage - least[o.unit]) * scale for group in left for o in group],
+        limit=room * scale,
+        fits=lambda chosen: math.fsum(o.damage for o in chosen) <= max_damage,
+    )
+    return found if sum(o.bytes for o in found) < sum(o.bytes for o in known) else known
+
+
+def _greedy(options: Sequence[Sequence[_Option]], max_bytes: int) -> list[_Option]:
+    """A choice that fits: from the smallest up, each time the step that saves most damage for its bytes."""
+    at = [0] * len(options)
+    room = max_bytes - sum(group[0].bytes for group in options)
+    while True:
+        steps = [
+            ((group[i].damage - group[j].damage) / (group[j].bytes - group[i].bytes), u, j)
+            for u, group in enumerate(options)
+            for i in [at[u]]
+            for j in range(i + 1, len(group))
+            if group[j].bytes - group[i].bytes <= room
+        ]
+        if not steps:
+            return [group[i] for group, i in zip(options, at, strict=True)]
+        _, unit, to = max(steps, key=lambda step: (step[0], -step[1], -step[2]))
+        room -= options[unit][to].bytes - options[unit][at[unit]].bytes
+        at[unit] = to
+
+
+def _solve(
+    options: Sequence[Sequence[_Option]],
+    *,
+    cost: Sequence[float],
+    weight: Sequence[float],
+    limit: float,
+    fits: Callable[[Sequence[_Option]], bool],
+) -> list[_Option]:
+    """One option of each group with the least cost, the weights within the limit and `fits`, which is asked exactly."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
+    flat = [option for group in options for option in group]
+    columns = np.arange(len(flat))
+    rows = np.repeat(np.arange(len(options)), [len(group) for group in options])
+    one_each = csr_array((np.ones(len(flat)), (rows, columns)), shape=(len(options), len(flat)))
+    ruled_out: list[NDArray[np.float64]] = []
+    for _ in range(_CUTS):
+        constraints: list[Any] = [
+            LinearConstraint(one_each, 1, 1),
+            LinearConstraint(np.array([weight]), -np.inf, limit),
+        ]
+        if ruled_out:
+            constraints.append(LinearConstraint(np.stack(ruled_out), -np.inf, len(options) - 1))
+        result = milp(
+            np.array(cost), integrality=np.ones(len(flat)), bounds=Bounds(0, 1),
+            constraints=constraints, options={"mip_rel_gap": 0.0},
+        )  # fmt: skip
+        if result.x is None:
+            raise RuntimeError(f"the solver found no allocation though there is one: {result.message}")
+        chosen = [
+            flat[group[np.argmax(result.x[group])]] for group in np.split(columns, np.flatnonzero(np.diff(rows)) + 1)
+        ]
+        if fits(chosen):
+            return chosen
+        ruled_out.append(np.isin(columns, [flat.index(o) for o in chosen]).astype(np.float64))
+    raise RuntimeError(f"{_CUTS} choices kept the budget within the solver's tolerance only: widen the budget a little")

@@ -1,0 +1,78 @@
+"""A causal language model with its cache of keys and values: reading a text, and one more token after it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from learnscope.task import HuggingFaceTask, Task, unwrap
+from learnscope.task.huggingface import is_causal
+
+
+class NoCache(ValueError):
+    """The model does not keep a cache as asked; the message says what was seen."""
+
+
+def decodes(model: nn.Module, task: Task) -> bool:
+    """Whether this is a causal language model of transformers that takes and gives a cache."""
+    inner = unwrap(model)
+    if not isinstance(task, HuggingFaceTask) or getattr(inner, "config", None) is None:
+        return False
+    if not {"past_key_values", "use_cache"} <= inspect.signature(inner.forward).parameters.keys():
+        return False
+    try:
+        return is_causal(inner)
+    except TypeError:  # of an unknown class: HuggingFaceTask(shift=...) says what it is
+        return bool(task.shift)
+
+
+def longest(model: nn.Module) -> int | None:
+    """Positions that the model has, where its configuration says so."""
+    config: Any = getattr(unwrap(model), "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    found = getattr(config, "max_position_embeddings", None)
+    return int(found) if found else None
+
+
+def prefill(model: nn.Module, ids: Tensor, mask: Tensor | None) -> Callable[[], Any]:
+    """Read the whole text into a new cache; logits are computed where the first new token comes from."""
+    inner = unwrap(model)
+    few = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(inner.forward).parameters else {}
+    given = {"input_ids": ids, "use_cache": True, **few} | ({} if mask is None else {"attention_mask": mask})
+    return lambda: model(**given, past_key_values=_new_cache(inner))
+
+
+def decode(model: nn.Module, ids: Tensor, mask: Tensor | None) -> tuple[Callable[[], Any], Callable[[], None]]:
+    """One more token after the text, and how to forget it again: the cache must not grow from pass to pass."""
+    cache = _new_cache(unwrap(model))
+    given: dict[str, Any] = {"input_ids": ids, "use_cache": True, "past_key_values": cache}
+    model(**given, **({} if mask is None else {"attention_mask": mask}))
+    # a layer puts longer tensors in the place of its own and does not write into them: keeping those is enough
+    before = [dict(vars(layer)) for layer in cache.layers]
+    length = ids.shape[1]
+    given["input_ids"] = ids[:, -1:].clone()
+    if mask is not None:
+        given["attention_mask"] = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+
+    def forget() -> None:
+        for layer, was in zip(cache.layers, before, strict=True):
+            vars(layer).update(was)
+
+    if cache.get_seq_length() != length:
+        raise NoCache(f"after {length} tokens the cache holds {cache.get_seq_length()}")
+    model(**given)
+    if cache.get_seq_length() != length + 1:
+        raise NoCache(f"after one more token the cache holds {cache.get_seq_length()}, not {length + 1}")
+    forget()
+    return lambda: model(**given), forget
+
+
+def _new_cache(model: nn.Module) -> Any:
+    from transformers import DynamicCache
+
+    config: Any = model.config
+    return DynamicCache(config=config)

@@ -1,0 +1,267 @@
+"""Running again only what comes after a changed weight: blocks before it give back what they gave before.
+
+Exact, bit for bit: what a block gave is kept as it lies in memory, and whether the outputs come out the same without
+it running is tried before that is relied upon. What cannot be cut that way runs in full, and says why.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree  # transformers registers its outputs there, and nowhere else
+
+from learnscope.model.names import resolve
+
+T = TypeVar("T")
+_Kept = tuple[list[Any], Any]
+"""What a block gave: its leaves, and how they were put together."""
+
+
+class Suffix:
+    """The outputs of a model's blocks in one pass over fixed batches, and passes that begin after some of them.
+
+    It keeps every block's output for every batch: blocks × positions × width, in the model's dtype (`nbytes`). The
+    weights must stay as they are but for what a pass is told of, and passes must go over the same batches.
+
+    `reason` is why nothing can be left out, or None. Blocks are those of the resolver's stacks (`h.0`, `layers.0`,
+    `encoder.block.0`), or else the children of a `Sequential`; they must each run once a forward, in one order.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self._blocks = find_blocks(model)
+        self._order: list[str] = []
+        self._outputs: dict[str, list[_Kept]] = {}
+        self.reason: str | None = None if self._blocks else "its blocks are not known"
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the outputs take."""
+        kept = (leaf for calls in self._outputs.values() for leaves, _ in calls for leaf in leaves)
+        return sum(_bytes(leaf) for leaf in kept if isinstance(leaf, Tensor))
+
+    def record(self, run: Callable[[Any], T], batches: Sequence[Any]) -> list[T]:
+        """What `run` gives for each batch, in one pass that keeps what every block gives on the way."""
+        if self.reason is not None:
+            with without_cache(self.model):
+                return [run(batch) for batch in batches]
+        given: list[T] = []
+        calls: list[list[str]] = []
+        self._outputs = {name: [] for name in self._blocks}
+        with without_cache(self.model), ExitStack() as stack:
+            for name, block in self._blocks.items():
+                stack.enter_context(replaced_forward(block, self._keeping(name, block.forward, calls)))
+            for batch in batches:
+                calls.append([])
+                given.append(run(batch))
+        self.reason = self.reason or _out_of_turn(calls, list(self._blocks))
+        self._order = calls[0]
+        self._forget_if_useless()
+        return given
+
+    def check(self, run: Callable[[], Tensor], expected: Tensor) -> None:
+        """Try on the first batch, which `run` runs, whether blocks depend on others having run; then all run in full.
+
+        It finds what outputs do not show: a block that leaves something behind which a later one reads. For each two
+        blocks there is a pass that leaves out the earlier and runs the later, whose output must be what it was: the
+        number of the passes is the number of binary digits of the blocks', and each leaves out those with a 0 in one.
+        """
+        count = len(self._order)
+        digits = [[n for n in range(count) if not n >> digit & 1] for digit in range((count - 1).bit_length())]
+        for places in [list(range(count)), *digits]:
+            names = [self._order[place] for place in places]
+            differ: list[str] = []
+            try:
+                with self._leaving_out(names, whole=False), self._comparing(set(self._order) - set(names), differ):
+                    same = _same_bits(run(), expected) and not differ
+            except (RuntimeError, KeyError, IndexError, TypeError, AttributeError) as error:
+                same = False  # such as what a block should have left behind and did not
+                self.reason = f"the model does not run without some of its blocks ({error})"
+            if not same:
+                self.reason = self.reason or "its outputs are others when some of its blocks do not run"
+                break
+        self._forget_if_useless()
+
+    def begins_at(self, names: Iterable[str]) -> int:
+        """How many blocks need not run again when the parameters of these names have changed."""
+        if self.reason is not None:
+            return 0
+        changed = set(names)
+        places: dict[int, list[str]] = {}
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            places.setdefault(parameter.untyped_storage().data_ptr(), []).append(name)
+        first = len(self._order)
+        for tied in places.values():
+            if changed.isdisjoint(tied):
+                continue
+            for name in tied:
+                block = next((block for block in self._order if name.startswith(f"{block}.")), None)
+                if block is None:
+                    return 0  # an embedding or a head: when it runs is not known
+                first = min(first, self._order.index(block))
+        return first
+
+    @contextmanager
+    def after(self, names: Iterable[str]) -> Iterator[None]:
+        """A pass over the batches in which blocks before the parameters of these names do not run."""
+        with self._leaving_out(self._order[: self.begins_at(names)]):
+            yield
+
+    @contextmanager
+    def _leaving_out(self, blocks: Sequence[str], *, whole: bool = True) -> Iterator[None]:
+        waiting = {name: iter(self._outputs[name]) for name in blocks}
+        with without_cache(self.model), ExitStack() as stack:
+            for name, calls in waiting.items():
+                stack.enter_context(replaced_forward(self._blocks[name], _giving(name, calls)))
+            yield
+        if whole and any(next(calls, None) is not None for calls in waiting.values()):
+            raise RuntimeError("the pass ended before all batches that were recorded: run the same batches again")
+
+    @contextmanager
+    def _comparing(self, names: Iterable[str], differ: list[str]) -> Iterator[None]:
+        """Blocks that run, for the first batch: those whose outputs are not what they were are added to `differ`."""
+
+        def compare(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*args: Any, **kwargs: Any) -> Any:
+                output = forward(*args, **kwargs)
+                leaves, spec = pytree.tree_flatten(output)
+                kept, kept_spec = self._outputs[name][0]
+                if spec != kept_spec or not all(map(_same, leaves, kept)):
+                    differ.append(name)
+                return output
+
+            return run
+
+        with ExitStack() as stack:
+            for name in names:
+                stack.enter_context(replaced_forward(self._blocks[name], compare(name, self._blocks[name].forward)))
+            yield
+
+    def _keeping(self, name: str, forward: Callable[..., Any], calls: list[list[str]]) -> Callable[..., Any]:
+        def keep(*args: Any, **kwargs: Any) -> Any:
+            output = forward(*args, **kwargs)
+            calls[-1].append(name)
+            leaves, spec = pytree.tree_flatten(output)
+            foreign = next((leaf for leaf in leaves if not _can_be_kept(leaf)), None)
+            if foreign is not None and self.reason is None:
+                self.reason = f"{name} gives out a {type(foreign).__name__}, which cannot be kept"
+            if self.reason is None:
+                self._outputs[name].append(([_copied(leaf) for leaf in leaves], spec))
+            return output
+
+        return keep
+
+    def _forget_if_useless(self) -> None:
+        if self.reason is not None:
+            self._outputs, self._order = {}, []
+
+
+def find_blocks(model: nn.Module) -> dict[str, nn.Module]:
+    """The blocks of the model's stacks by their names, none inside another; without any, children of a Sequential."""
+    layers = {found.layer for name, _ in model.named_parameters() if (found := resolve(name)).recognised}
+    blocks: dict[str, nn.Module] = {}
+    taken: set[str] = set()
+    for path, module in model.named_modules():
+        clean = resolve(f"{path}.weight" if path else "weight").clean.removesuffix(".weight")
+        inside = any(path.startswith(f"{block}.") for block in blocks)
+        if path and clean in layers and clean not in taken and not inside:
+            blocks[path] = module
+            taken.add(clean)
+    if blocks:
+        return blocks
+    outer = next(((path, m) for path, m in model.named_modules() if isinstance(m, nn.Sequential)), None)
+    if outer is None:
+        return {}
+    prefix = f"{outer[0]}." if outer[0] else ""
+    return {
+        f"{prefix}{name}": child for name, child in outer[1].named_children() if any(True for _ in child.parameters())
+    }
+
+
+@contextmanager
+def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """`module` with another `forward`, on this instance only; an own one that it had is put back."""
+    own = module.__dict__.get("forward")
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.__dict__["forward"]
+        else:
+            module.__dict__["forward"] = own
+
+
+@contextmanager
+def without_cache(model: nn.Module) -> Iterator[None]:
+    """Configurations that say `use_cache` say no meanwhile: a cache of keys and values is written by every block."""
+    configs = {
+        id(config): config for module in model.modules() if (config := getattr(module, "config", None)) is not None
+    }
+    told = [config for config in configs.values() if getattr(config, "use_cache", False)]
+    before = [config.use_cache for config in told]
+    try:
+        for config in told:
+            config.use_cache = False
+        yield
+    finally:
+        for config, value in zip(told, before, strict=True):
+            config.use_cache = value
+
+
+def _giving(name: str, calls: Iterator[_Kept]) -> Callable[..., Any]:
+    def give(*_args: Any, **_kwargs: Any) -> Any:
+        kept = next(calls, None)
+        if kept is None:
+            raise RuntimeError(f"{name} runs more often than it was recorded: run the same batches again")
+        leaves, spec = kept
+        # copies: what comes next may write into its input
+        return pytree.tree_unflatten([_copied(leaf) for leaf in leaves], spec)
+
+    return give
+
+
+def _out_of_turn(calls: Sequence[Sequence[str]], blocks: Sequence[str]) -> str | None:
+    """Why these calls, a list for each batch, are not every block once and always in the same order."""
+    counts = Counter(calls[0])
+    for name in blocks:
+        if counts[name] != 1:
+            return f"{name} runs {counts[name]} times in a forward"
+    return None if all(each == calls[0] for each in calls) else "its blocks do not run alike for every batch"
+
+
+def _can_be_kept(leaf: Any) -> bool:
+    return leaf is None or isinstance(leaf, Tensor | bool | int | float | str)
+
+
+def _copied(leaf: Any) -> Any:
+    """A tensor with the same bits laid out the same way: kernels may round otherwise for another layout."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    copy = leaf.detach().clone()
+    if leaf.is_nested or leaf.layout is not torch.strided or copy.stride() == leaf.stride():
+        return copy
+    whole = torch.empty(0, dtype=leaf.dtype, device=leaf.device)
+    return whole.set_(leaf.untyped_storage().clone(), leaf.storage_offset(), leaf.shape, leaf.stride())
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _same(a: Any, b: Any) -> bool:
+    return _same_bits(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else type(a) is type(b) and a == b
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    if a.is_nested or b.is_nested:
+        return a.is_nested and b.is_nested and all(map(_same_bits, a.unbind(), b.unbind()))
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    raw = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (a, b)]
+    return torch.equal(raw[0], raw[1])

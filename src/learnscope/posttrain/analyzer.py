@@ -1,0 +1,154 @@
+"""The model analyzer: performance, bit widths and robustness of a finished model, and a report of all three."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from learnscope.findings import Cuts
+from learnscope.options import explain_options
+from learnscope.posttrain.bit_widths import BitWidthAnalyzer
+from learnscope.posttrain.data import load_data
+from learnscope.posttrain.errors import PosttrainError
+from learnscope.posttrain.examined import Examined
+from learnscope.posttrain.loading import load_model
+from learnscope.posttrain.performance import PerformanceAnalyzer
+from learnscope.posttrain.robustness import RobustnessAnalyzer
+from learnscope.report.audit import write_audit
+from learnscope.run import Run
+from learnscope.task import Task
+
+_TELLING = (
+    "model_type", "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size",
+    "vocab_size", "max_position_embeddings", "num_labels", "tie_word_embeddings",
+)  # fmt: skip
+"""Entries of a configuration by the names that transformers has for all models."""
+PARTS = ("performance", "bit_widths", "robustness")
+
+
+class ModelAnalyzer:
+    """Examines a finished model: how fast and how good it is, how few bits it needs, how it stands up to attack.
+
+    The model is as it was after every call. Results are dictionaries of plain numbers: NaN is "not measured", and
+    `reasons` beside it says why. `analyzer.run` holds the same as records, `generate_comprehensive_report` writes them.
+
+    Args:
+        model: a module, or where one is saved: a Hugging Face folder, a `.safetensors` file, or a `.pt` state
+            dictionary. No code from a file is run.
+        config_path: the configuration of a state dictionary, where none stands beside it or inside it.
+        tokenizer: a tokenizer, its folder or file, or "bytes"; by default the one beside the model.
+        task: how a batch becomes logits and targets, where the defaults do not recognise it.
+        device: where the model is moved to; by default it stays where it is.
+        cache: a folder in which results are remembered by content, so that nothing is computed twice.
+        progress: show progress bars on a terminal.
+        name: what reports call the model.
+    """
+
+    @explain_options
+    def __init__(
+        self, model: str | Path | nn.Module, config_path: str | Path | None = None, *, tokenizer: Any = None,
+        task: Task | None = None, device: Any = None, cache: str | Path | None = None, progress: bool = True,
+        name: str | None = None,
+    ) -> None:  # fmt: skip
+        loaded = load_model(model, config_path, tokenizer, device)
+        self.model, self.tokenizer, self.origin = loaded.model, loaded.tokenizer, loaded.origin
+        self.notes = list(loaded.notes)
+        self.name = name if name is not None else _called(model)
+        self.examined = Examined(
+            loaded.model, task=task, tokenizer=loaded.tokenizer, name=self.name, cache=cache, progress=progress
+        )
+        self.performance_analyzer = PerformanceAnalyzer(self.examined)
+        self.bit_width_analyzer = BitWidthAnalyzer(self.examined)
+        self.robustness_analyzer = RobustnessAnalyzer(self.examined)
+        self.results: dict[str, dict[str, Any]] = {}
+        self._about_data: dict[str, Any] = {}
+
+    def analyze_performance(self, data_loader: Any = None) -> dict[str, Any]:
+        """Loss, perplexity and accuracy; latency, throughput, memory; where the time goes."""
+        return self._analyze("performance", self.performance_analyzer.analyze, data_loader)
+
+    def analyze_bit_widths(self, data_loader: Any = None, **options: Any) -> dict[str, Any]:
+        """Which layers need their bits, what configurations cost, and the best one for a budget.
+
+        Options are those of `BitWidthAnalyzer.analyze`, such as `max_bytes` or `max_kl`.
+        """
+        return self._analyze("bit_widths", self.bit_width_analyzer.analyze, data_loader, **options)
+
+    def analyze_robustness(self, data_loader: Any = None, **options: Any) -> dict[str, Any]:
+        """Attacks, noise and changed inputs, and how bit widths bear on them."""
+        return self._analyze("robustness", self.robustness_analyzer.analyze, data_loader, **options)
+
+    def analyze(self, data_loader: Any = None) -> dict[str, dict[str, Any]]:
+        """All three, on the same data."""
+        data = self.data(data_loader)
+        self.analyze_performance(data)
+        self.analyze_bit_widths(data)
+        self.analyze_robustness(data)
+        return self.results
+
+    def data(self, source: Any = None, **options: Any) -> Any:
+        """Batches for this model: of a file, a folder or a name; of the built-in text; or what is given, as it is.
+
+        Options are those of `learnscope.posttrain.data.load_data`, such as `split` and `examples`.
+        """
+        found = load_data(source, model=self.model, tokenizer=self.tokenizer, **options)
+        self._about_data = dict(getattr(found, "about", {})) or self._about_data
+        return found
+
+    @property
+    def run(self) -> Run:
+        """Everything that was measured, as records."""
+        return self.examined.run
+
+    def generate_comprehensive_report(
+        self, output_dir: str | Path, *, cuts: Cuts | None = None, thresholds: Mapping[str, float] | None = None
+    ) -> Path:
+        """Write `analysis_results.json`, `summary_report.md`, `insights.md` and `plots/`; the folder.
+
+        What has not been analyzed is said not to have been. `thresholds` of the deployment scenarios:
+        `tokens_per_second`, `memory_bytes`, `robustness_gap`; or any cut of the findings through `cuts`.
+        """
+        if not self.results and not list(self.examined.run.records()):
+            raise PosttrainError(
+                "nothing has been analyzed yet: call analyze_performance(data_loader) first, or another"
+            )
+        folder = Path(output_dir)
+        write_audit(
+            self.run.reader, folder, cuts=_moved(cuts, thresholds), name=self.name, about=self._about()
+        )  # fmt: skip
+        return folder
+
+    def _analyze(self, part: str, analyze: Any, data_loader: Any, **options: Any) -> dict[str, Any]:
+        data = self.data(data_loader)
+        with self.examined.together(data):
+            self.results[part] = analyze(data, **options)
+        return self.results[part]
+
+    def _about(self) -> dict[str, Any]:
+        config: Any = getattr(self.model, "config", None)
+        told = {key: value for key in _TELLING if (value := getattr(config, key, None)) is not None}
+        about = {"origin": self.origin, "configuration": told, "data": self._about_data, "notes": self.notes}
+        return {key: value for key, value in about.items() if value}
+
+
+def _called(model: str | Path | nn.Module) -> str:
+    return type(model).__name__ if isinstance(model, nn.Module) else Path(model).name or str(model)
+
+
+def _moved(cuts: Cuts | None, thresholds: Mapping[str, float] | None) -> Cuts:
+    """The cuts with the thresholds of the deployment scenarios put in."""
+    from dataclasses import replace
+
+    known = {name: f"audit_{name}" for name in ("tokens_per_second", "memory_bytes", "robustness_gap")}
+    given = dict(thresholds or {})
+    for name, value in given.items():
+        if name not in known:
+            raise PosttrainError(f"thresholds: {name!r} is not known; there are {', '.join(known)}")
+        if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+            raise PosttrainError(f"thresholds[{name!r}]={value!r}: a number above 0 is needed")
+    moved: dict[str, Any] = {known[name]: float(value) for name, value in given.items()}
+    return replace(cuts or Cuts(), **moved)

@@ -1,0 +1,231 @@
+"""Bit widths of a finished model: which layers need their bits, what configurations cost, the best one for a budget.
+
+Where a plain reading of these words would give numbers that mislead, they are defined otherwise here:
+
+- The best trade-off is no quotient of accuracy and bits, which the fewest bits always win. It is the least damage
+  within a budget, recommended only if it beats the uniform width of the same bytes on examples it was not chosen on.
+- Effective bits count every weight, its scales and zero points; the bits of layers are not averaged as if they were of
+  one size. `effective_bits` is of the blocks, `effective_bits_model` of the whole model with its embeddings.
+- Damage is the KL divergence from the model's own outputs on the same positions, not a difference of two accuracies,
+  which a few examples cannot tell from 0.
+- The frontier merges configurations that the examples cannot tell apart.
+- A model with quantised values runs as fast as before: no speed-up is reported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from learnscope.model.content import model_content
+from learnscope.model.packed import save_packed
+from learnscope.posttrain.errors import PosttrainError
+from learnscope.posttrain.examined import Examined
+from learnscope.probes.bit_optimum import BitOptimum
+from learnscope.probes.bit_sensitivity import BitSensitivity
+from learnscope.probes.bit_widths import BitWidths
+from learnscope.record import Record
+from learnscope.sensitivities import Sensitivities, load, save
+from learnscope.tensor.quantize import Scheme
+
+_KEYS = {"block_bits": "effective_bits", "model_bits": "effective_bits_model", "compression": "compression_ratio"}
+"""What columns of the record are called in results; all others keep their names."""
+
+
+class BitWidthAnalyzer:
+    """Runs the model with some of its weights in fewer bits, and compares it with itself.
+
+    Results are plain dictionaries: NaN is "not measured", and `reasons` beside it says why. Options of the calls are
+    those of the probes: `bits`, `granularity`, `group_size`, `symmetric`, `examples`, `embeddings`, `activation_bits`.
+    The model is as it was after every call.
+    """
+
+    def __init__(self, examined: Examined) -> None:
+        self.examined = examined
+
+    def analyze_layer_sensitivity(self, data_loader: Any, **options: Any) -> dict[str, Any]:
+        """What the outputs lose when one unit alone has fewer bits.
+
+        `layers`: number of the layer → bits → the sum over its units, in nats a position (mean squared error for
+        regression, as `judged_by` says). `units`: name → its layer, part, weights, and by bits all that was measured.
+        """
+        record = self.examined.look(BitSensitivity(**options), data_loader)
+        units: dict[str, dict[str, Any]] = {}
+        for name, facts in record.notes["units"].items():
+            units[name] = {**facts, "bits": {}, "reasons": {}}
+        for row in record.rows():
+            unit = units[row.scope]
+            if "bits" not in row.labels:
+                unit[row.name] = row.value
+                continue
+            unit["bits"].setdefault(int(row.labels["bits"]), {})[row.name] = _number(row.value)
+            if row.value is None:
+                unit["reasons"][row.name] = row.status or "not measured"
+        return {"layers": _by_layer(units, record.notes["judged_by"]), "units": units, **_about(record)}
+
+    def test_configurations(
+        self, data_loader: Any, configurations: Mapping[str, Any] | None = None, **options: Any
+    ) -> dict[str, dict[str, Any]]:
+        """Every configuration, and the model as it is ("original"), by name.
+
+        A configuration is a list with `{"attn_bits": 8, "mlp_bits": 4}` for each layer, or `{unit: bits}`; by default
+        uniform, mixed, progressive and component-focused ones, see `learnscope.probes.bit_widths.BitWidths`.
+        """
+        record = self.examined.look(BitWidths(configurations=configurations, **options), data_loader)
+        return _configurations(record)
+
+    def pareto_frontier(
+        self, data_loader: Any, configurations: Mapping[str, Any] | None = None, **options: Any
+    ) -> list[dict[str, Any]]:
+        """The configurations that nothing smaller matches, from small to large; `merged` are the larger ones beside
+        each that are not measurably better."""
+        found = self.test_configurations(data_loader, configurations, **options)
+        return _frontier(self._said("BitWidths"), found)
+
+    def find_optimal_configuration(
+        self, data_loader: Any, max_bytes: int | None = None, max_kl: float | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """The least damage within `max_bytes` of the packed model, or the fewest bytes within `max_kl`.
+
+        Without either: within the bytes of uniform 4 bits. `recommended` are the bits to use, of `recommended_name`:
+        "optimal", or a uniform width that the mix does not measurably beat on held-out examples. `configurations` are
+        the numbers of both and of a progressive mix on these.
+        """
+        record = self.examined.look(BitOptimum(max_bytes=max_bytes, max_kl=max_kl, **options), data_loader)
+        names = (
+            "verdict", "recommended_name", "recommended", "held_out", "held_out_reason", "solved", "sensitivities",
+            "left_out",
+        )  # fmt: skip
+        told = {name: record.notes[name] for name in names if name in record.notes}
+        model = {row.name: _number(row.value) for row in record.rows() if row.kind == "model"}
+        chosen = {row.scope: row.value for row in record.rows() if row.kind == "unit"}
+        return {
+            **told,
+            **model,
+            "expected_kl": record.notes["expected"],
+            "chosen_bits": chosen,
+            "configurations": _configurations(record),
+            **_about(record),
+        }
+
+    def analyze(
+        self, data_loader: Any, max_bytes: int | None = None, max_kl: float | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """All of it, on the same data: `sensitivity`, `configurations`, `pareto_frontier`, `optimal`."""
+        with self.examined.together(data_loader):
+            sensitivity = self.analyze_layer_sensitivity(data_loader, **options)
+            configurations = self.test_configurations(data_loader, **options)
+            optimal = self.find_optimal_configuration(data_loader, max_bytes, max_kl, **options)
+        return {
+            "sensitivity": sensitivity,
+            "configurations": configurations,
+            "pareto_frontier": _frontier(self._said("BitWidths"), configurations),
+            "optimal": optimal,
+        }
+
+    def save_sensitivity(self, path: str | Path) -> Path:
+        """Write what `analyze_layer_sensitivity` measured last; the same numbers give the same bytes."""
+        record = self._said("BitSensitivity")
+        judged = record.notes["judged_by"]
+        damage: dict[str, dict[int, float]] = {name: {} for name in record.notes["units"]}
+        size: dict[str, dict[int, int]] = {name: {} for name in damage}
+        plain: dict[str, dict[str, int]] = {"weights": {}, "original_bytes": {}}
+        for row in record.rows():
+            if row.name in plain:
+                plain[row.name][row.scope] = row.value
+            elif row.name == judged:
+                damage[row.scope][int(row.labels["bits"])] = _number(row.value)
+            elif row.name == "bytes":
+                size[row.scope][int(row.labels["bits"])] = row.value
+        found = Sensitivities(
+            damage=damage, size=size, stored=plain["original_bytes"], weights=plain["weights"],
+            other_bytes=record.notes["other_bytes"], judged_by=judged, scheme=record.notes["scheme"],
+            model=model_content(self.examined.model), examples=record.notes["examples"],
+        )  # fmt: skip
+        save(found, path)
+        return Path(path)
+
+    def optimize_from(
+        self, path: str | Path, max_bytes: int | None = None, max_kl: float | None = None
+    ) -> dict[str, Any]:
+        """The best mix for another budget from a saved file, without running the model; refused for other weights."""
+        found = load(path, model=model_content(self.examined.model))
+        solved = found.solve(max_bytes=max_bytes, max_kl=max_kl)
+        return {
+            "bits": solved.choice,
+            "expected_kl": solved.damage,
+            "packed_bytes": solved.bytes,
+            "solved": solved.status,
+        }
+
+    def export(self, path: str | Path, bits: Mapping[str, int] | None = None) -> dict[str, Any]:
+        """Write the model packed: in the bits that were recommended last, or in those given by unit."""
+        scheme: Mapping[str, Any] = {}
+        if bits is None or self.examined.record("BitOptimum") is not None:
+            notes = self._said("BitOptimum").notes
+            scheme, bits = notes["scheme"], notes["recommended"] if bits is None else bits
+        known = {name: scheme[name] for name in ("granularity", "symmetric", "group_size") if name in scheme}
+        info = save_packed(self.examined.model, bits, Scheme(**known), path)
+        return {"path": str(info.path), "tensor_bytes": info.tensor_bytes, "file_bytes": info.file_bytes}
+
+    def _said(self, probe: str) -> Record:
+        record = self.examined.record(probe)
+        if record is None:
+            call = {
+                "BitSensitivity": "analyze_layer_sensitivity(data_loader)",
+                "BitWidths": "test_configurations(data_loader)",
+                "BitOptimum": "find_optimal_configuration(data_loader)",
+            }[probe]
+            raise PosttrainError(f"this has not been measured yet: call {call} first")
+        return record
+
+
+def _by_layer(units: Mapping[str, Mapping[str, Any]], judged: str) -> dict[int | str, dict[int, float]]:
+    """Sums over the units of each layer; a unit outside of all layers stands under its own name."""
+    layers: dict[int | str, dict[int, list[float]]] = {}
+    for name, unit in units.items():
+        into = layers.setdefault(name if unit["index"] is None else unit["index"], {})
+        for bits, numbers in unit["bits"].items():
+            into.setdefault(bits, []).append(numbers[judged])
+    return {layer: {bits: math.fsum(each) for bits, each in found.items()} for layer, found in layers.items()}
+
+
+def _configurations(record: Record) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for row in record.rows():
+        if row.kind != "configuration":
+            continue
+        into = found.setdefault(row.scope, {"reasons": {}})
+        name = _KEYS.get(row.name, row.name)
+        into[name] = _number(row.value)
+        if row.value is None:
+            into["reasons"][name] = row.status or "not measured"
+    for name, bits in record.notes["bits"].items():
+        found[name]["bits"] = dict(bits)
+    return found
+
+
+def _frontier(record: Record, found: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    judged = record.notes["judged_by"]
+    on = sorted((name for name in found if found[name]["on_frontier"] == 1), key=lambda n: found[n]["packed_bytes"])
+    return [
+        {
+            "name": name,
+            "packed_bytes": found[name]["packed_bytes"],
+            "effective_bits": found[name]["effective_bits"],
+            judged: found[name][judged],
+            "merged": list(record.notes["merged"].get(name, [])),
+        }
+        for name in on
+    ]
+
+
+def _about(record: Record) -> dict[str, Any]:
+    names = ("examples", "positions", "scheme", "judged_by", "rerun", "rerun_reason")
+    return {name: record.notes[name] for name in names if name in record.notes}
+
+
+def _number(value: Any) -> Any:
+    return math.nan if value is None else value

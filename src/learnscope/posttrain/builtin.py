@@ -1,0 +1,139 @@
+"""The built-in model: a small GPT-2 and its tokenizer, trained on the built-in text, to have something to examine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from learnscope.posttrain.errors import PosttrainError
+from learnscope.sources.builtin_text import builtin_rows, text_hash
+from learnscope.sources.hushed import hushed, no_bars
+from learnscope.store.files import write_json
+
+END = "<|endoftext|>"
+MARK = "learnscope_builtin.json"
+"""How the model of this folder was made."""
+STEPS = 300
+"""Of training: most of a minute on two cores."""
+Show = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the model depends on, besides the text; the same recipe gives the same model on the same machine."""
+
+    version: int = 1
+    vocabulary: int = 1024
+    layers: int = 4
+    width: int = 128
+    heads: int = 4
+    positions: int = 256
+    length: int = 128
+    batch: int = 16
+    rate: float = 3e-3
+    steps: int = STEPS
+
+
+def make_builtin(
+    folder: str | Path, *, steps: int = STEPS, show: Show | None = None, recipe: Recipe | None = None
+) -> Path:
+    """The folder with the model in it, as transformers saves it: made there, unless it is there already.
+
+    `show(step, steps)` is called after every step. The folder is written whole or not at all, and one that was not made
+    here is left alone. `recipe` is for another size; it has its own steps.
+    """
+    wanted = recipe or Recipe(steps=steps)
+    path = Path(folder)
+    made_by = {**asdict(wanted), "text": text_hash()}
+    if path.exists() and not (path / MARK).is_file():
+        if not path.is_dir() or any(path.iterdir()):
+            raise PosttrainError(f"{path} is there and was not made here: name another folder for the built-in model")
+        path.rmdir()
+    if path.exists() and _mark(path) == made_by:
+        return path
+    partial = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    tokenizer = bpe_tokenizer([row["text"] for row in builtin_rows("train")], wanted.vocabulary)
+    with hushed(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = small_gpt2(tokenizer, wanted)
+        _train(model, tokenizer, wanted, show or (lambda _step, _steps: None))
+        with no_bars():
+            model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+    write_json(partial / MARK, made_by)
+    shutil.rmtree(path, ignore_errors=True)
+    partial.rename(path)
+    return path
+
+
+def bpe_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
+    """Byte-level pairs, as GPT-2's, so that any text can be written with it."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    pairs = Tokenizer(models.BPE())
+    pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pairs.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    pairs.train_from_iterator(texts, trainer)
+    make: Any = PreTrainedTokenizerFast  # has no types
+    return make(tokenizer_object=pairs, bos_token=END, eos_token=END, pad_token=END)
+
+
+def small_gpt2(tokenizer: Any, recipe: Recipe) -> Any:
+    """Without dropout: it is trained for less than a minute."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    make: Any = GPT2LMHeadModel  # has no types
+    return make(
+        GPT2Config(
+            vocab_size=len(tokenizer), n_positions=recipe.positions, n_embd=recipe.width, n_layer=recipe.layers,
+            n_head=recipe.heads, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=True,
+            bos_token_id=tokenizer.eos_token_id, eos_token_id=tokenizer.eos_token_id,
+        )
+    )  # fmt: skip
+
+
+def _train(model: Any, tokenizer: Any, recipe: Recipe, show: Show) -> None:
+    stream = _stream(tokenizer)
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.rate, weight_decay=0.1, betas=(0.9, 0.95))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.rate, total_steps=recipe.steps, pct_start=0.1)
+    for step in range(recipe.steps):
+        starts = torch.randint(len(stream) - recipe.length, (recipe.batch,)).tolist()
+        ids = torch.stack([stream[start : start + recipe.length] for start in starts])
+        model(input_ids=ids, labels=ids).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        show(step + 1, recipe.steps)
+    model.eval()
+
+
+def _stream(tokenizer: Any) -> Tensor:
+    """The whole of the training text, its passages parted by the token that ends them."""
+    ids: list[int] = []
+    for row in builtin_rows("train"):
+        ids += [*tokenizer(row["text"])["input_ids"], tokenizer.eos_token_id]
+    return torch.tensor(ids)
+
+
+def _mark(folder: Path) -> Any:
+    try:
+        return json.loads((folder / MARK).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

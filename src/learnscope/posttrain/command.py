@@ -1,0 +1,124 @@
+"""What `learnscope audit` does: one model or several, all parts or some, and a report of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from learnscope.posttrain.analyzer import PARTS, ModelAnalyzer
+from learnscope.posttrain.builtin import make_builtin
+from learnscope.posttrain.errors import PosttrainError
+from learnscope.progress import progress_bar
+from learnscope.report.audit_comparison import write_comparison
+from learnscope.run import Run
+
+SENSITIVITY = "sensitivity.json"
+CACHE = "cache"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions:
+    """What to examine, on what, and where the results go."""
+
+    models: Mapping[str, str | Path | nn.Module] = field(default_factory=dict)
+    """By the names that reports give them; none is the built-in model, made on first use."""
+    output_dir: Path = Path("analysis_results")
+    config_path: Path | None = None
+    tokenizer: Any = None
+    device: str | None = None
+    data: Any = None
+    split: str | None = None
+    batch_size: int = 8
+    length: int = 128
+    examples: int | None = 256
+    parts: Sequence[str] = PARTS
+    max_bytes: int | None = None
+    max_kl: float | None = None
+    export: Path | None = None
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    threads: int | None = None
+    cache: bool = True
+    progress: bool = True
+
+
+def run_audit(options: AuditOptions, say: Say = print) -> dict[str, Run]:
+    """Examine every model and write its report; the runs, by the models' names.
+
+    A single model's report goes into `output_dir`, several go into folders of their names below it, with a comparison.
+    A model that cannot be loaded is refused before anything is written.
+    """
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    models = dict(options.models) or {"built-in": _builtin(options, say)}
+    if options.export is not None and len(models) > 1:
+        raise PosttrainError("--export writes the weights of one model: audit the models one by one to export them")
+    # all are loaded once before the first takes its time: what cannot be read is said now
+    if len(models) > 1:
+        for name, model in models.items():
+            _opened(name, model, options, options.output_dir)
+    runs = {}
+    for name, model in models.items():
+        folder = options.output_dir if len(models) == 1 else options.output_dir / _folder(name)
+        runs[name] = _audit_one(_opened(name, model, options, folder), options, folder, say)
+    if len(runs) > 1:
+        write_comparison({name: run.reader for name, run in runs.items()}, options.output_dir)
+        say(f"side by side: {options.output_dir / 'comparison.md'}")
+    return runs
+
+
+def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say: Say) -> Run:
+    for note in analyzer.notes:
+        say(f"{analyzer.name}: {note}")
+    data = analyzer.data(
+        options.data, split=options.split, batch_size=options.batch_size, length=options.length,
+        examples=options.examples,
+    )  # fmt: skip
+    for part in options.parts:
+        say(f"{analyzer.name}: {part.replace('_', ' ')} …")
+        if part == "performance":
+            analyzer.analyze_performance(data)
+        elif part == "bit_widths":
+            analyzer.analyze_bit_widths(data, max_bytes=options.max_bytes, max_kl=options.max_kl)
+            analyzer.bit_width_analyzer.save_sensitivity(folder / SENSITIVITY)
+        else:
+            analyzer.analyze_robustness(data)
+    if options.export is not None:
+        say(f"packed: {analyzer.bit_width_analyzer.export(options.export)}")
+    analyzer.generate_comprehensive_report(folder, thresholds=options.thresholds)
+    return analyzer.run
+
+
+def _opened(name: str, model: Any, options: AuditOptions, folder: Path) -> ModelAnalyzer:
+    return ModelAnalyzer(
+        model, options.config_path, tokenizer=options.tokenizer, device=options.device, name=name,
+        cache=folder / CACHE if options.cache else None, progress=options.progress,
+    )  # fmt: skip
+
+
+def _builtin(options: AuditOptions, say: Say) -> Path:
+    folder = options.output_dir / "built-in_model"
+    if not (folder / "config.json").is_file():
+        say("no model was named: a small GPT-2 is trained on the standard library's help texts first …")
+    with progress_bar("training the built-in model", show=options.progress) as show:
+        return make_builtin(folder, show=show)
+
+
+def named(paths: Sequence[str | Path]) -> dict[str, str | Path]:
+    """Models by the shortest ends of their paths that tell them apart."""
+    parts = [Path(path).parts for path in paths]
+    if len(set(parts)) < len(parts):
+        raise PosttrainError("the same model is named twice: name each once")
+    depth = 1
+    while len({part[-depth:] for part in parts}) < len(parts):
+        depth += 1
+    return {"/".join(part[-depth:]): path for part, path in zip(parts, paths, strict=True)}
+
+
+def _folder(name: str) -> str:
+    return name.replace("/", "_").replace("\\", "_").lstrip(".") or "model"

@@ -1,0 +1,148 @@
+"""Batches for a finished model: of a file, a folder, a name, or the built-in text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from learnscope.arguments import whole_number
+from learnscope.model.data import fixed_batches
+from learnscope.posttrain.errors import PosttrainError
+from learnscope.posttrain.examples import Encoder, Example
+from learnscope.posttrain.reader import Reader, reader_of
+from learnscope.posttrain.tokenizing import ByteTokenizer, load_tokenizer
+from learnscope.sources import SourceError, Split, builtin_rows, read_rows
+from learnscope.sources.hushed import hushed
+from learnscope.task.shapes import IGNORE
+
+BUILTIN = "the built-in text"
+
+
+class Batches(list[dict[str, Tensor]]):
+    """Batches, and `about` them: source, split, documents, examples, tokens, and notes on what was left out."""
+
+    def __init__(self, batches: Sequence[dict[str, Tensor]], about: dict[str, Any]) -> None:
+        super().__init__(batches)
+        self.about = about
+
+
+def load_data(
+    source: Any = None,
+    *,
+    model: nn.Module,
+    tokenizer: Any = None,
+    split: str | None = None,
+    batch_size: int = 8,
+    length: int = 128,
+    examples: int | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+) -> Any:
+    """Batches with input_ids, attention_mask and labels; a loader, a data set or batches are passed on as they are.
+
+    Args:
+        source: a `.txt` file, whose paragraphs are documents; `.jsonl`, `.json`, `.csv` or `.parquet` with `text` or
+            `input_ids`, for sequence classifiers with `label`; a folder of the package `datasets` or a name on the hub;
+            a list of texts; None for the built-in text.
+        model: what the data are for: it limits tokens, lengths and labels.
+        tokenizer: a tokenizer, its folder or file, or "bytes".
+        split: such as `validation[:100]` or `test[10%:20%]`; of a file, which is one set of rows, only the part counts.
+        batch_size: examples a batch; the last batch may be smaller.
+        length: tokens an example at most. Longer texts are cut into pieces; for a classifier they are cut short.
+        examples: at most so many, the first.
+        text_column: the column of the texts, where it is not `text`.
+        label_column: the column of the answers, where it is not `label` or `labels`.
+    """
+    batch_size = whole_number("batch_size", batch_size, 1)
+    examples = None if examples is None else whole_number("examples", examples, 1)
+    texts = isinstance(source, list) and bool(source) and all(isinstance(one, str) for one in source)
+    if not (source is None or isinstance(source, str | Path) or texts):
+        if split is not None:
+            raise PosttrainError(f"split={split!r} is for data that are named; of batches, pass those that are meant")
+        return source if examples is None else fixed_batches(source, examples=examples)
+    reader, tokenizer = reader_of(model), load_tokenizer(tokenizer)
+    if isinstance(tokenizer, ByteTokenizer) and reader.vocabulary < len(tokenizer):
+        raise PosttrainError(
+            f"{reader.name} has {reader.vocabulary} tokens: it does not read bytes, of which there are 256"
+        )
+    rows, about, notes = _rows(source, split)
+    limit = _limit(whole_number("length", length, 3), reader, tokenizer)
+    encoder = Encoder(reader, tokenizer, limit, text_column, label_column)
+    with hushed():  # transformers warns of texts that are longer than a model takes, which are cut here
+        made = list(islice(encoder.examples(rows), examples))
+    if not made:
+        raise PosttrainError(
+            f"{about['source']}: none of {len(rows)} documents is left, for all have fewer than {reader.least} tokens"
+        )
+    notes += _left_out(encoder)
+    if reader.answer != "tokens" and reader.pad is None and batch_size > 1:
+        batch_size = 1
+        notes.append(f"{reader.name} has no padding token, so its texts are given one by one")
+    parts = [made[begin : begin + batch_size] for begin in range(0, len(made), batch_size)]
+    about |= {"documents": encoder.documents, "examples": len(made), "tokens": sum(len(one.ids) for one in made)}
+    pad = _pad(reader, tokenizer)
+    return Batches([collated(part, pad, reader) for part in parts], {**about, "length": limit, "notes": notes})
+
+
+def _rows(source: Any, split: str | None) -> tuple[Any, dict[str, Any], list[str]]:
+    """Rows, where they are from, and what was done with a split that could not be meant."""
+    try:
+        if isinstance(source, list):
+            wanted = Split(None) if split is None else Split.parse(split)
+            chosen = wanted.rows(len(source))
+            rows: Any = [{"text": text} for text in source[chosen.start : chosen.stop]]
+            if not rows:
+                raise PosttrainError(f"there are no texts in split {split!r}")
+            return rows, {"source": f"{len(source)} texts", "split": split}, []
+        if source is None:
+            split = split or "validation"
+            return builtin_rows(split), {"source": BUILTIN, "split": split}, []
+        rows = read_rows(source, split=split)
+    except SourceError as error:
+        word = {"name": "data: ", "split": "split: "}.get(error.about or "", "")
+        raise PosttrainError(f"{word}{error}") from None
+    alone = split is not None and Path(source).expanduser().is_file() and Split.parse(split).name is not None
+    notes = [f"{source} is one set of rows, which split={split!r} was taken from"] if alone else []
+    return rows, {"source": str(source), "split": split}, notes
+
+
+def _limit(length: int, reader: Reader, tokenizer: Any) -> int:
+    """What is asked for, unless the model or its tokenizer takes less."""
+    limits = [length, reader.positions, getattr(tokenizer, "model_max_length", None)]
+    return min(int(one) for one in limits if isinstance(one, int | float) and one > 0)
+
+
+def _left_out(encoder: Encoder) -> list[str]:
+    notes = []
+    if encoder.too_short:
+        notes.append(f"{encoder.too_short} documents of fewer than {encoder.reader.least} tokens were left out")
+    if encoder.cut:
+        how = "into pieces" if encoder.reader.answer == "tokens" else "short"
+        notes.append(f"{encoder.cut} documents of more than {encoder.length} tokens were cut {how}")
+    return notes
+
+
+def _pad(reader: Reader, tokenizer: Any) -> int:
+    """Any will do where a mask hides it; a classifier may look for its own to find where a text ends."""
+    own = reader.pad if reader.pad is not None else getattr(tokenizer, "pad_token_id", None)
+    return own if isinstance(own, int) and 0 <= own < reader.vocabulary else 0
+
+
+def collated(made: Sequence[Example], pad: int, reader: Reader) -> dict[str, Tensor]:
+    """Padded on the right, which the mask hides and no label counts."""
+    longest = max(len(one.ids) for one in made)
+
+    def padded(parts: Sequence[list[int]], fill: int) -> Tensor:
+        return torch.tensor([[*part, *[fill] * (longest - len(part))] for part in parts])
+
+    answers = [one.answer for one in made]
+    return {
+        "input_ids": padded([one.ids for one in made], pad),
+        "attention_mask": padded([[1] * len(one.ids) for one in made], 0),
+        "labels": padded(answers, IGNORE) if reader.answer == "tokens" else torch.tensor(answers),
+    }

@@ -1,0 +1,98 @@
+"""A finished model under examination: probes fired one by one, and the run that remembers what they said last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from learnscope.model.data import fixed_batches
+from learnscope.moment import Moment
+from learnscope.probing import NEEDS, Probe
+from learnscope.record import Record
+from learnscope.run import Run
+from learnscope.session.engine import Engine
+from learnscope.session.manifest import new_manifest
+from learnscope.session.opening import check_model
+from learnscope.sinks.last import LastRecords
+from learnscope.store.backend import MemoryBackend
+from learnscope.store.memo import Memo
+from learnscope.subject import Subject
+from learnscope.task import Task, task_for
+
+
+class Examined:
+    """A model, how its batches are read, and what probes have said about it.
+
+    With `cache`, a folder, results are remembered by content: of the same weights on the same data nothing is computed
+    twice, also by another process.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, task: Task | None = None, tokenizer: Any = None, name: str = "model",
+        cache: str | Path | None = None, progress: bool = False,
+    ) -> None:  # fmt: skip
+        check_model(model)
+        self.model, self.task, self.tokenizer, self.name, self.progress = model, task, tokenizer, name, progress
+        self.memo = Memo(Path(cache) if cache is not None else None)
+        self._said: dict[str, tuple[Probe, Record]] = {}
+        self._shared: Moment | None = None
+
+    def look(self, probe: Probe, data_loader: Any) -> Record:
+        """Fire the probe at the model on these data: any loader, data set, list of batches, or one batch.
+
+        What fails is raised. Asked again, a probe's later record takes the place of its earlier one.
+        """
+        moment = self._shared if self._shared is not None else self._moment(data_loader)
+        last = LastRecords()
+        engine = Engine(
+            moment.subject, [probe], MemoryBackend(), source="audit", provides=NEEDS, sinks=[last], strict=True
+        )
+        engine.open_probes(moment)
+        [bound] = engine.bound
+        engine.fire(bound, moment)
+        engine.flush()
+        record = last.take()[bound.label]
+        self._said[bound.label] = probe, record
+        return record
+
+    @contextmanager
+    def together(self, data_loader: Any) -> Iterator[None]:
+        """Within it, looks share what they ask for; the weights must stay as they are meanwhile."""
+        if self._shared is not None:
+            yield
+            return
+        self._shared = self._moment(data_loader)
+        try:
+            yield
+        finally:
+            self._shared = None
+
+    def record(self, probe: str) -> Record | None:
+        """What the probe of this name said last; None if it has not looked."""
+        said = self._said.get(probe)
+        return None if said is None else said[1]
+
+    @property
+    def run(self) -> Run:
+        """All that was said, as a run in memory."""
+        backend = MemoryBackend()
+        probes = [(label, probe) for label, (probe, _) in self._said.items()]
+        manifest = new_manifest("audit", Subject(self.model), probes, git=False)
+        times = [record.time for _, record in self._said.values()]
+        attempt = {"attempt": 0, "start_step": 0, "started": min(times, default=0.0), "last_step": 0}
+        backend.put_manifest({**manifest, "attempts": [attempt], "status": "finished"})
+        for _, record in self._said.values():
+            backend.append(record.to_json())
+        return Run(backend)
+
+    def _moment(self, data_loader: Any) -> Moment:
+        batches = fixed_batches(data_loader, self.task)
+        task = self.task or task_for(batches[0], self.model)
+        subject = Subject(self.model, task=task, holdout=batches, tokenizer=self.tokenizer)
+        return Moment(
+            step=0, phase="audit", source="audit", subject=subject, memo=self.memo, show_progress=self.progress
+        )

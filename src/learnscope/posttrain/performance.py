@@ -1,0 +1,117 @@
+"""The performance analyzer: how good, how fast and how large a finished model is."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from learnscope.posttrain.examined import Examined
+from learnscope.probes.inference_speed import NAMES, InferenceSpeed
+from learnscope.probes.layer_times import LayerTimes
+from learnscope.probes.memory_use import MemoryUse
+from learnscope.probes.performance import Performance
+from learnscope.record import Record, Row
+
+_NO_CACHE = "not a causal language model of transformers with a cache"
+_SPEED = {
+    "tokens_per_second": "tokens_per_second", "batches_per_second": "batches_per_second",
+    "examples_per_second": "examples_per_second", "mean_latency": "latency_mean", "p50_latency": "latency_p50",
+    "p95_latency": "latency_p95", "p99_latency": "latency_p99", "n": "latency_n", "flops": "flops",
+    "flops_per_second": "flops_per_second",
+}  # fmt: skip
+
+
+class PerformanceAnalyzer:
+    """Loss and accuracy, latency and throughput, memory, and where the time goes, as dictionaries of plain numbers.
+
+    A number that was not measured is NaN, and `reasons` says why, by its key. Seconds and bytes are the units. Every
+    method takes the options of its probe: `Performance`, `InferenceSpeed`, `MemoryUse`, `LayerTimes`.
+    """
+
+    def __init__(self, examined: Examined) -> None:
+        self.examined = examined
+
+    def compute_basic_metrics(self, data_loader: Any, **options: Any) -> dict[str, Any]:
+        """`loss`, `perplexity`, `accuracy` with `_low` and `_high`, `top_k_accuracy` by k, `examples`, `positions`."""
+        record = self.examined.look(Performance(**options), data_loader)
+        found: dict[str, Any] = {}
+        reasons: dict[str, str] = {}
+        for row in record.rows():
+            if "k" in row.labels:
+                k = str(row.labels["k"])
+                found.setdefault(row.name, {})[k] = _number(row, reasons, f"{row.name}[{k}]")
+            else:
+                found[row.name] = _number(row, reasons)
+        return {**found, "reasons": reasons}
+
+    def benchmark_inference_speed(self, data_loader: Any, **options: Any) -> dict[str, Any]:
+        """Throughput and latencies of the data's own batch; `prefill` and `decode` beside it; all settings as `sweep`.
+
+        Percentiles of the latency are NaN where there are too few passes, `n`, for them.
+        """
+        record = self.examined.look(InferenceSpeed(**options), data_loader)
+        sweep = _settings(record)
+        main = next(setting for setting in sweep if setting["main"])
+        found: dict[str, Any] = {key: main[name] for key, name in _SPEED.items()}
+        reasons = {key: main["reasons"][name] for key, name in _SPEED.items() if name in main["reasons"]}
+        for phase in ("prefill", "decode"):
+            found[phase] = next((setting for setting in sweep if setting["phase"] == phase), None)
+            if found[phase] is None:
+                reasons[phase] = _NO_CACHE
+        return {**found, "sweep": sweep, **dict(record.notes), "reasons": reasons}
+
+    def profile_memory(self, data_loader: Any, **options: Any) -> dict[str, Any]:
+        """`parameters`, `model_bytes`, `peak_bytes`, `run_bytes`, `process`, and `parts` with the size of each."""
+        record = self.examined.look(MemoryUse(**options), data_loader)
+        found: dict[str, Any] = {"parts": {}}
+        reasons: dict[str, str] = {}
+        for row in record.rows():
+            if row.kind == "part":
+                found["parts"].setdefault(row.scope, {})[row.name] = _number(row, reasons)
+            else:
+                found[row.name] = _number(row, reasons)
+                found |= row.labels
+        return {**found, **dict(record.notes), "reasons": reasons}
+
+    def profile_layers(self, data_loader: Any, **options: Any) -> dict[str, Any]:
+        """`total_seconds` of a pass, of `layers` and of `modules`, these with `self_seconds` and `calls` too."""
+        record = self.examined.look(LayerTimes(**options), data_loader)
+        found: dict[str, Any] = {"total_seconds": math.nan, "layers": {}, "modules": {}}
+        reasons: dict[str, str] = {}
+        for row in record.rows():
+            number = _number(row, reasons)
+            if row.kind == "module":
+                found["modules"].setdefault(row.scope, {})[row.name] = number
+            elif row.kind == "layer":
+                found["layers"][row.scope] = number
+            else:
+                found[row.name] = number
+        return {**found, **dict(record.notes), "reasons": reasons}
+
+    def analyze(self, data_loader: Any, *, seconds: float = 0.5) -> dict[str, Any]:
+        """All four, by `basic_metrics`, `speed`, `memory` and `layers`; each setting is timed for so many seconds."""
+        with self.examined.together(data_loader):
+            return {
+                "basic_metrics": self.compute_basic_metrics(data_loader),
+                "speed": self.benchmark_inference_speed(data_loader, seconds=seconds),
+                "memory": self.profile_memory(data_loader),
+                "layers": self.profile_layers(data_loader, seconds=4 * seconds),
+            }
+
+
+def _settings(record: Record) -> list[dict[str, Any]]:
+    """One dictionary a setting: its labels, its numbers, and why some are missing."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in record.rows():
+        if row.name in NAMES:
+            here = found.setdefault(tuple(row.labels.values()), {**row.labels, "reasons": {}})
+            here[row.name] = _number(row, here["reasons"])
+    return list(found.values())
+
+
+def _number(row: Row, reasons: dict[str, str], key: str | None = None) -> float | int:
+    if row.value is None:
+        reasons[key or row.name] = row.status or "not measured"
+        return math.nan
+    number: float | int = row.value
+    return number

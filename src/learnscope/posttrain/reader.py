@@ -1,0 +1,65 @@
+"""What a model reads: how many tokens it knows, how long its texts may be, what it answers with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import nn
+
+from learnscope.posttrain.errors import PosttrainError
+from learnscope.task.huggingface import unwrap
+
+Answer = Literal["tokens", "class", "number", "several"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A model as one who reads rows of tokens; `positions` is None where any number is taken."""
+
+    name: str
+    answer: Answer
+    vocabulary: int
+    positions: int | None = None
+    classes: tuple[str, ...] = ()
+    pad: int | None = None
+
+    @property
+    def least(self) -> int:
+        """Tokens below which there is nothing to predict."""
+        return 2 if self.answer == "tokens" else 1
+
+
+def reader_of(model: nn.Module) -> Reader:
+    """A model that reads no tokens is refused: its data have to be given as it takes them."""
+    inner = unwrap(model)
+    name = type(inner).__name__
+    config: Any = getattr(inner, "config", None)
+    vocabulary = _vocabulary(inner, config)
+    if vocabulary is None:
+        raise PosttrainError(
+            f"{name} reads no tokens, so no text can be made into batches for it: pass a loader of batches that it "
+            "takes, such as (inputs, targets) or a dictionary with pixel_values and labels"
+        )
+    positions = getattr(config, "max_position_embeddings", None)
+    positions = positions if isinstance(positions, int) and positions > 0 else None
+    if not name.endswith("ForSequenceClassification"):
+        return Reader(name, "tokens", vocabulary, positions)
+    labels = tuple(str(config.id2label[place]) for place in range(config.num_labels))
+    answer: Answer = {"regression": "number", "multi_label_classification": "several"}.get(
+        config.problem_type or ("regression" if len(labels) == 1 else ""), "class"
+    )  # type: ignore[assignment]
+    return Reader(name, answer, vocabulary, positions, labels, config.pad_token_id)
+
+
+def _vocabulary(model: nn.Module, config: Any) -> int | None:
+    if type(model).__name__.endswith("ForImageClassification"):
+        return None
+    try:
+        table = model.get_input_embeddings()  # type: ignore[operator]
+    except (AttributeError, NotImplementedError, TypeError):  # a model of another make, or one without a table
+        table = next((module for module in model.modules() if isinstance(module, nn.Embedding)), None)
+    if isinstance(table, nn.Embedding):
+        return table.num_embeddings
+    known = getattr(config, "vocab_size", None)
+    return known if isinstance(known, int) else None

@@ -1,0 +1,116 @@
+"""Examining a finished model once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from learnscope.model.checkpoint import load_into, preserve_weights, read_weights
+from learnscope.model.snapshot import Snapshot
+from learnscope.options import explain_options
+from learnscope.probes import (
+    Attacks,
+    BitOptimum,
+    BitRobustness,
+    BitSensitivity,
+    BitWidths,
+    InferenceSpeed,
+    InputPerturbation,
+    LayerTimes,
+    MemoryUse,
+    NoiseRobustness,
+    Performance,
+)
+from learnscope.probing import Probe
+from learnscope.run import Run
+from learnscope.session.engine import Engine
+from learnscope.session.opening import begin, check_model, concluding, open_backend
+from learnscope.session.replay import fixed_batch, look_at, opening_moment, origin_of, usual_probes
+from learnscope.session.snapshots import take_snapshots
+from learnscope.session.subject import make_subject, provided
+from learnscope.sinks.base import Sink
+from learnscope.store.memo import Memo
+from learnscope.task import Task
+
+
+@explain_options
+def audit(
+    model: nn.Module,
+    data: Any = None,
+    *,
+    run: str | Path | None = None,
+    probes: Sequence[Probe] | None = None,
+    base: Any = None,
+    task: Task | None = None,
+    train: Any = None,
+    test: Any = None,
+    sinks: Sequence[Sink] = (),
+    strict: bool = False,
+    tokenizer: Any = None,
+    cache: str | Path | None = None,
+    progress: bool = True,
+) -> Run:
+    """Examine a finished model once. It is as it was afterwards.
+
+    Args:
+        model: the model.
+        data: labelled data to examine it on: a loader, a data set, a list of batches, or one batch.
+        run: folder to write; None keeps the run in memory.
+        probes: what to measure; by default what `data` and `base` allow: with labelled data everything about
+            performance, bit widths and robustness, which takes minutes for larger models.
+        base: the weights to compare with (a module, a state dictionary or a path), such as the pretrained ones.
+        task: how a batch becomes logits and targets, where the defaults do not recognise it.
+        train: training data for the probes that need it.
+        test: test data for the probes that need it.
+        sinks: where else records go.
+        strict: raise when a probe fails.
+        tokenizer: of a language model, for texts that an attack changes.
+        cache: a folder in which results are remembered by content, so that a second audit, or one that was broken off,
+            only does what is missing.
+        progress: show progress bars on a terminal.
+    """
+    if isinstance(model, str | Path):
+        raise TypeError(
+            f"ls.audit examines a module, not {str(model)!r}: learnscope.posttrain.ModelAnalyzer(path) loads one, and "
+            "so does `learnscope audit --model_path`"
+        )
+    check_model(model)
+    subject = make_subject(model, task=task, holdout=data, train=train, test=test)
+    subject.tokenizer = tokenizer
+    provides = provided(subject) | ({"grads"} if fixed_batch(subject) is not None else set())
+    provides |= {"previous"} if base is not None else set()
+    chosen = list(probes) if probes is not None else [*usual_probes(provides), *_of_finished(provides)]
+    if not chosen:
+        raise ValueError("there is nothing to examine: pass data, base= weights to compare with, or probes")
+    snapshots: dict[str, Snapshot] = {}
+    if base is not None:
+        with preserve_weights(model):
+            load_into(model, read_weights(base), origin_of(base, 0))
+            snapshots = take_snapshots(subject, chosen, 0)
+    engine = Engine(
+        subject,
+        chosen,
+        open_backend(run, resume=False),
+        source="audit",
+        provides=provides,
+        sinks=sinks,
+        strict=strict,
+    )
+    engine.open_probes(opening_moment(engine))
+    begin(engine, subject, resume=False, step=0)
+    with concluding(engine, last_step=0):
+        memo = Memo(Path(cache) if cache is not None else None)
+        look_at(engine, 0, "audit", snapshots, first=True, last=True, memo=memo, progress=progress)
+    return Run(engine.backend)
+
+
+def _of_finished(provides: set[str]) -> list[Probe]:
+    """What is asked of a finished model rather than of one in training."""
+    candidates: list[Probe] = [
+        Performance(), MemoryUse(), InferenceSpeed(), LayerTimes(), BitSensitivity(), BitWidths(), BitOptimum(),
+        Attacks(), NoiseRobustness(), InputPerturbation(), BitRobustness(),
+    ]  # fmt: skip
+    return [probe for probe in candidates if probe.needs <= provides]

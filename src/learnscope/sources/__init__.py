@@ -1,0 +1,8 @@
+"""Rows from files, folders and the hub, and a text that every Python has; without torch."""
+
+from learnscope.sources.builtin_text import builtin_rows
+from learnscope.sources.errors import SourceError
+from learnscope.sources.reading import read_rows
+from learnscope.sources.splits import Split
+
+__all__ = ["SourceError", "Split", "builtin_rows", "read_rows"]

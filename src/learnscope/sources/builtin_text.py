@@ -1,0 +1,95 @@
+"""A text that every Python has: the language's own reference, from the standard library's `pydoc_data`.
+
+Some 0.35 million characters of English, so that a language model can be looked at without any data at hand. The same
+Python version gives the same text; another version has a slightly different reference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from learnscope.sources.errors import SourceError
+from learnscope.sources.files import paragraphs
+from learnscope.sources.splits import Split
+
+PASSAGE = 400
+"""Characters from which on a passage is complete: it ends with the paragraph that reaches them."""
+SHARED = 40
+"""Topics quote each other; paragraphs longer than this are kept once, in the shortest topic that has them."""
+VALIDATION = 0.15
+"""Share of the topics; of the text it is about a quarter, since topics differ in length."""
+_RULE = re.compile(r"\n([*=\-~^\"#+])\1{2,}(?=\n|$)")
+
+
+def builtin_rows(split: str = "validation") -> list[dict[str, str]]:
+    """Passages of `train` or `validation`, or a part of them, as rows with `text` and `topic`.
+
+    A topic is in one split as a whole, by the hash of its name, and no paragraph is in both.
+
+    >>> rows = builtin_rows("validation[:2]")
+    >>> [sorted(row) for row in rows]
+    [['text', 'topic'], ['text', 'topic']]
+    """
+    wanted = Split.parse(split)
+    if wanted.name not in (None, "train", "validation"):
+        raise SourceError(f"the built-in text has the splits train and validation, not {wanted.name!r}", about="split")
+    validation = wanted.name != "train"
+    rows = [
+        {"text": text, "topic": topic}
+        for topic, texts in _passages().items()
+        for text in texts
+        if _is_validation(topic) == validation
+    ]
+    chosen = wanted.rows(len(rows))
+    if len(chosen) == 0:
+        raise SourceError(f"the built-in text has {len(rows)} passages, and none of them in {split!r}", about="split")
+    return rows[chosen.start : chosen.stop]
+
+
+def text_hash() -> str:
+    """What stands for this Python's text, as something that was made from it can remember."""
+    whole = "\n\n".join(f"{topic}\n{text}" for topic, texts in _passages().items() for text in texts)
+    return hashlib.sha256(whole.encode()).hexdigest()
+
+
+def _is_validation(topic: str) -> bool:
+    drawn = int.from_bytes(hashlib.sha256(topic.encode()).digest()[:8], "big")
+    return drawn < VALIDATION * 2**64
+
+
+@cache
+def _passages() -> dict[str, tuple[str, ...]]:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise SourceError(
+            "this Python came without pydoc_data, the built-in text: name a data set, or install the whole "
+            "standard library"
+        ) from None
+    seen: set[str] = set()
+    found: dict[str, tuple[str, ...]] = {}
+    for topic in sorted(topics, key=lambda name: (len(topics[name]), name)):
+        kept = []
+        for paragraph in paragraphs(_RULE.sub("", f"\n{topics[topic]}")):
+            words = " ".join(paragraph.split())
+            if words not in seen:
+                kept.append(paragraph)
+            if len(words) > SHARED:
+                seen.add(words)
+        found[topic] = tuple(_gathered(kept))
+    return {topic: found[topic] for topic in sorted(found)}
+
+
+def _gathered(parts: list[str]) -> Iterator[str]:
+    """Paragraphs joined until they make a passage; a short rest goes with the one before."""
+    passages: list[list[str]] = [[]]
+    for part in parts:
+        if sum(map(len, passages[-1])) >= PASSAGE:
+            passages.append([])
+        passages[-1].append(part)
+    if len(passages) > 1 and sum(map(len, passages[-1])) < PASSAGE / 2:
+        passages[-2:] = [passages[-2] + passages[-1]]
+    return ("\n\n".join(passage) for passage in passages if passage)

@@ -1,0 +1,100 @@
+"""Rows of data: from a file, from a folder that `Dataset.save_to_disk` wrote, or from the hub."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from learnscope.sources.errors import SourceError, first_line
+from learnscope.sources.files import FILES, near_names, read_file
+from learnscope.sources.hub import hub_reason
+from learnscope.sources.splits import Split
+
+USUAL = ("validation", "test", "train")
+"""Which split is meant where none is named: one that was probably not trained on, if there is one."""
+
+
+def read_rows(
+    source: str | Path,
+    *,
+    split: str | None = None,
+    name: str | None = None,
+    only: str | None = None,
+    endings: Sequence[str] = FILES,
+) -> Any:
+    """The rows that are asked for: dictionaries in a list or in a `datasets.Dataset`.
+
+    `split` is a name with a part in brackets, or only that; `name` a configuration of a data set on the hub. A file is
+    one set of rows: any name of a split stands for it, or the name `only` alone. What exists here is never looked for
+    on the hub. Without the package `datasets`, files can be read.
+    """
+    path = Path(source).expanduser()
+    wanted = Split(None) if split is None else Split.parse(split)
+    if wanted.name is None:
+        wanted = replace(wanted, name=only)
+    if path.is_file():
+        rows = _part(read_file(path, endings), wanted, only=only, where=str(source))
+    elif path.is_dir():
+        rows = _folder(path, wanted, only=only, endings=endings)
+    elif path.suffix in FILES or str(source).startswith((".", "/", "~")):
+        raise SourceError(f"there is no file or folder {source}{near_names(path)}", about="name")
+    else:
+        rows = _from_hub(str(source), name, wanted)
+    if len(rows) == 0:
+        raise SourceError(f"{source} has no examples" + (f" in split {split!r}" if split is not None else ""))
+    return rows
+
+
+def _folder(path: Path, wanted: Split, *, only: str | None, endings: Sequence[str]) -> Any:
+    datasets = _datasets(f"the folder {path}")
+    try:
+        loaded = datasets.load_from_disk(str(path))
+    except (OSError, ValueError) as error:
+        raise SourceError(
+            f"{path} is no folder that Dataset.save_to_disk wrote ({first_line(error)}); "
+            f"name a file ({', '.join(endings)}) or such a folder"
+        ) from None
+    if not isinstance(loaded, datasets.DatasetDict):
+        return _part(loaded, wanted, only=only, where=str(path))
+    return _of_splits(loaded, wanted, str(path))
+
+
+def _from_hub(source: str, name: str | None, wanted: Split) -> Any:
+    datasets = _datasets(f"data set {source!r}, which is no file or folder here,")
+    # a name is for the hub to resolve; without one, what it has decides
+    asked = None if wanted.name is None else str(wanted)
+    try:
+        loaded = datasets.load_dataset(source, name, split=asked)
+    except Exception as error:  # noqa: BLE001  (the hub, the network and the format each raise their own)
+        raise SourceError(
+            f"data set {source!r}: there is no such file or folder here, and {hub_reason(error)}"
+        ) from None
+    return loaded if asked is not None else _of_splits(loaded, wanted, source)
+
+
+def _of_splits(loaded: Any, wanted: Split, where: str) -> Any:
+    name = wanted.name or next((usual for usual in USUAL if usual in loaded), None)
+    if name not in loaded:
+        asked = f"no split {name!r}" if name is not None else f"none of the splits {', '.join(USUAL)}: name one"
+        raise SourceError(f"{where} has {asked}; it has {', '.join(loaded)}", about="split")
+    return _part(loaded[name], wanted, only=None, where=where)
+
+
+def _part(rows: Any, wanted: Split, *, only: str | None, where: str) -> Any:
+    if only is not None and wanted.name not in (None, only):
+        raise SourceError(f"{where} is one set of rows, called {only!r}, not {wanted.name!r}", about="split")
+    chosen = wanted.rows(len(rows))
+    if len(chosen) == len(rows):
+        return rows
+    return rows[chosen.start : chosen.stop] if isinstance(rows, list) else rows.select(chosen)
+
+
+def _datasets(what: str) -> Any:
+    if importlib.util.find_spec("datasets") is None:
+        raise SourceError(f"{what} needs the package datasets, which is not installed: pip install 'learnscope[hf]'")
+    import datasets  # type: ignore[import-untyped]
+
+    return datasets

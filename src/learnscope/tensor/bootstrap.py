@@ -1,0 +1,45 @@
+"""95 % intervals of sums over sums, by drawing the examples again."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+DRAWN = 1 << 21
+"""Examples drawn at a time: 16 MB of indices, whatever the number of examples."""
+
+
+def ratio_interval(
+    numerator: Tensor, denominator: Tensor, *, resamples: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """The percentile bootstrap interval of sum(numerator)/sum(denominator), both one entry an example.
+
+    Examples are drawn, not positions: the tokens of one text are not independent. One that counts for nothing
+    (denominator 0) is left out. The same seed draws the same examples, so that two calls are paired; the interval of a
+    difference over the same examples is that of the difference of their numerators. (nan, nan) where fewer than two
+    examples count, or a sum is not finite.
+
+    >>> low, high = ratio_interval(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.ones(4))
+    >>> 1 <= low < 2.5 < high <= 4
+    True
+    """
+    if numerator.ndim != 1 or numerator.shape != denominator.shape:
+        raise ValueError(
+            f"one entry an example on both sides, not shapes {list(numerator.shape)} and {list(denominator.shape)}"
+        )
+    if resamples < 1:
+        raise ValueError(f"resamples={resamples!r}: a whole number from 1")
+    counts = denominator != 0
+    above, below = numerator[counts].double().cpu(), denominator[counts].double().cpu()
+    examples = above.numel()
+    if examples < 2 or not bool((above.isfinite() & below.isfinite()).all()):
+        return math.nan, math.nan
+    generator = torch.Generator().manual_seed(seed)
+    drawn, rows = [], max(1, DRAWN // examples)
+    for start in range(0, resamples, rows):
+        chosen = torch.randint(examples, (min(rows, resamples - start), examples), generator=generator)
+        drawn.append(above[chosen].sum(1) / below[chosen].sum(1))
+    low, high = torch.quantile(torch.cat(drawn), torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return low, high

@@ -1,0 +1,242 @@
+"""Weights as whole numbers of a few bits: the quantiser that every measurement and every packed file shares.
+
+Symmetric: s = max|w|/(2^(b-1) - 1), q = clamp(round(w/s), ±(2^(b-1) - 1)), w' = q·s.
+Asymmetric: the range is extended to contain 0, s = (max - min)/(2^b - 1), z = round(-min/s),
+q = clamp(round(w/s) + z, 0, 2^b - 1), w' = (q - z)·s.
+
+Ties round to even. w/s is a division: kernels that multiply by 1/s (torch's fake quantisation, torchao) may choose the
+neighbouring number where w/s is within two units in the last place of a tie, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Granularity = Literal["tensor", "channel", "group"]
+WHOLE_BITS = range(2, 9)
+"""Bits of which weights become whole numbers with a scale."""
+HALF_BITS = 16
+"""Bits of a float16 or bfloat16; with more than these a weight stays as it is."""
+
+
+class QuantiseError(ValueError):
+    """What cannot be quantised; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How weights become whole numbers.
+
+    symmetric: around 0 without a zero point, or over the range with one; None: asymmetric at 3 bits and fewer, where a
+        symmetric range would leave one of four (or eight) numbers unused.
+    granularity: a scale for the tensor, for each output channel, or for each `group_size` input features of a channel.
+    scale_dtype: what scales are kept in. Weights are quantised with the scale as it is kept.
+
+    >>> Scheme(granularity="group", group_size=32)
+    Scheme(symmetric=None, granularity='group', group_size=32, scale_dtype=torch.float32)
+    """
+
+    symmetric: bool | None = None
+    granularity: Granularity = "channel"
+    group_size: int = 64
+    scale_dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        if self.granularity not in get_args(Granularity):
+            raise QuantiseError(f"granularity={self.granularity!r}: 'tensor', 'channel' or 'group' is needed")
+        if isinstance(self.group_size, bool) or not isinstance(self.group_size, int) or self.group_size < 1:
+            raise QuantiseError(f"group_size={self.group_size!r}: a whole number of input features from 1 is needed")
+        if self.symmetric not in (None, True, False):
+            raise QuantiseError(f"symmetric={self.symmetric!r}: True, False or None (by the bits) is needed")
+        if not (isinstance(self.scale_dtype, torch.dtype) and self.scale_dtype.is_floating_point):
+            raise QuantiseError(
+                f"scale_dtype={self.scale_dtype!r}: a floating-point dtype such as torch.float16 is needed"
+            )
+
+    def is_symmetric(self, bits: int) -> bool:
+        return bits > 3 if self.symmetric is None else self.symmetric
+
+    def group_length(self, inputs: int) -> int:
+        """Input features that share a scale, of a channel that has `inputs` of them."""
+        return min(self.group_size, inputs) if self.granularity == "group" else inputs
+
+    def scale_shape(self, outputs: int, inputs: int) -> tuple[int, int]:
+        """Scales of an [outputs, inputs] weight; none of one without entries."""
+        if not outputs * inputs:
+            return (0, 0)
+        if self.granularity == "tensor":
+            return (1, 1)
+        return (outputs, -(-inputs // self.group_length(inputs)))
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """A weight [out, in] as whole numbers.
+
+    codes: [out, in]; int8 around 0 if symmetric, uint8 otherwise; at 16 bits the weight itself in half precision.
+    scale: [out, groups], [out, 1] or [1, 1], in the scheme's dtype; None at 16 bits.
+    zero: the code that stands for 0, uint8, shaped like `scale`; None if symmetric.
+    dtype: of the weight.
+    """
+
+    codes: Tensor
+    scale: Tensor | None
+    zero: Tensor | None
+    bits: int
+    scheme: Scheme
+    dtype: torch.dtype
+
+
+def checked_bits(bits: Any) -> int:
+    """`bits` as a number that means something here: 2 to 8, 16, or more for "as stored"."""
+    try:
+        number = operator.index(bits)
+    except TypeError:
+        raise QuantiseError(f"bits={bits!r}: a whole number is needed") from None
+    if isinstance(bits, bool) or (number not in WHOLE_BITS and number < HALF_BITS):
+        raise QuantiseError(f"bits={bits!r}: 2 to 8, 16 (half precision) or 32 (as stored) are possible")
+    return number
+
+
+@torch.no_grad()
+def quantize(weight: Tensor, bits: int, scheme: Scheme | None = None) -> Quantised:
+    """`weight` [out, in] in 2 to 8 bits, or in half precision for 16.
+
+    Refuses a weight that holds NaN or Inf, or whose scale `scheme.scale_dtype` cannot hold.
+    """
+    scheme = scheme or Scheme()
+    if checked_bits(bits) > HALF_BITS:
+        raise QuantiseError(f"bits={bits}: more than 16 leave a weight as it is, there is nothing to quantise")
+    matrix = _checked(weight)
+    if bits == HALF_BITS:
+        return Quantised(matrix.to(_half_dtype(matrix)), None, None, bits, scheme, weight.dtype)
+    levels, scale, zero = _levels(matrix, bits, scheme)
+    codes = _as_matrix(levels, matrix).to(torch.int8 if zero is None else torch.uint8)
+    stored_zero = None if zero is None else zero.squeeze(-1).to(torch.uint8)
+    return Quantised(codes, scale.squeeze(-1).to(scheme.scale_dtype), stored_zero, bits, scheme, weight.dtype)
+
+
+@torch.no_grad()
+def dequantize(quantised: Quantised) -> Tensor:
+    """The weight [out, in] that the codes stand for, in the dtype that it had."""
+    codes, scale, zero = quantised.codes, quantised.scale, quantised.zero
+    if scale is None or not codes.numel():
+        return codes.to(quantised.dtype)
+    compute = compute_dtype(quantised.dtype)
+    levels = _grouped(codes.to(compute), quantised.scheme)
+    wide_zero = None if zero is None else zero.to(compute).unsqueeze(-1)
+    return _as_matrix(_restored(levels, scale.to(compute).unsqueeze(-1), wide_zero), codes).to(quantised.dtype)
+
+
+@torch.no_grad()
+def fake_quantize(weight: Tensor, bits: int | None, scheme: Scheme | None = None) -> Tensor:
+    """`dequantize(quantize(weight, bits, scheme))` without the detour, bit for bit; a new tensor in the weight's dtype.
+
+    With more than 16 bits, or None, a copy of the weight as it is.
+
+    >>> fake_quantize(torch.tensor([[0.0, 0.4, -1.0]]), 2, Scheme(symmetric=True))
+    tensor([[ 0.,  0., -1.]])
+    """
+    if bits is None or checked_bits(bits) > HALF_BITS:
+        return weight.detach().clone()
+    matrix = _checked(weight)
+    if not matrix.numel():
+        return matrix.clone()
+    if bits == HALF_BITS:
+        return matrix.to(_half_dtype(matrix)).to(weight.dtype).clone()
+    return _as_matrix(_restored(*_levels(matrix, bits, scheme or Scheme())), matrix).to(weight.dtype)
+
+
+def _half_dtype(matrix: Tensor) -> torch.dtype:
+    """What 16 bits are for this weight: float16; bfloat16 if it is one, or has entries beyond float16's range."""
+    if matrix.dtype in (torch.float16, torch.bfloat16):
+        return matrix.dtype
+    fits = not matrix.numel() or bool(matrix.abs().amax().to(torch.float16).isfinite())
+    return torch.float16 if fits else torch.bfloat16
+
+
+def _checked(weight: Tensor) -> Tensor:
+    if weight.ndim != 2:
+        raise QuantiseError(f"a weight of shape {tuple(weight.shape)}: a matrix [out, in] is needed")
+    if not weight.is_floating_point():
+        raise QuantiseError(f"a weight of {weight.dtype} is not floating-point: it may be quantised already")
+    if weight.is_meta:
+        raise QuantiseError("it is on the meta device and holds no values: load the model first")
+    matrix = weight.detach()
+    if not bool(torch.isfinite(matrix).all()):
+        count = int((~torch.isfinite(matrix)).sum())
+        raise QuantiseError(
+            f"{count} of its {matrix.numel()} entries are NaN or Inf, which no scale can cover: "
+            "find where the training broke, or leave it as stored (bits=32)"
+        )
+    return matrix
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _grouped(matrix: Tensor, scheme: Scheme) -> Tensor:
+    """[rows, groups, entries that share a scale]; a shorter last group is filled with 0, which changes no range."""
+    if scheme.granularity == "tensor":
+        return matrix.reshape(1, 1, -1)
+    outputs, inputs = matrix.shape
+    length = scheme.group_length(inputs)
+    groups = -(-inputs // length)
+    if groups * length > inputs:
+        matrix = functional.pad(matrix, (0, groups * length - inputs))
+    return matrix.reshape(outputs, groups, length)
+
+
+def _as_matrix(grouped: Tensor, like: Tensor) -> Tensor:
+    """What `_grouped` took apart, without what it filled in."""
+    if grouped.numel() == like.numel():
+        return grouped.reshape(like.shape)
+    return grouped.reshape(like.shape[0], -1)[:, : like.shape[1]].contiguous()
+
+
+def _levels(matrix: Tensor, bits: int, scheme: Scheme) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Whole numbers as floats [rows, groups, entries], the scales [rows, groups, 1] as kept, and the zero points."""
+    compute = compute_dtype(matrix.dtype)
+    if not matrix.numel():
+        none = torch.zeros(0, 0, 1, dtype=compute, device=matrix.device)
+        return matrix.to(compute), none, None if scheme.is_symmetric(bits) else none
+    grouped = _grouped(matrix.to(compute), scheme)
+    if scheme.is_symmetric(bits):
+        most = 2 ** (bits - 1) - 1
+        scale = _kept(grouped.abs().amax(-1, keepdim=True) / most, grouped, scheme)
+        # + 0.0 makes -0.0 a 0.0, as a whole number is
+        return (grouped / scale).round_().clamp_(-most, most).add_(0.0), scale, None
+    most = 2**bits - 1
+    low = grouped.amin(-1, keepdim=True).clamp_(max=0)
+    high = grouped.amax(-1, keepdim=True).clamp_(min=0)
+    spread = (high - low) / most
+    if not bool(spread.isfinite().all()):  # the range itself overflows, its share does not
+        spread = torch.where(spread.isfinite(), spread, (high / 2 - low / 2) / (most / 2))
+    scale = _kept(spread, grouped, scheme)
+    zero = (-low / scale).round_().clamp_(0, most).add_(0.0)
+    return (grouped / scale).round_().add_(zero).clamp_(0, most), scale, zero
+
+
+def _kept(scale: Tensor, grouped: Tensor, scheme: Scheme) -> Tensor:
+    """The scale as it is kept. 1 for a group of zeros; the least number there is where it would be rounded to 0."""
+    kept = scale.to(scheme.scale_dtype).to(scale.dtype)
+    if not bool(kept.isfinite().all()):
+        raise QuantiseError(
+            f"a scale of {float(scale.amax()):.3g} is more than {scheme.scale_dtype} can hold: give a wider scale_dtype"
+        )
+    if bool((kept == 0).any()):
+        least = torch.finfo(scheme.scale_dtype).smallest_normal * torch.finfo(scheme.scale_dtype).eps
+        empty = (grouped == 0).all(-1, keepdim=True)
+        kept = torch.where(kept == 0, torch.where(empty, 1.0, least).to(kept.dtype), kept)
+    return kept
+
+
+def _restored(levels: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+    return levels.mul_(scale) if zero is None else levels.sub_(zero).mul_(scale)

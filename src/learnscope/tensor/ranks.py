@@ -1,0 +1,53 @@
+"""Loss and rank of the right class of every position, without a copy of the logits and without sorting them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CHUNK = 1 << 18
+"""Logits dealt with at a time: small enough that what is computed from them stays in the processor's cache."""
+CHUNK_ON_ACCELERATORS = 1 << 24
+NOWHERE = torch.iinfo(torch.int64).max
+"""The rank of a class in a row with a NaN: such a row predicts nothing."""
+
+
+def losses_and_ranks(logits: Tensor, targets: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Cross entropy in float32 or better, and how many classes come before the right one; both [N].
+
+    `logits` is [P, C]; `rows` [N] says which of them `targets` [N] belong to, None for all. Of equal logits the first
+    comes first, as argmax has it, so that rank 0 is a correct prediction whatever the ties.
+    """
+    losses, ranks = [], []
+    for chunk, gold in _chunks(logits, targets, rows):
+        each = F.cross_entropy(chunk, gold, reduction="none")
+        losses.append(each)
+        ranks.append(_ranks(chunk, gold, each))
+    if not losses:
+        return torch.zeros(0, device=logits.device), torch.zeros(0, dtype=torch.int64, device=logits.device)
+    return torch.cat(losses), torch.cat(ranks)
+
+
+def _chunks(logits: Tensor, targets: Tensor, rows: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
+    limit = CHUNK if logits.device.type == "cpu" else CHUNK_ON_ACCELERATORS
+    step = max(1, limit // max(1, logits.shape[1]))
+    for start in range(0, targets.numel(), step):
+        part = slice(start, start + step)
+        chunk = logits[part] if rows is None else logits[rows[part]]
+        yield chunk if chunk.dtype == torch.float64 else chunk.float(), targets[part]
+
+
+def _ranks(logits: Tensor, targets: Tensor, losses: Tensor) -> Tensor:
+    gold = logits.gather(1, targets[:, None])
+    ranks = (logits > gold).sum(1)
+    tied = (logits >= gold).sum(1) - ranks > 1
+    if bool(tied.any()):
+        before = torch.arange(logits.shape[1], device=logits.device) < targets[tied, None]
+        ranks[tied] += ((logits[tied] == gold[tied]) & before).sum(1)
+    odd = ~losses.isfinite()  # an infinite logit makes a loss NaN too, but has a rank
+    if bool(odd.any()):
+        ranks[odd] = torch.where(logits[odd].isnan().any(1), NOWHERE, ranks[odd])
+    return ranks
