@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from learnscope.probes import BitWidths as BitWidths
     from learnscope.probes import ExampleLedger as ExampleLedger
     from learnscope.probes import ExampleTransitions as ExampleTransitions
+    from learnscope.probes import ExportedSpeed as ExportedSpeed
     from learnscope.probes import FeatureEvolution as FeatureEvolution
     from learnscope.probes import GradientFlow as GradientFlow
     from learnscope.probes import GroupAccuracy as GroupAccuracy
@@ -112,6 +113,7 @@ _HOMES = {
         "BitWidths",
         "ExampleLedger",
         "ExampleTransitions",
+        "ExportedSpeed",
         "FeatureEvolution",
         "GradientFlow",
         "GroupAccuracy",

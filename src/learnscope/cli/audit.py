@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,10 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("data")
     data.add_argument("--data", metavar="SOURCE", help="a .txt or .jsonl file, a datasets folder, or a name on the hub")
     data.add_argument("--tokenizer", metavar="PATH", help="its folder or file, or 'bytes' (default: beside the model)")
-    data.add_argument("--examples", metavar="N", type=int, default=256, help="at most so many (default: 256)")
-    data.add_argument("--batch_size", metavar="N", type=int, default=8, help="(default: 8)")
+    data.add_argument("--examples", metavar="N", type=_count, default=256, help="at most so many (default: 256)")
+    data.add_argument("--batch_size", metavar="N", type=_count, default=8, help="(default: 8)")
     data.add_argument(
-        "--length", metavar="N", type=int, default=128, help="tokens of an example at most (default: 128)"
+        "--length", metavar="N", type=_count, default=128, help="tokens of an example at most (default: 128)"
     )
     what = parser.add_argument_group("what is examined")
     what.add_argument(
@@ -72,8 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=["performance", "bit_widths", "robustness"],
         help="(default: all three)",
     )
-    what.add_argument("--max_mb", metavar="X", type=float, help="budget of the mix of bit widths, in MB (10⁶ bytes)")
-    what.add_argument("--max_kl", metavar="X", type=float, help="or the damage allowed: mean KL in nats a token")
+    what.add_argument(
+        "--max_mb", metavar="X", type=_positive, help="budget of the mix of bit widths, in MB (10⁶ bytes)"
+    )
+    what.add_argument("--max_kl", metavar="X", type=_positive, help="or the damage allowed: mean KL in nats a token")
     what.add_argument("--export", metavar="FILE", type=Path, help="write the recommended mix, packed (.safetensors)")
     what.add_argument(
         "--solve",
@@ -82,14 +85,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only find the mix for a budget, from an earlier sensitivity.json; no model is needed",
     )
     judged = parser.add_argument_group("deployment scenarios are judged against")
-    judged.add_argument("--tokens_per_second", metavar="X", type=float, help="real-time (default: 1000)")
-    judged.add_argument("--memory_mb", metavar="X", type=float, help="edge (default: 100)")
-    judged.add_argument("--robustness_gap", metavar="X", type=float, help="strong resistance to attack (default: 0.1)")
+    judged.add_argument("--tokens_per_second", metavar="X", type=_positive, help="real-time (default: 1000)")
+    judged.add_argument("--memory_mb", metavar="X", type=_positive, help="edge (default: 100)")
+    judged.add_argument(
+        "--robustness_gap", metavar="X", type=_positive, help="strong resistance to attack (default: 0.1)"
+    )
     how = parser.add_argument_group("how")
     how.add_argument("--device", metavar="D", help="such as cpu or cuda (default: cpu)")
-    how.add_argument("--threads", metavar="N", type=int, help="of the processor (default: as torch has them)")
+    how.add_argument("--threads", metavar="N", type=_count, help="of the processor (default: as torch has them)")
     how.add_argument("--no_cache", action="store_true", help="neither use nor keep remembered results")
     how.add_argument("--quiet", action="store_true", help="print the path of the report and nothing else")
+
+
+def _positive(text: str) -> float:
+    number = float(text)  # argparse says what it was given when this fails
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: a number above 0 is needed")
+    return number
+
+
+def _count(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: a whole number from 1 is needed")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from learnscope.findings.audit_exported import exported
 from learnscope.findings.audit_reading import read_audit
 from learnscope.findings.audit_tables import Audit, Configuration, Configurations, Optimum, Sensitivity
 from learnscope.findings.audit_words import evidence, on, size, told, widths
@@ -26,6 +27,8 @@ def audit_bits(reader: RunReader, cuts: Cuts) -> list[Finding]:
         found += [smallest_near(every, cuts), frontier(every, cuts), not_finite(every, cuts), not_additive(every, cuts)]
     if audit.sensitivity is not None:
         found.append(sensitive(audit.sensitivity, cuts))
+    if audit.exported is not None:
+        found.append(exported(audit.exported))
     return [finding for finding in found if finding is not None]
 
 

@@ -13,6 +13,8 @@ from learnscope.findings.audit_tables import (
     Audit,
     Configuration,
     Configurations,
+    Copy,
+    Exported,
     Layers,
     Level,
     Levels,
@@ -202,8 +204,19 @@ def _transfer(sheet: Sheet) -> Transfer:
     )  # fmt: skip
 
 
+def _exported(sheet: Sheet) -> Exported:
+    copies = {
+        place[1]: Copy(
+            sheet.at(place, "latency_p50"), _whole(sheet.at(place, "latency_n")), sheet.at(place, "speed_up"),
+            sheet.at(place, "weight_bytes"), sheet.at(place, "kl"),
+        )
+        for place in sheet.places("exported")
+    }  # fmt: skip
+    return Exported(original=copies.pop("original", None), copies=copies, **sheet.part)
+
+
 READERS: dict[str, Callable[[Sheet], Part]] = {
     "quality": _quality, "speed": _speed, "memory": _memory, "layers": _layers, "sensitivity": _sensitivity,
-    "configurations": _configurations, "optimum": _optimum, "attacks": _attacks, "noise": _levels("noise"),
-    "perturbations": _levels("perturbation"), "transfer": _transfer,
+    "configurations": _configurations, "optimum": _optimum, "exported": _exported, "attacks": _attacks,
+    "noise": _levels("noise"), "perturbations": _levels("perturbation"), "transfer": _transfer,
 }  # fmt: skip

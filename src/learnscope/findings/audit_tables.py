@@ -14,6 +14,7 @@ PROBES = {
     "sensitivity": "BitSensitivity",
     "configurations": "BitWidths",
     "optimum": "BitOptimum",
+    "exported": "ExportedSpeed",
     "attacks": "Attacks",
     "noise": "NoiseRobustness",
     "perturbations": "InputPerturbation",
@@ -50,6 +51,24 @@ class Part:
     def examples(self) -> int | None:
         found = self.notes.get("examples")
         return int(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A model as it is held, and how long a pass of it really takes."""
+
+    latency: Number
+    n: int | None
+    speed_up: Number
+    held: Number
+    kl: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported(Part):
+    original: Copy | None
+    copies: Mapping[str, Copy]
+    """By what they hold, such as int8."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +276,7 @@ class Audit:
     sensitivity: Sensitivity | None = None
     configurations: Configurations | None = None
     optimum: Optimum | None = None
+    exported: Exported | None = None
     attacks: Attacks | None = None
     noise: Levels | None = None
     perturbations: Levels | None = None

@@ -11,10 +11,17 @@ analyzer.generate_comprehensive_report("./results/")
 
 from learnscope.posttrain.analyzer import ModelAnalyzer
 from learnscope.posttrain.bit_widths import BitWidthAnalyzer
+from learnscope.posttrain.command import AuditOptions, run_audit
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.performance import PerformanceAnalyzer
 from learnscope.posttrain.robustness import RobustnessAnalyzer
 
 __all__ = [
-    "BitWidthAnalyzer", "ModelAnalyzer", "PerformanceAnalyzer", "PosttrainError", "RobustnessAnalyzer",
-]  # fmt: skip
+    "AuditOptions",
+    "BitWidthAnalyzer",
+    "ModelAnalyzer",
+    "PerformanceAnalyzer",
+    "PosttrainError",
+    "RobustnessAnalyzer",
+    "run_audit",
+]

@@ -118,7 +118,7 @@ class ModelAnalyzer:
             )
         folder = Path(output_dir)
         write_audit(
-            self.run.reader, folder, cuts=_moved(cuts, thresholds), name=self.name, about=self._about()
+            self.run.reader, folder, cuts=with_thresholds(cuts, thresholds), name=self.name, about=self._about()
         )  # fmt: skip
         return folder
 
@@ -139,7 +139,7 @@ def _called(model: str | Path | nn.Module) -> str:
     return type(model).__name__ if isinstance(model, nn.Module) else Path(model).name or str(model)
 
 
-def _moved(cuts: Cuts | None, thresholds: Mapping[str, float] | None) -> Cuts:
+def with_thresholds(cuts: Cuts | None, thresholds: Mapping[str, float] | None) -> Cuts:
     """The cuts with the thresholds of the deployment scenarios put in."""
     from dataclasses import replace
 

@@ -9,7 +9,8 @@ Where a plain reading of these words would give numbers that mislead, they are d
 - Damage is the KL divergence from the model's own outputs on the same positions, not a difference of two accuracies,
   which a few examples cannot tell from 0.
 - The frontier merges configurations that the examples cannot tell apart.
-- A model with quantised values runs as fast as before: no speed-up is reported.
+- A model with rounded values runs as fast as before: no speed-up is reported for it. Real times are those of copies
+  that hold packed integers, under `exported`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
+from learnscope.model.bit_mixes import uniform
 from learnscope.model.content import model_content
 from learnscope.model.packed import save_packed
+from learnscope.model.quantised_units import find_units
+from learnscope.model.torchao_export import to_torchao
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.examined import Examined
 from learnscope.probes.bit_optimum import BitOptimum
 from learnscope.probes.bit_sensitivity import BitSensitivity
 from learnscope.probes.bit_widths import BitWidths
+from learnscope.probes.exported_speed import ExportedSpeed
 from learnscope.record import Record
 from learnscope.sensitivities import Sensitivities, load, save
 from learnscope.tensor.quantize import Scheme
@@ -113,17 +120,39 @@ class BitWidthAnalyzer:
     def analyze(
         self, data_loader: Any, max_bytes: int | None = None, max_kl: float | None = None, **options: Any
     ) -> dict[str, Any]:
-        """All of it, on the same data: `sensitivity`, `configurations`, `pareto_frontier`, `optimal`."""
+        """All of it, on the same data: `sensitivity`, `configurations`, `pareto_frontier`, `optimal`, `exported`."""
         with self.examined.together(data_loader):
             sensitivity = self.analyze_layer_sensitivity(data_loader, **options)
             configurations = self.test_configurations(data_loader, **options)
             optimal = self.find_optimal_configuration(data_loader, max_bytes, max_kl, **options)
+            exported = self.measure_exported_speed(data_loader)
         return {
             "sensitivity": sensitivity,
             "configurations": configurations,
             "pareto_frontier": _frontier(self._said("BitWidths"), configurations),
             "optimal": optimal,
+            "exported": exported,
         }
+
+    def measure_exported_speed(self, data_loader: Any, **options: Any) -> dict[str, dict[str, Any]]:
+        """Real seconds and bytes of copies whose blocks torchao holds in 8 and 4 bits, beside the model's own.
+
+        Options are those of `learnscope.ExportedSpeed`. A copy that cannot be made has NaN, and `reasons`.
+        """
+        record = self.examined.look(ExportedSpeed(**options), data_loader)
+        found: dict[str, dict[str, Any]] = {}
+        for row in record.rows():
+            one = found.setdefault(row.scope, {"real": True})
+            one[row.name] = _number(row.value)
+            if row.status is not None:
+                one.setdefault("reasons", {})[row.name] = row.status
+        return found
+
+    def export_torchao(self, bits: int | Mapping[str, int] = 8) -> nn.Module:
+        """A copy of the model that holds these units (a number: all blocks) in 8 or 4 bits through torchao."""
+        model = self.examined.model
+        chosen = uniform(find_units(model), bits) if isinstance(bits, int) else dict(bits)
+        return to_torchao(model, chosen)
 
     def save_sensitivity(self, path: str | Path) -> Path:
         """Write what `analyze_layer_sensitivity` measured last; the same numbers give the same bytes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from learnscope.posttrain.analyzer import PARTS, ModelAnalyzer
+from learnscope.posttrain.analyzer import PARTS, ModelAnalyzer, with_thresholds
 from learnscope.posttrain.builtin import make_builtin
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.progress import progress_bar
@@ -53,11 +54,10 @@ def run_audit(options: AuditOptions, say: Say = print) -> dict[str, Run]:
     A single model's report goes into `output_dir`, several go into folders of their names below it, with a comparison.
     A model that cannot be loaded is refused before anything is written.
     """
+    _check(options)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     models = dict(options.models) or {"built-in": _builtin(options, say)}
-    if options.export is not None and len(models) > 1:
-        raise PosttrainError("--export writes the weights of one model: audit the models one by one to export them")
     # all are loaded once before the first takes its time: what cannot be read is said now
     if len(models) > 1:
         for name, model in models.items():
@@ -70,6 +70,25 @@ def run_audit(options: AuditOptions, say: Say = print) -> dict[str, Run]:
         write_comparison({name: run.reader for name, run in runs.items()}, options.output_dir)
         say(f"side by side: {options.output_dir / 'comparison.md'}")
     return runs
+
+
+def _check(options: AuditOptions) -> None:
+    """Refuse now what would only come up after minutes."""
+    with_thresholds(None, options.thresholds)
+    unknown = [part for part in options.parts if part not in PARTS]
+    if unknown or not options.parts:
+        raise PosttrainError(f"parts={list(options.parts)!r}: some of {', '.join(PARTS)} are needed")
+    if options.max_bytes is not None and options.max_kl is not None:
+        raise PosttrainError("give one budget, bytes (--max_mb) or damage (--max_kl): the other is what is made small")
+    for name, value in (("max_mb", options.max_bytes), ("max_kl", options.max_kl)):
+        if value is not None and not 0 < value < math.inf:
+            raise PosttrainError(f"--{name}: a number above 0 is needed")
+    if options.export is not None and len(options.models) > 1:
+        raise PosttrainError("--export writes the weights of one model: audit the models one by one to export them")
+    if options.export is not None and "bit_widths" not in options.parts:
+        raise PosttrainError("--export writes the recommended bit widths, which --parts leaves out: add bit_widths")
+    if options.output_dir.exists() and not options.output_dir.is_dir():
+        raise PosttrainError(f"{options.output_dir} is a file: name a folder for the report (--output_dir)")
 
 
 def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say: Say) -> Run:
@@ -89,7 +108,8 @@ def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say
         else:
             analyzer.analyze_robustness(data)
     if options.export is not None:
-        say(f"packed: {analyzer.bit_width_analyzer.export(options.export)}")
+        made = analyzer.bit_width_analyzer.export(options.export)
+        say(f"packed: {made['path']}, {made['tensor_bytes']:,} bytes of weights")
     analyzer.generate_comprehensive_report(folder, thresholds=options.thresholds)
     return analyzer.run
 

@@ -11,6 +11,7 @@ from learnscope.probes.bit_robustness import BitRobustness
 from learnscope.probes.bit_sensitivity import BitSensitivity
 from learnscope.probes.bit_widths import BitWidths
 from learnscope.probes.example_ledger import ExampleLedger
+from learnscope.probes.exported_speed import ExportedSpeed
 from learnscope.probes.feature_evolution import FeatureEvolution
 from learnscope.probes.gradient_flow import GradientFlow
 from learnscope.probes.group_accuracy import GroupAccuracy
@@ -64,6 +65,7 @@ __all__ = [
     "BitWidths",
     "ExampleLedger",
     "ExampleTransitions",
+    "ExportedSpeed",
     "FeatureEvolution",
     "GradientFlow",
     "GroupAccuracy",

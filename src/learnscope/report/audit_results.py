@@ -15,7 +15,7 @@ from learnscope.store.reader import RunReader
 SCHEMA = 1
 SECTIONS = {
     "performance": ("quality", "speed", "memory", "layers"),
-    "bit_widths": ("sensitivity", "configurations", "optimum"),
+    "bit_widths": ("sensitivity", "configurations", "optimum", "exported"),
     "robustness": ("attacks", "noise", "perturbations", "transfer"),
 }
 """The sections of the results and the parts of an audit that each holds."""

@@ -138,7 +138,24 @@ def _bits(audit: Audit) -> list[str]:
             out.append(f"{len(ordered) - MOST:,} more are in `analysis_results.json`.")
     elif "configurations" in audit.missing:
         out.append(escape(f"No configurations were compared: {audit.missing['configurations']}."))
-    return out
+    return out + _exported(audit)
+
+
+def _exported(audit: Audit) -> list[str]:
+    """Copies that were really timed; nothing else in this section is about time."""
+    part = audit.exported
+    if part is None:
+        return [escape(f"Real latencies: {audit.missing['exported']}.")] if "exported" in audit.missing else []
+    copies = {"original": part.original, **part.copies} if part.original is not None else part.copies
+    rows: list[Sequence[str]] = []
+    for name, copy in copies.items():
+        if copy is None or copy.latency.value is None:
+            rows.append((name, "n/a", "", "", "", (copy and copy.latency.why) or "not measured"))
+            continue
+        numbers = [row("", copy.latency, None, duration)[1], row("", copy.speed_up, None)[1]]
+        rows.append((name, *numbers, row("", copy.held, None, size)[1], row("", copy.kl, None)[1], f"n = {copy.n}"))
+    head = ("blocks held as", "median pass", "times as fast", "held in", "KL", "")
+    return ["### Real latencies of packed weights (torchao)", table(head, rows)]
 
 
 def _unit_bits(bits: Mapping[str, int]) -> list[str]:

@@ -19,6 +19,21 @@ RECORDS = {
     "BatchStats": "batch size and class balance (`w.batch(batch)` in the loop)",
 }
 """What each probe would have added to the report."""
+OF_AUDITS = {
+    "Performance": "loss, perplexity and accuracy with their intervals",
+    "MemoryUse": "what the model takes, and what for",
+    "InferenceSpeed": "latency and throughput",
+    "LayerTimes": "where the time goes",
+    "BitSensitivity": "which layers need their bits",
+    "BitWidths": "what configurations of bit widths cost",
+    "BitOptimum": "the best bit widths for a budget, tried on held-out data",
+    "ExportedSpeed": "real latencies of packed weights",
+    "Attacks": "how the model stands up to attacks",
+    "NoiseRobustness": "what noise in the weights does",
+    "InputPerturbation": "what changed inputs do",
+    "BitRobustness": "attacks at several bit widths",
+}
+"""The same for finished models."""
 
 
 def watched(reader: RunReader) -> list[tuple[str, str]]:
@@ -128,7 +143,8 @@ def _at_least(value: float, least: float, unit: str = "") -> str:
 
 def not_recorded(reader: RunReader) -> list[tuple[str, str]]:
     """Probes whose numbers this run does not have, and what they would add."""
-    missing = [(probe, adds) for probe, adds in RECORDS.items() if not labels_of(reader, probe)]
+    probes = OF_AUDITS if reader.manifest.get("source") == "audit" else RECORDS
+    missing = [(probe, adds) for probe, adds in probes.items() if not labels_of(reader, probe)]
     if labels_of(reader, "Loss") and not len(series(reader, "Loss", "loss")):
         missing.append(("Loss", "the training loss under the name `loss`: other names were logged"))
     return missing

@@ -17,6 +17,7 @@ from learnscope.probes import (
     BitRobustness,
     BitSensitivity,
     BitWidths,
+    ExportedSpeed,
     InferenceSpeed,
     InputPerturbation,
     LayerTimes,
@@ -111,6 +112,6 @@ def _of_finished(provides: set[str]) -> list[Probe]:
     """What is asked of a finished model rather than of one in training."""
     candidates: list[Probe] = [
         Performance(), MemoryUse(), InferenceSpeed(), LayerTimes(), BitSensitivity(), BitWidths(), BitOptimum(),
-        Attacks(), NoiseRobustness(), InputPerturbation(), BitRobustness(),
+        ExportedSpeed(), Attacks(), NoiseRobustness(), InputPerturbation(), BitRobustness(),
     ]  # fmt: skip
     return [probe for probe in candidates if probe.needs <= provides]
