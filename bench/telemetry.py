@@ -164,7 +164,9 @@ def writes_of_a_line(rows: int) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a small model, one thread: does it run, not how fast it is")
+    parser.add_argument(
+        "--quick", action="store_true", help="a small model, one thread: does it run, not how fast it is"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)

@@ -47,6 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("analysis_during_training"), help="where figures go")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
     options = parser.parse_args()
     torch.set_num_threads(1)  # a model this small is faster so
     torch.manual_seed(options.seed)
@@ -61,7 +62,7 @@ def main() -> None:
     dynamics = LearningDynamicsAnalyzer(num_classes=10)
     gradients = GradientFlowAnalyzer(model)
     memorization = MemorizationDetector(num_classes=10)
-    for epoch in track(range(EPOCHS), "training"):
+    for epoch in track(range(options.epochs), "training"):
         for batch_idx, (inputs, targets, ids) in enumerate(train_loader):
             outputs = model(inputs)
             loss = criterion(outputs, targets)

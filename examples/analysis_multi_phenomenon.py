@@ -35,7 +35,7 @@ Batch = dict[str, Tensor]
 Trained = tuple[LearningDynamicsAnalyzer, ls.Run]
 
 
-def train_grokking_model(run: Path) -> Trained:
+def train_grokking_model(run: Path, options: argparse.Namespace) -> Trained:
     """All training pairs in every step, so that a step is an epoch; weight decay does the rest."""
     torch.manual_seed(0)
     train, test = sums_modulo(P, share=0.4, seed=0)
@@ -45,7 +45,7 @@ def train_grokking_model(run: Path) -> Trained:
     analyzer = LearningDynamicsAnalyzer(num_classes=P)
     probes = [ls.Memorization(keep_arrays=False), ls.ParameterChange(every=EVERY)]
     with ls.watch(model, optimizer, run=run, probes=probes, train=[(pairs, sums)], test=[test.tensors]) as w:
-        for step in track(range(STEPS), "grokking"):
+        for step in track(range(options.steps), "grokking"):
             logits = model(pairs)
             optimizer.zero_grad()
             nn.functional.cross_entropy(logits, sums).backward()
@@ -57,15 +57,15 @@ def train_grokking_model(run: Path) -> Trained:
     return analyzer, w.run
 
 
-def train_biased_model(run: Path) -> Trained:
-    return train_on_strokes(run, "bias", giving_away=0.95)
+def train_biased_model(run: Path, options: argparse.Namespace) -> Trained:
+    return train_on_strokes(run, "bias", options.epochs, giving_away=0.95)
 
 
-def train_normal_model(run: Path) -> Trained:
-    return train_on_strokes(run, "normal", giving_away=0.0)
+def train_normal_model(run: Path, options: argparse.Namespace) -> Trained:
+    return train_on_strokes(run, "normal", options.epochs, giving_away=0.0)
 
 
-def train_on_strokes(run: Path, name: str, giving_away: float) -> Trained:
+def train_on_strokes(run: Path, name: str, epochs: int, giving_away: float) -> Trained:
     torch.manual_seed(0)
     draw = torch.Generator().manual_seed(0)
     train, test = digits()
@@ -77,7 +77,7 @@ def train_on_strokes(run: Path, name: str, giving_away: float) -> Trained:
     probes = [ls.GroupAccuracy(), ls.Memorization(keep_arrays=False), ls.FeatureEvolution(every=3, samples=200)]
     data = {"train": [seen], "test": [unseen], "holdout": [unseen]}
     with ls.watch(model, optimizer, run=run, probes=probes, task=ls.DictTask("x", "y"), **data) as w:
-        for epoch in track(range(EPOCHS), name):
+        for epoch in track(range(epochs), name):
             for ids in torch.randperm(len(seen["y"]), generator=draw).split(BATCH):
                 x, y = seen["x"][ids], seen["y"][ids]
                 logits = model(x)
@@ -102,7 +102,7 @@ def with_strokes(images: Tensor, labels: Tensor, giving_away: float, draw: torch
     return {"x": images, "y": labels, "group": place}
 
 
-TRAINED: dict[str, Callable[[Path], Trained]] = {
+TRAINED: dict[str, Callable[[Path, argparse.Namespace], Trained]] = {
     "grokking": train_grokking_model, "bias": train_biased_model, "normal": train_normal_model,
 }  # fmt: skip
 
@@ -110,12 +110,15 @@ TRAINED: dict[str, Callable[[Path], Trained]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("analysis_multi_phenomenon"), help="where everything goes")
-    out: Path = parser.parse_args().out
+    parser.add_argument("--steps", type=int, default=STEPS, help="of the model that groks")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="of the two others")
+    options = parser.parse_args()
+    out: Path = options.out
     torch.set_num_threads(1)  # models this small are faster so
     runs: dict[str, ls.Run] = {}
     for name, train in TRAINED.items():
         shutil.rmtree(out / "runs" / name, ignore_errors=True)  # this example's own, of an earlier time
-        analyzer, runs[name] = train(out / "runs" / name)
+        analyzer, runs[name] = train(out / "runs" / name, options)
         analyzer.save(out / "saved" / f"{name}_analyzer.pkl")
 
     console = Console()

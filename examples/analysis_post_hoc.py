@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -51,14 +52,14 @@ def digits(seed: int) -> tuple[TensorDataset, TensorDataset]:
     return TensorDataset(images[train], labels[train]), TensorDataset(images[test], labels[test])
 
 
-def train(folder: Path, loader: DataLoader[tuple[Tensor, Tensor]]) -> dict[int, Path]:
+def train(folder: Path, loader: DataLoader[tuple[Tensor, Tensor]], epochs: Sequence[int]) -> dict[int, Path]:
     """A training that knows nothing of what comes after it."""
     folder.mkdir(parents=True, exist_ok=True)
     model = DigitNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     kept = {}
-    for epoch in track(range(EPOCHS[-1] + 1), "training"):
-        if epoch in EPOCHS:
+    for epoch in track(range(epochs[-1] + 1), "training"):
+        if epoch in epochs:
             kept[epoch] = folder / f"model_epoch_{epoch}.pth"
             torch.save(model.state_dict(), kept[epoch])
         for images, labels in loader:
@@ -78,13 +79,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("analysis_post_hoc"), help="where checkpoints and figures go")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--epochs", type=int, nargs="+", default=EPOCHS, help="those whose checkpoints are kept")
     options = parser.parse_args()
     torch.set_num_threads(1)  # a model this small is faster so
     torch.manual_seed(options.seed)
     train_data, test_data = digits(options.seed)
     train_loader = DataLoader(train_data, batch_size=BATCH, shuffle=True)
     test_loader = DataLoader(test_data, batch_size=BATCH)
-    files = train(options.out / "checkpoints", train_loader)
+    files = train(options.out / "checkpoints", train_loader, options.epochs)
     checkpoints = {epoch: loaded(path) for epoch, path in files.items()}
     console, figures = Console(), options.out / "figures"
 

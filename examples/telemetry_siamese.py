@@ -139,7 +139,7 @@ class Result:
     validation: float
 
 
-def train(variant: str, seed: int, folder: Path) -> Result:
+def train(variant: str, seed: int, folder: Path, epochs: int = EPOCHS) -> Result:
     """One run; the accuracies are those of its last epoch."""
     torch.manual_seed(seed)
     digits = Digits(seed)
@@ -151,7 +151,7 @@ def train(variant: str, seed: int, folder: Path) -> Result:
     accuracy = 0.0
     with TrainingTelemetry(config) as telemetry:
         telemetry.set_holdout_data([validation])
-        for epoch in range(EPOCHS):
+        for epoch in range(epochs):
             accuracy = train_epoch(model, optimizer, digits.epoch(training), telemetry, epoch)
             scheduler.step()
     with torch.no_grad():
@@ -159,8 +159,8 @@ def train(variant: str, seed: int, folder: Path) -> Result:
     return Result(telemetry, accuracy, (predicted == validation["winner"]).double().mean().item())
 
 
-def show(results: dict[str, Result], console: Console) -> None:
-    table = Table(title=f"Accuracy after {EPOCHS} epochs; guessing gets 50 %")
+def show(results: dict[str, Result], epochs: int, console: Console) -> None:
+    table = Table(title=f"Accuracy after {epochs} epochs; guessing gets 50 %")
     for column, side in (("run", "left"), ("", "left"), ("training", "right"), ("validation", "right")):
         table.add_column(column, justify="right" if side == "right" else "left")
     for variant, result in results.items():
@@ -176,13 +176,14 @@ def show(results: dict[str, Result], console: Console) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Four trainings of one model, three of which do not generalise.")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--out", type=Path, default=Path("outputs/telemetry_siamese"))
     options = parser.parse_args()
 
     torch.set_num_threads(1)  # for a model this small, more threads only wait for each other
     console = Console()
-    results = {variant: train(variant, options.seed, options.out / variant) for variant in VARIANTS}
-    show(results, console)
+    results = {variant: train(variant, options.seed, options.out / variant, options.epochs) for variant in VARIANTS}
+    show(results, options.epochs, console)
     for result in results.values():
         result.telemetry.plot()
     comparison = ls.compare([result.telemetry.run for result in results.values()], names=list(VARIANTS))

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from forked import run_program
 
 BENCH = Path(__file__).parents[1] / "bench"
 
 
 @pytest.mark.parametrize("script", sorted(BENCH.glob("*.py")), ids=lambda path: path.name)
-def test_a_benchmark_runs(script: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, str(script), "--quick"],
-        capture_output=True, text=True, check=False, env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
+def test_a_benchmark_runs(script: Path, tmp_path: Path) -> None:
+    result = run_program(script, "--quick", folder=tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.strip()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from forked import run_program
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -21,11 +21,10 @@ def blocks(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
-    program = "\n".join(blocks(page))
-    result = subprocess.run(
-        [sys.executable, "-W", "error::learnscope.ProbeWarning", "-c", program],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    program, folder = tmp_path / "page.py", tmp_path / "here"
+    program.write_text("\n".join(blocks(page)))
+    folder.mkdir()
+    result = run_program(program, folder=folder)
     assert result.returncode == 0, result.stderr
 
 
