@@ -117,6 +117,8 @@ def allocate(
         assert max_damage is not None
         if not least_damage <= max_damage:
             raise NoAllocation(f"max_damage={max_damage:g}: every unit at its best has {least_damage:g} together")
+        # more than all damages together allows no more than they do, and may be infinite
+        max_damage = min(max_damage, math.fsum(max(o.damage for o in group) for group in options))
         best = _least_bytes(options, max_damage, [min(g, key=lambda o: (o.damage, o.bytes)) for g in options])
         best = _least_damage(options, sum(o.bytes for o in best))
     names = list(damage)

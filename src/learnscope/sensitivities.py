@@ -16,6 +16,13 @@ SCHEMA = 1
 _KIND = "learnscope bit sensitivities"
 
 
+_MORE = "Give more room, or measure fewer bits."
+_BROKEN = (
+    "The damage of {} units, such as {}, is not finite at any of the bits, so that they stay as stored: look whether "
+    "the model's own outputs are finite."
+)
+
+
 class SensitivityError(ValueError):
     """A file that cannot be used; the message says why and what to do."""
 
@@ -51,6 +58,9 @@ class Sensitivities:
         `max_bytes` is of the whole packed model; `max_kl` is of the sum, in what the file is judged by. A unit that
         is not in the choice stays as it is stored. Damages are measured one unit at a time, and taken to add up.
         """
+        check_budget("solve", max_bytes, max_kl)
+        if (max_bytes is None) == (max_kl is None):
+            raise TypeError("give one of max_bytes= and max_kl=: the other is what is made small")
         as_stored = {unit: _beyond(widths) for unit, widths in self.damage.items()}
         damage = {unit: {**widths, as_stored[unit]: 0.0} for unit, widths in self.damage.items()}
         size = {unit: {**self.size[unit], as_stored[unit]: self.stored[unit]} for unit in damage}
@@ -61,13 +71,24 @@ class Sensitivities:
             least = self.other_bytes + sum(
                 min(size[u][w] for w, d in widths.items() if math.isfinite(d)) for u, widths in damage.items()
             )
-            asked = f"max_bytes={max_bytes}" if max_bytes is not None else f"max_kl={max_kl}"
+            broken = [unit for unit, widths in self.damage.items() if not any(map(math.isfinite, widths.values()))]
             raise NoAllocation(
-                f"{asked} cannot be kept: the smallest mix takes {least} bytes with its embeddings and norms, and the "
-                "smallest damage is 0, as stored. Give more room, or measure fewer bits."
+                f"max_bytes={max_bytes} cannot be kept: the smallest mix takes {least} bytes with its embeddings and "
+                "norms. " + (_BROKEN.format(len(broken), broken[0]) if broken else _MORE)
             ) from error
         choice = {unit: bits for unit, bits in found.choice.items() if bits != as_stored[unit]}
         return Allocation(choice, found.damage, found.bytes + self.other_bytes, found.status)
+
+
+def check_budget(owner: str, max_bytes: Any, max_kl: Any) -> None:
+    """Refuse what is no size and no damage, before anything is measured for it."""
+    for name, value, needed in (
+        ("max_bytes", max_bytes, "a number of bytes above 0 is needed"),
+        ("max_kl", max_kl, "nats from 0 on are needed"),
+    ):
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if value is not None and not (number and (value > 0 or (value == 0 and name == "max_kl"))):
+            raise SensitivityError(f"{owner}({name}={value!r}): {needed}")
 
 
 def save(found: Sensitivities, path: str | Path) -> None:
@@ -127,6 +148,8 @@ def _read(body: Mapping[str, Any]) -> Sensitivities:
     damage = {u: {int(b): _from(value) for b, value in one["damage"].items()} for u, one in units.items()}
     size = {u: {int(b): int(value) for b, value in one["bytes"].items()} for u, one in units.items()}
     for unit, widths in damage.items():
+        if min(size[unit].values(), default=-1) < 0:
+            raise ValueError(f"{unit} has no bytes, or fewer than 0")
         if widths.keys() != size[unit].keys():
             raise ValueError(f"{unit} has damages and bytes for different bits")
     return Sensitivities(

@@ -217,11 +217,13 @@ def test_damaged_inputs(whole: AuditRun) -> None:
 
 def test_whether_quantising_changes_robustness(whole: AuditRun) -> None:
     found = of(whole, "audit_quantised_robustness")
-    assert found.title == "Quantising changes robustness at 4 bits"
+    assert found.title == "Quantising changes the accuracy under attack at 4 bits"
     assert "+0.18 (95 % interval +0.119 to +0.239) at 4 bits" in found.detail
     run = AuditRun(2)
     run.transfer(four=0.2)
-    assert of(run, "audit_quantised_robustness").title == "Quantising does not measurably change robustness"
+    assert (
+        of(run, "audit_quantised_robustness").title == "Quantising does not measurably change the accuracy under attack"
+    )
     unknown = AuditRun(2)
     unknown.transfer(four=0.36, examples=None)
     assert of(unknown, "audit_quantised_robustness").evidence.interval is None
@@ -267,3 +269,22 @@ def test_thresholds_are_checked() -> None:
         ls.Cuts(audit_robustness_gap=1.5)
     with pytest.raises(ValueError, match="audit_additivity=1: a factor above 1, such as 2"):
         ls.Cuts(audit_additivity=1.0)
+
+
+def test_real_speed_is_told_from_copies_that_were_timed() -> None:
+    def told(**given: float | str) -> Finding:
+        run = AuditRun(2)
+        run.exported(**given)  # type: ignore[arg-type]
+        return of(run, "audit_exported_speed")
+
+    fast = told()
+    assert fast.title == "Really packed, int4 is 1.6 times as fast as the model itself"
+    assert "the model itself 20 ms a pass in 96 MB; int8 22.2 ms a pass in 30 MB; int4 12.5 ms a pass in 20 MB" in (
+        fast.detail
+    )
+    assert (fast.evidence.n, fast.evidence.value) == (50, 1.6)
+    assert "Deploy int4" in fast.advice
+    slow = told(int4="no kernel here")
+    assert slow.title == "Really packed, int8 is 0.9 times as fast as the model itself"
+    assert "not time" in slow.advice
+    assert told(int8=1.01, int4=0.2).title == "Really packed, int8 is as fast as the model itself"

@@ -220,10 +220,9 @@ def test_attacks_at_one_width_are_tried_at_every_other(digits: tuple[nn.Module, 
     for name, kept in before.items():
         assert torch.equal(kept, model.state_dict()[name])
     x, y = x[:12], y[:12]
-    start = torch.rand(12 * 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64).view(12, 64) * 2 - 1
     at = {bits: rounded(model, bits) for bits in (0, 8, 2)}
     for attack_bits in at:
-        attacked = plain_pgd(at[attack_bits], x, y, start * 0.1, 0.1, 2.5 * 0.1 / 4, 4, (0, 1))
+        attacked = plain_pgd(at[attack_bits], x, y, torch.zeros_like(x), 0.1, 2.5 * 0.1 / 4, 4, (0, 1))
         for test_bits, other in at.items():
             labels = {"attack_bits": attack_bits, "test_bits": test_bits}
             with torch.no_grad():

@@ -12,7 +12,7 @@ from learnscope.record import Column, Label, Table
 
 PARTS_OF = {"attn": "attn", "mlp": "mlp"}
 BITS = (16, 8, 4, 2)
-PARTS = ("performance", "speed", "memory", "layers", "sensitivity", "widths", "optimum", "attacks", "noise",
+PARTS = ("performance", "speed", "memory", "layers", "sensitivity", "widths", "optimum", "exported", "attacks", "noise",
          "perturbations", "transfer")  # fmt: skip
 
 
@@ -161,6 +161,18 @@ class AuditRun(MadeRun):
         ]
         self.once("BitOptimum", tables, verdict="mixed" if wins else "uniform", recommended=bits if wins else flat,
                   recommended_name="optimal" if wins else "uniform_4", examples=48, solved="optimal")  # fmt: skip
+
+    def exported(self, int8: float = 0.9, int4: Number | str = 1.6) -> None:
+        """Medians of 20 ms, and copies so many times as fast; of one that cannot be made, the reason."""
+        tables = []
+        for name, gain, held in (("original", 1.0, 96e6), ("int8", int8, 30e6), ("int4", int4, 20e6)):
+            if isinstance(gain, str):
+                values: dict[str, Number | str] = dict.fromkeys(("latency_p50", "latency_n", "speed_up"), gain)
+            else:
+                values = {"latency_p50": 0.02 / gain, "latency_n": 50, "speed_up": gain, "weight_bytes": held,
+                          "kl": 0.0 if name == "original" else 1e-3}  # fmt: skip
+            tables.append(Table("exported", [name], columns(values)))
+        self.once("ExportedSpeed", tables, threads=2, device="cpu", real=True)
 
     def attacks(self, gap: float = 0.23, half: float = 0.04, flags: Mapping[str, Number | str] | None = None,
                 zeros: float = 0.001, unit: str = "relative") -> None:  # fmt: skip

@@ -267,7 +267,12 @@ def test_an_audit_with_data() -> None:
     run = ls.audit(model, (X, Y), strict=True)
     assert bits(model) == before
     assert model.training
-    assert set(run.manifest["probes"]) == {"GradientFlow", "Holdout"}
+    of_finished = {
+        "Performance", "MemoryUse", "InferenceSpeed", "LayerTimes", "BitSensitivity", "BitWidths", "BitOptimum",
+        "ExportedSpeed", "Attacks", "NoiseRobustness", "InputPerturbation", "BitRobustness",
+    }  # fmt: skip
+    assert set(run.manifest["probes"]) == {"GradientFlow", "Holdout", *of_finished}
+    assert {record.probe for record in run.records() if not record.error} == set(run.manifest["probes"])
     model.eval()
     loss = F.cross_entropy(model(X), Y)
     loss.backward()

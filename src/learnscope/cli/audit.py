@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=["performance", "bit_widths", "robustness"],
         help="(default: all three)",
     )
-    what.add_argument(
-        "--max_mb", metavar="X", type=_positive, help="budget of the mix of bit widths, in MB (10⁶ bytes)"
-    )
+    what.add_argument("--max_mb", metavar="X", type=_positive, help="budget of the mix of widths, in MB (10⁶ bytes)")
     what.add_argument("--max_kl", metavar="X", type=_positive, help="or the damage allowed: mean KL in nats a token")
     what.add_argument("--export", metavar="FILE", type=Path, help="write the recommended mix, packed (.safetensors)")
     what.add_argument(
@@ -87,9 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     judged = parser.add_argument_group("deployment scenarios are judged against")
     judged.add_argument("--tokens_per_second", metavar="X", type=_positive, help="real-time (default: 1000)")
     judged.add_argument("--memory_mb", metavar="X", type=_positive, help="edge (default: 100)")
-    judged.add_argument(
-        "--robustness_gap", metavar="X", type=_positive, help="strong resistance to attack (default: 0.1)"
-    )
+    judged.add_argument("--robustness_gap", metavar="X", type=_positive, help="resistance to attack (default: 0.1)")
     how = parser.add_argument_group("how")
     how.add_argument("--device", metavar="D", help="such as cpu or cuda (default: cpu)")
     how.add_argument("--threads", metavar="N", type=_count, help="of the processor (default: as torch has them)")
@@ -150,15 +146,18 @@ def run(args: argparse.Namespace) -> int:
         print(f"learnscope audit: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; what was measured is remembered, and the same command goes on from there", file=sys.stderr)
+        kept = "what was measured is remembered, and the same command goes on from there"
+        print(f"interrupted; {'nothing is remembered (--no_cache)' if args.no_cache else kept}", file=sys.stderr)
         return 130
-    _print_findings(runs, args)
+    _print_findings(runs, args, options.thresholds)
     return 0
 
 
-def _print_findings(runs: Any, args: argparse.Namespace) -> None:
+def _print_findings(runs: Any, args: argparse.Namespace, thresholds: Mapping[str, float]) -> None:
+    """The same findings as in the report, by the same thresholds."""
     from rich.console import Console
 
+    from learnscope.posttrain.analyzer import with_thresholds
     from learnscope.report.terminal import print_findings
 
     if not args.quiet:
@@ -166,7 +165,7 @@ def _print_findings(runs: Any, args: argparse.Namespace) -> None:
         for name, examined in runs.items():
             if len(runs) > 1:
                 console.print(f"\n{name}", markup=False)
-            print_findings(examined.findings(), console)
+            print_findings(examined.findings(with_thresholds(None, thresholds)), console)
     print(args.output_dir / ("comparison.md" if len(runs) > 1 else "summary_report.md"))
 
 

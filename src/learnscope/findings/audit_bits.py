@@ -53,6 +53,15 @@ def damage(one: Configuration) -> str:
     return f"The loss changes by {told(change, sign=True)}, which cannot be told from none."
 
 
+def unseen(part: Optimum) -> str:
+    """Whether the examples are others than those that the widths were chosen on."""
+    if part.notes.get("held_out") is False:
+        return "that the widths were also chosen on, for there are no others"
+    if part.notes.get("sensitivities") == "file":
+        return "of which it is not known whether the widths were chosen on them"
+    return "that the choice did not see"
+
+
 def _made_of(one: Configuration) -> str:
     if one["packed_bytes"].value is None or one["original_bytes"].value is None:
         return ""
@@ -70,16 +79,18 @@ def recommended(part: Optimum) -> Finding | None:
     if one is None:
         return None
     measure = part.judged_by
-    bits = widths(part.recommended) if part.recommended else one.name
+    bits = widths(part.recommended) if part.recommended else "all as stored"
     grew = one["loss_change"].interval
     return Finding(
         kind="audit_recommended_bits", severity="info",
         title=f"Recommended widths: {bits}" + (f", {_made_of(one)}" if _made_of(one) else ""),
         detail=f"With {one.name}, the {MEASURES[measure]} to the model itself is {told(one[measure])}"
-        f"{on(part.examples)} that the choice did not see. {damage(one)}",
+        f"{on(part.examples)} {unseen(part)}. {damage(one)}",
         advice="The loss rises measurably: take it for the size only if that is worth it, else give a larger budget."
         if grew is not None and grew[0] > 0
-        else f"Export these widths under the name {one.name}.",
+        else "Write the model with them: learnscope audit --export FILE, or export(FILE) of a BitWidthAnalyzer."
+        if part.recommended
+        else "The budget has room for the model as it is: ask for a smaller one.",
         evidence=evidence(part.probe, measure, part.examples, one[measure]), scopes=list(part.recommended),
     )  # fmt: skip
 
@@ -91,17 +102,22 @@ def mixed_or_uniform(part: Optimum) -> Finding | None:
     if mixed is None or mixed[measure].value is None or not rivals or part.mixed_wins.value is None:
         return None
     chosen = next((one for one in rivals if one.name == part.recommended_name), None)
-    best = chosen or min(rivals, key=lambda one: one[measure].value or 0.0)
+    limit = part.budget[1] if part.budget[0] == "budget_bytes" and part.budget[1].value else mixed["packed_bytes"]
+    # a larger one may well be better, and is no rival
+    fitting = [one for one in rivals if (one["packed_bytes"].value or 0.0) <= (limit.value or np.inf)]
     wins = part.mixed_wins.value == 1
+    if not fitting and wins:
+        return None
+    best = chosen or min(fitting or rivals, key=lambda one: one[measure].value or 0.0)
     sizes = [f"{size(one['packed_bytes'].value)}" if one["packed_bytes"].value is not None else "n/a"
              for one in (mixed, best)]  # fmt: skip
     return Finding(
         kind="audit_mixed_wins" if wins else "audit_uniform_as_good", severity="info",
         title=f"Mixed widths are better than {best.name}" if wins else f"Mixed widths are no better than {best.name}",
         detail=f"The best mix has a {MEASURES[measure]} of {told(mixed[measure])} in {sizes[0]}, {best.name} "
-        f"{told(best[measure])} in {sizes[1]}{on(part.examples)} that the mix was not chosen on.",
+        f"{told(best[measure])} in {sizes[1]}{on(part.examples)} {unseen(part)}.",
         advice=f"Use the mix: {widths(part.chosen)}." if wins
-        else f"Use {best.name}: it is simpler, and kernels for one width are faster.",
+        else f"Use {best.name}: one width for all is simpler.",
         evidence=evidence(part.probe, measure, part.examples, mixed[measure]),
     )  # fmt: skip
 
@@ -185,8 +201,8 @@ def not_additive(part: Configurations, cuts: Cuts) -> Finding | None:
         kind="audit_not_additive", severity="info",
         title=f"Units quantised together do other damage than alone in {len(off)} of "
         f"{count(len(known), 'configuration')}",
-        detail=f"The farthest off, {worst.name}, has a mean KL of {told(worst['kl'])}{on(part.examples)}, {more} the "
-        f"sum over its units alone (ratio {num(ratio)}).",
+        detail=f"The farthest off, {worst.name}, has a {MEASURES[part.judged_by]} of {told(worst[part.judged_by])}"
+        f"{on(part.examples)}, {more} the sum over its units alone (ratio {num(ratio)}).",
         advice="Do not choose widths by the sensitivities of single units alone: try the whole configuration, as was "
         "done here.",
         evidence=evidence(part.probe, "additivity", part.examples, worst["additivity"]),

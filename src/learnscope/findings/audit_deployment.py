@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from learnscope.findings.audit_bits import recommended_configuration
 from learnscope.findings.audit_reading import read_audit
-from learnscope.findings.audit_robustness import masked, within
+from learnscope.findings.audit_robustness import masked, nothing_to_lose, within
 from learnscope.findings.audit_tables import NONE, Audit, Number, Setting
 from learnscope.findings.audit_words import size
 from learnscope.findings.cuts import Cuts
@@ -117,6 +117,10 @@ def _robust(audit: Audit, cuts: Cuts) -> Demand:
     if part is None or part.gap.value is None:
         why = audit.missing.get("attacks") or (part.gap.why if part is not None else "not recorded")
         return Demand(None, f"robustness was not measured ({why})", "Attacks", "robustness_gap", 0, NONE, cure)
+    if (nothing := nothing_to_lose(part, cuts)) is not None:
+        why = f"robustness gap {num(part.gap.value)} says nothing: {nothing}"
+        doubt = "Attack data that the model is good at."
+        return Demand(None, why, part.probe, "robustness_gap", part.examples or 1, part.gap, cure, doubt)
     met = within(part.gap, limit)
     said = f"robustness gap {num(part.gap.value)} {_beside(met, '≤', '>')} {num(limit)}"
     if met and masked(part, cuts) is not None:

@@ -55,6 +55,16 @@ def gap(part: Attacks, cuts: Cuts) -> Finding | None:
     lowest = worst_attack(part)
     robust = within(part.gap, cuts.audit_robustness_gap)
     limit = num(cuts.audit_robustness_gap)
+    nothing = nothing_to_lose(part, cuts)
+    if nothing is not None:
+        return Finding(
+            kind="audit_robustness_gap", severity="info",
+            title=f"The robustness gap is {num(part.gap.value)}, which says nothing: {nothing}",
+            detail=f"The gap is {told(part.gap)}{on(part.examples)}; a gap cannot be larger than the accuracy that "
+            "attacks begin with.",
+            advice="Compare the losses under attack instead, or attack data that the model is good at.",
+            evidence=evidence(part.probe, "robustness_gap", part.examples, part.gap),
+        )  # fmt: skip
     verdict = {
         True: f"at most {limit}: the model withstands these attacks",
         False: f"above {limit}: attacks take more accuracy than that",
@@ -83,6 +93,16 @@ def gap(part: Attacks, cuts: Cuts) -> Finding | None:
         title=f"The robustness gap is {num(part.gap.value)}, {verdict}", detail=detail, advice=advice,
         evidence=evidence(part.probe, "robustness_gap", part.examples, part.gap),
     )  # fmt: skip
+
+
+def nothing_to_lose(part: Attacks, cuts: Cuts) -> str | None:
+    """Why the gap would be small whatever the model: no attack was larger than 0, or accuracy was that low already."""
+    if not any(one.epsilon > 0 for one in part.attacks):
+        return "every epsilon was 0"
+    clean = None if part.clean is None else part.clean.accuracy.value
+    if clean is not None and clean <= cuts.audit_robustness_gap:
+        return f"clean accuracy is {num(clean)}, at most {num(cuts.audit_robustness_gap)} itself"
+    return None
 
 
 def worst_attack(part: Attacks) -> Attack | None:
@@ -172,23 +192,38 @@ def perturbed(part: Levels, name: str, levels: Sequence[Level]) -> Finding | Non
     if not ordered or clean is None:
         return _not_judged(part, name, f"{measure}_mean", "there is no number on clean inputs to compare with")
     sign = -1 if measure == "accuracy" else 1
-    hurt = [one for one in ordered if sign * (_near_end(getattr(one, measure), sign) - clean) > 0]
+    hurt = [sign * (_near_end(getattr(one, measure), sign) - clean) > 0 for one in ordered]
     strongest, what = ordered[-1], DISTURBED.get(name, (name, ""))[0]
     last: Number = getattr(strongest, measure)
     changed = strongest.changed.value
     detail = f"From {num(clean)} on clean inputs to {told(last)} at {at_level(name, strongest.level)}"
     detail += f" ({percent(changed)} of the inputs changed)" if changed is not None else ""
     detail += f", over {count(strongest.seeds or 0, 'seed')}{on(part.examples)}."
-    first = f"from {at_level(name, hurt[0].level)} on" if hurt else "at no level"
+    moved = sign * ((last.value or 0.0) - clean)
+    better = -sign * (_near_end(last, -sign) - clean) > 0
+    doubt = "" if hurt[-1] or better else ", which cannot be told from chance"
     return Finding(
         kind=f"audit_{name}", severity="info",
         title=f"{what.capitalize()} of {at_level(name, strongest.level)} change the {measure} by "
-        f"{num(abs((last.value or 0.0) - clean))}" + ("" if hurt else ", which cannot be told from chance"),
-        detail=detail,
-        advice=f"The {measure} is worse than on clean inputs by more than the spread of the seeds {first}"
-        + (": inputs damaged as much need to be cleaned, or trained on." if hurt else " that was tried."),
+        f"{num(abs(moved))}{', for the better' if better else doubt}",
+        detail=detail, advice=_harm(name, measure, ordered, hurt),
         evidence=evidence(part.probe, f"{measure}_mean", strongest.seeds, last),
     )  # fmt: skip
+
+
+def _harm(name: str, measure: str, ordered: Sequence[Level], hurt: Sequence[bool]) -> str:
+    """From which level on all are worse than clean inputs; those that are in between, by name."""
+    worse = f"The {measure} is worse than on clean inputs by more than the spread of the seeds"
+    if not any(hurt):
+        return f"{worse} at no level that was tried."
+    first = next((place for place in range(len(hurt)) if all(hurt[place:])), None)
+    if first is None:
+        at = listed([at_level(name, one.level) for one, bad in zip(ordered, hurt, strict=True) if bad], len(ordered))
+        return f"{worse} at {at}, but not at stronger levels: try more seeds before acting on it."
+    return (
+        f"{worse} from {at_level(name, ordered[first].level)} on: inputs damaged as much need to be cleaned, or "
+        "trained on."
+    )
 
 
 def _near_end(number: Number, sign: int) -> float:
@@ -220,9 +255,9 @@ def transfer(part: Transfer) -> Finding | None:
     made = f" Without an attack: {listed(clean, len(clean))}." if clean else ""
     made += f" Attacks made on the model as stored leave {listed(carried, len(carried))}." if carried else ""
     title = (
-        f"Quantising changes robustness at {listed([f'{bits}' for bits in moved], 6)} bits"
+        f"Quantising changes the accuracy under attack at {listed([f'{bits}' for bits in moved], 6)} bits"
         if moved
-        else "Quantising does not measurably change robustness"
+        else "Quantising does not measurably change the accuracy under attack"
     )
     return Finding(
         kind="audit_quantised_robustness", severity="info", title=title,

@@ -27,9 +27,10 @@ class Attacked:
 
     delta: Tensor
     zero_gradients: int
-    """Entries of the gradients taken that were exactly 0, among those that may move."""
+    """Entries of the gradients taken that were exactly 0, among those that were looked at."""
     gradients: int
-    """Entries of the gradients taken, among those that may move."""
+    """Entries of the gradients taken, among those that may move and that a loss could depend on: not those of examples
+    without a target, nor of tokens behind the last one with a gradient, which no prediction of a causal model reads."""
     not_finite: int = 0
     """Examples' losses on the way that were NaN: such a point is not taken for the worst."""
 
@@ -42,19 +43,21 @@ def fgsm(model: nn.Module, task: Task, target: Target, ball: Ball, *, clip: Clip
     """
     _check_clip(target, clip)
     with attackable(model):
-        gradient, _ = _slope(model, task, target, torch.zeros_like(_wide(target.origin)))
+        gradient, losses = _slope(model, task, target, torch.zeros_like(_wide(target.origin)))
     step = ascend(gradient, ball) * ball.radius.to(gradient.dtype)
-    return Attacked(inside(step, target.origin, clip), *_zeros(gradient, ball))
+    return Attacked(inside(step, target.origin, clip), *_zeros(gradient, ball, losses))
 
 
 def pgd(
-    model: nn.Module, task: Task, target: Target, ball: Ball, *, steps: int = 10, restarts: int = 2,
+    model: nn.Module, task: Task, target: Target, ball: Ball, *, steps: int = 10, restarts: int = 1,
     generator: torch.Generator | None = None, clip: Clip = None, step_size: float | None = None,
 ) -> Attacked:  # fmt: skip
     """Projected gradient descent (arXiv 1706.06083): steps of α = 2.5 ε/steps, each projected back into the ball.
 
-    Every restart begins at a point drawn evenly from the ball, or, without a generator, at the input itself. Of all
-    points that steps have led to, each example keeps the one with its highest mean loss. `step_size` is α/ε.
+    The first start is the input itself: where the loss is nearly linear, steps from there end at FGSM's point, and
+    those from a random one only near it, which would look like a weak attack. Every other start is drawn evenly from
+    the ball (without a generator it is the input again). Of all points that steps have led to, each example keeps the
+    one with its highest mean loss. `step_size` is α/ε.
     """
     _check_clip(target, clip)
     origin = target.origin
@@ -63,8 +66,10 @@ def pgd(
     share = 2.5 / steps if step_size is None else step_size
     zeros = total = not_finite = 0
     with attackable(model):
-        for _ in range(restarts):
-            delta = torch.zeros_like(kept) if generator is None else uniform(ball, kept, generator)
+        for start in range(restarts):
+            delta = torch.zeros_like(kept)
+            if start > 0 and generator is not None:
+                delta = uniform(ball, kept, generator)
             delta = inside(delta, origin, clip)
             for step in range(steps + 1):
                 last = step == steps
@@ -76,7 +81,7 @@ def pgd(
                     kept = torch.where(better.view(-1, *[1] * (kept.ndim - 1)), delta, kept)
                     not_finite += int(losses.isnan().sum())
                 if not last:
-                    counted = _zeros(gradient, ball)
+                    counted = _zeros(gradient, ball, losses)
                     zeros, total = zeros + counted[0], total + counted[1]
                     moved = delta + share * ball.radius.to(delta.dtype) * ascend(gradient, ball)
                     delta = inside(project(moved, ball), origin, clip)
@@ -121,7 +126,10 @@ def attackable(model: nn.Module) -> Iterator[None]:
 def _slope(
     model: nn.Module, task: Task, target: Target, delta: Tensor, *, wanted: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of the summed loss with respect to the perturbation, and the mean loss of each example."""
+    """The gradient of the summed loss with respect to the perturbation, and the mean loss of each example.
+
+    That of an example without a target is −∞: nothing raises it.
+    """
     delta = delta.detach().requires_grad_(wanted)
     with torch.set_grad_enabled(wanted), target.added(delta) as batch:
         out = task.outputs(model, batch)
@@ -129,7 +137,8 @@ def _slope(
     assert out.losses is not None
     sums = torch.zeros(size, dtype=torch.float64, device=out.losses.device)
     sums.index_add_(0, out.example, out.losses.detach().double())
-    means = sums / torch.bincount(out.example, minlength=size)
+    positions = torch.bincount(out.example, minlength=size)
+    means = torch.where(positions > 0, sums / positions, -torch.inf)
     gradient = None
     if wanted and out.losses.requires_grad:
         (gradient,) = torch.autograd.grad(out.losses.sum(), [delta], allow_unused=True)
@@ -137,8 +146,15 @@ def _slope(
     return torch.zeros_like(delta) if gradient is None else gradient, means
 
 
-def _zeros(gradient: Tensor, ball: Ball) -> tuple[int, int]:
-    free = ball.free.expand(gradient.shape)
+def _zeros(gradient: Tensor, ball: Ball, losses: Tensor) -> tuple[int, int]:
+    """How many entries are 0, and of how many; see `Attacked`."""
+    judged = losses != -torch.inf
+    free = ball.free.expand(gradient.shape) & judged.view(-1, *[1] * (gradient.ndim - 1))
+    if ball.free.shape[2:] == (1,) and gradient.ndim == 3:  # tokens
+        reached = (gradient != 0).any(-1)
+        before = reached.flip(1).cumsum(1).flip(1) > 0
+        # an example with no gradient at all has no last token with one: all its entries count
+        free = free & (before | ~reached.any(1, keepdim=True))[..., None]
     return int(((gradient == 0) & free).sum()), int(free.sum())
 
 

@@ -16,6 +16,7 @@ from learnscope.tensor.perturbation import Ball, Norm, entries, lengths
 Unit = Literal["absolute", "relative", "token"]
 Per = Literal["token", "sequence", "example"]
 UNITS: tuple[Unit, ...] = ("absolute", "relative", "token")
+PERS: tuple[Per, ...] = ("token", "sequence", "example")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +42,15 @@ class Threat:
 def token_distances(model: nn.Module, targets: Sequence[Target], tokenizer: Any) -> list[Tensor | None]:
     """For every token of every batch the distance of its embedding to that of the nearest other real token, [B, T].
 
-    None for continuous inputs.
+    NaN where there is none: no other token differs, or the embedding is not finite. None for continuous inputs.
     """
     first = targets[0].embedding
     if first is None:
         return [None] * len(targets)
     table = token_table(first, real_tokens(model, token_count(first), tokenizer))
     flat = torch.cat([target.origin.flatten(0, 1) for target in targets])
-    found = nearest_distances(flat, table)
-    if not bool(found.isfinite().all()):
-        raise ValueError("the embedding holds no token that differs from another: there is no distance between tokens")
+    found = nearest_distances(flat, table[table.isfinite().all(1)])
+    found = torch.where(found.isfinite(), found, torch.nan)
     shapes = [target.origin.shape[:2] for target in targets]
     parts = found.split([shape.numel() for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
@@ -64,6 +64,8 @@ def unit_ball(target: Target, threat: Threat, distances: Tensor | None) -> Ball:
         radius = torch.ones(cell, dtype=torch.float64, device=origin.device)
     else:
         radius = _scale(target, threat.unit, lead, distances)
+        if not bool(radius.isfinite().all()):
+            raise ValueError(_NO_SIZE[threat.unit])
         if threat.norm == "linf":
             radius = radius / entries(origin, target.free, lead).clamp(min=1).sqrt()
     return Ball(threat.norm, radius, target.free, lead)
@@ -80,6 +82,14 @@ def sizes(target: Target, ball: Ball, distances: Tensor | None) -> Mapping[str, 
     moves = count > 0
     # a cell of length 0 has no share: 0/0 and ε/0 are left out of the mean
     return {name: [v for v in values[moves].tolist() if abs(v) < torch.inf] for name, values in found.items()}
+
+
+_NO_SIZE = {
+    "token": "a token of the data has no other one that differs from it, or its embedding is not finite: there is no "
+    "distance to measure ε by; use unit='absolute'",
+    "relative": "what is attacked holds NaN or Inf, and has no length to measure ε by; use unit='absolute', or look "
+    "where they come from",
+}
 
 
 def _scale(target: Target, unit: Unit, lead: int, distances: Tensor | None) -> Tensor:

@@ -163,8 +163,9 @@ def _embedded(model: nn.Module, task: Task, batch: Any) -> tuple[nn.Module, Tens
             f"{type(unwrap(model)).__name__} was called with its token ids. Give batches of floats, or a model whose "
             "tokens go through an nn.Embedding"
         )
+    named = _named_embedding(model)
     # token types and positions may be in the batch too, and have fewer rows than the vocabulary
-    return max(found, key=lambda call: table_rows(call[0]))
+    return max(found, key=lambda call: (call[0] is named, table_rows(call[0])))
 
 
 def table_rows(embedding: nn.Module) -> int:
@@ -177,14 +178,18 @@ def table_rows(embedding: nn.Module) -> int:
 
 
 def _candidates(model: nn.Module) -> list[nn.Module]:
-    inner = unwrap(model)
+    """The module that the model says embeds its inputs, and all embeddings: T5's encoder has another with its table."""
+    named = _named_embedding(model)
+    found: list[nn.Module] = [] if named is None else [named]
+    return found + [module for module in model.modules() if isinstance(module, nn.Embedding) and module is not named]
+
+
+def _named_embedding(model: nn.Module) -> nn.Module | None:
     try:
-        named = inner.get_input_embeddings()  # type: ignore[operator]
+        named = unwrap(model).get_input_embeddings()  # type: ignore[operator]
     except (AttributeError, NotImplementedError):  # no such method, or a model that does not say
-        named = None
-    if isinstance(named, nn.Module):
-        return [named]
-    return [module for module in model.modules() if isinstance(module, nn.Embedding)]
+        return None
+    return named if isinstance(named, nn.Module) else None
 
 
 def _first_tensor(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:

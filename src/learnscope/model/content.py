@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import inspect
 import platform
+import sys
 from collections.abc import Iterable, Mapping
+from types import FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from learnscope.task import Task
 
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, tuple, list, FunctionType)
+_NOT_CONTENT = frozenset(vars(nn.Module())) | {"name_or_path"}
+"""What every module has, and where a model came from."""
+
 
 def model_content(model: nn.Module) -> str:
-    """By its structure, its configuration and every bit of its parameters and buffers."""
+    """By its structure, configuration and code, plain attributes, and every bit of its parameters and buffers."""
     digest = hashlib.sha256()
     # the classes' addresses say nothing; what they print does: sizes, rates, activations
     _take(digest, f"{type(model).__module__}.{type(model).__qualname__}\n{model!r}")
     config = getattr(model, "config", None)
     if callable(as_text := getattr(config, "to_json_string", None)):
         _take(digest, as_text(use_diff=False))
+        _take(digest, str(getattr(config, "_attn_implementation", None)))
+    for path, module in model.named_modules():
+        # what a forward may read and no text shows, such as self.scale = 2
+        own = {name: value for name, value in vars(module).items() if name not in _NOT_CONTENT}
+        _take(digest, path)
+        _value(digest, {name: own[name] for name in sorted(own) if isinstance(own[name], _PLAIN)})
+    _code(digest, {type(module): None for module in model.modules()})
     for name, tensor in [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]:
         _take(digest, name)
         _tensor(digest, tensor)
@@ -37,14 +52,14 @@ def data_content(batches: Iterable[Any]) -> str:
 
 
 def task_content(task: Task | None) -> str:
-    """By its class, the source of that where there is one, and its attributes."""
+    """By its class, the code of that, and its attributes."""
     if task is None:
         return "none"
-    try:
-        source = inspect.getsource(type(task))
-    except (OSError, TypeError):  # written at a prompt
-        source = ""
-    return f"{type(task).__module__}.{type(task).__qualname__}\n{source}\n{sorted(vars(task).items(), key=str)!r}"
+    digest = hashlib.sha256()
+    _code(digest, [type(task)])
+    own = getattr(task, "__dict__", {})
+    _value(digest, {name: own[name] for name in sorted(own)})
+    return digest.hexdigest()
 
 
 def machine() -> dict[str, Any]:
@@ -64,8 +79,40 @@ def _value(digest: Any, value: Any) -> None:
         _take(digest, f"sequence {len(value)}")
         for item in value:
             _value(digest, item)
+    elif isinstance(value, np.ndarray) and value.dtype != object:  # what it prints leaves out most of it
+        _take(digest, f"{value.dtype} {value.shape}")
+        digest.update(np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, np.ndarray):
+        _value(digest, value.tolist())
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        _take(digest, type(value).__qualname__)
+        _value(digest, {field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
+    elif isinstance(value, FunctionType):
+        _take(digest, f"{value.__module__}.{value.__qualname__}\n{_source(value)}")
+        _value(digest, [cell.cell_contents for cell in value.__closure__ or () if not _is_empty(cell)])
     else:
         _take(digest, repr(value))
+
+
+def _code(digest: Any, kinds: Iterable[type]) -> None:
+    """Classes and what they inherit from: those of a package by its version, others by their source."""
+    for kind in dict.fromkeys(base for one in kinds for base in one.__mro__ if base is not object):
+        version = getattr(sys.modules.get(kind.__module__.partition(".")[0]), "__version__", None)
+        _take(digest, f"{kind.__module__}.{kind.__qualname__}\n{version or _source(kind)}")
+
+
+def _source(of: Any) -> str:
+    try:
+        return inspect.getsource(of)
+    except (OSError, TypeError):  # written at a prompt
+        return of.__code__.co_code.hex() if isinstance(of, FunctionType) else ""
+
+
+def _is_empty(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is None
+    except ValueError:  # of a name that was never set
+        return True
 
 
 def _tensor(digest: Any, tensor: Tensor) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from learnscope.model.quantised_units import QuantisedTensor, Unit, UnitsError, find_units, is_conv1d, number_of_layers
 from learnscope.model.swap import swapped
 from learnscope.model.switchable import is_switchable, switched
-from learnscope.tensor.quantize import HALF_BITS, QuantiseError, Scheme, checked_bits, fake_quantize
+from learnscope.tensor.quantize import HALF_BITS, WHOLE_BITS, QuantiseError, Scheme, checked_bits, fake_quantize
 from learnscope.tensor.quantize_activation import fake_quantize_tokens
 
 Bits = Mapping[str, int]
@@ -105,11 +105,15 @@ def from_layers(model: nn.Module | Sequence[Unit], layers: Sequence[Mapping[str,
     count = number_of_layers(units)
     if not count:
         raise UnitsError("the model has no blocks that are known, so bits cannot be given by layer: name its units")
-    if isinstance(layers, Mapping | str) or len(layers) != count:
-        given = len(layers) if not isinstance(layers, str) else 1
+    if isinstance(layers, str) or not isinstance(layers, Sequence):
+        raise UnitsError(f"{layers!r}: bits by unit, or a list with bits for each of the {count} layers, are needed")
+    if len(layers) != count:
+        given = len(layers)
         raise UnitsError(f"bits for {given} layers were given, the model has {count}: give one entry for each")
     bits: dict[str, int] = {}
     for number, entry in enumerate(layers):
+        if not isinstance(entry, Mapping):
+            raise UnitsError(f"layer {number}: {entry!r} is no {{'attn_bits': ..., 'mlp_bits': ...}}")
         unknown = [key for key in entry if key not in ("attn_bits", "mlp_bits")]
         if unknown:
             raise UnitsError(f"layer {number}: {unknown[0]!r} is not known; 'attn_bits' and 'mlp_bits' are")
@@ -127,7 +131,7 @@ def from_layers(model: nn.Module | Sequence[Unit], layers: Sequence[Mapping[str,
 @contextmanager
 def _rounded_inputs(model: nn.Module, units: Sequence[Unit], bits: int) -> Iterator[None]:
     """Hooks by which the modules of `units` get inputs of `bits` bits."""
-    if checked_bits(bits) not in range(2, 9):
+    if isinstance(bits, bool) or bits not in WHOLE_BITS:
         raise QuantiseError(f"activation_bits={bits}: 2 to 8 are possible")
     modules = dict(model.named_modules())
 

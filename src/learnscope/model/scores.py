@@ -127,27 +127,43 @@ def interval(scores: Mapping[str, Any], name: str, less: Mapping[str, Any] | Non
     return ratio_interval(values, positions)
 
 
-def halves(task: Task, batches: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+@torch.no_grad()
+def positions_of_examples(model: nn.Module, task: Task, batches: Sequence[Any]) -> list[int]:
+    """How many positions of each example count: none of one that is all padding, or without a label."""
+    found: list[int] = []
+    with guard(model):
+        for batch in batches:
+            example = task.positions(model, task.to(batch, model_device(model))).example
+            found += torch.bincount(example, minlength=task.size(batch)).tolist()
+    return found
+
+
+def halves(task: Task, batches: Sequence[Any], counts: Sequence[int] | None = None) -> tuple[list[Any], list[Any]]:
     """Every other example, and the others: one half to search on, one that the search has not seen.
 
     Examples of one id (parts of one document) go to the same half. A task that cuts batches in a way of its own has
-    whole batches alternate. The second half is empty if there is only one example.
+    whole batches alternate. An example of which no position counts, as `counts` says, is in neither half. The second
+    half is empty if there is only one example.
     """
     sides: tuple[list[Any], list[Any]] = ([], [])
     side_of: dict[Any, int] = {}
-    seen = 0
+    seen = first = 0
     for batch in batches:
         whole = type(task).take is not Task.take
         ids = None if whole else _documents(task, batch)
         parts: tuple[list[Any], list[Any]] = ([], [])
+        own = None if counts is None else counts[first : first + task.size(batch)]
+        first += task.size(batch)
         for place in range(1 if whole else task.size(batch)):
+            if own is not None and not (any(own) if whole else own[place]):
+                continue
             document = ("number", seen) if ids is None else ("id", ids[place])
             if document not in side_of:
                 side_of[document] = len(side_of) % 2
             parts[side_of[document]].append(batch if whole else cut(task, batch, place, place + 1))
             seen += 1
         for side, part in zip(sides, parts, strict=True):
-            side.extend(joined(task, part, max_bytes=1 << 62))
+            side.extend(joined(task, part, max_bytes=1 << 62) if part else [])
     return sides
 
 

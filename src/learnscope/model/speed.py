@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -17,9 +17,9 @@ from learnscope.model.flops import counted_flops
 from learnscope.model.guard import guard
 from learnscope.model.resized import real_tokens, resized, token_length
 from learnscope.model.timing import Timed, Times, fixed_threads, take_turns, waiting_for
-from learnscope.task import Task
+from learnscope.task import HuggingFaceTask, Task
 
-MAIN_SHARE = 9
+MAIN_SHARE = 10
 """The data's own batch may take so many times the seconds of another setting: its tail is what is asked for most."""
 LARGEST_OUTPUT = 1 << 30
 """Bytes of logits beyond which a setting that the data does not have is left out."""
@@ -58,10 +58,10 @@ def measured_speed(
         tokens = token_length(batch)
         room = min(tokens, (longest(model) or tokens + 1) - 1) if decodes(model, task) else None
         wanted = settings(task.size(batch), tokens, batches, lengths, decoded=room)
-        main = call_of(model, task, batch)
+        calls = Calls(model, task, batch)
         ready: dict[Setting, Ready] = {}
         for setting in wanted:
-            made = _made_ready(model, task, batch, setting, main, seconds)
+            made = _made_ready(calls, setting, seconds)
             if isinstance(made, Ready):
                 ready[setting] = made
             else:
@@ -101,45 +101,71 @@ def settings(
     return found
 
 
-def _made_ready(model: nn.Module, task: Task, batch: Any, setting: Setting, main: Call, seconds: float) -> Ready | str:
+class Calls:
+    """How the model is called for batches of each size, found by one pass for each, with its operations counted."""
+
+    def __init__(self, model: nn.Module, task: Task, batch: Any) -> None:
+        self.model, self.task, self.batch = model, task, batch
+        self.size, self.tokens = task.size(batch), token_length(batch)
+        self._known: dict[tuple[int, int], tuple[Call, int | str]] = {}
+        self.output_bytes = 0
+        self.of(self.size, self.tokens)
+
+    def of(self, size: int, length: int) -> tuple[Call, int | str, Any]:
+        """The call, its operations, and the batch; outputs are not kept, but for how large the first were."""
+        batch = resized(self.task, self.batch, size, length)
+        if (size, length) not in self._known:
+            call, flops = self._called(batch)
+            self.output_bytes = self.output_bytes or call.logits.nbytes
+            self._known[size, length] = replace(call, logits=call.logits.new_empty(0)), flops
+        return *self._known[size, length], batch
+
+    def _called(self, batch: Any) -> tuple[Call, int | str]:
+        found: list[Call] = []
+        if type(self.task).logits is not HuggingFaceTask.logits:  # a task may have products of matrices of its own
+            call = call_of(self.model, self.task, batch)
+            return call, counted_flops(call.run)
+        flops = counted_flops(lambda: found.append(call_of(self.model, self.task, batch)))
+        return found[0] if found else call_of(self.model, self.task, batch), flops
+
+
+def _made_ready(calls: Calls, setting: Setting, seconds: float) -> Ready | str:
     if setting.main:
-        timed = Timed(main.run, MAIN_SHARE * seconds)
-        return Ready(timed, real_tokens(batch), counted_flops(main.run))
-    if (reason := _impossible(model, task, batch, setting, main)) is not None:
+        return _prepared(calls, setting, MAIN_SHARE * seconds)
+    if (reason := _impossible(calls, setting)) is not None:
         return reason
     try:
-        return _prepared(model, task, resized(task, batch, setting.batch, setting.length), setting, seconds)
+        return _prepared(calls, setting, seconds)
     # a batch of a size that the data does not have may be more than a model or the device can take
     except (RuntimeError, ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
         said = str(error).splitlines() or [""]
         return f"{type(error).__name__}: {said[0]}"
 
 
-def _impossible(model: nn.Module, task: Task, batch: Any, setting: Setting, main: Call) -> str | None:
-    size, tokens = task.size(batch), token_length(batch)
-    if setting.length and not tokens:
+def _impossible(calls: Calls, setting: Setting) -> str | None:
+    if setting.length and not calls.tokens:
         return f"{NO_TOKENS}: they have no length to be changed"
-    needed, most = setting.length + (setting.phase == "decode"), longest(model)
+    needed, most = setting.length + (setting.phase == "decode"), longest(calls.model)
     if most is not None and needed > most:
         return f"{needed} tokens are more than the model's {most} positions"
     size_now = setting.batch * (setting.length or 1)
-    bytes_now = main.logits.nbytes * size_now / max(1, size * (tokens or 1))
+    bytes_now = calls.output_bytes * size_now / max(1, calls.size * (calls.tokens or 1))
     if setting.phase == "forward" and bytes_now > LARGEST_OUTPUT:
         return f"its outputs alone would take {bytes_now / 2**30:.3g} GiB, more than {LARGEST_OUTPUT / 2**30:g}"
     return None
 
 
-def _prepared(model: nn.Module, task: Task, batch: Any, setting: Setting, seconds: float) -> Ready:
-    call = call_of(model, task, batch)
+def _prepared(calls: Calls, setting: Setting, seconds: float) -> Ready:
+    call, flops, batch = calls.of(setting.batch, setting.length)
     if setting.phase == "forward":
-        return Ready(Timed(call.run, seconds), real_tokens(batch), counted_flops(call.run))
+        return Ready(Timed(call.run, seconds), real_tokens(batch), flops)
     given = call.kwargs or {}
     if "input_ids" not in given:
         raise ValueError("the task does not give the model input_ids, which a cache is made from")
     if setting.phase == "prefill":
-        run = prefill(model, given["input_ids"], given.get("attention_mask"))
+        run = prefill(calls.model, given["input_ids"], given.get("attention_mask"))
         return Ready(Timed(run, seconds), real_tokens(batch), counted_flops(run))
-    run, forget = decode(model, given["input_ids"], given.get("attention_mask"))
+    run, forget = decode(calls.model, given["input_ids"], given.get("attention_mask"))
     flops = counted_flops(run)
     forget()
     return Ready(Timed(run, seconds, after=forget), setting.batch, flops)

@@ -18,7 +18,7 @@ WINDOW = 3
 FLAT = 0.05
 MOST_WARMUPS = 50
 WARMUP_SHARE = 0.25
-"""Of its budget that a thing may spend on warming up; all of it where it would not even fill two windows."""
+"""Of its budget that a thing may spend on warming up; one pass where the whole would not even fill two windows."""
 LEAST = 3
 """Samples taken whatever the budget."""
 NEEDED = {0.95: 59, 0.99: 299}
@@ -90,8 +90,9 @@ def _warmed_up(thing: Timed, wait: Callable[[], None], clock: Callable[[], float
     seen: list[float] = []
     while len(seen) < MOST_WARMUPS and not is_flat(seen):
         seen.append(_one(thing, wait, clock))
-        enough = WARMUP_SHARE if len(seen) >= 2 * WINDOW else 1.0
-        if sum(seen) >= enough * thing.seconds:
+        # a pass so slow cannot be seen to settle, and more of them would take as long as the measurement itself
+        hopeless = min(seen) * 2 * WINDOW > thing.seconds
+        if hopeless or (len(seen) >= 2 * WINDOW and sum(seen) >= WARMUP_SHARE * thing.seconds):
             break
     return Times(warmup=len(seen), warm=is_flat(seen))
 

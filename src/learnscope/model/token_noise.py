@@ -57,10 +57,13 @@ def drop_tokens(
         keep[row, _chosen(may_go[row], count, generator)] = False
     left = bool((~real[:, 0]).any()) if masked else False
     places, filled = _places(keep, left)
-    padding = _padding(model, tokenizer)
+    padding = _padding(model, tokenizer, tokens)
+    whole = _not_by_token(model)
 
     def shortened(key: str | None, leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or leaf.shape[:2] != tokens.shape:
+        if not isinstance(leaf, Tensor) or leaf.shape[:2] != tokens.shape or key in whole:
+            return leaf
+        if key in LABEL_KEYS and leaf.is_floating_point():  # yes/no answers, as many as there are tokens by chance
             return leaf
         if key == "position_ids":  # counted anew: a row's remaining tokens have the first of its own positions
             own = leaf.gather(1, (~real).long().argsort(dim=1, stable=True))
@@ -164,12 +167,19 @@ def _places(keep: Tensor, left: bool) -> tuple[Tensor, Tensor]:
     return order[:, :width], columns < lengths[:, None]
 
 
-def _padding(model: nn.Module, tokenizer: Any) -> int:
-    """What fills a place that the mask hides: the padding token, or whatever id there is."""
+def _not_by_token(model: nn.Module) -> tuple[str, ...]:
+    """Keys whose entries are no tokens of the input, even where there are as many: what a decoder reads and writes."""
+    decoder = bool(getattr(getattr(unwrap(model), "config", None), "is_encoder_decoder", False))
+    return (*LABEL_KEYS, "decoder_input_ids", "decoder_attention_mask") if decoder else ()
+
+
+def _padding(model: nn.Module, tokenizer: Any, tokens: Tensor) -> int:
+    """What fills a place that the mask hides: the padding token, or an id of the batch, which the model knows."""
     config = getattr(unwrap(model), "config", None)
+    rows = getattr(config, "vocab_size", None)
     candidates = [getattr(tokenizer, "pad_token_id", None), getattr(config, "pad_token_id", None)]
-    candidates += [getattr(config, "eos_token_id", None), 0]
-    return next(one for one in candidates if isinstance(one, int))
+    known = [one for one in candidates if isinstance(one, int) and 0 <= one < (rows or one + 1)]
+    return known[0] if known else int(tokens.flatten()[0])
 
 
 def with_tokens(batch: Any, tokens: Tensor, new: Tensor) -> Any:

@@ -81,6 +81,8 @@ def nearest_distances(points: Tensor, table: Tensor) -> Tensor:
     Rows equal to the point are the same point to the model, whatever their id. Every row is compared, in float64 and in
     chunks; small distances are taken from the differences, not from products, which would cancel. ∞ if there is none.
     """
+    if not len(table):
+        return points.new_full((len(points),), torch.inf, dtype=torch.float64)
     centre = table.double().mean(0)
     rows = table.double() - centre
     own, which = torch.unique(points, dim=0, return_inverse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,7 @@ class ModelAnalyzer:
 
 
 def _called(model: str | Path | nn.Module) -> str:
-    return type(model).__name__ if isinstance(model, nn.Module) else Path(model).name or str(model)
+    return type(model).__name__ if isinstance(model, nn.Module) else Path(os.path.abspath(model)).name or str(model)
 
 
 def with_thresholds(cuts: Cuts | None, thresholds: Mapping[str, float] | None) -> Cuts:

@@ -69,7 +69,12 @@ def _model_class(config: Any, configuration: Configuration) -> Any:
     """The class that `architectures` names; where it names none or a body without a head, the causal language model."""
     import transformers
 
-    named = next(iter(configuration.fields.get("architectures") or ()), None)
+    listed = configuration.fields.get("architectures") or ()
+    named = next(iter([listed] if isinstance(listed, str) else listed), None)
+    if named is not None and not isinstance(named, str):
+        raise PosttrainError(
+            f"{configuration.where}: architectures names {named!r}, where the name of a class is needed"
+        )
     if named is None or (named.endswith("Model") and not named.endswith(HEADS)):
         found = transformers.AutoModelForCausalLM._model_mapping.get(type(config), None)
     else:

@@ -121,6 +121,8 @@ class BitWidthAnalyzer:
         self, data_loader: Any, max_bytes: int | None = None, max_kl: float | None = None, **options: Any
     ) -> dict[str, Any]:
         """All of it, on the same data: `sensitivity`, `configurations`, `pareto_frontier`, `optimal`, `exported`."""
+        # what cannot be kept, or is no option, is refused before anything is measured
+        BitOptimum(max_bytes=max_bytes, max_kl=max_kl, **options).check_fits(self.examined.model)
         with self.examined.together(data_loader):
             sensitivity = self.analyze_layer_sensitivity(data_loader, **options)
             configurations = self.test_configurations(data_loader, **options)
@@ -195,6 +197,8 @@ class BitWidthAnalyzer:
         if bits is None or self.examined.record("BitOptimum") is not None:
             notes = self._said("BitOptimum").notes
             scheme, bits = notes["scheme"], notes["recommended"] if bits is None else bits
+        if Path(path).suffix != ".safetensors":
+            raise PosttrainError(f"{path}: name a file that ends in .safetensors, by which it is known when it is read")
         known = {name: scheme[name] for name in ("granularity", "symmetric", "group_size") if name in scheme}
         info = save_packed(self.examined.model, bits, Scheme(**known), path)
         return {"path": str(info.path), "tensor_bytes": info.tensor_bytes, "file_bytes": info.file_bytes}

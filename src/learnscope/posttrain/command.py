@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +64,9 @@ def run_audit(options: AuditOptions, say: Say = print) -> dict[str, Run]:
     if len(models) > 1:
         for name, model in models.items():
             _opened(name, model, options, options.output_dir)
-    runs = {}
+    runs, folders = {}, _folders(models)
     for name, model in models.items():
-        folder = options.output_dir if len(models) == 1 else options.output_dir / _folder(name)
+        folder = options.output_dir if len(models) == 1 else options.output_dir / folders[name]
         runs[name] = _audit_one(_opened(name, model, options, folder), options, folder, say)
     if len(runs) > 1:
         write_comparison({name: run.reader for name, run in runs.items()}, options.output_dir)
@@ -87,8 +89,13 @@ def _check(options: AuditOptions) -> None:
         raise PosttrainError("--export writes the weights of one model: audit the models one by one to export them")
     if options.export is not None and "bit_widths" not in options.parts:
         raise PosttrainError("--export writes the recommended bit widths, which --parts leaves out: add bit_widths")
-    if options.output_dir.exists() and not options.output_dir.is_dir():
-        raise PosttrainError(f"{options.output_dir} is a file: name a folder for the report (--output_dir)")
+    if (options.max_bytes, options.max_kl) != (None, None) and "bit_widths" not in options.parts:
+        raise PosttrainError("a budget is for the bit widths, which --parts leaves out: add bit_widths")
+    if options.export is not None and (options.export.suffix != ".safetensors" or options.export.is_dir()):
+        raise PosttrainError(f"--export {options.export}: name a file that ends in .safetensors")
+    for folder in (options.output_dir, *options.output_dir.parents):
+        if folder.exists() and not folder.is_dir():
+            raise PosttrainError(f"{folder} is a file: name a folder for the report (--output_dir)")
 
 
 def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say: Say) -> Run:
@@ -131,7 +138,7 @@ def _builtin(options: AuditOptions, say: Say) -> Path:
 
 def named(paths: Sequence[str | Path]) -> dict[str, str | Path]:
     """Models by the shortest ends of their paths that tell them apart."""
-    parts = [Path(path).parts for path in paths]
+    parts = [Path(os.path.abspath(Path(path).expanduser())).parts for path in paths]
     if len(set(parts)) < len(parts):
         raise PosttrainError("the same model is named twice: name each once")
     depth = 1
@@ -140,5 +147,11 @@ def named(paths: Sequence[str | Path]) -> dict[str, str | Path]:
     return {"/".join(part[-depth:]): path for part, path in zip(parts, paths, strict=True)}
 
 
-def _folder(name: str) -> str:
-    return name.replace("/", "_").replace("\\", "_").lstrip(".") or "model"
+def _folders(names: Iterable[str]) -> dict[str, str]:
+    """A folder for each model, by its name; no two share one."""
+    found: dict[str, str] = {}
+    for name in names:
+        plain = name.replace("/", "_").replace("\\", "_").lstrip(".") or "model"
+        tries = (plain if number == 1 else f"{plain}_{number}" for number in count(1))
+        found[name] = next(one for one in tries if one not in found.values())
+    return found

@@ -57,7 +57,7 @@ def _from_file(path: Path, shapes: dict[str, int] | None) -> Configuration:
     if not path.is_file():
         raise PosttrainError(f"there is no configuration {path}: name the config.json that was saved with the model")
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise PosttrainError(f"{path} is not JSON ({error}): mend it, or name another configuration") from None
     if not isinstance(fields, dict):

@@ -11,6 +11,7 @@ from torch import nn
 
 from learnscope.model.data import fixed_batches
 from learnscope.moment import Moment
+from learnscope.posttrain.reader import check_tokens
 from learnscope.probing import NEEDS, Probe
 from learnscope.record import Record
 from learnscope.run import Run
@@ -91,6 +92,7 @@ class Examined:
 
     def _moment(self, data_loader: Any) -> Moment:
         batches = fixed_batches(data_loader, self.task)
+        check_tokens(self.model, batches)
         task = self.task or task_for(batches[0], self.model)
         subject = Subject(self.model, task=task, holdout=batches, tokenizer=self.tokenizer)
         return Moment(

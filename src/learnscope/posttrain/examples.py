@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -144,9 +145,9 @@ class Encoder:
         given, classes = row.get(label), self.reader.classes
         try:
             if self.reader.answer == "number":
-                return float(given)  # type: ignore[arg-type]
+                return _finite(given)
             if self.reader.answer == "several":
-                several = [float(one) for one in given]  # type: ignore[union-attr]
+                several = [_finite(one) for one in given]  # type: ignore[union-attr]
                 if len(several) != len(classes):
                     raise ValueError
                 return several
@@ -154,7 +155,7 @@ class Encoder:
             if not 0 <= place < len(classes) or (isinstance(given, float) and given != place):
                 raise ValueError
             return place
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             wanted = {"number": "a number", "several": f"{len(classes)} numbers"}.get(
                 self.reader.answer,
                 f"one of {len(classes)} classes, 0 to {len(classes) - 1} or {', '.join(classes[:5])}",
@@ -172,11 +173,18 @@ def piece_sizes(tokens: int, length: int) -> list[int]:
     return [tokens // pieces + (place < tokens % pieces) for place in range(pieces)]
 
 
+def _finite(given: Any) -> float:
+    number = float(given)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
 def _whole(given: Any, what: str) -> list[int]:
     try:
         found = [int(one) for one in given]
         if isinstance(given, str) or any(one != int(one) for one in given):
             raise ValueError
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise PosttrainError(f"{what} is {str(given)[:80]!r}; a list of whole numbers is needed") from None
     return found

@@ -88,7 +88,7 @@ class PerformanceAnalyzer:
                 found[row.name] = number
         return {**found, **dict(record.notes), "reasons": reasons}
 
-    def analyze(self, data_loader: Any, *, seconds: float = 0.5) -> dict[str, Any]:
+    def analyze(self, data_loader: Any, *, seconds: float = InferenceSpeed.seconds) -> dict[str, Any]:
         """All four, by `basic_metrics`, `speed`, `memory` and `layers`; each setting is timed for so many seconds."""
         with self.examined.together(data_loader):
             return {

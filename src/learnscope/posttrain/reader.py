@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.task.huggingface import unwrap
@@ -43,6 +44,8 @@ def reader_of(model: nn.Module) -> Reader:
         )
     positions = getattr(config, "max_position_embeddings", None)
     positions = positions if isinstance(positions, int) and positions > 0 else None
+    if positions is not None:
+        positions -= _before_first(inner)
     if not name.endswith("ForSequenceClassification"):
         return Reader(name, "tokens", vocabulary, positions)
     labels = tuple(str(config.id2label[place]) for place in range(config.num_labels))
@@ -50,6 +53,30 @@ def reader_of(model: nn.Module) -> Reader:
         config.problem_type or ("regression" if len(labels) == 1 else ""), "class"
     )  # type: ignore[assignment]
     return Reader(name, answer, vocabulary, positions, labels, config.pad_token_id)
+
+
+def check_tokens(model: nn.Module, batches: Sequence[Any]) -> None:
+    """Refuse token ids that the model's table has no rows for, which torch would only call out of range."""
+    inner = unwrap(model)
+    known = _vocabulary(inner, getattr(inner, "config", None))
+    for number, batch in enumerate(batches):
+        ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
+        if known is None or not isinstance(ids, Tensor) or not ids.numel() or ids.is_floating_point():
+            continue
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= known:
+            raise PosttrainError(
+                f"batch {number} has token {low if low < 0 else high}, and {type(inner).__name__} knows the tokens 0 "
+                f"to {known - 1}: the tokenizer or the data are another model's"
+            )
+
+
+def _before_first(model: nn.Module) -> int:
+    """Rows of a table of positions that no token uses: RoBERTa and its kin count from after the padding's."""
+    for path, module in model.named_modules():
+        if path.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            return module.padding_idx + 1
+    return 0
 
 
 def _vocabulary(model: nn.Module, config: Any) -> int | None:

@@ -32,7 +32,7 @@ class RobustnessAnalyzer:
     @explain_options
     def test_adversarial_robustness(
         self, data_loader: Any, epsilons: Sequence[float] | None = None, *, examples: int | None = None,
-        norm: Any = None, per: Any = None, unit: Any = None, steps: int = 10, restarts: int = 2, seeds: int = 5,
+        norm: Any = None, per: Any = None, unit: Any = None, steps: int = 10, restarts: int = 1, seeds: int = 5,
         clip: tuple[float, float] | None = None, texts: int = 2, seed: int = 0,
     ) -> dict[str, Any]:  # fmt: skip
         """FGSM and PGD at several ε beside random perturbations of the same size; see `learnscope.probes.Attacks`.

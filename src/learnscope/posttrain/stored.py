@@ -49,7 +49,8 @@ def files_of(folder: Path) -> list[Path]:
     for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
         if (folder / index).is_file():
             return _shards(folder / index)
-    for pattern in ("*.safetensors", "pytorch_model*.bin"):
+    # the usual name first, as transformers has it: what else lies there may be an adapter or a packed copy
+    for pattern in ("model.safetensors", "*.safetensors", "pytorch_model*.bin"):
         if found := sorted(folder.glob(pattern)):
             return found
     return []

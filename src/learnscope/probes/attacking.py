@@ -16,6 +16,7 @@ from learnscope.model.attack_texts import changed_texts
 from learnscope.model.example_sums import ExampleSums, joined_sums, kept_outputs
 from learnscope.model.token_units import real_tokens, token_count, token_table
 from learnscope.moment import Moment
+from learnscope.probes.robustness_rows import check_counted
 from learnscope.task import Outputs
 from learnscope.tensor.perturbation import Ball, Norm
 
@@ -119,7 +120,7 @@ class Attacking:
         parts: list[ExampleSums] = []
         for target, delta, reference in zip(self.targets, deltas, self.reference, strict=True):
             parts.append(judged(model, task, target, delta, reference))
-        return joined_sums(parts).plain()
+        return check_counted(joined_sums(parts)).plain()
 
     def _sizes(self, epsilon: float) -> dict[str, float | None]:
         """ε in every unit, mean over what it bounds."""
@@ -136,6 +137,8 @@ class Attacking:
         assert target.embedding is not None
         vocabulary = real_tokens(moment.model, token_count(target.embedding), moment.subject.tokenizer)
         table = token_table(target.embedding, vocabulary)
+        finite = table.isfinite().all(1)  # a row of NaN is near to nothing, and would hide what is
+        vocabulary, table = vocabulary[finite.to(vocabulary.device)], table[finite]
         return changed_texts(
             moment.model, moment.task, target, found.delta, ball, moment.subject.tokenizer, vocabulary, table, most
         )

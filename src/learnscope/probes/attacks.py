@@ -17,16 +17,16 @@ from learnscope.probes.robustness_rows import (
     batches_for,
     check_counts,
     check_numbers,
+    check_threat,
     column,
     mean_kl,
     outcome_columns,
 )
 from learnscope.probing import At, Probe
 from learnscope.record import Column, Label, Measurement, Table
-from learnscope.tensor.perturbation import NORMS, Norm
+from learnscope.tensor.perturbation import Norm
 
 EPSILONS: Mapping[What, Sequence[float]] = {"embeddings": (0.25, 0.5, 1.0), "inputs": (0.01, 0.03, 0.1)}
-PERS: tuple[Per, ...] = ("token", "sequence", "example")
 NO_GRADIENT = "no gradient is taken"
 CONTINUOUS = "continuous inputs have no tokens"
 
@@ -35,7 +35,8 @@ class Attacks(Probe):
     """FGSM and PGD beside random perturbations of the same size, on inputs or on the embeddings of tokens.
 
     The loss is the task's, labels stay, padding never moves nor counts. FGSM takes one step of ε, PGD `steps` of
-    2.5 ε/steps from `restarts` random points of the ball, and every example keeps the worst point that a step led to.
+    2.5 ε/steps, from the input and then from random points of the ball, `restarts` in all, and every example keeps the
+    worst point that a step led to.
     What ε means is said by `norm`, `per` and `unit`: see `learnscope.model.attack_ball.Threat`. By default it is, for
     tokens, the L2 length of what is added to each embedding as a share of the distance to the nearest other token
     (below 0.5 no text corresponds to it); for inputs L∞ relative to the input.
@@ -47,8 +48,8 @@ class Attacks(Probe):
     |---|---|---|
     | `accuracy`, `loss`, `kl` | attack | over all positions; accuracy with a 95 % interval over examples; \
 KL(clean ‖ attacked) per position. Those of "random" are means over `seeds` perturbations |
-    | `zero_gradient_share` | attack | share of the gradients' entries, of all steps taken, that are exactly 0. In a \
-causal model no prediction depends on the last token: its entries always are |
+    | `zero_gradient_share` | attack | share of the gradients' entries, of all steps taken, that are exactly 0. Tokens \
+behind the last one with a gradient are left out: in a causal model no prediction reads the last |
     | `epsilon_absolute`, `epsilon_relative`, `epsilon_token` | attack | ε in every unit, mean over what it bounds |
     | `robustness_gap` | model | clean − worst attacked accuracy at the largest ε, with an interval over examples |
     | `pgd_at_least_fgsm` | model | 1 if the mean loss of PGD is at least that of FGSM at every ε, else 0 |
@@ -71,7 +72,8 @@ causal model no prediction depends on the last token: its entries always are |
     """L2 of token models: of each token's embedding, or of the sequence's as one vector."""
     unit: Unit | None = None
     steps: int = 10
-    restarts: int = 2
+    restarts: int = 1
+    """Starts of PGD: the input itself, and from the second on random points of the ball."""
     seeds: int = 5
     """Random perturbations for each ε."""
     clip: tuple[float, float] | None = None
@@ -88,18 +90,13 @@ causal model no prediction depends on the last token: its entries always are |
         check_counts(self, examples=1, steps=1, restarts=1, seeds=1, texts=0, seed=0)
         if self.epsilons is not None:
             check_numbers("Attacks", "epsilons", self.epsilons, low=0)
-        for name, known in (("norm", NORMS), ("per", PERS), ("unit", UNITS)):
-            value = getattr(self, name)
-            if value is not None and value not in known:
-                raise ValueError(f"Attacks({name}={value!r}): one of {', '.join(known)}, or None for the default")
-        if self.clip is not None and not (len(self.clip) == 2 and self.clip[0] < self.clip[1]):
-            raise ValueError(f"Attacks(clip={self.clip!r}): the lowest and the highest valid input, such as (0, 1)")
+        check_threat(self)
 
     def measure(self, moment: Moment) -> Measurement:
         batches, what = batches_for(moment, self.examples)
         threat = threat_for(moment, batches, self.norm, self.per, self.unit)
         found = self._found(moment, Attacking(moment, batches, threat, self.clip, self.seed), what)
-        tables = [Table("attack", [one.scope], self._columns(one, threat)) for one in found]
+        tables = [Table("attack", [one.scope], self._columns(one, threat, what)) for one in found]
         model = Table("model", ["model"], [*gap_columns(found), *flag_columns(found)])
         notes: dict[str, Any] = {
             "target": what, "per": threat.per, "steps": self.steps, "restarts": self.restarts,
@@ -152,7 +149,7 @@ causal model no prediction depends on the last token: its entries always are |
             "vocabulary": vocabulary_digest(moment.subject.tokenizer),
         }  # fmt: skip
 
-    def _columns(self, one: Found, threat: Threat) -> list[Column]:
+    def _columns(self, one: Found, threat: Threat, what: What) -> list[Column]:
         labels: dict[str, Label] = {
             "norm": threat.norm, "epsilon": one.epsilon, "unit": threat.unit, "steps": one.steps
         }  # fmt: skip
@@ -163,6 +160,8 @@ causal model no prediction depends on the last token: its entries always are |
         share = told["zero_gradients"] / told["gradients"] if told.get("gradients") else math.nan
         columns.append(column("zero_gradient_share", share, labels, NO_GRADIENT))
         for unit in UNITS:
-            reason = CONTINUOUS if unit == "token" else "what is attacked has length 0"
+            reason = "what is attacked has length 0"
+            if unit == "token":
+                reason = CONTINUOUS if what == "inputs" else "no token of the data has another that differs from it"
             columns.append(column(f"epsilon_{unit}", told[f"epsilon_{unit}"], labels, reason))
         return columns

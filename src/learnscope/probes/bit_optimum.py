@@ -8,10 +8,13 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from learnscope.allocation import Allocation
+from torch import nn
+
+from learnscope.allocation import Allocation, NoAllocation
 from learnscope.model.bit_ledger import ledger
 from learnscope.model.bit_mixes import Mix, NoMix, progressive, uniform
-from learnscope.model.quantised_units import Unit
+from learnscope.model.content import model_content
+from learnscope.model.quantised_units import Unit, find_units
 from learnscope.model.scores import interval
 from learnscope.model.switchable import is_switchable
 from learnscope.moment import Moment
@@ -19,7 +22,7 @@ from learnscope.probes.bit_columns import Configuration, configuration_table, fr
 from learnscope.probes.bit_sensitivity import described, sensitivities, single_units
 from learnscope.probes.bits import BitProbe, additivity, checked_widths, judged_by
 from learnscope.record import Column, Measurement, Table
-from learnscope.sensitivities import Sensitivities, SensitivityError, load
+from learnscope.sensitivities import Sensitivities, SensitivityError, check_budget, load
 
 WIDTHS = (16, 8, 7, 6, 5, 4, 3, 2)
 """Of the uniform and progressive configurations that the optimum is compared with."""
@@ -63,13 +66,11 @@ class BitOptimum(BitProbe):
         checked_widths("BitOptimum", self.bits)
         if self.max_bytes is not None and self.max_kl is not None:
             raise ValueError("BitOptimum: give max_bytes or max_kl, not both; the other is what is made small")
-        if self.max_bytes is not None and not self.max_bytes > 0:
-            raise ValueError(f"BitOptimum(max_bytes={self.max_bytes!r}): a number of bytes above 0 is needed")
-        if self.max_kl is not None and not self.max_kl >= 0:
-            raise ValueError(f"BitOptimum(max_kl={self.max_kl!r}): nats from 0 on are needed")
+        check_budget("BitOptimum", self.max_bytes, self.max_kl)
 
     def measure(self, moment: Moment) -> Measurement:
         units = self.units(moment)
+        self.check_fits(moment.model)
         budget = self._budget(moment, units)
         alone = self._sensitivities(moment, units)
         solved = alone.solve(**budget)
@@ -80,8 +81,8 @@ class BitOptimum(BitProbe):
             self._configuration(moment, units, name, bits)
             for name, bits in moment.track(list(mixes.items()), "mixes on held-out examples")
         ]
-        self.forget(moment, "held out")
         found = [self._configuration(moment, units, "original", {}), optimal, *rivals]
+        self.forget(moment, "held out")
         front = frontier(found)
         best = recommended(optimal, [one for one in rivals if one.name.startswith("uniform")], **budget)
         tables = [
@@ -110,12 +111,31 @@ class BitOptimum(BitProbe):
         default = ledger(moment.model, uniform(units, DEFAULT), self.scheme(), units).packed_bytes
         return {"max_bytes": default if self.max_bytes is None else self.max_bytes}
 
+    def check_fits(self, model: nn.Module) -> None:
+        """Refuse a size that no choice of widths can keep, before anything is run for it."""
+        if self.max_bytes is None or self.sensitivities is not None:
+            return
+        units = find_units(model, embeddings=self.embeddings)
+        mixes: list[Mix] = [{}, *(uniform(units, b) for b in checked_widths("BitOptimum", self.bits))]
+        ledgers = [ledger(model, mix, self.scheme(), units) for mix in mixes]
+        beside = ledgers[0].packed_bytes - sum(ledgers[0].by_unit.values())
+        least = beside + sum(min(one.by_unit[unit.name] for one in ledgers) for unit in units)
+        if self.max_bytes < least:
+            raise NoAllocation(
+                f"max_bytes={self.max_bytes} cannot be kept: the smallest mix takes {least} bytes with its embeddings "
+                "and norms. Give more room, or fewer bits."
+            )
+
     def _sensitivities(self, moment: Moment, units: Sequence[Unit]) -> Sensitivities:
         """Of every unit alone: measured on the half to search on, or read."""
         if self.sensitivities is None:
             widths = checked_widths("BitOptimum", self.bits)
             return sensitivities(self, moment, units, widths, single_units(self, moment, units, widths, "search"))
         found = load(self.sensitivities)
+        if found.model and found.model != model_content(moment.model):
+            raise SensitivityError(
+                f"{self.sensitivities} is of other weights: sensitivities do not carry over, measure them for these"
+            )
         if found.weights != {unit.name: unit.numel for unit in units}:
             other = sorted(found.weights.keys() ^ {unit.name for unit in units})
             raise SensitivityError(
@@ -174,7 +194,7 @@ class BitOptimum(BitProbe):
     def _held_out(self, moment: Moment) -> dict[str, Any]:
         if self.batches(moment, "held out") is not self.batches(moment, "search"):
             return {"held_out": True}
-        return {"held_out": False, "held_out_reason": "there is one document only: it was searched on and compared on"}
+        return {"held_out": False, "held_out_reason": "only one document counts: it was searched on and compared on"}
 
 
 def recommended(

@@ -17,7 +17,14 @@ from learnscope.model.token_units import vocabulary_digest
 from learnscope.moment import Moment
 from learnscope.probes.attacking import Attacking, threat_for
 from learnscope.probes.attacks import EPSILONS
-from learnscope.probes.robustness_rows import batches_for, check_counts, check_numbers, outcome_columns
+from learnscope.probes.robustness_rows import (
+    batches_for,
+    check_counted,
+    check_counts,
+    check_numbers,
+    check_threat,
+    outcome_columns,
+)
 from learnscope.probing import At, Probe
 from learnscope.record import Measurement, Table
 from learnscope.tensor.perturbation import Norm
@@ -69,6 +76,7 @@ accuracy with a 95 % interval over examples |
                 checked_bits(bits)
         except QuantiseError as error:
             raise ValueError(f"BitRobustness(bits={self.bits!r}): {error}") from error
+        check_threat(self)
         if self.epsilon is not None:
             check_numbers("BitRobustness", "epsilon", [self.epsilon], low=0)
 
@@ -120,7 +128,8 @@ accuracy with a 95 % interval over examples |
         targets = attacking.targets
         with _at_width(moment, bits):
             pairs = zip(targets, deltas, strict=True)
-            return joined_sums([judged(moment.model, moment.task, target, d) for target, d in pairs]).plain()
+            sums = joined_sums([judged(moment.model, moment.task, target, d) for target, d in pairs])
+        return check_counted(sums).plain()
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal
 from learnscope.model.guard import guard
 from learnscope.model.quantise import checked, quantised
 from learnscope.model.quantised_units import Unit, find_units
-from learnscope.model.scores import Originals, halves, originals, score, score_original
+from learnscope.model.scores import Originals, halves, originals, positions_of_examples, score, score_original
 from learnscope.moment import Moment
 from learnscope.probing import At, Probe
-from learnscope.tensor.quantize import Granularity, QuantiseError, Scheme, checked_bits
+from learnscope.tensor.quantize import WHOLE_BITS, Granularity, QuantiseError, Scheme, checked_bits
 
 Half = Literal["all", "search", "held out"]
 """Which examples: all, every other one from the first on, or those between."""
@@ -45,6 +45,8 @@ class BitProbe(Probe):
         name = type(self).__name__
         if isinstance(self.examples, bool) or not isinstance(self.examples, int) or self.examples < 1:
             raise ValueError(f"{name}(examples={self.examples!r}): a whole number from 1 is needed")
+        if self.activation_bits is not None:
+            check_activation_bits(name, self.activation_bits)
         try:
             self.scheme()
         except QuantiseError as error:
@@ -76,7 +78,13 @@ class BitProbe(Probe):
             "scheme": self.described(),
             "examples": [self.examples, half],
         }
-        return moment.remember(part, lambda: self._run(moment, units, bits, half))
+        found = moment.remember(part, lambda: self._run(moment, units, bits, half))
+        if half == "all" and not found["positions"]:
+            raise ValueError(
+                f"none of the {len(found['sums']['positions'])} examples has a position that counts, so there is "
+                "nothing to compare outputs on: give data with labels other than -100"
+            )
+        return found
 
     def _run(self, moment: Moment, units: Sequence[Unit], bits: Mapping[str, int], half: Half) -> dict[str, Any]:
         known = moment.once(("originals", self.examples, half), lambda: self._originals(moment, half))
@@ -97,8 +105,17 @@ class BitProbe(Probe):
         found = moment.holdout_batches(self.examples)
         if half == "all":
             return found
-        search, held = moment.once(("halves", self.examples), lambda: halves(moment.task, found))
+        search, held = moment.once(
+            ("halves", self.examples), lambda: halves(moment.task, found, self._counts(moment, found))
+        )
         return search if half == "search" or not held else held
+
+    def _counts(self, moment: Moment, batches: list[Any]) -> list[int]:
+        part = {"what": "positions that count 1", "examples": self.examples}
+        found: list[int] = moment.remember(
+            part, lambda: {"each": positions_of_examples(moment.model, moment.task, batches)}
+        )["each"]
+        return found
 
     def forget(self, moment: Moment, *which: Half) -> None:
         """Let go of outputs that no other probe asks for."""
@@ -108,6 +125,11 @@ class BitProbe(Probe):
     def measured_key(self) -> tuple[Any, ...]:
         """Under which damages of single units on these examples, with this scheme, lie at a moment."""
         return ("bit sensitivities", self.examples, *sorted(self.described().items(), key=str))
+
+
+def check_activation_bits(owner: str, bits: Any) -> None:
+    if isinstance(bits, bool) or not isinstance(bits, int) or bits not in WHOLE_BITS:
+        raise ValueError(f"{owner}(activation_bits={bits!r}): 2 to 8, or None for activations as they are")
 
 
 def checked_widths(owner: str, bits: Sequence[int]) -> list[int]:

@@ -37,9 +37,9 @@ class InferenceSpeed(Probe):
 and addition, a causal mask saving nothing |
 
     Percentiles are by nearest rank. All settings take turns. Before, each runs until the medians of its last three
-    passes and of the three before agree within 5 %, or a quarter of its seconds is spent (all of them, if six passes
-    take longer). The note `warm` says whether the main one settled, `unsettled` names all that did not. Texts longer
-    than the data's are made by repeating them, larger batches by repeating examples.
+    passes and of the three before agree within 5 %, or a quarter of its seconds is spent (six passes at least, but one
+    only if six would take all of its seconds). The note `warm` says whether the main one settled, `unsettled` names
+    all that did not. Texts longer than the data's are made by repeating them, larger batches by repeating examples.
     """
 
     at: At = "once"
@@ -47,8 +47,8 @@ and addition, a causal mask saving nothing |
     """Examples in a batch, besides the data's own."""
     lengths: Sequence[int] = ()
     """Tokens in a row; none: the data's own."""
-    seconds: float = 0.5
-    """For each setting; the data's own batch has nine times as many."""
+    seconds: float = 0.3
+    """For each setting; the data's own batch has ten times as many."""
     repeats: int = 300
     """Passes after which a setting is done before its seconds are spent."""
     threads: int | None = None
@@ -59,7 +59,8 @@ and addition, a causal mask saving nothing |
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("batches", "lengths"):
-            if not all(_whole(value) for value in getattr(self, name)):
+            given = getattr(self, name)
+            if not isinstance(given, Sequence) or not all(_whole(value) for value in given):
                 raise ValueError(f"InferenceSpeed({name}={getattr(self, name)!r}): whole numbers from 1")
         if not _whole(self.repeats):
             raise ValueError(f"InferenceSpeed(repeats={self.repeats!r}): a whole number from 1")

@@ -24,6 +24,7 @@ from learnscope.probes.robustness_rows import (
     FEWEST_SEEDS,
     accuracy,
     batches_for,
+    check_counted,
     check_counts,
     check_numbers,
     column,
@@ -118,7 +119,8 @@ mean over seeds by Student's t |
         for place in range(1 if change is None else self.seeds):
             generator = torch.Generator().manual_seed(self.seed + place)
             parts = [Perturbed(batch, 0, 1) if change is None else change(batch, generator) for batch in batches]
-            sums = passed(moment.model, moment.task, [part.batch for part in parts]).plain()
+            found = passed(moment.model, moment.task, [part.batch for part in parts])
+            sums = (check_counted(found) if change is None else found).plain()
             examples, positions = len(sums["positions"]), sum(sums["positions"])
             changed, of = changed + sum(part.changed for part in parts), of + sum(part.of for part in parts)
             runs.append({"accuracy": accuracy(sums), "loss": mean_loss(sums)})

@@ -14,6 +14,7 @@ from learnscope.probes.robustness_rows import (
     FEWEST_SEEDS,
     accuracy,
     batches_for,
+    check_counted,
     check_counts,
     check_numbers,
     column,
@@ -102,7 +103,7 @@ the mean over seeds by Student's t; KL(model ‖ model with noise) per position 
         for place in range(self.seeds):
             # the same draws at every level, so that levels differ in size only
             with guard(model), noised(model, units, kind, level, self.seed + place), moment.sealing():
-                sums = passed(model, task, batches, reference).plain()
+                sums = check_counted(passed(model, task, batches, reference)).plain()
             positions = sum(sums["positions"])
             runs.append({"accuracy": accuracy(sums), "loss": mean_loss(sums), "kl": mean_kl(sums)})
         return {"runs": runs, "positions": positions}

@@ -47,11 +47,13 @@ class Performance(Probe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ks = list(self.top_k)
+        ks = list(self.top_k) if isinstance(self.top_k, Sequence) else [0]
         if any(isinstance(k, bool) or not isinstance(k, int) or k < 1 for k in ks) or len(set(ks)) < len(ks):
             raise ValueError(f"Performance(top_k={self.top_k!r}): different whole numbers from 1")
         if isinstance(self.resamples, bool) or not isinstance(self.resamples, int) or self.resamples < 1:
             raise ValueError(f"Performance(resamples={self.resamples!r}): a whole number from 1")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise ValueError(f"Performance(seed={self.seed!r}): a whole number from 0")
 
     def measure(self, moment: Moment) -> Measurement:
         part = {"what": "performance", "top_k": list(self.top_k), "resamples": self.resamples, "seed": self.seed}

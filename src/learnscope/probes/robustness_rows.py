@@ -9,11 +9,16 @@ from typing import Any
 import torch
 
 from learnscope.intervals import wilson
+from learnscope.model.attack_ball import PERS, UNITS
 from learnscope.model.attack_target import What, what_is_attacked
+from learnscope.model.data import DataError
+from learnscope.model.example_sums import ExampleSums
 from learnscope.moment import Moment
 from learnscope.record import Column, Label
+from learnscope.task import IGNORE
 from learnscope.tensor.bootstrap import ratio_interval
 from learnscope.tensor.over_seeds import mean_interval
+from learnscope.tensor.perturbation import NORMS
 
 REGRESSION = "float targets: there is no right and wrong, and outputs are numbers, not distributions"
 EXAMPLES: Mapping[What, int] = {"embeddings": 8, "inputs": 32}
@@ -32,6 +37,31 @@ def check_numbers(owner: str, name: str, given: Any, *, low: float, whole: bool 
     if not listed or not all(good):
         what = "whole numbers" if whole else "numbers"
         raise ValueError(f"{owner}({name}={given!r}): a sequence of {what} from {low:g} is needed")
+
+
+def check_threat(owner: Any) -> None:
+    """Refuse a `norm`, `per`, `unit` or `clip` that an attack does not know."""
+    kind = type(owner).__name__
+    for name, known in (("norm", NORMS), ("per", PERS), ("unit", UNITS)):
+        value = getattr(owner, name)
+        if value is not None and value not in known:
+            raise ValueError(f"{kind}({name}={value!r}): one of {', '.join(known)}, or None for the default")
+    if owner.clip is None:
+        return
+    ends = list(owner.clip) if isinstance(owner.clip, Sequence) else []
+    numbers = [isinstance(end, int | float) and not isinstance(end, bool) for end in ends]
+    if len(ends) != 2 or not all(numbers) or not ends[0] < ends[1]:
+        raise ValueError(f"{kind}(clip={owner.clip!r}): the lowest and the highest valid input, such as (0, 1)")
+
+
+def check_counted(sums: ExampleSums) -> ExampleSums:
+    """Refuse examples of which no position has a target: there is no loss that could be raised."""
+    if not sum(sums.positions):
+        raise DataError(
+            f"no position of these {len(sums.positions)} examples has a target: every label is {IGNORE}, hidden by the "
+            "mask, or of a text of one token. Look at more examples (examples=), or at other data"
+        )
+    return sums
 
 
 def check_counts(owner: Any, **least: int) -> None:

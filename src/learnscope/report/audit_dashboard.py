@@ -17,7 +17,7 @@ from learnscope.findings.audit_words import on, signed, size
 from learnscope.findings.cuts import Cuts
 from learnscope.findings.words import capital, num
 from learnscope.report.audit_bits import cost_over_bits
-from learnscope.report.audit_marks import LIMIT, message, tile, values
+from learnscope.report.audit_marks import LIMIT, message, tile, values, without_stem
 from learnscope.report.audit_robustness import accuracy_over_epsilon, damage_lines, families, over_strength
 from learnscope.report.audit_speed import throughput
 from learnscope.report.heatmap import shorten
@@ -162,7 +162,7 @@ def _plot_units(axes: Axes, audit: Audit, cuts: Cuts) -> None:  # noqa: ARG001 (
         message(axes, _why(audit, "sensitivity"))
         return
     axes.barh(np.arange(len(ranked)), [v for _, v in ranked], 0.65, color=COLOURS[2], alpha=0.8)
-    axes.set_yticks(np.arange(len(ranked)), [shorten(n, 16) for n, _ in ranked])
+    axes.set_yticks(np.arange(len(ranked)), [shorten(n, 16) for n in without_stem([n for n, _ in ranked])])
     axes.set_ylim(max(len(ranked), 4) - 0.4, -0.6)
     axes.locator_params(axis="x", nbins=3)
     axes.xaxis.set_major_formatter(lambda value, _: "0" if value <= 0 else plain(float(f"{value:.3g}")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,6 +71,20 @@ def name_rows(axes: Axes, names: Sequence[str], room: int = 26) -> None:
     axes.set_yticks(range(len(names)), [shorten(name, room) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
+
+
+def without_stem(names: Sequence[str]) -> list[str]:
+    """Names without the outermost module that most of them lie in, if they can still be told apart.
+
+    >>> without_stem(["transformer.wte", "transformer.h.0", "transformer", "lm_head"])
+    ['wte', 'h.0', 'transformer', 'lm_head']
+    """
+    stems = Counter(name.split(".")[0] for name in names if "." in name)
+    if not stems:
+        return list(names)
+    stem, inside = stems.most_common(1)[0]
+    short = [name.removeprefix(f"{stem}.") for name in names]
+    return short if 2 * inside >= len(names) and len(set(short)) == len(set(names)) else list(names)
 
 
 def log_axis(axes: Axes, low: float, high: float, *, x: bool = False, most: int = 6) -> None:

@@ -15,7 +15,17 @@ from learnscope.findings.audit_tables import Audit, Layers, Setting, Speed
 from learnscope.findings.audit_words import size
 from learnscope.findings.cuts import Cuts
 from learnscope.findings.words import count, num
-from learnscope.report.audit_marks import BEHIND, absent, dots, limit, log_axis, log_span, name_rows, values
+from learnscope.report.audit_marks import (
+    BEHIND,
+    absent,
+    dots,
+    limit,
+    log_axis,
+    log_span,
+    name_rows,
+    values,
+    without_stem,
+)
 from learnscope.report.heatmap import layer_names, shorten
 from learnscope.report.layout import INK, QUIET, head, new_figure
 from learnscope.report.style import COLOURS, finish, plain
@@ -68,8 +78,9 @@ def _speed_facts(part: Speed) -> list[str]:
             if min(ns) == max(ns)
             else f"{min(ns):,} to {max(ns):,} passes each"
         )
-        short = [name for name, need in (("P95", 59), ("P99", 299)) if min(ns) < need]
-        facts.append(f"{' and '.join(short)} cannot be told from so few" if short else "")
+        few = {"P95": sum(n < 59 for n in ns), "P99": sum(n < 299 for n in ns)}
+        short = [f"{name} of {missing:,} of {len(ns):,}" for name, missing in few.items() if missing]
+        facts.append(f"too few for {' and '.join(short)}" if short else "")
     facts.append("still moving after the warm-up" if part.notes.get("warm") is False else "")
     return facts
 
@@ -132,7 +143,7 @@ def _profile(axes: Axes, part: Layers) -> None:
         known, what = dict(sorted(own.items(), key=lambda item: -item[1])[:8]), "module, what is inside it apart"
     places = np.arange(len(known))
     axes.bar(places, [1e3 * s for s in known.values()], 0.75, color=COLOURS[4])
-    names, common = layer_names(list(known), {})
+    names, common = layer_names(without_stem(list(known)), {})
     room = max(110 // len(names), 4)
     shown = [shorten(name, max(room, 12)) for name in names]
     every = max(1, int(np.ceil((max(len(name) for name in shown) + 1.5) * len(shown) / 125)))

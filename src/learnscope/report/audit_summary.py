@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from learnscope.findings.audit_bits import recommended_configuration
+from learnscope.findings.audit_bits import MEASURES, recommended_configuration, unseen
 from learnscope.findings.audit_robustness import worst_attack
 from learnscope.findings.audit_tables import PROBES, Audit, Configuration, Level, Number
 from learnscope.findings.audit_words import DISTURBED, at_level, by_strength, duration, signed, size
@@ -119,13 +119,13 @@ def _bits(audit: Audit) -> list[str]:
     best, part = recommended_configuration(audit), audit.optimum
     if best is not None and part is not None:
         rows = [
-            row("KL to the model itself", best["kl"], part.examples),
+            row(f"{MEASURES[part.judged_by]} to the model itself", best[part.judged_by], part.examples),
             row("change of the loss", best["loss_change"], part.examples, signed),
             row("packed size", best["packed_bytes"], None, size), row("compression", best["compression"], None),
             row("bits a weight in blocks", best["block_bits"], None),
             row("bits a weight in the whole model", best["model_bits"], None),
         ]  # fmt: skip
-        out += [f"Recommended: **{escape(best.name)}**, on data that the choice did not see.",
+        out += [f"Recommended: **{escape(best.name)}**, judged on data {unseen(part)}.",
                 table(HEAD, rows)]  # fmt: skip
         out += _unit_bits(part.recommended)
     elif "optimum" in audit.missing:
@@ -133,7 +133,7 @@ def _bits(audit: Audit) -> list[str]:
     tried = audit.configurations
     if tried is not None:
         ordered = sorted(tried.items, key=lambda one: -(one["packed_bytes"].value or 0.0))
-        out += ["### All configurations", table(COLUMNS, [_configuration_row(one) for one in ordered[:MOST]])]
+        out += ["### All configurations", _configurations(ordered[:MOST], tried.judged_by)]
         if len(ordered) > MOST:
             out.append(f"{len(ordered) - MOST:,} more are in `analysis_results.json`.")
     elif "configurations" in audit.missing:
@@ -170,8 +170,13 @@ COLUMNS = ("configuration", "size", "bits a weight", "KL", "95 % interval", "cha
            "accuracy", "frontier")  # fmt: skip
 
 
-def _configuration_row(one: Configuration) -> Sequence[str]:
-    kl, change = row("", one["kl"], None), row("", one["loss_change"], None, signed)
+def _configurations(items: Sequence[Configuration], measure: str) -> str:
+    head = [MEASURES[measure] if name == "KL" else name for name in COLUMNS]
+    return table(head, [_configuration_row(one, measure) for one in items])
+
+
+def _configuration_row(one: Configuration, measure: str) -> Sequence[str]:
+    kl, change = row("", one[measure], None), row("", one["loss_change"], None, signed)
     packed, bits, accuracy = one["packed_bytes"], one["model_bits"], one["accuracy"]
     return (
         one.name, row("", packed, None, size)[1], row("", bits, None)[1], kl[1], kl[2], change[1], change[2],

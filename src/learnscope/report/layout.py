@@ -78,8 +78,10 @@ class Margins(LayoutEngine):
             left=x0 / width, right=max(x1, x0 + 0.5) / width, bottom=y0 / height, top=max(y1, y0 + 0.3) / height,
             wspace=_share(across, x1 - x0, columns), hspace=_share(down, y1 - y0, rows),
         )  # fmt: skip
+        # above the axes, or as far to the left of them as long lines need
+        longest = max((text.get_window_extent(renderer).width / fig.dpi for text in fig.texts), default=0.0)
         for text in fig.texts:
-            text.set_x(x0 / width)
+            text.set_x(max(PAD, min(x0, width - PAD - longest)) / width)
 
 
 def _canvas(figure: Figure) -> Any:

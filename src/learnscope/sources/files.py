@@ -52,7 +52,7 @@ def near_names(path: Path) -> str:
 
 def _json_rows(path: Path) -> list[dict[str, Any]]:
     """A list of objects, or one object a line."""
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8-sig")
     if path.suffix == ".json":
         body = json.loads(text)
         if not isinstance(body, list):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from learnscope.sources.hub import look_only_here_if_unreachable
+from learnscope.sources.hushed import hushed
 from learnscope.training.config import Config
 from learnscope.training.errors import TrainError
 from learnscope.training.families import family_of
@@ -31,18 +32,27 @@ class Outcome:
 
 def train(config: Config, screen: Any = None) -> Outcome:
     """Train as configured; refuses with a `TrainError` what cannot be done, before anything is written."""
+    import torch  # noqa: F401  (its import sets its loggers' levels: those below are to last)
+
+    from learnscope.quiet import quiet
+
+    with hushed():  # transformers brings in packages that warn of what is not there
+        from learnscope.training.screen import Screen
+    screen = screen or Screen()
+    with quiet(screen.say):
+        checkpoint = _opened(config)
+        with _threads(config.training.threads or _usual_threads(config)):
+            return _train(config, checkpoint, screen)
+
+
+def _opened(config: Config) -> Path | None:
     check(config)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise TrainError("this command trains in one process: start it without torchrun or accelerate launch")
     checkpoint = open_folder(config)
     look_only_here_if_unreachable([config.model.model_name_or_path, config.dataset.dataset_name_or_path])
     _require_packages()
-    from learnscope.quiet import quiet
-    from learnscope.training.screen import Screen
-
-    screen = screen or Screen()
-    with quiet(screen.say), _threads(config.training.threads or _usual_threads(config)):
-        return _train(config, checkpoint, screen)
+    return checkpoint
 
 
 def _usual_threads(config: Config) -> int | None:
