@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch import nn
 
 from learnscope.model.data import fixed_batches
 from learnscope.moment import Moment
+from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.reader import check_tokens
 from learnscope.probing import NEEDS, Probe
 from learnscope.record import Record
@@ -38,7 +40,7 @@ class Examined:
     ) -> None:  # fmt: skip
         check_model(model)
         self.model, self.task, self.tokenizer, self.name, self.progress = model, task, tokenizer, name, progress
-        self.memo = Memo(Path(cache) if cache is not None else None)
+        self.memo = Memo(None if cache is None else _writable(Path(cache)))
         self._said: dict[str, tuple[Probe, Record]] = {}
         self._shared: Moment | None = None
 
@@ -98,3 +100,11 @@ class Examined:
         return Moment(
             step=0, phase="audit", source="audit", subject=subject, memo=self.memo, show_progress=self.progress
         )
+
+
+def _writable(folder: Path) -> Path:
+    """Said now: what cannot be kept would only come up when the first result has been computed."""
+    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise PosttrainError(f"cache={str(folder)!r}: {there} is no folder that can be written to; name another")
+    return folder

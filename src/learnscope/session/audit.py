@@ -27,9 +27,8 @@ from learnscope.probes import (
 )
 from learnscope.probing import Probe
 from learnscope.run import Run
-from learnscope.session.engine import Engine
-from learnscope.session.opening import begin, check_model, concluding, open_backend
-from learnscope.session.replay import fixed_batch, look_at, opening_moment, origin_of, usual_probes
+from learnscope.session.opening import check_model, concluding
+from learnscope.session.replay import fixed_batch, look_at, opened, origin_of, usual_probes
 from learnscope.session.snapshots import take_snapshots
 from learnscope.session.subject import make_subject, provided
 from learnscope.sinks.base import Sink
@@ -91,17 +90,7 @@ def audit(
         with preserve_weights(model):
             load_into(model, read_weights(base), origin_of(base, 0))
             snapshots = take_snapshots(subject, chosen, 0)
-    engine = Engine(
-        subject,
-        chosen,
-        open_backend(run, resume=False),
-        source="audit",
-        provides=provides,
-        sinks=sinks,
-        strict=strict,
-    )
-    engine.open_probes(opening_moment(engine))
-    begin(engine, subject, resume=False, step=0)
+    engine = opened(subject, chosen, run, source="audit", provides=provides, sinks=sinks, strict=strict)
     with concluding(engine, last_step=0):
         memo = Memo(Path(cache) if cache is not None else None)
         look_at(engine, 0, "audit", snapshots, first=True, last=True, memo=memo, progress=progress)

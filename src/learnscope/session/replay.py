@@ -69,17 +69,7 @@ def replay(
     provides = {"previous"} | provided(subject) | ({"grads"} if fixed_batch(subject) is not None else set())
     provides |= {"examples"} if subject.train_data is not None else set()
     chosen = list(probes) if probes is not None else usual_probes(provides)
-    engine = Engine(
-        subject,
-        chosen,
-        open_backend(run, resume=False),
-        source="replay",
-        provides=provides,
-        sinks=sinks,
-        strict=strict,
-    )
-    engine.open_probes(opening_moment(engine))
-    begin(engine, subject, resume=False, step=0)
+    engine = opened(subject, chosen, run, source="replay", provides=provides, sinks=sinks, strict=strict)
     snapshots: dict[str, Snapshot] = {}
     with concluding(engine, last_step=steps[-1]), preserve_weights(vessel) as own:
         for step in track(steps, "replaying", disable=not progress, transient=True):
@@ -92,8 +82,17 @@ def replay(
     return Run(engine.backend)
 
 
-def opening_moment(engine: Engine) -> Moment:
-    return Moment(step=0, phase="open", source=engine.source, subject=engine.subject)
+def opened(
+    subject: Subject, probes: Sequence[Probe], run: str | Path | None, *, source: str, provides: set[str],
+    sinks: Sequence[Sink], strict: bool,
+) -> Engine:  # fmt: skip
+    """A session that has begun; what a probe refuses is refused before anything is written."""
+    engine = Engine(
+        subject, probes, open_backend(run, resume=False), source=source, provides=provides, sinks=sinks, strict=strict
+    )
+    engine.open_probes(Moment(step=0, phase="open", source=source, subject=subject))
+    begin(engine, subject, resume=False, step=0)
+    return engine
 
 
 def look_at(
