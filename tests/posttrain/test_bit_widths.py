@@ -34,7 +34,9 @@ def analyzed(gpt2: tuple[nn.Module, list[dict[str, Tensor]]]) -> tuple[BitWidthA
 
 def test_everything_is_told_in_plain_dictionaries(analyzed: tuple[BitWidthAnalyzer, dict[str, Any]]) -> None:
     _, found = analyzed
-    assert json.loads(json.dumps(found)).keys() == {"sensitivity", "configurations", "pareto_frontier", "optimal"}
+    assert json.loads(json.dumps(found)).keys() == {
+        "sensitivity", "configurations", "pareto_frontier", "optimal", "exported",
+    }  # fmt: skip
     sensitivity = found["sensitivity"]
     assert list(sensitivity["layers"]) == [0, 1, 2]
     for layer, by_bits in sensitivity["layers"].items():

@@ -134,7 +134,7 @@ def _pad(reader: Reader, tokenizer: Any) -> int:
 
 
 def collated(made: Sequence[Example], pad: int, reader: Reader) -> dict[str, Tensor]:
-    """Padded on the right, which the mask hides and no label counts."""
+    """Padded on the right, which the mask hides and no label counts; `example_ids` are the documents' numbers."""
     longest = max(len(one.ids) for one in made)
 
     def padded(parts: Sequence[list[int]], fill: int) -> Tensor:
@@ -145,4 +145,5 @@ def collated(made: Sequence[Example], pad: int, reader: Reader) -> dict[str, Ten
         "input_ids": padded([one.ids for one in made], pad),
         "attention_mask": padded([[1] * len(one.ids) for one in made], 0),
         "labels": padded(answers, IGNORE) if reader.answer == "tokens" else torch.tensor(answers),
+        "example_ids": torch.tensor([one.document for one in made]),
     }

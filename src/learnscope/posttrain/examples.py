@@ -27,6 +27,8 @@ class Example:
 
     ids: list[int]
     answer: Any
+    document: int
+    """The number of the row that it is, or is a piece of."""
 
 
 @dataclass(slots=True)
@@ -56,12 +58,12 @@ class Encoder:
             self._check_ids(ids, number)
             self.documents += 1
             if self.reader.answer != "tokens":
-                yield Example(ids, self._answer(row, label, number))
+                yield Example(ids, self._answer(row, label, number), number)
                 continue
             self.cut += len(ids) > self.length
             begin = 0
             for size in piece_sizes(len(ids), self.length):
-                yield Example(ids[begin : begin + size], labels[begin : begin + size])
+                yield Example(ids[begin : begin + size], labels[begin : begin + size], number)
                 begin += size
 
     def _find_columns(self, row: Mapping[str, Any]) -> tuple[str, str | None]:

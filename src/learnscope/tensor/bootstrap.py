@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+FEWEST = 6
 DRAWN = 1 << 21
 """Examples drawn at a time: 16 MB of indices, whatever the number of examples."""
 
@@ -18,11 +19,11 @@ def ratio_interval(
 
     Examples are drawn, not positions: the tokens of one text are not independent. One that counts for nothing
     (denominator 0) is left out. The same seed draws the same examples, so that two calls are paired; the interval of a
-    difference over the same examples is that of the difference of their numerators. (nan, nan) where fewer than two
-    examples count, or a sum is not finite.
+    difference over the same examples is that of the difference of their numerators. (nan, nan) where fewer than
+    six examples count, or a sum is not finite: draws of five or fewer cover too little to be called 95 %.
 
-    >>> low, high = ratio_interval(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.ones(4))
-    >>> 1 <= low < 2.5 < high <= 4
+    >>> low, high = ratio_interval(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), torch.ones(6))
+    >>> 1 <= low < 3.5 < high <= 6
     True
     """
     if numerator.ndim != 1 or numerator.shape != denominator.shape:
@@ -34,7 +35,7 @@ def ratio_interval(
     counts = denominator != 0
     above, below = numerator[counts].double().cpu(), denominator[counts].double().cpu()
     examples = above.numel()
-    if examples < 2 or not bool((above.isfinite() & below.isfinite()).all()):
+    if examples < FEWEST or not bool((above.isfinite() & below.isfinite()).all()):
         return math.nan, math.nan
     generator = torch.Generator().manual_seed(seed)
     drawn, rows = [], max(1, DRAWN // examples)
