@@ -81,12 +81,13 @@ def test_several_models_stand_side_by_side(tiny: Path, capsys: pytest.CaptureFix
     assert main([*asked, *FAST]) == 0
     text = (tiny / "both" / "comparison.md").read_text()
     found = {}
-    for name in ("model.pt", "other/model.pt"):
+    names = f"{tiny.name}/model.pt", "other/model.pt"
+    for name in names:
         body = json.loads((tiny / "both" / name.replace("/", "_") / "analysis_results.json").read_text())
         assert body["name"] == name
         assert name in text
         found[name] = body["bit_widths"]["optimum"]["rows"]
-    assert found["model.pt"] != found["other/model.pt"]
+    assert found[names[0]] != found[names[1]]
     assert capsys.readouterr().out.strip() == "both/comparison.md"
 
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from learnscope.posttrain.examined import Examined
 from learnscope.posttrain.robustness import RobustnessAnalyzer
+from learnscope.tensor.bootstrap import TOO_FEW
 from model.attacked import language_models, token_batch
 
 
@@ -34,7 +35,8 @@ def test_all_of_it_is_plain_and_says_what_it_does_not_know(analyzer: RobustnessA
     assert adversarial["pgd"][2]["loss"] > adversarial["clean"]["loss"]
     random = adversarial["random"][0]
     assert math.isnan(random["zero_gradient_share"])
-    assert random["reasons"] == {"zero_gradient_share": "no gradient is taken"}
+    few = dict.fromkeys(("accuracy_low", "accuracy_high"), TOO_FEW)
+    assert random["reasons"] == {"zero_gradient_share": "no gradient is taken", **few}
     assert adversarial["target"] == "embeddings"
     assert (adversarial["norm"], adversarial["unit"], adversarial["per"]) == ("l2", "token", "token")
     assert [entry["level"] for entry in found["noise"]["weight_noise"]] == [0.01, 0.05, 0.1]

@@ -16,7 +16,7 @@ from learnscope.probes.performance import Performance
 from learnscope.record import Record
 from learnscope.session.looking import value
 from learnscope.task import HuggingFaceTask, Task, TupleTask
-from learnscope.tensor.bootstrap import ratio_interval
+from learnscope.tensor.bootstrap import TOO_FEW, ratio_interval
 from probes.reference import array, tiny_gpt2, tokens
 
 
@@ -96,6 +96,8 @@ def test_a_language_model_on_ragged_batches(monkeypatch: pytest.MonkeyPatch) -> 
     for k in (1, 7, 39):
         assert value(record, "top_k_accuracy", k=k) == sum(place < k for _, place in flat) / len(flat)
     assert status(record, "top_k_accuracy", k=40) == "the model tells only 40 classes apart"
+    assert status(record, "loss_low") == TOO_FEW
+    record, examples = measured(model, batches * 2), examples * 2
     sums = torch.tensor([sum(each for each, _ in example) for example in examples], dtype=torch.float64)
     low, high = ratio_interval(sums, torch.tensor([float(len(example)) for example in examples]))
     assert value(record, "loss_low") == pytest.approx(low, rel=1e-6)
@@ -189,7 +191,7 @@ def test_intervals_where_a_bootstrap_knows_nothing() -> None:
     assert value(record, "accuracy_low") == pytest.approx(1 / (1 + 1.959963984540054**2 / 12)), "Wilson's, 12 of 12"
     assert value(record, "loss_low") == pytest.approx(float(value(record, "loss") or 0)), "all are alike"
     one = measured(Given(), [(logits[:1], torch.tensor([0]))], top_k=())
-    assert status(one, "loss_low") == status(one, "loss_high") == "an interval over examples needs two of them"
+    assert status(one, "loss_low") == status(one, "loss_high") == TOO_FEW
 
 
 def test_what_has_no_targets_and_what_is_no_class() -> None:

@@ -85,9 +85,9 @@ def test_what_has_no_interval() -> None:
 
 def test_sums_are_float64() -> None:
     """In float32 the small differences between examples would be lost beside the large common part."""
-    above = torch.full((4,), 1e9, dtype=torch.float64) + torch.tensor([0.0, 1.0, 2.0, 3.0], dtype=torch.float64)
-    low, high = ratio_interval(above, torch.ones(4, dtype=torch.float64))
-    assert 0 <= low - 1e9 < 1.5 < high - 1e9 <= 3
+    above = torch.full((6,), 1e9, dtype=torch.float64) + torch.arange(6, dtype=torch.float64)
+    low, high = ratio_interval(above, torch.ones(6, dtype=torch.float64))
+    assert 0 <= low - 1e9 < 2.5 < high - 1e9 <= 5
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

@@ -9,8 +9,9 @@ from itertools import pairwise
 from typing import Any
 
 from learnscope.intervals import difference
-from learnscope.probes.robustness_rows import ONE_EXAMPLE, REGRESSION, accuracy, column, drawn_again, mean_loss
+from learnscope.probes.robustness_rows import REGRESSION, accuracy, column, drawn_again, mean_loss
 from learnscope.record import Column
+from learnscope.tensor.bootstrap import TOO_FEW
 
 ROUNDING = 1e-6
 """Share of a loss that rounding may take: equal losses of float32 passes differ by that."""
@@ -48,7 +49,7 @@ def gap_columns(found: Sequence[Found]) -> list[Column]:
         low, high = difference((accuracy(clean.told) or 0.0, examples), (accuracy(worst.told) or 0.0, examples))
     gap = sum(lost) / sum(positions) if sum(positions) else math.nan
     ends = {"robustness_gap_low": low, "robustness_gap_high": high}
-    return [column("robustness_gap", gap, {}), *(column(name, end, {}, ONE_EXAMPLE) for name, end in ends.items())]
+    return [column("robustness_gap", gap, {}), *(column(name, end, {}, TOO_FEW) for name, end in ends.items())]
 
 
 def flag_columns(found: Sequence[Found]) -> list[Column]:

@@ -13,12 +13,11 @@ from learnscope.model.metrics import Sums, summed_by_example
 from learnscope.moment import Moment
 from learnscope.probing import At, Probe
 from learnscope.record import Column, Label, Measurement, Table
-from learnscope.tensor.bootstrap import ratio_interval
+from learnscope.tensor.bootstrap import FEWEST, TOO_FEW, ratio_interval
 
 NO_CLASSES = "float targets: numbers, or several yes/no answers, of which none is the right class"
 NO_TOKENS = "the model does not predict tokens: its classes are no vocabulary, or its task has a loss of its own"
 NO_POSITIONS = "no position of the data has a target"
-FEW = "an interval over examples needs two of them"
 
 
 class Performance(Probe):
@@ -73,10 +72,16 @@ class Performance(Probe):
         why = None if positions else NO_POSITIONS
         if math.isnan(loss) and positions:
             why = f"the losses of {int(sums.loss.isnan().sum())} of {examples} examples are NaN"
-        out.put("loss", loss, ends, why, FEW if examples < 2 else why)
-        why = why if sums.tokens else NO_TOKENS
+        few = TOO_FEW if why is None and examples < FEWEST else why
+        out.put("loss", loss, ends, why, few)
+        why, few = (why, few) if sums.tokens else (NO_TOKENS, NO_TOKENS)
         exps = _exp(loss), (_exp(ends[0]), _exp(ends[1]))
-        out.put("perplexity", *(exps if sums.tokens else _NOTHING), why, FEW if sums.tokens and examples < 2 else why)
+        out.put(
+            "perplexity",
+            *(exps if sums.tokens else _NOTHING),
+            why,
+            TOO_FEW if sums.tokens and examples < FEWEST else why,
+        )
         self._share(out, "accuracy", {}, sums.right, sums)
         for k in self.top_k:
             self._share(out, "top_k_accuracy", {"k": k}, sums.within.get(k), sums)
@@ -95,7 +100,7 @@ class Performance(Probe):
             ends = wilson(share, examples)
         else:
             ends = ratio_interval(right, sums.positions, resamples=self.resamples, seed=self.seed)
-        out.put(name, share, ends, None, FEW, labels)
+        out.put(name, share, ends, None, TOO_FEW, labels)
 
 
 _NOTHING: tuple[float, tuple[float, float]] = math.nan, (math.nan, math.nan)

@@ -16,7 +16,7 @@ from learnscope.model.example_sums import ExampleSums
 from learnscope.moment import Moment
 from learnscope.record import Column, Label
 from learnscope.task import IGNORE
-from learnscope.tensor.bootstrap import ratio_interval
+from learnscope.tensor.bootstrap import TOO_FEW, ratio_interval
 from learnscope.tensor.over_seeds import mean_interval
 from learnscope.tensor.perturbation import NORMS
 
@@ -99,7 +99,7 @@ def outcome_columns(sums: Sums, labels: Mapping[str, Label]) -> list[Column]:
         low, high = interval(right, positions)
     missing = None if right is not None else REGRESSION
     found = {"accuracy": accuracy(sums), "accuracy_low": low, "accuracy_high": high}
-    columns = [column(name, value, labels, missing or ONE_EXAMPLE) for name, value in found.items()]
+    columns = [column(name, value, labels, missing or TOO_FEW) for name, value in found.items()]
     return [*columns, column("loss", mean_loss(sums), labels)]
 
 
@@ -123,9 +123,6 @@ def interval(right: Sequence[float], positions: Sequence[int]) -> tuple[float, f
 
 def drawn_again(numerator: Sequence[float], denominator: Sequence[float]) -> tuple[float, float]:
     return ratio_interval(torch.tensor(numerator, dtype=torch.float64), torch.tensor(denominator, dtype=torch.float64))
-
-
-ONE_EXAMPLE = "an interval over examples needs two of them"
 
 
 def column(name: str, value: float | None, labels: Mapping[str, Label], reason: str | None = None) -> Column:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 FEWEST = 6
+TOO_FEW = f"an interval over examples needs {FEWEST} of them"
 DRAWN = 1 << 21
 """Examples drawn at a time: 16 MB of indices, whatever the number of examples."""
 
