@@ -30,6 +30,8 @@ class Originals:
 
     batches: Sequence[Any]
     reference: list[Reference]
+    right: list[Tensor | None]
+    """Whether each position's prediction is its target; None where there are no classes."""
     suffix: Suffix
 
 
@@ -45,26 +47,36 @@ def originals(model: nn.Module, task: Task, batches: Sequence[Any]) -> Originals
         reference = suffix.record(lambda batch: reference_outputs(model, task, [batch])[0], batches)
         first = task.to(batches[0], device)
         suffix.check(lambda: task.positions(model, first).logits, reference[0].outputs.logits)
-    return Originals(batches, reference, suffix)
+    return Originals(batches, reference, [_right(own.outputs) for own in reference], suffix)
+
+
+def _right(outputs: Positions) -> Tensor | None:
+    targets = outputs.targets
+    if targets is None or targets.is_floating_point():
+        return None
+    return correct(outputs.logits if outputs.rows is None else outputs.logits[outputs.rows], targets)
 
 
 @torch.no_grad()
 def score(model: nn.Module, task: Task, known: Originals, changed: Iterable[str]) -> dict[str, Any]:
-    """The model as it is now, after the parameters of the names `changed` did: what `summary` says."""
+    """The model as it is now, after the parameters of the names `changed` did: what `summary` says.
+
+    Meant for use under the guard.
+    """
     device = model_device(model)
     parts = []
-    with guard(model), known.suffix.after(changed):
-        for batch, own in zip(known.batches, known.reference, strict=True):
+    with known.suffix.after(changed):
+        for batch, own, right in zip(known.batches, known.reference, known.right, strict=True):
             found = task.positions(model, task.to(batch, device))
-            parts.append(_compared(model, task, own, found, task.size(batch)))
+            parts.append(_compared(model, task, own, right, found, task.size(batch)))
     return {**summary(model, task, parts), "rerun": known.suffix.reason or "suffix"}
 
 
 @torch.no_grad()
 def score_original(model: nn.Module, task: Task, known: Originals) -> dict[str, Any]:
     """The model's own outputs beside themselves: exactly 0 apart."""
-    pairs = zip(known.batches, known.reference, strict=True)
-    parts = [_compared(model, task, own, own.outputs, task.size(batch)) for batch, own in pairs]
+    all_of = zip(known.batches, known.reference, known.right, strict=True)
+    parts = [_compared(model, task, own, right, own.outputs, task.size(batch)) for batch, own, right in all_of]
     return summary(model, task, parts)
 
 
@@ -77,7 +89,9 @@ class _Part:
     single: bool
 
 
-def _compared(model: nn.Module, task: Task, own: Reference, found: Positions, size: int) -> _Part:
+def _compared(
+    model: nn.Module, task: Task, own: Reference, right: Tensor | None, found: Positions, size: int
+) -> _Part:  # fmt: skip
     comparison = compare_logits(
         own.outputs.logits, found.logits, own.outputs.targets,
         probabilities=not own.regression, rows=own.outputs.rows, facts=own.facts,
@@ -88,8 +102,9 @@ def _compared(model: nn.Module, task: Task, own: Reference, found: Positions, si
     if targets is not None:
         logits = found.logits if own.outputs.rows is None else found.logits[own.outputs.rows]
         each["loss"] = task.each_loss(model, logits, targets)
-        if not targets.is_floating_point():
-            each["right"] = correct(logits, targets)
+        if right is not None and comparison.broke is not None and comparison.mended is not None:
+            # which the comparison has found out: those that were right and stayed so, and those that became so
+            each["right"] = (right & ~comparison.broke) | comparison.mended
             classes = int(logits.shape[-1]) if logits.ndim > 1 else 1
     zero = torch.zeros(size, dtype=torch.float64, device=example.device)
     sums = {name: zero.index_add(0, example, values.detach().double()).cpu() for name, values in each.items()}

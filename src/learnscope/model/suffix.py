@@ -37,6 +37,7 @@ class Suffix:
         self._blocks = find_blocks(model)
         self._order: list[str] = []
         self._outputs: dict[str, list[_Kept]] = {}
+        self._first: dict[str, int] | None = None
         self.reason: str | None = None if self._blocks else "its blocks are not known"
 
     @property
@@ -91,20 +92,22 @@ class Suffix:
         """How many blocks need not run again when the parameters of these names have changed."""
         if self.reason is not None:
             return 0
-        changed = set(names)
-        places: dict[int, list[str]] = {}
-        for name, parameter in self.model.named_parameters(remove_duplicate=False):
-            places.setdefault(parameter.untyped_storage().data_ptr(), []).append(name)
-        first = len(self._order)
-        for tied in places.values():
-            if changed.isdisjoint(tied):
-                continue
-            for name in tied:
-                block = next((block for block in self._order if name.startswith(f"{block}.")), None)
-                if block is None:
-                    return 0  # an embedding or a head: when it runs is not known
-                first = min(first, self._order.index(block))
-        return first
+        if self._first is None:
+            self._first = self._first_readers()
+        return min((self._first.get(name, 0) for name in names), default=len(self._order))
+
+    def _first_readers(self) -> dict[str, int]:
+        """For every parameter the first block that holds it, or one it is tied to; 0 if it is held elsewhere too."""
+        place = {block: number for number, block in enumerate(self._order)}
+        first: dict[int, int] = {}
+        named = list(self.model.named_parameters(remove_duplicate=False))
+        for name, parameter in named:
+            block = next((block for block in self._order if name.startswith(f"{block}.")), None)
+            # an embedding or a head: when it runs is not known
+            own = 0 if block is None else place[block]
+            memory = parameter.untyped_storage().data_ptr()
+            first[memory] = min(first.get(memory, own), own)
+        return {name: first[parameter.untyped_storage().data_ptr()] for name, parameter in named}
 
     @contextmanager
     def after(self, names: Iterable[str]) -> Iterator[None]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from learnscope.model.guard import guard
 from learnscope.model.quantise import checked, quantised
 from learnscope.model.quantised_units import Unit, find_units
 from learnscope.model.scores import Originals, halves, originals, positions_of_examples, score, score_original
@@ -91,8 +90,8 @@ class BitProbe(Probe):
         if not bits:
             return score_original(moment.model, moment.task, known)
         names = [tensor.name for unit in units if unit.name in bits for tensor in unit.tensors]
+        # under the session's guard: another for each of many variants would take as long as their passes
         with (
-            guard(moment.model),
             moment.sealing(),
             quantised(moment.model, bits, self.scheme(), units=units, activation_bits=self.activation_bits),
         ):
