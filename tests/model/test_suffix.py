@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from learnscope.model.blocks import find_blocks
 from learnscope.model.guard import guard
-from learnscope.model.suffix import Suffix, find_blocks
+from learnscope.model.suffix import Suffix
+from learnscope.model.swap import swapped
 
 Run = Callable[[Any], Tensor]
 
@@ -295,3 +297,82 @@ def test_whichever_block_reads_from_whichever_earlier_one_is_noticed() -> None:
             model = Whispering(writer, reader)
             suffix, _ = recorded(model, [torch.randn(2, 4)], model)
             assert suffix.reason == "its outputs are others when some of its blocks do not run", (writer, reader)
+
+
+class Counted(nn.Linear):
+    """Knows how often it has run."""
+
+    runs = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.runs += 1
+        return super().forward(x)
+
+
+class Backwards(nn.Module):
+    """A block whose parts are registered in another order than they run in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp, self.attn = Counted(4, 4), Counted(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(x).tanh()
+        return x + self.mlp(x).tanh()
+
+
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Backwards() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("part", ["attn", "mlp"])
+def test_parts_of_a_block_are_left_out_by_the_order_in_which_they_run(number: int, part: str) -> None:
+    torch.manual_seed(0)
+    model, batches = Stack(), [torch.randn(3, 4), torch.randn(2, 4)]
+    suffix, _ = recorded(model, batches, model)
+    assert suffix.reason is None
+    name = f"layers.{number}.{part}.weight"
+    changed = {n: p + 1 if n == name else p for n, p in model.state_dict().items()}
+    expected = [torch.func.functional_call(model, changed, (batch,)) for batch in batches]
+    block = model.layers[number]
+    block.attn.runs = block.mlp.runs = 0
+    with torch.no_grad(), swapped(model, {name: changed[name].clone()}), suffix.after([name]):
+        found = [model(batch) for batch in batches]
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert (block.attn.runs, block.mlp.runs) == (2 if part == "attn" else 0, 2)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "bert", "vit"])
+def test_blocks_of_known_families_are_tried_only_where_they_are_not_as_they_were_written(kind: str) -> None:
+    model, batches, run = made(kind, "sdpa")
+    model.eval()
+
+    def checks() -> int:
+        tried: list[int] = []
+
+        def counted() -> Tensor:
+            tried.append(1)
+            return run(batches[0])
+
+        with torch.no_grad(), guard(model):
+            suffix = Suffix(model)
+            outputs = suffix.record(run, batches)
+            suffix.check(counted, outputs[0])
+        assert suffix.reason is None
+        return len(tried)
+
+    assert checks() == 0
+    block = next(iter(find_blocks(model).values()))
+    handle = block.register_forward_hook(lambda *_: None)
+    assert checks() > 0
+    handle.remove()
+    block.forward = block.forward  # type: ignore[method-assign]  # whatever it does: it is not transformers'
+    assert checks() > 0

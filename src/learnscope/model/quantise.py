@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from learnscope.model.quantised_units import QuantisedTensor, Unit, UnitsError, find_units, is_conv1d, number_of_layers
-from learnscope.model.swap import swapped
+from learnscope.model.swap import named_parameters, swapped
 from learnscope.model.switchable import is_switchable, switched
 from learnscope.tensor.quantize import HALF_BITS, WHOLE_BITS, QuantiseError, Scheme, checked_bits, fake_quantize
 from learnscope.tensor.quantize_activation import fake_quantize_tokens
@@ -57,12 +57,12 @@ def quantised(
 
 def quantised_weights(model: nn.Module, bits: Bits, scheme: Scheme, units: Sequence[Unit]) -> dict[str, Tensor]:
     """New values of the parameters whose units are in 16 bits or fewer, by the parameter's name."""
-    parameters = dict(model.named_parameters())
     new: dict[str, Tensor] = {}
     for unit in units:
         wanted = bits.get(unit.name)
         if wanted is None or wanted > HALF_BITS:
             continue
+        parameters = named_parameters(model, [tensor.name for tensor in unit.tensors])
         for tensor in unit.tensors:
             matrix = readable(tensor, parameters[tensor.name])
             try:

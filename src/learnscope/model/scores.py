@@ -19,7 +19,7 @@ from learnscope.model.switchable import is_switchable
 from learnscope.task import Positions, Task, correct
 from learnscope.task.batches import ID_KEYS, first_of
 from learnscope.tensor.bootstrap import ratio_interval
-from learnscope.tensor.divergence import Comparison, compare_logits, summarise
+from learnscope.tensor.divergence import Comparison, ReferenceRows, compare_logits, reference_rows, summarise
 
 SWITCHABLE = "the model sets its own precision, in ways that are not known"
 
@@ -32,6 +32,7 @@ class Originals:
     reference: list[Reference]
     right: list[Tensor | None]
     """Whether each position's prediction is its target; None where there are no classes."""
+    rows: list[ReferenceRows | None]
     suffix: Suffix
 
 
@@ -47,7 +48,11 @@ def originals(model: nn.Module, task: Task, batches: Sequence[Any]) -> Originals
         reference = suffix.record(lambda batch: reference_outputs(model, task, [batch])[0], batches)
         first = task.to(batches[0], device)
         suffix.check(lambda: task.positions(model, first).logits, reference[0].outputs.logits)
-    return Originals(batches, reference, [_right(own.outputs) for own in reference], suffix)
+    kept = [
+        None if own.regression or own.facts is not None else reference_rows(own.outputs.logits, own.outputs.rows)
+        for own in reference
+    ]
+    return Originals(batches, reference, [_right(own.outputs) for own in reference], kept, suffix)
 
 
 def _right(outputs: Positions) -> Tensor | None:
@@ -66,9 +71,9 @@ def score(model: nn.Module, task: Task, known: Originals, changed: Iterable[str]
     device = model_device(model)
     parts = []
     with known.suffix.after(changed):
-        for batch, own, right in zip(known.batches, known.reference, known.right, strict=True):
+        for n, (batch, own) in enumerate(zip(known.batches, known.reference, strict=True)):
             found = task.positions(model, task.to(batch, device))
-            parts.append(_compared(model, task, own, right, found, task.size(batch)))
+            parts.append(_compared(model, task, own, known.right[n], found, task.size(batch), known.rows[n]))
     return {**summary(model, task, parts), "rerun": known.suffix.reason or "suffix"}
 
 
@@ -90,11 +95,12 @@ class _Part:
 
 
 def _compared(
-    model: nn.Module, task: Task, own: Reference, right: Tensor | None, found: Positions, size: int
+    model: nn.Module, task: Task, own: Reference, right: Tensor | None, found: Positions, size: int,
+    rows: ReferenceRows | None = None,
 ) -> _Part:  # fmt: skip
     comparison = compare_logits(
         own.outputs.logits, found.logits, own.outputs.targets,
-        probabilities=not own.regression, rows=own.outputs.rows, facts=own.facts,
+        probabilities=not own.regression, rows=own.outputs.rows, facts=own.facts, known=rows,
     )  # fmt: skip
     example = own.outputs.example
     each = {"kl": comparison.kl, "mse": comparison.mse, "positions": torch.ones_like(comparison.mse)}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree  # transformers registers its outputs there, and nowhere else
 
-from learnscope.model.names import resolve
+from learnscope.model.blocks import find_blocks, find_inner, known_blocks
 
 T = TypeVar("T")
 _Kept = tuple[list[Any], Any]
@@ -38,6 +38,8 @@ class Suffix:
         self._order: list[str] = []
         self._outputs: dict[str, list[_Kept]] = {}
         self._first: dict[str, int] | None = None
+        self._inner: dict[str, list[str]] = {}
+        """Of each block what inside it runs before another part of it, such as its attention before its MLP."""
         self.reason: str | None = None if self._blocks else "its blocks are not known"
 
     @property
@@ -53,15 +55,18 @@ class Suffix:
                 return [run(batch) for batch in batches]
         given: list[T] = []
         calls: list[list[str]] = []
-        self._outputs = {name: [] for name in self._blocks}
+        inner = {name: part for at, block in self._blocks.items() for name, part in find_inner(at, block).items()}
+        self._outputs = {name: [] for name in [*self._blocks, *inner]}
         with without_cache(self.model), ExitStack() as stack:
-            for name, block in self._blocks.items():
-                stack.enter_context(replaced_forward(block, self._keeping(name, block.forward, calls)))
+            for name, module in {**self._blocks, **inner}.items():
+                stack.enter_context(replaced_forward(module, self._keeping(name, module.forward, calls)))
             for batch in batches:
                 calls.append([])
                 given.append(run(batch))
-        self.reason = self.reason or _out_of_turn(calls, list(self._blocks))
-        self._order = calls[0]
+        blocks = [[name for name in each if name in self._blocks] for each in calls]
+        self.reason = self.reason or _out_of_turn(blocks, list(self._blocks))
+        self._order = blocks[0]
+        self._keep_inner([[name for name in each if name in inner] for each in calls], list(inner))
         self._forget_if_useless()
         return given
 
@@ -72,13 +77,16 @@ class Suffix:
         blocks there is a pass that leaves out the earlier and runs the later, whose output must be what it was: the
         number of the passes is the number of binary digits of the blocks', and each leaves out those with a 0 in one.
         """
+        if known_blocks(self.model, self._blocks.values()):
+            return  # they leave nothing behind: tests try every cut of these
         count = len(self._order)
         digits = [[n for n in range(count) if not n >> digit & 1] for digit in range((count - 1).bit_length())]
-        for places in [list(range(count)), *digits]:
-            names = [self._order[place] for place in places]
+        inner = [part for parts in self._inner.values() for part in parts]
+        for names in [inner, *([self._order[place] for place in places] for places in [list(range(count)), *digits])]:
             differ: list[str] = []
             try:
-                with self._leaving_out(names, whole=False), self._comparing(set(self._order) - set(names), differ):
+                run_again = set(self._order) - set(names)
+                with self._leaving_out(names, whole=False), self._comparing(run_again, differ):
                     same = _same_bits(run(), expected) and not differ
             except (RuntimeError, KeyError, IndexError, TypeError, AttributeError) as error:
                 same = False  # such as what a block should have left behind and did not
@@ -112,15 +120,26 @@ class Suffix:
     @contextmanager
     def after(self, names: Iterable[str]) -> Iterator[None]:
         """A pass over the batches in which blocks before the parameters of these names do not run."""
-        with self._leaving_out(self._order[: self.begins_at(names)]):
+        changed = list(names)
+        cut = self.begins_at(changed)
+        with self._leaving_out([*self._order[:cut], *self._before(changed, cut)]):
             yield
+
+    def _before(self, changed: Sequence[str], cut: int) -> list[str]:
+        """What inside the first block that runs need not, since the change comes after it."""
+        if not 0 <= cut < len(self._order):
+            return []
+        parts = self._inner.get(self._order[cut], [])
+        within = [n for n, part in enumerate(parts) if any(name.startswith(f"{part}.") for name in changed)]
+        alone = all(name.startswith(f"{self._order[cut]}.") for name in changed)
+        return parts[: min(within, default=len(parts))] if alone else []
 
     @contextmanager
     def _leaving_out(self, blocks: Sequence[str], *, whole: bool = True) -> Iterator[None]:
         waiting = {name: iter(self._outputs[name]) for name in blocks}
         with without_cache(self.model), ExitStack() as stack:
             for name, calls in waiting.items():
-                stack.enter_context(replaced_forward(self._blocks[name], _giving(name, calls)))
+                stack.enter_context(replaced_forward(self._module(name), _giving(name, calls)))
             yield
         if whole and any(next(calls, None) is not None for calls in waiting.values()):
             raise RuntimeError("the pass ended before all batches that were recorded: run the same batches again")
@@ -145,6 +164,19 @@ class Suffix:
                 stack.enter_context(replaced_forward(self._blocks[name], compare(name, self._blocks[name].forward)))
             yield
 
+    def _keep_inner(self, calls: Sequence[Sequence[str]], inner: Sequence[str]) -> None:
+        """By the order in which they ran; what ran last in its block, or not once in every pass, is of no use."""
+        for block in self._order:
+            parts = [name for name in inner if name.startswith(f"{block}.")]
+            ran = [[name for name in each if name in parts] for each in calls]
+            alike = _out_of_turn(ran, parts) is None
+            self._inner[block] = ran[0][:-1] if alike else []
+        kept = {name for parts in self._inner.values() for name in parts}
+        self._outputs = {name: out for name, out in self._outputs.items() if name in self._blocks or name in kept}
+
+    def _module(self, name: str) -> nn.Module:
+        return self._blocks[name] if name in self._blocks else self.model.get_submodule(name)
+
     def _keeping(self, name: str, forward: Callable[..., Any], calls: list[list[str]]) -> Callable[..., Any]:
         def keep(*args: Any, **kwargs: Any) -> Any:
             output = forward(*args, **kwargs)
@@ -161,29 +193,7 @@ class Suffix:
 
     def _forget_if_useless(self) -> None:
         if self.reason is not None:
-            self._outputs, self._order = {}, []
-
-
-def find_blocks(model: nn.Module) -> dict[str, nn.Module]:
-    """The blocks of the model's stacks by their names, none inside another; without any, children of a Sequential."""
-    layers = {found.layer for name, _ in model.named_parameters() if (found := resolve(name)).recognised}
-    blocks: dict[str, nn.Module] = {}
-    taken: set[str] = set()
-    for path, module in model.named_modules():
-        clean = resolve(f"{path}.weight" if path else "weight").clean.removesuffix(".weight")
-        inside = any(path.startswith(f"{block}.") for block in blocks)
-        if path and clean in layers and clean not in taken and not inside:
-            blocks[path] = module
-            taken.add(clean)
-    if blocks:
-        return blocks
-    outer = next(((path, m) for path, m in model.named_modules() if isinstance(m, nn.Sequential)), None)
-    if outer is None:
-        return {}
-    prefix = f"{outer[0]}." if outer[0] else ""
-    return {
-        f"{prefix}{name}": child for name, child in outer[1].named_children() if any(True for _ in child.parameters())
-    }
+            self._outputs, self._order, self._inner = {}, [], {}
 
 
 @contextmanager

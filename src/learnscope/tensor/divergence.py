@@ -15,6 +15,8 @@ from learnscope.tensor.fused_divergence import RowFacts, fused_comparison
 CHUNK = 1 << 19
 """Logits compared at a time on a CPU: their float64 copies stay in the cache, and none of all logits is made."""
 ACCELERATOR_CHUNK = 1 << 24
+KEPT_ENTRIES = 1 << 22
+"""Logits of which a softmax in float64 is kept, 32 MB at most."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,30 @@ class Comparison:
     """Wrong in the reference and right in the variant."""
 
 
+@dataclass(frozen=True)
+class ReferenceRows:
+    """What comparing in float64 takes of the rows of a reference that count, once for all variants."""
+
+    p: Tensor
+    """Their softmax, as large as the logits: not for logits that are large."""
+    first: Tensor
+    norm: Tensor
+
+    def at(self, some: slice) -> ReferenceRows:
+        return ReferenceRows(self.p[some], self.first[some], self.norm[some])
+
+
+def reference_rows(logits: Tensor, rows: Tensor | None = None) -> ReferenceRows | None:
+    """None where there is too much to keep, or one logit a position."""
+    if logits.ndim < 2 or logits.shape[-1] == 1 or logits.numel() > KEPT_ENTRIES:
+        return None
+    with plain_arithmetic(logits.device):
+        wide = _as_rows(plain(logits), probabilities=True)
+        wide = (wide if rows is None else wide[rows]).double()
+        first, norm = _top1(wide, torch.empty_like(wide)), torch.linalg.vector_norm(wide, dim=1)
+        return ReferenceRows(_softmax(wide), first, norm)
+
+
 def compare_logits(
     reference: Tensor,
     variant: Tensor,
@@ -44,6 +70,7 @@ def compare_logits(
     probabilities: bool = True,
     rows: Tensor | None = None,
     facts: RowFacts | None = None,
+    known: ReferenceRows | None = None,
 ) -> Comparison:
     """KL(reference ‖ variant) = Σ p (ln p − ln q) in nats, cosine and mean squared error of logits, equal top-1.
 
@@ -57,7 +84,8 @@ def compare_logits(
     A NaN or +∞ among several logits is no distribution: KL is NaN.
 
     `rows` names the positions that count, in which case targets are of these only. `facts` of the reference
-    (`row_facts`, for large logits) are better taken once for all variants.
+    (`row_facts`, for large logits) or `known` (`reference_rows` of the same rows, for others) are better taken once for
+    all variants.
     """
     if reference.shape != variant.shape:
         raise ValueError(
@@ -76,7 +104,7 @@ def compare_logits(
             if len(redo):
                 numbers[:, redo], _ = _in_chunks(a, b, rows[redo], step, probabilities)
         else:
-            numbers, classes = _in_chunks(a, b, rows, step, probabilities)
+            numbers, classes = _in_chunks(a, b, rows, step, probabilities, known if probabilities else None)
         # rows with an infinity, or with a divergence that overflows, are few: they take the longer way
         odd = (~numbers.isfinite().all(0)).nonzero().squeeze(1)
         for some in odd.split(step):
@@ -122,27 +150,35 @@ def _as_rows(logits: Tensor, probabilities: bool) -> Tensor:
     return logits.reshape(logits.shape[0], math.prod(logits.shape[1:]))
 
 
-def _in_chunks(a: Tensor, b: Tensor, rows: Tensor, step: int, probabilities: bool) -> tuple[Tensor, Tensor]:
+def _in_chunks(
+    a: Tensor, b: Tensor, rows: Tensor, step: int, probabilities: bool, known: ReferenceRows | None = None
+) -> tuple[Tensor, Tensor]:
     """The numbers of these rows in float64, and both top-1."""
     # the same memory for every chunk: fresh pages would cost as much time as the arithmetic
     work = torch.empty(3, step, a.shape[1], dtype=torch.float64, device=a.device)
-    parts = [_compare(a[some], b[some], work, probabilities) for some in rows.split(step)]
+    parts = [
+        _compare(a[some], b[some], work, probabilities, None if known is None else known.at(slice(n, n + len(some))))
+        for n, some in zip(range(0, max(len(rows), 1), step), rows.split(step), strict=True)
+    ]
     return tuple(torch.cat(each, 1) for each in zip(*parts, strict=True))  # type: ignore[return-value]
 
 
-def _compare(a: Tensor, b: Tensor, work: Tensor, probabilities: bool) -> tuple[Tensor, Tensor]:
+def _compare(
+    a: Tensor, b: Tensor, work: Tensor, probabilities: bool, known: ReferenceRows | None = None
+) -> tuple[Tensor, Tensor]:
     """KL, cosine and error of rows, [3, n], and both top-1, [2, n]; a row that needs more care is not finite."""
     wide_a, wide_b, spare = work[:, : len(a)]
     wide_a.copy_(a)
     wide_b.copy_(b)
     kl, classes = torch.zeros(len(a), dtype=torch.float64, device=a.device), torch.empty(2, 0, device=a.device)
-    cosine, error = _distances(wide_a, wide_b, spare)
+    cosine, error = _distances(wide_a, wide_b, spare, None if known is None else known.norm)
     if probabilities and a.shape[1] == 1:
         classes = torch.stack([torch.where(x.isnan(), -1, (x > 0).long()).squeeze(1) for x in (a, b)])
         kl = _divergence(*(_both_sides(x) for x in (wide_a, wide_b)))
     elif probabilities:
-        classes = torch.stack([_top1(x, spare) for x in (wide_a, wide_b)])
-        kl = _divergence(wide_a, wide_b, spare)
+        first = _top1(wide_a, spare) if known is None else known.first
+        classes = torch.stack([first, _top1(wide_b, spare)])
+        kl = _divergence(wide_a, wide_b, spare, None if known is None else known.p)
     return torch.stack([kl, cosine, error / a.shape[1]]), classes
 
 
@@ -165,24 +201,30 @@ def _compare_odd(a: Tensor, b: Tensor, probabilities: bool) -> Tensor:
     return torch.stack([kl, cosine, error / (~alike).sum(1)])
 
 
-def _distances(a: Tensor, b: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
+def _distances(a: Tensor, b: Tensor, spare: Tensor, norm: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Cosine and squared error of each row. What is in `spare` is lost."""
     error = torch.sub(a, b, out=spare).square_().sum(1)
     product = torch.mul(a, b, out=spare).sum(1)
-    product = product / torch.linalg.vector_norm(a, dim=1) / torch.linalg.vector_norm(b, dim=1)
+    norm = torch.linalg.vector_norm(a, dim=1) if norm is None else norm
+    product = product / norm / torch.linalg.vector_norm(b, dim=1)
     # equal vectors have cosine 1, which rounding would make almost 1
     return torch.where(error == 0, 1.0, product.clamp_(-1, 1)), error
 
 
-def _divergence(a: Tensor, b: Tensor, spare: Tensor | None = None) -> Tensor:
+def _divergence(a: Tensor, b: Tensor, spare: Tensor | None = None, p: Tensor | None = None) -> Tensor:
     """KL of each row's softmax, where it is finite. What is in the arguments is lost."""
     spare = torch.empty_like(a) if spare is None else spare
-    top = a.amax(1, keepdim=True)
     delta = b.sub_(a)
-    p = a.sub_(top).exp_()
-    p /= p.sum(1, keepdim=True)
+    p = _softmax(a) if p is None else p
     delta -= torch.mul(p, delta, out=spare).sum(1, keepdim=True)
     return torch.expm1(delta, out=spare).sub_(delta).mul_(p).sum(1).log1p_()
+
+
+def _softmax(a: Tensor) -> Tensor:
+    """Of each row, in its place."""
+    p = a.sub_(a.amax(1, keepdim=True)).exp_()
+    p /= p.sum(1, keepdim=True)
+    return p
 
 
 def _top1(logits: Tensor, spare: Tensor) -> Tensor:
