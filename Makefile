@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: env demo test lint types unit soak bench clean
+.PHONY: env demo test names lint types unit soak bench clean
 
 env: $(STAMP)
 
@@ -17,9 +17,13 @@ demo: env
 
 test: lint types unit
 
+names: env
+	$(BIN)/python scripts/write_names.py
+
 lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python scripts/write_names.py --check
 
 types: env
 	$(BIN)/mypy

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from learnscope.model.attribution import Transition, transition_scores
-from learnscope.model.per_example import per_example_gradients
+from learnscope.model.examples.attribution import Transition, transition_scores
+from learnscope.model.examples.per_example import per_example_gradients
 from learnscope.task import TupleTask
 
 BOUNDS = {

@@ -26,15 +26,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from learnscope.model.quantise import quantised
-from learnscope.model.quantised_units import find_units
-from learnscope.model.reference import compare_outputs, reference_outputs
+from learnscope.model.bits.quantise import quantised
+from learnscope.model.bits.quantised_units import find_units
+from learnscope.model.outputs.reference import compare_outputs, reference_outputs
 from learnscope.posttrain.builtin import bpe_tokenizer
 from learnscope.posttrain.examined import Examined
 from learnscope.probes import BitSensitivity, Performance
 from learnscope.sources import builtin_rows
 from learnscope.task import HuggingFaceTask
-from learnscope.tensor.quantize import Scheme
+from learnscope.tensor.bits.quantize import Scheme
 
 BITS = (8, 4, 2)
 BOUNDS = {

@@ -18,9 +18,9 @@ import torch
 from tools.figures import interleaved, peak_beyond_now, report, save
 from torch import Tensor
 
-from learnscope.tensor.delta import DeltaTable, compiler_available, delta_statistics
-from learnscope.tensor.gradient import gradient_statistics
-from learnscope.tensor.sketch import sketch
+from learnscope.tensor.gradients.gradient import gradient_statistics
+from learnscope.tensor.gradients.sketch import sketch
+from learnscope.tensor.updates.delta import DeltaTable, compiler_available, delta_statistics
 
 THRESHOLDS = [1e-4, 1e-3, 1e-2]
 BOUNDS = {

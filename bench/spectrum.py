@@ -35,11 +35,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import learnscope as ls
 from learnscope.session.loop import Loop
-from learnscope.tensor.spectrum import Factors, decompose_factors, spectrum_numbers
+from learnscope.tensor.adapters.spectrum import Factors, decompose_factors, spectrum_numbers
 from learnscope.training import builtin
 from learnscope.training.command import train
-from learnscope.training.parser import parse
 from learnscope.training.screen import Screen
+from learnscope.training.settings.parser import parse
 
 BOUNDS = {
     "spectra / QR core": 2.0,

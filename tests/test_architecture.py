@@ -1,66 +1,72 @@
-"""The rules of the architecture: which room may import which, what stays free of torch, how large files grow."""
+"""The rules of the architecture: which floor may import which, what stays free of torch, how large things grow."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
-import pytest
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "learnscope"
 
-SOURCE = Path(__file__).parents[1] / "src" / "learnscope"
-
-_BEHIND_SESSIONS = {
-    "options", "arguments", "record", "task", "tensor", "model", "probing", "moment", "subject", "probes", "store",
-    "sinks", "run", "ledger", "progress", "allocation", "sensitivities",
+FAMILIES = {
+    "weights", "gradients", "updates", "outputs", "examples", "features", "adapters", "bits", "robustness", "cost",
+    "landscape",
 }  # fmt: skip
+FLOORS_OF_FAMILIES = ("quantities", "tensor", "model", "probes", "findings", "report")
+NOT_FAMILIES = {"report": {"audit", "telemetry"}}
+"""Pages with files of their own: they draw on several families."""
 
-_BEHIND_PROBES = {"record", "probing", "moment", "subject", "task", "tensor", "model"}
+_NUMBERS = {"record", "intervals", "names", "options", "quantities"}
+_PROBING = {*_NUMBERS, "progress", "store", "task", "tensor", "model", "core", "ledger"}
+_READING = {*_NUMBERS, "store", "ledger", "reading", "findings", "report"}
+_SESSION = {*_PROBING, "probes", "sinks", "run", "session"}
+_DOOR = {*_SESSION, *_READING}
 
-# A room may import itself and what stands behind it; those without any need only the standard library.
+# A room may import itself and what is named here; the table in docs/architecture.md says the same.
 ROOMS: dict[str, set[str]] = {
-    "options": set(),
-    "arguments": set(),
-    "allocation": set(),
-    "sensitivities": {"allocation", "store"},
-    "progress": set(),
     "record": set(),
     "intervals": set(),
-    "sources": set(),
-    "task": set(),
-    "tensor": set(),
-    "model": {"tensor", "task", "store"},  # store: files written whole or not at all
-    "probing": {"options", "record", "moment"},
-    "quiet": {"probing", "sources"},
-    "subject": {"task", "model", "tensor"},
-    "moment": {"record", "subject", "task", "model", "tensor", "progress", "store"},
-    "probes": {"ledger", "intervals", "allocation", "sensitivities", *_BEHIND_PROBES},
+    "names": set(),
+    "options": set(),
+    "progress": set(),
+    "quantities": {"record"},
     "store": {"record"},
     "ledger": {"record", "store"},
-    "sinks": {"record"},
-    "findings": {"record", "store", "intervals"},
-    "report": {"record", "store", "ledger", "findings"},
-    # model: imported when a patch is made, not before
-    "run": {"record", "store", "ledger", "findings", "report", "model"},
-    # model: imported when runs have kept weights, not before
-    "comparison": {"record", "store", "findings", "report", "run", "model"},
-    "session": _BEHIND_SESSIONS,
-    "analysis": {*_BEHIND_SESSIONS, "session"},
-    "telemetry": {*_BEHIND_SESSIONS, "session", "report"},
-    "dynamics": {*_BEHIND_SESSIONS, "session", "findings", "report"},
-    "trackers": {*_BEHIND_SESSIONS, "session", "findings", "report"},
-    "posttrain": {*_BEHIND_SESSIONS, "session", "findings", "report", "sources", "intervals"},
-    "training": {*_BEHIND_SESSIONS, "session", "findings", "report", "trackers", "quiet", "sources", "__init__"},
+    "sources": {"record"},
+    "task": set(),
+    "tensor": set(),
+    "model": {"names", "options", "tensor", "task", "store"},
+    "core": {*_NUMBERS, "progress", "store", "task", "tensor", "model"},
+    "probes": _PROBING,
+    "sinks": {"record", "quantities"},
+    "reading": {*_NUMBERS, "store", "ledger"},
+    "findings": {*_NUMBERS, "store", "ledger", "reading"},
+    "report": {*_NUMBERS, "store", "ledger", "reading", "findings"},
+    "run": {*_READING, "model"},  # model: imported when a patch is made, not before
+    "comparison": {*_READING, "run", "model"},  # model: imported when runs have kept weights, not before
+    "session": _SESSION,
+    "analysis": _DOOR,
+    "telemetry": _DOOR,
+    "dynamics": _DOOR,
+    "trackers": _DOOR,
+    "posttrain": {*_DOOR, "comparison", "sources"},
+    "training": {*_DOOR, "trackers", "sources", "__init__"},
     "demo": {"*"},
     "cli": {"*"},
     "__init__": {"*"},
 }
 TORCH_FREE = {
-    "options", "arguments", "progress", "record", "intervals", "store", "sinks", "findings", "report", "run",
-    "comparison", "ledger", "sources", "allocation", "sensitivities",
+    "record", "intervals", "names", "options", "progress", "quantities", "store", "ledger", "sources", "sinks",
+    "reading",
+    "findings", "report", "run", "comparison",
 }  # fmt: skip
 LINES = 300
+FILES = 20
 TORCH_FILES = {"rolling.py", "tracker_file.py"}
 """What writes files that other programs read with torch.load: tensors, names and numbers, safe with weights_only."""
 
@@ -70,56 +76,102 @@ def files() -> list[Path]:
 
 
 def room_of(path: Path) -> str:
-    first = path.relative_to(SOURCE).parts[0]
-    return first.removesuffix(".py")
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> list[str]:
+def shown(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+@cache
+def imports(path: Path) -> tuple[str, ...]:
     """Every absolute name that a file imports, also inside functions and for type checking only."""
-    found: list[str] = []
+    names: list[str] = []
     package = ["learnscope", *path.relative_to(SOURCE).parts[:-1]]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            found += [f"{module}.{alias.name}" for alias in node.names]
-    return found
+            names += [f"{module}.{alias.name}" for alias in node.names]
+    return tuple(names)
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_rooms_import_only_what_they_may(path: Path) -> None:
-    room = room_of(path)
-    assert room in ROOMS, f"{room} is a new room: say what it may import"
-    for name in imports(path):
-        parts = name.split(".")
-        if parts[0] == "torch":
-            assert room not in TORCH_FREE, f"{path.name} imports torch, which must not be needed to read a run"
-        if parts[0] != "learnscope":
-            continue
-        target = parts[1] if len(parts) > 1 else "__init__"
-        if target not in ROOMS:
-            target = "__init__"  # a public name
-        allowed = ROOMS[room] | {room}
-        assert "*" in allowed or target in allowed, f"{room} may not import {target} ({name})"
-
-
-def test_the_rooms_have_no_cycle_but_the_one_of_types() -> None:
-    """`probing` names the moment in its annotations only; everything else goes one way."""
-    order: list[str] = []
-    left = {room: {r for r in needs if r != "*"} for room, needs in ROOMS.items()}
-    left["probing"].discard("moment")
+def no_cycle(needs: Mapping[str, Iterable[str]]) -> None:
+    done: set[str] = set()
+    left = {name: set(others) - {name} for name, others in needs.items()}
     while left:
-        ready = [room for room, needs in left.items() if needs <= set(order)]
-        assert ready, f"a cycle among {sorted(left)}"
-        order += ready
-        for room in ready:
-            del left[room]
-    tree = ast.parse((SOURCE / "probing.py").read_text())
-    guarded = [node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
-    inside = [n.module for node in guarded for n in ast.walk(node) if isinstance(n, ast.ImportFrom)]
-    assert inside == ["learnscope.moment"]
+        ready = [name for name, others in left.items() if others <= done]
+        assert ready, f"a cycle among { ({name: sorted(others - done) for name, others in left.items()}) }"
+        done.update(ready)
+        for name in ready:
+            del left[name]
+
+
+def test_rooms_import_only_what_they_may() -> None:
+    for path in files():
+        room = room_of(path)
+        assert room in ROOMS, f"{room} is a new room: say what it may import"
+        allowed = ROOMS[room] | {room}
+        for name in imports(path):
+            parts = name.split(".")
+            if parts[0] == "torch":
+                assert room not in TORCH_FREE, f"{shown(path)} imports torch, which must not be needed to read a run"
+            if parts[0] != "learnscope":
+                continue
+            target = parts[1] if len(parts) > 1 and parts[1] in ROOMS else "__init__"  # a public name
+            assert "*" in allowed or target in allowed, f"{shown(path)}: {room} may not import {target} ({name})"
+
+
+def test_the_rooms_have_no_cycle() -> None:
+    no_cycle({room: needs - {"*"} for room, needs in ROOMS.items()})
+
+
+def test_the_table_of_rooms_in_the_docs_is_this_one() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    section = text.split("## The rooms")[1].split("\n## ")[0]
+    said: dict[str, set[str]] = {}
+    free: set[str] = set()
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        rooms = re.findall(r"`([\w.]+)/?`", cells[0])
+        if len(cells) != 4 or not rooms:
+            continue
+        for room in rooms:
+            name = room.removesuffix(".py")
+            said[name] = {"*"} if cells[2] == "everything" else set(re.findall(r"\w+", cells[2])) - {"nothing"}
+            if cells[3] == "no":
+                free.add(name)
+    assert said == {name: needs for name, needs in ROOMS.items() if name != "__init__"} | {
+        "training": ROOMS["training"] - {"__init__"}
+    }
+    assert free == TORCH_FREE
+
+
+def test_families_have_the_same_names_on_every_floor_and_no_cycle() -> None:
+    for floor in FLOORS_OF_FAMILIES:
+        folder = SOURCE / floor
+        own = NOT_FAMILIES.get(floor, set())
+        inside = {path.name for path in folder.iterdir() if path.is_dir() and path.name != "__pycache__"}
+        inside |= {path.stem for path in folder.glob("*.py")} if floor == "quantities" else set()
+        known = FAMILIES | own | ({"__init__", "base"} if floor == "quantities" else set())
+        assert inside <= known, f"{floor} has {inside - known}"
+        needs: dict[str, set[str]] = {family: set() for family in inside & FAMILIES}
+        for path in files():
+            parts = path.relative_to(SOURCE).parts
+            if parts[0] == floor and parts[1].removesuffix(".py") in needs:
+                used = [name.split(".") for name in imports(path) if name.startswith(f"learnscope.{floor}.")]
+                needs[parts[1].removesuffix(".py")] |= {name[2] for name in used if name[2] in needs}
+        no_cycle(needs)
+
+
+def test_tests_stand_where_the_source_does() -> None:
+    for floor in FLOORS_OF_FAMILIES:
+        folder = ROOT / "tests" / floor
+        if folder.is_dir():
+            inside = {path.name for path in folder.iterdir() if path.is_dir() and path.name != "__pycache__"}
+            assert inside <= FAMILIES | NOT_FAMILIES.get(floor, set()), floor
 
 
 def run_python(program: str) -> str:
@@ -162,25 +214,12 @@ def test_every_public_name_is_there() -> None:
     assert run_python(program) == "True"
 
 
-def test_lazy_names_and_type_checkers_see_the_same() -> None:
-    import learnscope
-
-    tree = ast.parse((SOURCE / "__init__.py").read_text())
-    typed = {
-        alias.asname: node.module
-        for block in tree.body
-        if isinstance(block, ast.If)
-        for node in ast.walk(block)
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    lazy = {name: f"learnscope.{home}" for name, home in learnscope._HOME_OF.items()}
-    assert typed == lazy
-
-
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_files_stay_small(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= LINES, "a file this long is usually two"
+def test_files_and_folders_stay_small() -> None:
+    for path in files():
+        assert len(path.read_text().splitlines()) <= LINES, f"{shown(path)}: a file this long is usually two"
+    for folder in {path.parent for path in files()}:
+        inside = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(inside) <= FILES, f"{shown(folder)} holds {len(inside)} files"
 
 
 def test_nothing_is_pickled() -> None:

@@ -1,22 +1,32 @@
-"""Refusing an option that does not exist, with the one that was probably meant."""
+"""Refusing an option, a name or a number that cannot be meant, with what would be right."""
 
 from __future__ import annotations
 
 import difflib
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def did_you_mean(given: Any, known: Iterable[Any]) -> str:
+    """A sentence with the known name nearest to `given`, with a space before it; empty if none is near.
+
+    >>> did_you_mean("evry", ["every", "at"]), did_you_mean("x", ["every"])
+    (" Did you mean 'every'?", '')
+    """
+    near = difflib.get_close_matches(str(given), [str(name) for name in known], n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
 def unknown_option(owner: str, option: str, known: Iterable[str]) -> TypeError:
     """The error for `option`, which names what `owner` does take."""
     known = list(known)
-    close = difflib.get_close_matches(option, known, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    hint = did_you_mean(option, known)
     return TypeError(f"{owner} has no option {option!r}.{hint} Its options: {', '.join(known) or 'none'}.")
 
 
@@ -32,3 +42,22 @@ def explain_options(function: Callable[P, R], owner: str | None = None) -> Calla
         return function(*args, **kwargs)
 
     return checked
+
+
+def whole_number(name: str, given: Any, least: int = 0) -> int:
+    """`given` as an integer from `least` on; whatever counts as one, such as NumPy's."""
+    try:
+        number = operator.index(given)
+    except TypeError:
+        raise TypeError(f"{name}={given!r}: a whole number is needed") from None
+    if isinstance(given, bool) or number < least:
+        raise ValueError(f"{name}={given!r}: a whole number from {least} is needed")
+    return number
+
+
+def known_name(what: str, given: Any, known: Iterable[Any]) -> None:
+    """Refuse a name that is not among those known, with the nearest and all of them."""
+    names = list(known)
+    if given not in names:
+        hint = did_you_mean(given, names)
+        raise ValueError(f"{what} {given!r} is not known.{hint} Known: {', '.join(map(str, names)) or 'none'}.")

@@ -20,6 +20,10 @@ Severity = Literal["info", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 
 
+class ProbeWarning(UserWarning):
+    """Something about the watching, never about the training: a probe failed, was never due, was not fed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One number: what (`name`), of what (`kind`, `scope`), under which conditions (`labels`)."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from learnscope.findings import Cuts
     from learnscope.ledger import Ledger
-    from learnscope.model.patch_info import PatchInfo
+    from learnscope.model.updates.patch_info import PatchInfo
     from learnscope.store.compact import CompactInfo
 
 
@@ -120,8 +120,8 @@ class Run:
         Each may also be a step of which the run keeps the weights (`w.save_state()`): its floating-point parameters.
         By default the patch goes to `patches/<old>-<new>.safetensors` in the run folder.
         """
-        from learnscope.model.patch import export_patch
-        from learnscope.model.saved_steps import weights_at
+        from learnscope.model.updates.patch import export_patch
+        from learnscope.model.weights.saved_steps import weights_at
 
         def weights(given: Any) -> Any:
             if not isinstance(given, int):

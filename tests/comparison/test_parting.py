@@ -10,7 +10,7 @@ import pytest
 
 from comparison.made import compared, made, opened
 from learnscope.comparison.parting import part
-from learnscope.findings.gather import Series
+from learnscope.reading.gather import Series
 from learnscope.record import Column, Table
 
 

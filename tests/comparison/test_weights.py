@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import learnscope as ls
 from comparison.made import made, small_model, train
-from learnscope.model.weight_distance import weight_distance
+from learnscope.model.weights.distance import weight_distance
 from learnscope.telemetry import TelemetryConfig, TrainingTelemetry
 
 

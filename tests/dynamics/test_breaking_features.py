@@ -24,8 +24,8 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 import learnscope as ls
 from dynamics.traces import watched
+from learnscope.core.moment import NotAvailable
 from learnscope.dynamics import FeatureEvolutionTracker
-from learnscope.moment import NotAvailable
 
 Floats = NDArray[np.float64]
 Numbers = dict[str, float | None]

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from learnscope.core.moment import NotAvailable
 from learnscope.dynamics import GradientFlowAnalyzer, MemorizationDetector
-from learnscope.moment import NotAvailable
 
 X, Y = torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 
 import learnscope as ls
+from learnscope.core.moment import NotAvailable
 from learnscope.dynamics import LearningDynamicsAnalyzer, MemorizationDetector
-from learnscope.moment import NotAvailable
 
 CLASSES = 3
 

@@ -20,7 +20,7 @@ import learnscope as ls
 from dynamics.traces import watched
 from learnscope.dynamics import PhaseTransitionAttributor
 from learnscope.model.data import DataError
-from model.one_by_one import Custom, tiny
+from model.examples.one_by_one import Custom, tiny
 
 Floats = NDArray[np.float64]
 

@@ -20,16 +20,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from learnscope.core.moment import NotAvailable
 from learnscope.dynamics.feature_evolution import FeatureEvolutionTracker
-from learnscope.findings.feature_course import fewest_values, level_changes
-from learnscope.findings.gather import Series
+from learnscope.findings.features.feature_course import fewest_values, level_changes
 from learnscope.model.data import DataError
 from learnscope.model.guard import guard
-from learnscope.moment import NotAvailable
-from learnscope.report.dynamics_features import Kept, draw_numbers, draw_plane
-from learnscope.report.projection import project
-from learnscope.tensor.similarity import unbiased_cka
-from model.one_by_one import state
+from learnscope.reading.gather import Series
+from learnscope.report.features.evolution import Kept, draw_numbers, draw_plane
+from learnscope.report.features.projection import project
+from learnscope.tensor.features.similarity import unbiased_cka
+from model.examples.one_by_one import state
 from probes.reference import tiny_gpt2, tokens
 
 

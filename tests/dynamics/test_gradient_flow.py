@@ -14,11 +14,11 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from learnscope.core.moment import NotAvailable
 from learnscope.dynamics.gradient_flow import GradientFlowAnalyzer
 from learnscope.dynamics.saved import SavedError
 from learnscope.findings import Cuts
 from learnscope.model.selection import SelectionError
-from learnscope.moment import NotAvailable
 
 
 class Net(nn.Module):

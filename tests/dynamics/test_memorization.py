@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from learnscope.core.moment import NotAvailable
 from learnscope.dynamics.memorization import MemorizationDetector
 from learnscope.dynamics.saved import SavedError
 from learnscope.model.data import DataError
-from learnscope.moment import NotAvailable
 from probes.reference import tiny_gpt2, tokens
 
 

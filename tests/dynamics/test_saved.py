@@ -14,9 +14,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from learnscope.core.moment import Moment
+from learnscope.core.probe import Probe
 from learnscope.dynamics.saved import KEY, SavedError, load_looking, save_looking
-from learnscope.moment import Moment
-from learnscope.probing import Probe
 from learnscope.record import Column, Measurement, Table
 from learnscope.run import open_run
 from learnscope.session.looking import Looking

@@ -20,13 +20,13 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import learnscope as ls
 from learnscope import progress
+from learnscope.core.moment import NotAvailable
 from learnscope.dynamics.transitions import PhaseTransitionAttributor
-from learnscope.findings.critical import Attributions, CriticalExamples, analyze, critical_examples, enrichment
-from learnscope.model.checkpoint import CheckpointError
+from learnscope.findings.examples.critical import Attributions, CriticalExamples, analyze, critical_examples, enrichment
 from learnscope.model.data import DataError
-from learnscope.moment import NotAvailable
-from learnscope.report.dynamics_transitions import draw_losses, draw_scores, draw_shares
-from model.one_by_one import ConvNet, one_by_one, state, tiny
+from learnscope.model.weights.checkpoint import CheckpointError
+from learnscope.report.examples.transitions import draw_losses, draw_scores, draw_shares
+from model.examples.one_by_one import ConvNet, one_by_one, state, tiny
 from probes.reference import mlp
 
 Matrix = np.ndarray[Any, Any]
@@ -181,7 +181,7 @@ def test_tracin_and_trak_under_their_own_names() -> None:
     assert analysis["mean_loss_before"] is None
     assert analysis["reasons"]["mean_loss_before"] == "tracin compares no loss before of an example"
 
-    from learnscope.model.trak import trak
+    from learnscope.model.examples.trak import trak
 
     projected = attributor.compute_transition_attributions(10, 40, method="trak", dims=8, seed=2, ridge=0.1)
     matrix = trak([before, middle, after], None, train, test, dims=8, seed=2, ridge=0.1).scores

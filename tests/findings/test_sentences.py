@@ -9,7 +9,7 @@ import pytest
 
 from findings.made_run import MadeRun
 from learnscope.findings import find
-from learnscope.findings.words import listed
+from learnscope.reading.words import listed
 
 LAYERS = [f"layers.{i}" for i in range(9)]
 

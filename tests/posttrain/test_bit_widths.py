@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.packed import load_packed
+from learnscope.model.bits.packed import load_packed
+from learnscope.model.bits.sensitivities import SensitivityError
 from learnscope.posttrain.bit_widths import BitWidthAnalyzer
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.examined import Examined
-from learnscope.sensitivities import SensitivityError
-from probes.bit_models import token_logits, trained_gpt2, with_bits
+from probes.bits.bit_models import token_logits, trained_gpt2, with_bits
 
 
 @pytest.fixture(scope="module")

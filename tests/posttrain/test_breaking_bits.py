@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
-from learnscope.allocation import NoAllocation, allocate
-from learnscope.model.content import data_content, model_content, task_content
+from learnscope.model.bits.sensitivities import SensitivityError, load
+from learnscope.model.weights.content import data_content, model_content, task_content
 from learnscope.posttrain import ModelAnalyzer, PosttrainError
 from learnscope.posttrain.examined import Examined
-from learnscope.probes.bit_optimum import BitOptimum
-from learnscope.sensitivities import SensitivityError, load
+from learnscope.probes.bits.bit_optimum import BitOptimum
 from learnscope.task import HuggingFaceTask
+from learnscope.tensor.bits.allocation import NoAllocation, allocate
 
 MIX = {"transformer.h.0.attn": 8, "transformer.h.0.mlp": 3, "transformer.h.1.attn": 4, "transformer.h.1.mlp": 2}
 

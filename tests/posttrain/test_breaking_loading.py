@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from learnscope.cli.audit import main
-from learnscope.model.packed import save_packed
+from learnscope.model.bits.packed import save_packed
 from learnscope.posttrain import ModelAnalyzer, PosttrainError
 from learnscope.posttrain.command import AuditOptions, _folders, named, run_audit
 from learnscope.posttrain.data import load_data

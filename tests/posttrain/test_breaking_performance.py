@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.memory_child import _hide_unused
-from learnscope.model.speed import measured_speed
-from learnscope.model.timing import Timed, take_turns
+from learnscope.model.cost.memory_child import _hide_unused
+from learnscope.model.cost.speed import measured_speed
+from learnscope.model.cost.timing import Timed, take_turns
 from learnscope.posttrain.examined import Examined
 from learnscope.posttrain.performance import PerformanceAnalyzer
-from learnscope.probes.inference_speed import InferenceSpeed
-from learnscope.probes.performance import Performance
+from learnscope.probes.cost.inference_speed import InferenceSpeed
+from learnscope.probes.outputs.performance import Performance
 from learnscope.task import TupleTask, task_for
 
 WIDTH, LAYERS, VOCABULARY = 16, 2, 40

@@ -13,21 +13,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from findings.made_run import MadeRun
+from learnscope.core.probe import Probe
 from learnscope.findings import Cuts, find
-from learnscope.model.attack_ball import token_distances
-from learnscope.model.attack_target import find_target
 from learnscope.model.data import DataError
-from learnscope.model.token_noise import drop_tokens
+from learnscope.model.robustness.ball import token_distances
+from learnscope.model.robustness.target import find_target
+from learnscope.model.robustness.token_noise import drop_tokens
 from learnscope.posttrain.examined import Examined
 from learnscope.posttrain.robustness import RobustnessAnalyzer
-from learnscope.probes.attacks import Attacks
-from learnscope.probes.bit_robustness import BitRobustness
-from learnscope.probes.input_perturbation import InputPerturbation
-from learnscope.probes.noise_robustness import NoiseRobustness
-from learnscope.probing import Probe
+from learnscope.probes.robustness.attacks import Attacks
+from learnscope.probes.robustness.bit_robustness import BitRobustness
+from learnscope.probes.robustness.input_perturbation import InputPerturbation
+from learnscope.probes.robustness.noise_robustness import NoiseRobustness
 from learnscope.record import Column, Finding, Table
 from learnscope.task import task_for
-from report.audit_runs import AuditRun, columns
+from report.audit.audit_runs import AuditRun, columns
 
 ALL: list[Probe] = [
     Attacks(steps=2, seeds=1, examples=4),

@@ -16,12 +16,12 @@ import transformers as tf
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from learnscope.model.packed import save_packed
-from learnscope.model.quantise import quantised
-from learnscope.model.quantised_units import find_units
+from learnscope.model.bits.packed import save_packed
+from learnscope.model.bits.quantise import quantised
+from learnscope.model.bits.quantised_units import find_units
 from learnscope.posttrain.errors import PosttrainError, PosttrainWarning
 from learnscope.posttrain.loading import load_model
-from learnscope.tensor.quantize import Scheme
+from learnscope.tensor.bits.quantize import Scheme
 
 IDS = torch.tensor([[5, 17, 3, 60, 2, 9, 31]])
 DECODER: dict[str, Any] = {

@@ -13,7 +13,7 @@ from torch import nn
 from learnscope.posttrain.examined import Examined
 from learnscope.posttrain.robustness import RobustnessAnalyzer
 from learnscope.tensor.bootstrap import TOO_FEW
-from model.attacked import language_models, token_batch
+from model.robustness.attacked import language_models, token_batch
 
 
 @pytest.fixture(scope="module")

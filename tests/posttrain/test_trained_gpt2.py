@@ -13,10 +13,10 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from learnscope.model.bit_ledger import ledger
-from learnscope.model.packed import load_packed
+from learnscope.model.bits.ledger import ledger
+from learnscope.model.bits.packed import load_packed
 from learnscope.posttrain import ModelAnalyzer
-from learnscope.tensor.quantize import Scheme
+from learnscope.tensor.bits.quantize import Scheme
 from posttrain.trained import trained_gpt2
 
 BITS = (8, 4, 3, 2)

@@ -11,11 +11,11 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_rgba
 
 from findings.made_run import MadeRun
-from learnscope.findings.gather import Grid, Series, grid, one_pass, series
+from learnscope.reading.gather import Grid, Series, grid, one_pass, series
 from learnscope.record import Column, Table
-from learnscope.report.confusion import confusion_figure, confusion_table
 from learnscope.report.heatmap import cells, common_prefix, heatmap
 from learnscope.report.lines import change_figure, loss_figure, norm_figure, rate_figure, running_median
+from learnscope.report.outputs.confusion import confusion_figure, confusion_table
 from learnscope.report.panels import gradient_heatmap, update_heatmap
 from learnscope.report.style import BROKEN, ZERO, log_ticks, plain, step_edges
 

@@ -10,10 +10,10 @@ from matplotlib.collections import PolyCollection, QuadMesh
 from matplotlib.figure import Figure
 
 from findings.made_run import MadeRun
-from learnscope.findings.gather import Grid, one_pass
+from learnscope.reading.gather import Grid, one_pass
 from learnscope.record import Column, Table
-from learnscope.report.batches import class_figure, noise_figure
 from learnscope.report.broken import Breaks, breaks
+from learnscope.report.gradients.batches import class_figure, noise_figure
 from learnscope.report.heatmap import heatmap, layer_names
 from learnscope.report.layout import BAR, head, new_figure
 from learnscope.report.lines import change_figure, change_note, loss_figure, norm_figure, rate_figure, running_median

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 
 from learnscope.cli.audit import main
 from learnscope.posttrain import ModelAnalyzer
-from learnscope.report.audit_results import SECTIONS
+from learnscope.report.audit.results import SECTIONS
 from seeds.room import Names, Room
 
 ROOT = Path(__file__).parents[2]

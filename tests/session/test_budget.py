@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import learnscope as ls
-from learnscope.probing import At
+from learnscope.core.probe import At
 from learnscope.session.budget import Budget
 
 
@@ -208,7 +208,7 @@ def test_a_probe_that_the_loop_feeds_is_held_too() -> None:
 
 def test_work_outside_a_firing_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients read before a clip, micro-batches metered in hooks, weights copied for the next comparison."""
-    from learnscope.model.snapshot import Snapshot
+    from learnscope.model.weights.snapshot import Snapshot
     from learnscope.session import backwards, gradients
 
     def slowed(function: Any) -> Any:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import learnscope as ls
-from learnscope.probing import At
+from learnscope.core.probe import At
 
 
 def small() -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import learnscope as ls
 from learnscope.store import telemetry, telemetry_arrow
-from learnscope.store.telemetry import read_telemetry
+from learnscope.store.telemetry.table import read_telemetry
 
 FIXED = ["batch_idx", "epoch", "global_step", "timestamp", "status"]
 READERS = ["json", "arrow", "arrow in pieces", "json in pieces"]

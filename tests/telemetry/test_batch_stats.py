@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from learnscope.probing import ProbeWarning
+from learnscope.core.probe import ProbeWarning
 from learnscope.task import DictTask
 from seeds.tiny import token_batches
 from telemetry.loops import Net, batches, lines, pair_batches, telemetry_in

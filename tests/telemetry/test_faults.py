@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import learnscope as ls
-from learnscope.probing import ProbeWarning
+from learnscope.core.probe import ProbeWarning
 from telemetry.loops import Net, batches, lines, telemetry_in, train
 from telemetry.programs import BATCHES, PROCESSES, ROUNDS
 

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from learnscope.model.names import match_parameters
+from learnscope.names import match_parameters
 from learnscope.telemetry import GroupError, TelemetryConfig, TrainingTelemetry
 from telemetry.loops import Net, lines, pretend_gradients, telemetry_in
 

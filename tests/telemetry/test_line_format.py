@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from learnscope.probing import ProbeWarning
+from learnscope.core.probe import ProbeWarning
 from learnscope.telemetry import TelemetryConfig, TrainingTelemetry
 from telemetry.loops import Net, batches, lines, telemetry_in, train
 

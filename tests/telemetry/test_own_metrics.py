@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from learnscope.probing import ProbeWarning
+from learnscope.core.probe import ProbeWarning
 from learnscope.telemetry import TelemetryConfig, TrainingTelemetry
 from telemetry.loops import Net, batches, lines, train
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learnscope.probing import ProbeWarning
+from learnscope.core.probe import ProbeWarning
 from learnscope.store.backend import RunError
 from learnscope.store.lines import LineFile
 from telemetry.loops import Net, batches, distance, lines, telemetry_in, train, wide, without_times

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from learnscope.probing import ProbeWarning
+from learnscope.core.probe import ProbeWarning
 from learnscope.telemetry import TelemetryConfig, TrainingTelemetry
 from telemetry.loops import Net, lines, telemetry_in
 

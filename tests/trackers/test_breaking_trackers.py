@@ -13,9 +13,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from learnscope.model.adapter_start import AdapterError
+from learnscope.model.adapters.start import AdapterError
 from learnscope.trackers import GradientFlowTracker, SpectralTracker, TrackerConfig, TrackerFileError
-from model.adapted import adapted
+from model.adapters.adapted import adapted
 from report.legible import assert_legible
 from seeds.tiny import language_model
 from trackers.tracked import FIRST, train

@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
-from learnscope.moment import NotAvailable
+from learnscope.core.moment import NotAvailable
 from learnscope.report.style import BROKEN, ZERO
 from learnscope.trackers import GradientFlowTracker, SpectralTracker
-from model.adapted import Adapted, adapted
+from model.adapters.adapted import Adapted, adapted
 from report.legible import assert_legible
 from seeds.tiny import language_model
 from trackers.tracked import FIRST, train

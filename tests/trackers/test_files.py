@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 import learnscope as ls
-from learnscope.moment import NotAvailable
+from learnscope.core.moment import NotAvailable
 from learnscope.trackers import GradientFlowTracker, SpectralTracker, TrackerFileError
-from model.adapted import FAMILIES, Adapted, adapted
+from model.adapters.adapted import FAMILIES, Adapted, adapted
 from seeds.tiny import language_model
 from trackers.tracked import FIRST, MODULES, train
 

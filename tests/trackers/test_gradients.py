@@ -13,9 +13,9 @@ from torch import nn
 
 import learnscope as ls
 from dynamics.traces import watched
-from learnscope.moment import NotAvailable
+from learnscope.core.moment import NotAvailable
 from learnscope.trackers import GradientFlowTracker, SpectralTracker
-from model.adapted import FAMILIES, adapted
+from model.adapters.adapted import FAMILIES, adapted
 from seeds.tiny import language_model, token_batches
 from trackers.tracked import FIRST, MODULES, gradient_truth, train
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 import learnscope as ls
 from learnscope.trackers import GradientFlowTracker, SpectralTracker, TrackerConfig, probes_for, write_logs
-from model.adapted import Adapted, adapted
+from model.adapters.adapted import Adapted, adapted
 from seeds.tiny import language_model
 from trackers.tracked import FIRST, train
 

@@ -13,7 +13,7 @@ from torch import nn
 from dynamics.traces import watched
 from learnscope import AdapterError
 from learnscope.trackers import SpectralTracker
-from model.adapted import ADDED, RANK, TARGETS, adapted, update
+from model.adapters.adapted import ADDED, RANK, TARGETS, adapted, update
 from seeds.tiny import language_model, token_batches
 from trackers.tracked import FIRST, MODULES, spectral_truth, train
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import entropy
 
-from model.adapted import Adapted
+from model.adapters.adapted import Adapted
 from seeds.tiny import token_batches
 
 FIRST = "model.layers.0.self_attn.q_proj"

@@ -15,8 +15,8 @@ from torch import Tensor
 from learnscope.trackers import write_logs
 from learnscope.training import builtin, tracking
 from learnscope.training.command import Outcome, train
-from learnscope.training.parser import parse
 from learnscope.training.screen import Screen
+from learnscope.training.settings.parser import parse
 
 BOTH = ("--enable_tracking", "--tracking_frequency", "2")
 

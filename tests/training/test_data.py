@@ -13,12 +13,12 @@ from datasets import Dataset, DatasetDict
 
 import learnscope as ls
 from learnscope.training.builtin import MARK
-from learnscope.training.config import Config
-from learnscope.training.data import Data, load_data
+from learnscope.training.data.expression import evaluate
+from learnscope.training.data.holdout import holdout_batches
+from learnscope.training.data.rewards import answer_in
+from learnscope.training.data.sources import Data, load_data
 from learnscope.training.errors import TrainError
-from learnscope.training.expression import evaluate
-from learnscope.training.holdout import holdout_batches
-from learnscope.training.rewards import answer_in
+from learnscope.training.settings.config import Config
 from training.small import trained
 
 PROBLEMS = [{"target": 14, "nums": [3, 4, 7]}, {"target": 24, "nums": [8, 8, 3, 3]}, {"target": 5, "nums": [1, 1]},

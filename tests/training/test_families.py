@@ -17,9 +17,9 @@ from learnscope.trackers import GradientFlowTracker, SpectralTracker
 from learnscope.training.adalora import fit_schedule, orthogonality
 from learnscope.training.adapters import adapter_config
 from learnscope.training.command import Outcome
-from learnscope.training.config import PeftConfig
 from learnscope.training.errors import TrainError
 from learnscope.training.families import FAMILIES, SPLIT_AT_START, family_of
+from learnscope.training.settings.config import PeftConfig
 from training.small import BOTH, trained
 
 ADDED = {"lora_A", "lora_B"}

@@ -11,10 +11,10 @@ import yaml
 
 from learnscope.trackers.config import TrackerConfig
 from learnscope.training.errors import TrainError
-from learnscope.training.help import help_text
-from learnscope.training.options import FLAGS, options
-from learnscope.training.parser import as_yaml, parse
 from learnscope.training.plan import check
+from learnscope.training.settings.help import help_text
+from learnscope.training.settings.options import FLAGS, options
+from learnscope.training.settings.parser import as_yaml, parse
 
 
 def tracker(*line: str) -> TrackerConfig:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from learnscope.training.config import Config, ModelConfig
 from learnscope.training.errors import TrainError
 from learnscope.training.models import load_model
+from learnscope.training.settings.config import Config, ModelConfig
 from training.small import BOTH, trained
 
 
@@ -94,7 +94,7 @@ def test_a_folder_that_holds_no_model(tmp_path: Path) -> None:
 def test_a_model_without_what_the_family_needs(tmp_path: Path, base: Path) -> None:
     """GPT-2's layers are no nn.Linear, which VeRA and MiLoRA need."""
     from learnscope.training.adapters import adapt
-    from learnscope.training.config import PeftConfig
+    from learnscope.training.settings.config import PeftConfig
 
     small = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=20, n_positions=16))
     with pytest.raises(TrainError, match=r"config.peft \(type milora\): init_milora: .*r=64 is more than"):

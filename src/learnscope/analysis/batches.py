@@ -10,7 +10,7 @@ from torch import nn
 
 from learnscope.analysis.capture import BatchCapture, Call, CallTask, as_batch, takes_it_whole
 from learnscope.analysis.computers import with_mask
-from learnscope.subject import Subject
+from learnscope.core.subject import Subject
 from learnscope.task import Task, task_for
 
 NO_BATCH = "a batch, and none was given nor seen in a forward: pass inputs= to on_optimizer_step"

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from learnscope.analysis.computers import ProbeMetrics
 from learnscope.analysis.metrics import GIVEN, MetricComputer, call_with_what_it_names, wants
-from learnscope.moment import Moment
-from learnscope.probing import Probe
+from learnscope.core.moment import Moment
+from learnscope.core.probe import Probe
+from learnscope.core.subject import Subject
 from learnscope.record import Record
 from learnscope.session.engine import Bound
-from learnscope.subject import Subject
 
 CURES = {
     "grads": "the gradients, which were cleared before on_optimizer_step was called, and no torch optimizer was seen "

@@ -11,22 +11,19 @@ import torch
 from learnscope.analysis.metrics import AnalysisContext, MetricComputer
 from learnscope.analysis.naming import parameter_change_keys, plain_keys, reasons, sparse_quality_keys
 from learnscope.analysis.primitives import ParameterDelta, ParameterSnapshot
+from learnscope.core.moment import Moment, standing_gradients
+from learnscope.core.probe import Probe
+from learnscope.core.subject import Subject
 from learnscope.model.guard import guard
-from learnscope.moment import Moment, standing_gradients
-from learnscope.probes import (
-    Activations,
-    GradientFlow,
-    LossLandscape,
-    LowRankQuality,
-    Momentum,
-    ParameterChange,
-    SparseQuality,
-)
-from learnscope.probes.sparse_quality import Baseline
-from learnscope.probing import Probe
+from learnscope.probes.features.activations import Activations
+from learnscope.probes.gradients.gradient_flow import GradientFlow
+from learnscope.probes.landscape.loss_landscape import LossLandscape
+from learnscope.probes.updates.low_rank_quality import LowRankQuality
+from learnscope.probes.updates.momentum import Momentum
+from learnscope.probes.updates.parameter_change import ParameterChange
+from learnscope.probes.updates.sparse_quality import Baseline, SparseQuality
 from learnscope.record import Measurement, Table
 from learnscope.session.materialise import as_measurement, read_tables
-from learnscope.subject import Subject
 from learnscope.task import task_for
 
 ALL_EXAMPLES = sys.maxsize

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from learnscope.model.snapshot import check_placement
+from learnscope.model.weights.snapshot import check_placement
 from learnscope.options import explain_options
 
 

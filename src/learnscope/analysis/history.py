@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from learnscope.analysis.primitives import ParameterDelta, ParameterSnapshot
-from learnscope.model.snapshot import Snapshot
+from learnscope.model.weights.snapshot import Snapshot
 
 RESET = "call reset() on the manager after architecture changes"
 

@@ -25,8 +25,8 @@ from learnscope.analysis.computers import (
 from learnscope.analysis.config import AnalysisConfig
 from learnscope.analysis.measuring import Measuring
 from learnscope.analysis.metrics import MetricComputer
+from learnscope.core.probe import Probe, ProbeWarning
 from learnscope.options import explain_options
-from learnscope.probing import Probe, ProbeWarning
 from learnscope.run import Run
 from learnscope.task import Task
 

@@ -17,13 +17,13 @@ from learnscope.analysis.history import History
 from learnscope.analysis.metrics import AnalysisContext, MetricComputer
 from learnscope.analysis.records import Collector, Nowhere
 from learnscope.analysis.steps import StepSides
-from learnscope.moment import Moment, standing_gradients
-from learnscope.probing import NEEDS, Probe
+from learnscope.core.moment import Moment, standing_gradients
+from learnscope.core.probe import NEEDS, Probe
+from learnscope.core.subject import Subject
 from learnscope.run import Run
 from learnscope.session.engine import Engine
 from learnscope.session.opening import begin, check_model, finish, open_backend
 from learnscope.session.optimizers import as_optimizers
-from learnscope.subject import Subject
 from learnscope.task import Task
 
 Warn = Callable[[str, str], None]

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from learnscope.moment import Moment
+from learnscope.core.moment import Moment
 
 GIVEN = ("delta", "snapshot", "old_snapshot", "current_snapshot", "context")
 """What `compute` is called with, by these names; a computer gets those that it names, or all with `**kwargs`."""

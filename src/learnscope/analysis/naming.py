@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from learnscope.model.names import resolve
+from learnscope.names import resolve
 from learnscope.record import Label, Row, Table
 
 _NOT_FINITE = {"inf": math.inf, "-inf": -math.inf}

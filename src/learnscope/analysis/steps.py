@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from learnscope.moment import Gradients
+from learnscope.core.moment import Gradients
+from learnscope.core.subject import Subject
 from learnscope.session import clipping
 from learnscope.session.gradients import GradientReader
 from learnscope.session.optimizers import StepHooks
-from learnscope.subject import Subject
 
 Side = Callable[[], None]
 

@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
         return _solve(args)
     from learnscope.posttrain.command import AuditOptions, named, run_audit
     from learnscope.posttrain.errors import PosttrainError
-    from learnscope.quiet import quiet
+    from learnscope.sources.quiet import quiet
 
     thresholds = {
         "tokens_per_second": args.tokens_per_second,
@@ -171,8 +171,8 @@ def _print_findings(runs: Any, args: argparse.Namespace, thresholds: Mapping[str
 
 def _solve(args: argparse.Namespace) -> int:
     """Another budget for what an earlier audit measured; neither a model nor torch is needed."""
-    from learnscope.allocation import NoAllocation
-    from learnscope.sensitivities import SensitivityError, load
+    from learnscope.model.bits.sensitivities import SensitivityError, load
+    from learnscope.tensor.bits.allocation import NoAllocation
 
     try:
         measured = load(args.solve)

@@ -12,7 +12,7 @@ from learnscope.progress import progress_bar
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from learnscope.model.patch_info import PatchInfo
+    from learnscope.model.updates.patch_info import PatchInfo
 
 
 def add(commands: Any) -> None:
@@ -39,9 +39,9 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from learnscope.model.checkpoint import CheckpointError
-    from learnscope.model.patch import export_patch
-    from learnscope.model.patch_apply import apply_patch
+    from learnscope.model.updates.patch import export_patch
+    from learnscope.model.updates.patch_apply import apply_patch
+    from learnscope.model.weights.checkpoint import CheckpointError
     from learnscope.store.backend import RunError
 
     console = Console(highlight=False)
@@ -68,7 +68,7 @@ def _print_patch(info: PatchInfo, console: Console, rows: int = 8) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from learnscope.model.patch_info import share, size
+    from learnscope.model.updates.patch_info import share, size
 
     changed = sorted(
         (change for change in info.table if change.how != "same"),

@@ -16,12 +16,12 @@ def main(argv: Sequence[str] | None = None, prog: str = "learnscope train") -> i
     """Run it; the exit status: 0 if it worked, 2 if it could not be done as asked, 130 after Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     from learnscope.training.errors import TrainError
-    from learnscope.training.help import help_text
+    from learnscope.training.settings.help import help_text
 
     if any(argument in ("-h", "--help") for argument in arguments):
         print(help_text(prog))
         return 0
-    from learnscope.training.parser import as_yaml, parse
+    from learnscope.training.settings.parser import as_yaml, parse
 
     try:
         config = parse([argument for argument in arguments if argument != "--print_config"])

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from learnscope.comparison.weights import Weights
-from learnscope.findings.words import count, percent
+from learnscope.reading.words import count, percent
 from learnscope.report.heatmap import layer_names, shorten
 from learnscope.report.layout import QUIET, head, new_figure
 from learnscope.report.style import BROKEN, finish, log_ticks

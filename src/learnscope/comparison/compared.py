@@ -14,8 +14,8 @@ from learnscope.comparison.series import Key, SeriesOf, aligned, all_keys, read_
 from learnscope.comparison.settings import differences
 from learnscope.comparison.table import Line, as_frame, lines
 from learnscope.comparison.weights import compare_weights
-from learnscope.findings.gather import Series
-from learnscope.findings.words import listed
+from learnscope.reading.gather import Series
+from learnscope.reading.words import listed
 from learnscope.run import Run
 from learnscope.store.backend import RunError
 

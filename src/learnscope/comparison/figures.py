@@ -16,8 +16,8 @@ from matplotlib.lines import Line2D
 
 from learnscope.comparison.bars import weight_figure
 from learnscope.comparison.series import Key, direction
-from learnscope.findings.gather import Series
-from learnscope.findings.words import count
+from learnscope.reading.gather import Series
+from learnscope.reading.words import count
 from learnscope.report.heatmap import shorten
 from learnscope.report.layout import INK, QUIET, head, new_figure, save
 from learnscope.report.lines import MANY, curve

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from learnscope.comparison import words
 from learnscope.comparison.figures import write_figures
-from learnscope.findings.words import count
+from learnscope.reading.words import count
 from learnscope.report.markdown import escape, table
 from learnscope.store.files import write_json, write_text
 

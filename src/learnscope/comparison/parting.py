@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learnscope.comparison.series import Key, SeriesOf, direction, is_clock
-from learnscope.findings.gather import Floats, Series
+from learnscope.reading.gather import Floats, Series
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from learnscope.findings.gather import Floats, Series
+from learnscope.reading.gather import Floats, Series
 from learnscope.record import Label
 from learnscope.run import Run
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from learnscope.comparison.parting import Parting
 from learnscope.comparison.series import Key, SeriesOf, direction
-from learnscope.findings.gather import Series
+from learnscope.reading.gather import Series
 
 
 class Summary(NamedTuple):

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from learnscope.comparison import words
 from learnscope.comparison.series import direction
-from learnscope.findings.words import count
+from learnscope.reading.words import count
 
 if TYPE_CHECKING:
     from learnscope.comparison.compared import Comparison

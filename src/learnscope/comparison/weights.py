@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 if TYPE_CHECKING:
-    from learnscope.model.weight_distance import LastWeights, WeightDistance
+    from learnscope.model.weights.distance import LastWeights, WeightDistance
 
 CHECKPOINT = "last_checkpoint.pt"
 """Where telemetry keeps the weights of its last measurement."""
@@ -57,8 +57,8 @@ def compare_weights(folders: Mapping[str, Path | None], manifests: Mapping[str, 
     if len(folders) - len(missing) < 2:
         alone = "it kept weights, but no other run did"
         return Weights(missing={label: missing.get(label, alone) for label in folders})
-    from learnscope.model.checkpoint import CheckpointError
-    from learnscope.model.weight_distance import last_weights, weight_distance
+    from learnscope.model.weights.checkpoint import CheckpointError
+    from learnscope.model.weights.distance import last_weights, weight_distance
 
     kept: dict[str, LastWeights] = {}
     for label, folder in folders.items():

@@ -10,7 +10,7 @@ from learnscope.comparison.parting import Parting, SeriesParting
 from learnscope.comparison.series import direction
 from learnscope.comparison.settings import ABSENT, strict
 from learnscope.comparison.table import Line, Summary
-from learnscope.findings.words import count, listed, num, percent
+from learnscope.reading.words import count, listed, num, percent
 
 if TYPE_CHECKING:
     from learnscope.comparison.compared import Comparison

@@ -11,20 +11,18 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from learnscope.arguments import known_name, whole_number
+from learnscope.core.moment import NotAvailable
 from learnscope.dynamics.saved import SavedError, load_looking, save_looking
-from learnscope.findings.changepoints import PERMUTATIONS
-from learnscope.findings.feature_course import LevelChanges, course, evolution, level_changes
-from learnscope.findings.gather import one_pass
+from learnscope.findings.features.feature_course import LevelChanges, course, evolution, level_changes
 from learnscope.model.data import fixed_batches
-from learnscope.model.features import check_layers, default_layers
-from learnscope.model.pooling import Pooling
-from learnscope.moment import NotAvailable
-from learnscope.options import explain_options
-from learnscope.probes import FeatureEvolution
-from learnscope.probes.feature_evolution import NAMES
-from learnscope.report.dynamics_features import Kept, plot_numbers, plot_plane
-from learnscope.report.projection import METHODS
+from learnscope.model.features.pooling import Pooling
+from learnscope.model.features.vectors import check_layers, default_layers
+from learnscope.options import explain_options, known_name, whole_number
+from learnscope.probes.features.feature_evolution import NAMES, FeatureEvolution
+from learnscope.reading.changepoints import PERMUTATIONS
+from learnscope.reading.gather import one_pass
+from learnscope.report.features.evolution import Kept, plot_numbers, plot_plane
+from learnscope.report.features.projection import METHODS
 from learnscope.run import Run
 from learnscope.session.looking import Looking
 from learnscope.session.opening import check_model

@@ -13,27 +13,27 @@ from typing import Any
 import torch
 from torch import nn
 
-from learnscope.arguments import whole_number
+from learnscope.core.moment import Gradients, NotAvailable, read_gradients, standing_gradients
+from learnscope.core.subject import Subject
 from learnscope.dynamics.saved import SavedError, load_looking, save_looking
-from learnscope.findings.absent import absent
-from learnscope.findings.cuts import Cuts
-from learnscope.findings.gather import one_pass
-from learnscope.findings.gradients import gradients as off_course
-from learnscope.findings.layer_norms import LayerNorms, Spread, layer_norms
-from learnscope.findings.nonfinite import nonfinite
-from learnscope.model.names import resolve
+from learnscope.findings.gradients.absent import absent
+from learnscope.findings.gradients.layer_norms import LayerNorms, Spread, layer_norms
+from learnscope.findings.gradients.nonfinite import nonfinite
+from learnscope.findings.gradients.vanishing import gradients as off_course
 from learnscope.model.selection import select_parameters
-from learnscope.moment import Gradients, NotAvailable, read_gradients, standing_gradients
-from learnscope.options import explain_options
-from learnscope.probes import GradientFlow, Loss
+from learnscope.names import resolve
+from learnscope.options import explain_options, whole_number
+from learnscope.probes.gradients.gradient_flow import GradientFlow
+from learnscope.probes.outputs.loss import Loss
+from learnscope.reading.cuts import Cuts
+from learnscope.reading.gather import one_pass
 from learnscope.record import SEVERITIES, Record
-from learnscope.report.dynamics_gradients import plot_gradients
+from learnscope.report.gradients.layers import plot_gradients
 from learnscope.run import Run
 from learnscope.session.looking import Looking, by_scope, value
 from learnscope.session.opening import check_model
 from learnscope.store.backend import MemoryBackend
 from learnscope.store.reader import RunReader
-from learnscope.subject import Subject
 
 KIND = "GradientFlowAnalyzer"
 KEPT = 2_000

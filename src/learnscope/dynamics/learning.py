@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from learnscope.arguments import whole_number
+from learnscope.core.moment import Examples
 from learnscope.dynamics.placing import check_device
 from learnscope.dynamics.saved import load_looking, save_looking
 from learnscope.ledger import Ledger
@@ -19,14 +19,12 @@ from learnscope.ledger.of_run import epoch_statistics
 from learnscope.ledger.patterns import patterns
 from learnscope.ledger.sampling import Sample
 from learnscope.model.data import InOrder
-from learnscope.model.evaluate import model_device
-from learnscope.model.example_scores import check_classes
+from learnscope.model.examples.scores import check_classes
 from learnscope.model.guard import guard, preserve_rng
-from learnscope.moment import Examples
-from learnscope.options import explain_options
-from learnscope.probes import ExampleLedger
-from learnscope.probes.example_ledger import batch_of
-from learnscope.probes.gathering import Gathering, check_announced, presentations
+from learnscope.model.outputs.evaluate import model_device
+from learnscope.options import explain_options, whole_number
+from learnscope.probes.examples.example_ledger import ExampleLedger, batch_of
+from learnscope.probes.examples.gathering import Gathering, check_announced, presentations
 from learnscope.record import Record
 from learnscope.run import Run
 from learnscope.session.looking import Looking
@@ -168,7 +166,7 @@ class LearningDynamicsAnalyzer:
 
     def plot_learning_dynamics(self, save_dir: str | PathLike[str]) -> list[Path]:
         """Draw curves over epochs, the data map and the hardest examples into `save_dir`; the paths of the files."""
-        from learnscope.report.dynamics_learning import plot_learning
+        from learnscope.report.examples.learning import plot_learning
 
         return plot_learning(self.epoch_statistics, self.frame(), patterns(self.ledger.arrays()), Path(save_dir))
 

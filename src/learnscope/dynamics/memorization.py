@@ -12,22 +12,21 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from learnscope.arguments import whole_number
+from learnscope.core.moment import NotAvailable
 from learnscope.dynamics.labels import Announced, known_noise
 from learnscope.dynamics.placing import check_device
 from learnscope.dynamics.saved import load_looking, save_looking
 from learnscope.dynamics.scores import SPLITS, accuracies_of, curves_of, scores_of
-from learnscope.findings.cuts import Cuts
-from learnscope.findings.grokking import grokked
-from learnscope.findings.label_noise import Doubts, LabelsChanged, noise_scores, ranking
-from learnscope.findings.memorizing import evolution, why_no_changes
+from learnscope.findings.examples.grokking import grokked
+from learnscope.findings.examples.label_noise import Doubts, LabelsChanged, noise_scores, ranking
+from learnscope.findings.examples.memorizing import evolution, why_no_changes
 from learnscope.model.data import InOrder
 from learnscope.model.guard import preserve_rng
-from learnscope.moment import NotAvailable
-from learnscope.options import explain_options
-from learnscope.probes import Memorization
+from learnscope.options import explain_options, whole_number
+from learnscope.probes.examples.memorization import Memorization
+from learnscope.reading.cuts import Cuts
 from learnscope.record import Record
-from learnscope.report.dynamics_memorization import Told, plot_memorized
+from learnscope.report.examples.memorization import Told, plot_memorized
 from learnscope.run import Run
 from learnscope.session.looking import Looking, by_scope
 from learnscope.session.opening import check_model

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from learnscope.model.evaluate import model_device
+from learnscope.model.outputs.evaluate import model_device
 
 
 def check_device(model: nn.Module, device: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from learnscope.findings.grokking import Accuracies
+from learnscope.findings.examples.grokking import Accuracies
 from learnscope.record import Record
 from learnscope.session.looking import by_scope
 

@@ -13,19 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from learnscope.arguments import known_name, whole_number
-from learnscope.findings.critical import Attributions, CriticalExamples, analyze, critical_examples
-from learnscope.model.attribution import Attribution, Progress, tracin, transition_scores
-from learnscope.model.checkpoint import load_into, memory_of, read_weights
+from learnscope.core.moment import NotAvailable
+from learnscope.findings.examples.critical import Attributions, CriticalExamples, analyze, critical_examples
 from learnscope.model.data import fixed_batches
+from learnscope.model.examples.attribution import Attribution, Progress, tracin, transition_scores
+from learnscope.model.examples.noted import Noted, Notes
+from learnscope.model.examples.per_example import MAX_BYTES
+from learnscope.model.examples.trak import trak
 from learnscope.model.guard import preserve_rng
-from learnscope.model.noted import Noted, Notes
-from learnscope.model.per_example import MAX_BYTES
-from learnscope.model.trak import trak
-from learnscope.moment import NotAvailable
-from learnscope.options import explain_options
+from learnscope.model.weights.checkpoint import load_into, memory_of, read_weights
+from learnscope.options import explain_options, known_name, whole_number
 from learnscope.progress import progress_bar
-from learnscope.report.dynamics_transitions import plot_attributions
+from learnscope.report.examples.transitions import plot_attributions
 from learnscope.session.opening import check_model
 from learnscope.task import Task, task_for
 
@@ -103,7 +102,7 @@ class PhaseTransitionAttributor:
                 mean gradient of the test data. `trak` (arXiv 2303.14186): the mean of its scores over the test data,
                 from the same checkpoints.
             learning_rates: for `tracin`, the one in force, or one for each epoch.
-            dims, ridge, seed: for `trak`, see `learnscope.model.trak.trak`.
+            dims, ridge, seed: for `trak`, see `learnscope.model.examples.trak.trak`.
             progress: show a progress bar on a terminal, after two seconds.
         """
         before, after = self._epochs(pre_transition_epoch, post_transition_epoch)
@@ -132,7 +131,7 @@ class PhaseTransitionAttributor:
     def analyze_critical_examples(self, critical: CriticalExamples | Iterable[int]) -> dict[str, Any]:
         """What critical examples have in common: `label_distribution` beside `all_label_distribution`, whether a label
         or group comes up more often than by chance, mean losses and cosine, and the share of the loss drop that is
-        theirs. Plain ids are looked up in the last attributions. See `learnscope.findings.critical.analyze`.
+        theirs. Plain ids are looked up in the last attributions. See `learnscope.findings.examples.critical.analyze`.
         """
         if not isinstance(critical, CriticalExamples):
             of, ids = self._computed(), [whole_number("id", example, -(2**63)) for example in critical]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from learnscope.findings.cuts import Cuts
-from learnscope.findings.words import between, capital, count, num, percent
+from learnscope.findings.registry import analysis
+from learnscope.reading.cuts import Cuts
+from learnscope.reading.words import between, capital, count, num, percent
 from learnscope.record import Evidence, Finding, Record
 from learnscope.store.reader import RunReader
 
 
+@analysis(place=130)
 def session(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  (nothing here has a cut)
     by_probe: dict[str, list[Record]] = defaultdict(list)
     for record in reader.records():

@@ -182,7 +182,7 @@ def _preserve_parameters(model: nn.Module) -> Iterator[None]:
     if written:
         raise GuardError(
             f"{len(written)} tensors were changed in place while the model was being examined, first: {written[0]}. "
-            "Work on copies, or exchange weights through learnscope.model.swap."
+            "Work on copies, or exchange weights through learnscope.model.weights.swap."
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import nn
 
-from learnscope.model.names import group_parameters, resolve
+from learnscope.names import group_parameters, resolve
 
 
 class SelectionError(ValueError):

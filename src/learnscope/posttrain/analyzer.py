@@ -19,7 +19,7 @@ from learnscope.posttrain.examined import Examined
 from learnscope.posttrain.loading import load_model
 from learnscope.posttrain.performance import PerformanceAnalyzer
 from learnscope.posttrain.robustness import RobustnessAnalyzer
-from learnscope.report.audit import write_audit
+from learnscope.report.audit.folder import write_audit
 from learnscope.run import Run
 from learnscope.task import Task
 

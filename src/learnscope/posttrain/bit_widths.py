@@ -22,20 +22,20 @@ from typing import Any
 
 from torch import nn
 
-from learnscope.model.bit_mixes import uniform
-from learnscope.model.content import model_content
-from learnscope.model.packed import save_packed
-from learnscope.model.quantised_units import find_units
-from learnscope.model.torchao_export import to_torchao
+from learnscope.model.bits.mixes import uniform
+from learnscope.model.bits.packed import save_packed
+from learnscope.model.bits.quantised_units import find_units
+from learnscope.model.bits.sensitivities import Sensitivities, load, save
+from learnscope.model.bits.torchao_export import to_torchao
+from learnscope.model.weights.content import model_content
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.examined import Examined
-from learnscope.probes.bit_optimum import BitOptimum
-from learnscope.probes.bit_sensitivity import BitSensitivity
-from learnscope.probes.bit_widths import BitWidths
-from learnscope.probes.exported_speed import ExportedSpeed
+from learnscope.probes.bits.bit_optimum import BitOptimum
+from learnscope.probes.bits.bit_sensitivity import BitSensitivity
+from learnscope.probes.bits.bit_widths import BitWidths
+from learnscope.probes.cost.exported_speed import ExportedSpeed
 from learnscope.record import Record
-from learnscope.sensitivities import Sensitivities, load, save
-from learnscope.tensor.quantize import Scheme
+from learnscope.tensor.bits.quantize import Scheme
 
 _KEYS = {"block_bits": "effective_bits", "model_bits": "effective_bits_model", "compression": "compression_ratio"}
 """What columns of the record are called in results; all others keep their names."""
@@ -78,7 +78,7 @@ class BitWidthAnalyzer:
         """Every configuration, and the model as it is ("original"), by name.
 
         A configuration is a list with `{"attn_bits": 8, "mlp_bits": 4}` for each layer, or `{unit: bits}`; by default
-        uniform, mixed, progressive and component-focused ones, see `learnscope.probes.bit_widths.BitWidths`.
+        uniform, mixed, progressive and component-focused ones, see `learnscope.probes.bits.bit_widths.BitWidths`.
         """
         record = self.examined.look(BitWidths(configurations=configurations, **options), data_loader)
         return _configurations(record)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learnscope.model.timing import fixed_threads
+from learnscope.model.cost.timing import fixed_threads
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.sources.builtin_text import builtin_rows, text_hash
 from learnscope.sources.hushed import hushed, no_bars

@@ -17,7 +17,7 @@ from learnscope.posttrain.analyzer import PARTS, ModelAnalyzer, with_thresholds
 from learnscope.posttrain.builtin import make_builtin
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.progress import progress_bar
-from learnscope.report.audit_comparison import write_comparison
+from learnscope.report.audit.comparison import write_comparison
 from learnscope.run import Run
 
 SENSITIVITY = "sensitivity.json"

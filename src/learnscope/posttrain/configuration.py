@@ -13,7 +13,7 @@ from typing import Any
 from safetensors import safe_open
 from torch import Tensor
 
-from learnscope.model.checkpoint import load_torch
+from learnscope.model.weights.checkpoint import load_torch
 from learnscope.posttrain.errors import PosttrainError, PosttrainWarning
 from learnscope.posttrain.stored import unwrappings
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from learnscope.arguments import whole_number
 from learnscope.model.data import fixed_batches
+from learnscope.options import whole_number
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.examples import Encoder, Example
 from learnscope.posttrain.reader import Reader, reader_of

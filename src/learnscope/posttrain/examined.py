@@ -10,11 +10,12 @@ from typing import Any
 
 from torch import nn
 
+from learnscope.core.moment import Moment
+from learnscope.core.probe import NEEDS, Probe
+from learnscope.core.subject import Subject
 from learnscope.model.data import fixed_batches
-from learnscope.moment import Moment
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.reader import check_tokens
-from learnscope.probing import NEEDS, Probe
 from learnscope.record import Record
 from learnscope.run import Run
 from learnscope.session.engine import Engine
@@ -23,7 +24,6 @@ from learnscope.session.opening import check_model
 from learnscope.sinks.last import LastRecords
 from learnscope.store.backend import MemoryBackend
 from learnscope.store.memo import Memo
-from learnscope.subject import Subject
 from learnscope.task import Task, task_for
 
 

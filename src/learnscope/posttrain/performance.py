@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 from learnscope.posttrain.examined import Examined
-from learnscope.probes.inference_speed import NAMES, InferenceSpeed
-from learnscope.probes.layer_times import LayerTimes
-from learnscope.probes.memory_use import MemoryUse
-from learnscope.probes.performance import Performance
+from learnscope.probes.cost.inference_speed import NAMES, InferenceSpeed
+from learnscope.probes.cost.layer_times import LayerTimes
+from learnscope.probes.cost.memory_use import MemoryUse
+from learnscope.probes.outputs.performance import Performance
 from learnscope.record import Record, Row
 
 _NO_CACHE = "not a causal language model of transformers with a cache"

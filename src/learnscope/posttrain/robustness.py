@@ -8,10 +8,10 @@ from typing import Any
 
 from learnscope.options import explain_options
 from learnscope.posttrain.examined import Examined
-from learnscope.probes.attacks import Attacks
-from learnscope.probes.bit_robustness import BitRobustness
-from learnscope.probes.input_perturbation import InputPerturbation
-from learnscope.probes.noise_robustness import NoiseRobustness
+from learnscope.probes.robustness.attacks import Attacks
+from learnscope.probes.robustness.bit_robustness import BitRobustness
+from learnscope.probes.robustness.input_perturbation import InputPerturbation
+from learnscope.probes.robustness.noise_robustness import NoiseRobustness
 from learnscope.record import Record
 
 FLAGS = ("pgd_at_least_fgsm", "monotone_in_epsilon", "monotone_in_steps", "random_below_attack")

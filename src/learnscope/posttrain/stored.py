@@ -14,9 +14,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from learnscope.model.checkpoint import CheckpointError, load_into, memory_of, read_weights
+from learnscope.model.bits.packed import load_packed
 from learnscope.model.guard import preserve_rng
-from learnscope.model.packed import load_packed
+from learnscope.model.weights.checkpoint import CheckpointError, load_into, memory_of, read_weights
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.sources.hushed import hushed, no_bars
 
@@ -133,7 +133,7 @@ def load_stored(model: nn.Module, weights: Mapping[str, Tensor], origin: str) ->
 
 
 def packed_tensors(path: Path) -> dict[str, Tensor] | None:
-    """Names, shapes and precisions in a file of `learnscope.model.packed`, without values; None for any other file."""
+    """Names, shapes and precisions in a file of `model.bits.packed`, without values; None for any other file."""
     if path.suffix != ".safetensors":
         return None
     try:

@@ -1,88 +1,49 @@
-"""The probes that come with learnscope, one a file."""
+"""The probes that come with learnscope: a file each, named like the class, `weight_spectrum.py` for `WeightSpectrum`.
 
-from learnscope.probes.activations import Activations
-from learnscope.probes.adapter_gradients import AdapterGradients
-from learnscope.probes.adapter_spectrum import AdapterSpectrum
-from learnscope.probes.adapter_truncation import AdapterTruncation
-from learnscope.probes.attacks import Attacks
-from learnscope.probes.batch_stats import BatchStats
-from learnscope.probes.bit_optimum import BitOptimum
-from learnscope.probes.bit_robustness import BitRobustness
-from learnscope.probes.bit_sensitivity import BitSensitivity
-from learnscope.probes.bit_widths import BitWidths
-from learnscope.probes.example_ledger import ExampleLedger
-from learnscope.probes.exported_speed import ExportedSpeed
-from learnscope.probes.feature_evolution import FeatureEvolution
-from learnscope.probes.gradient_flow import GradientFlow
-from learnscope.probes.group_accuracy import GroupAccuracy
-from learnscope.probes.holdout import Holdout
-from learnscope.probes.inference_speed import InferenceSpeed
-from learnscope.probes.input_perturbation import InputPerturbation
-from learnscope.probes.layer_times import LayerTimes
-from learnscope.probes.learning_rate import LearningRate
-from learnscope.probes.loss import Loss
-from learnscope.probes.loss_landscape import LossLandscape
-from learnscope.probes.low_rank_quality import LowRankQuality
-from learnscope.probes.memorization import Memorization
-from learnscope.probes.memory_use import MemoryUse
-from learnscope.probes.momentum import Momentum
-from learnscope.probes.noise_robustness import NoiseRobustness
-from learnscope.probes.parameter_change import ParameterChange
-from learnscope.probes.performance import Performance
-from learnscope.probes.sparse_quality import SparseQuality
-from learnscope.probes.transition import ExampleTransitions
-from learnscope.probes.weight_spectrum import WeightSpectrum
+They are found by their files: a new one has to be listed nowhere.
+"""
 
-ALL_PROBES = (
-    GradientFlow,
-    ParameterChange,
-    LearningRate,
-    Loss,
-    BatchStats,
-    Holdout,
-    LossLandscape,
-    Activations,
-    Momentum,
-    LowRankQuality,
-    SparseQuality,
-    FeatureEvolution,
-    Memorization,
-    GroupAccuracy,
-    ExampleTransitions,
-)
+from __future__ import annotations
 
-__all__ = [
-    "ALL_PROBES",
-    "Activations",
-    "AdapterGradients",
-    "AdapterSpectrum",
-    "AdapterTruncation",
-    "Attacks",
-    "BatchStats",
-    "BitOptimum",
-    "BitRobustness",
-    "BitSensitivity",
-    "BitWidths",
-    "ExampleLedger",
-    "ExampleTransitions",
-    "ExportedSpeed",
-    "FeatureEvolution",
-    "GradientFlow",
-    "GroupAccuracy",
-    "Holdout",
-    "InferenceSpeed",
-    "InputPerturbation",
-    "LayerTimes",
-    "LearningRate",
-    "Loss",
-    "LossLandscape",
-    "LowRankQuality",
-    "Memorization",
-    "MemoryUse",
-    "Momentum",
-    "NoiseRobustness",
-    "ParameterChange",
-    "Performance",
-    "SparseQuality",
-    "WeightSpectrum",
-]
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from learnscope.core.probe import Probe
+
+
+@cache
+def probe_modules() -> dict[str, str]:
+    """The module of every probe of the package, by the name of its class. Imports none of them."""
+    modules = {}
+    for path in sorted(Path(__file__).parent.glob("*/*.py")):
+        name = "".join(part.capitalize() for part in path.stem.split("_"))
+        if f"class {name}(" in path.read_text(encoding="utf-8"):
+            modules[name] = f"{__name__}.{path.parent.name}.{path.stem}"
+    return dict(sorted(modules.items()))
+
+
+def __getattr__(name: str) -> Any:
+    if name not in probe_modules():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(probe_modules()[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*probe_modules(), "all_probes", "probe_modules"]
+
+
+def all_probes() -> list[type[Probe]]:
+    """Every class of probe in this process by name, the package's first, then the user's own."""
+    from learnscope.core.probe import Probe
+
+    own = [getattr(import_module(module), name) for name, module in probe_modules().items()]
+    others = {probe for probe in _below(Probe) if not probe.__module__.startswith("learnscope.")}
+    return [*own, *sorted(others, key=lambda probe: (probe.__name__, probe.__module__))]
+
+
+def _below(cls: type[Probe]) -> set[type[Probe]]:
+    below = set(cls.__subclasses__())
+    return below.union(*(_below(probe) for probe in below))

@@ -12,8 +12,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from learnscope.findings.gather import OnePass
-from learnscope.findings.nonfinite import Source, sources
+from learnscope.findings.gradients.nonfinite import Source, sources
+from learnscope.reading.gather import OnePass
 from learnscope.report.style import BROKEN
 from learnscope.store.reader import RunReader
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from learnscope.findings.gather import labels_of, series
-from learnscope.findings.words import count, listed, num
+from learnscope.reading.gather import labels_of, series
+from learnscope.reading.words import count, listed, num
 from learnscope.report.others import measured_once
 from learnscope.store.reader import RunReader
 

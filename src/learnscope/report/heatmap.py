@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from learnscope.findings.gather import Floats, Grid, Series
-from learnscope.findings.words import count
+from learnscope.reading.gather import Floats, Grid, Series
+from learnscope.reading.words import count
 from learnscope.report.broken import Breaks, patch
 from learnscope.report.layout import INK, head, margins, new_figure
 from learnscope.report.style import BROKEN, COLOURS, ZERO, finish, log_ticks, maybe_log, plain, step_edges, whole_steps

@@ -12,8 +12,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from learnscope.findings.gather import Floats, labels_of
-from learnscope.findings.words import count
+from learnscope.reading.gather import Floats, labels_of
+from learnscope.reading.words import count
 from learnscope.report.layout import INK, head, new_figure
 from learnscope.report.style import log_ticks, plain
 from learnscope.store.reader import RunReader

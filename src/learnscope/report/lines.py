@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from learnscope.findings.gather import Floats, Series, as_series, grid, labels_of, rows, series
-from learnscope.findings.words import count, num, percent
+from learnscope.reading.gather import Floats, Series, as_series, grid, labels_of, rows, series
+from learnscope.reading.words import count, num, percent
 from learnscope.report.broken import Breaks, breaks, weights
 from learnscope.report.layout import QUIET, head, new_figure
 from learnscope.report.style import BROKEN, COLOURS, DASHES, finish, legend, lined, maybe_log, plain

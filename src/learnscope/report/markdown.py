@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from learnscope.findings.gather import OnePass, one_pass
-from learnscope.findings.words import between, capital, count, listed, num
+from learnscope.reading.gather import OnePass, one_pass
+from learnscope.reading.words import between, capital, count, listed, num
 from learnscope.record import SEVERITIES, Evidence, Finding
 from learnscope.report.facts import costs, not_recorded, watched
 from learnscope.report.layout import save

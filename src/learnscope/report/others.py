@@ -7,9 +7,9 @@ import math
 import pandas as pd
 from matplotlib.figure import Figure
 
-from learnscope.findings.audit_tables import PROBES
-from learnscope.findings.gather import Series, as_series, class_of, label_columns, labels
-from learnscope.findings.words import count, num
+from learnscope.reading.audit_tables import PROBES
+from learnscope.reading.gather import Series, as_series, class_of, label_columns, labels
+from learnscope.reading.words import count, num
 from learnscope.report.broken import breaks, patch
 from learnscope.report.layout import INK, head, new_figure
 from learnscope.report.lines import curve, is_accuracy

@@ -7,23 +7,23 @@ from dataclasses import replace
 
 from matplotlib.figure import Figure
 
-from learnscope.findings.gather import Grid, grid, one_pass, series
-from learnscope.report.activations import activation_figure
-from learnscope.report.adapter_panels import cut_figure, gradient_figure, rank_figure, update_figure
-from learnscope.report.audit_panels import AUDIT_PANELS
-from learnscope.report.batches import class_figure, noise_figure
+from learnscope.reading.gather import Grid, grid, one_pass, series
+from learnscope.report.adapters.panels import cut_figure, gradient_figure, rank_figure, update_figure
+from learnscope.report.audit.panels import AUDIT_PANELS
 from learnscope.report.broken import breaks
-from learnscope.report.confusion import confusion_figure, confusion_table
-from learnscope.report.examples import data_map_figure, hardest_figure, learning_figure
-from learnscope.report.features import features_figure, memorization_figure
-from learnscope.report.groups import group_figure
+from learnscope.report.examples.groups import group_figure
+from learnscope.report.examples.panels import data_map_figure, hardest_figure, learning_figure
+from learnscope.report.features.activations import activation_figure
+from learnscope.report.features.curves import features_figure, memorization_figure
+from learnscope.report.gradients.batches import class_figure, noise_figure
 from learnscope.report.heatmap import heatmap
 from learnscope.report.lines import change_figure, change_note, loss_figure, norm_figure, rate_figure
-from learnscope.report.low_rank import low_rank_figure
-from learnscope.report.optimizer import landscape_figure, momentum_figure
 from learnscope.report.others import other_figure
+from learnscope.report.outputs.confusion import confusion_figure, confusion_table
 from learnscope.report.panel import Panel
-from learnscope.report.sparse import sparse_figure
+from learnscope.report.updates.low_rank import low_rank_figure
+from learnscope.report.updates.optimizer import landscape_figure, momentum_figure
+from learnscope.report.updates.sparse import sparse_figure
 from learnscope.store.reader import RunReader
 
 

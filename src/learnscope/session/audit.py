@@ -8,24 +8,22 @@ from typing import Any
 
 from torch import nn
 
-from learnscope.model.checkpoint import load_into, preserve_weights, read_weights
-from learnscope.model.snapshot import Snapshot
+from learnscope.core.probe import Probe
+from learnscope.model.weights.checkpoint import load_into, preserve_weights, read_weights
+from learnscope.model.weights.snapshot import Snapshot
 from learnscope.options import explain_options
-from learnscope.probes import (
-    Attacks,
-    BitOptimum,
-    BitRobustness,
-    BitSensitivity,
-    BitWidths,
-    ExportedSpeed,
-    InferenceSpeed,
-    InputPerturbation,
-    LayerTimes,
-    MemoryUse,
-    NoiseRobustness,
-    Performance,
-)
-from learnscope.probing import Probe
+from learnscope.probes.bits.bit_optimum import BitOptimum
+from learnscope.probes.bits.bit_sensitivity import BitSensitivity
+from learnscope.probes.bits.bit_widths import BitWidths
+from learnscope.probes.cost.exported_speed import ExportedSpeed
+from learnscope.probes.cost.inference_speed import InferenceSpeed
+from learnscope.probes.cost.layer_times import LayerTimes
+from learnscope.probes.cost.memory_use import MemoryUse
+from learnscope.probes.outputs.performance import Performance
+from learnscope.probes.robustness.attacks import Attacks
+from learnscope.probes.robustness.bit_robustness import BitRobustness
+from learnscope.probes.robustness.input_perturbation import InputPerturbation
+from learnscope.probes.robustness.noise_robustness import NoiseRobustness
 from learnscope.run import Run
 from learnscope.session.opening import check_model, concluding
 from learnscope.session.replay import fixed_batch, look_at, opened, origin_of, usual_probes

@@ -10,8 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from learnscope.moment import MicroBatches
-from learnscope.tensor.gradient import sum_squares
+from learnscope.core.moment import MicroBatches
+from learnscope.tensor.gradients.gradient import sum_squares
 
 WATCHED = 4
 """Parameters on which a backward is noticed: a few, spread, so that an unused one does not matter."""

@@ -12,16 +12,16 @@ from typing import Any
 
 import torch
 
+from learnscope.core.moment import Moment
+from learnscope.core.probe import NEEDS, Probe, ProbeWarning, is_due
+from learnscope.core.subject import Subject
 from learnscope.model.guard import guard
-from learnscope.moment import Moment
-from learnscope.probing import NEEDS, Probe, ProbeWarning, is_due
 from learnscope.record import Measurement, Record
 from learnscope.session.budget import Budget
 from learnscope.session.feed import FED
 from learnscope.session.materialise import as_measurement, read_arrays, read_tables, waits_for_device
 from learnscope.sinks.base import Sink
 from learnscope.store.backend import Backend
-from learnscope.subject import Subject
 
 PENDING_LIMIT = 16
 """Records whose numbers may still be on an accelerator before all are read with one wait."""

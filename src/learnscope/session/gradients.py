@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from learnscope.moment import Gradients, read_gradients
+from learnscope.core.moment import Gradients, read_gradients
+from learnscope.core.subject import Subject
 from learnscope.session.clipping import coefficient
-from learnscope.subject import Subject
 
 
 class GradientReader:

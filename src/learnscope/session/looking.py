@@ -11,9 +11,10 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import nn
 
+from learnscope.core.moment import Gradients, Moment
+from learnscope.core.probe import NEEDS, Probe
+from learnscope.core.subject import Subject
 from learnscope.model.guard import preserve_rng
-from learnscope.moment import Gradients, Moment
-from learnscope.probing import NEEDS, Probe
 from learnscope.record import Column, Record, Table
 from learnscope.run import Run
 from learnscope.session.engine import Bound, Engine
@@ -21,7 +22,6 @@ from learnscope.session.opening import begin, check_model, finish, open_backend
 from learnscope.sinks.last import LastRecords
 from learnscope.store.backend import RunError
 from learnscope.store.reader import RunReader
-from learnscope.subject import Subject
 from learnscope.task import Task, task_for
 
 Value = float | int | None

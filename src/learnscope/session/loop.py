@@ -10,8 +10,8 @@ from typing import Any, ParamSpec, TypeVar
 from torch import Tensor
 from torch.optim import Optimizer
 
-from learnscope.moment import Gradients, MicroBatches, Moment
-from learnscope.probing import Probe, is_due
+from learnscope.core.moment import Gradients, MicroBatches, Moment
+from learnscope.core.probe import Probe, is_due
 from learnscope.session import clipping
 from learnscope.session.backwards import BackwardCount, BackwardOrder, MicroBatchMeter
 from learnscope.session.engine import Bound, Engine

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from learnscope.model.names import optimizer_groups, resolve
-from learnscope.probing import Probe, describe
+from learnscope.core.probe import Probe, describe
+from learnscope.core.subject import Subject
+from learnscope.names import optimizer_groups, resolve
 from learnscope.record import SCHEMA_VERSION
-from learnscope.subject import Subject
 from learnscope.task import unwrap
 
 

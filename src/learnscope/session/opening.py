@@ -14,13 +14,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from learnscope.model.snapshot import Snapshot
+from learnscope.core.subject import Subject
+from learnscope.model.weights.snapshot import Snapshot
 from learnscope.session.engine import Engine
 from learnscope.session.manifest import new_manifest
 from learnscope.store.backend import Backend, FolderBackend, MemoryBackend, RunError
 from learnscope.store.files import write_atomically
 from learnscope.store.reader import RunReader
-from learnscope.subject import Subject
 
 KEPT_STATES = 3
 """Session states kept in a run folder. Each may hold a copy of the weights, so not all of them are."""

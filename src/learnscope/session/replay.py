@@ -10,14 +10,17 @@ from typing import Any
 from rich.progress import track
 from torch import nn
 
-from learnscope.model.checkpoint import load_into, memory_of, preserve_weights, read_weights
-from learnscope.model.evaluate import gradients
-from learnscope.model.snapshot import Snapshot
-from learnscope.moment import Gradients, Moment, read_gradients
+from learnscope.core.moment import Gradients, Moment, read_gradients
+from learnscope.core.probe import Probe
+from learnscope.core.subject import Subject
+from learnscope.model.outputs.evaluate import gradients
+from learnscope.model.weights.checkpoint import load_into, memory_of, preserve_weights, read_weights
+from learnscope.model.weights.snapshot import Snapshot
 from learnscope.options import explain_options
-from learnscope.probes import GradientFlow, Holdout, ParameterChange
-from learnscope.probes.gathering import presentations
-from learnscope.probing import Probe
+from learnscope.probes.examples.gathering import presentations
+from learnscope.probes.gradients.gradient_flow import GradientFlow
+from learnscope.probes.outputs.holdout import Holdout
+from learnscope.probes.updates.parameter_change import ParameterChange
 from learnscope.run import Run
 from learnscope.session.engine import Engine
 from learnscope.session.loop import gathers_until_epoch
@@ -26,7 +29,6 @@ from learnscope.session.snapshots import snapshot_key, take_snapshots
 from learnscope.session.subject import make_subject, provided
 from learnscope.sinks.base import Sink
 from learnscope.store.memo import Memo
-from learnscope.subject import Subject
 from learnscope.task import Task
 
 

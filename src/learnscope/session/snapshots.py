@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from learnscope.model.snapshot import Snapshot
-from learnscope.probing import Probe
-from learnscope.subject import Subject
+from learnscope.core.probe import Probe
+from learnscope.core.subject import Subject
+from learnscope.model.weights.snapshot import Snapshot
 
 
 def snapshot_key(probe: Probe) -> str | None:

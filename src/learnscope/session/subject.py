@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from learnscope.core.subject import Subject
 from learnscope.model.data import fixed_batches
-from learnscope.subject import Subject
 from learnscope.task import Task, task_for
 
 EXAMPLES = 1024

@@ -11,10 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from learnscope.moment import Examples, Moment
+from learnscope.core.moment import Examples, Moment
+from learnscope.core.probe import Probe
 from learnscope.options import explain_options
-from learnscope.probes import GradientFlow, LearningRate, Loss, ParameterChange
-from learnscope.probing import Probe
+from learnscope.probes.gradients.gradient_flow import GradientFlow
+from learnscope.probes.outputs.loss import Loss
+from learnscope.probes.updates.learning_rate import LearningRate
+from learnscope.probes.updates.parameter_change import ParameterChange
 from learnscope.run import Run
 from learnscope.session.engine import Engine
 from learnscope.session.feed import FED

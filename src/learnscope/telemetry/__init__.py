@@ -10,7 +10,7 @@ for batch_idx, batch in enumerate(loader, 1):
     telemetry.on_batch_end(model, optimizer, batch_idx, epoch, device, batch, loss=loss)
 """
 
-from learnscope.subject import GroupError
+from learnscope.core.subject import GroupError
 from learnscope.telemetry.config import TelemetryConfig
 from learnscope.telemetry.telemetry import TrainingTelemetry
 

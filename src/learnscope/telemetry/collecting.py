@@ -14,12 +14,17 @@ from typing import Any
 
 from torch import nn
 
+from learnscope.core.moment import Moment, standing_gradients
+from learnscope.core.probe import NEEDS, Probe
+from learnscope.core.subject import Subject
 from learnscope.model.data import fixed_batches
-from learnscope.model.names import match_parameters
-from learnscope.moment import Moment, standing_gradients
-from learnscope.probes import BatchStats, GradientFlow, Holdout, LearningRate, Loss
-from learnscope.probes.weight_delta import WeightDelta
-from learnscope.probing import NEEDS, Probe
+from learnscope.names import match_parameters
+from learnscope.probes.gradients.gradient_flow import GradientFlow
+from learnscope.probes.outputs.batch_stats import BatchStats
+from learnscope.probes.outputs.holdout import Holdout
+from learnscope.probes.outputs.loss import Loss
+from learnscope.probes.updates.learning_rate import LearningRate
+from learnscope.probes.updates.weight_delta import WeightDelta
 from learnscope.record import Record
 from learnscope.session.engine import Bound, Engine
 from learnscope.session.opening import begin, finish
@@ -28,7 +33,6 @@ from learnscope.sinks.base import Sink
 from learnscope.sinks.last import LastRecords
 from learnscope.store.backend import FolderBackend
 from learnscope.store.lines import LineFile
-from learnscope.subject import Subject
 from learnscope.task import Task, task_for
 from learnscope.telemetry.config import DEFAULT_GROUPS, TelemetryConfig
 from learnscope.telemetry.folder import CHECKPOINT

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from learnscope.core.subject import checked_groups
 from learnscope.options import explain_options
-from learnscope.subject import checked_groups
 
 DEFAULT_GROUPS = {"backbone": "backbone", "head": "head"}
 """Groups that are told apart without being asked for, where the model has such modules."""

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from learnscope.model.evaluate import Evaluation
-from learnscope.probes.gradient_flow import NO_GRADIENTS
+from learnscope.core.subject import Subject
+from learnscope.model.outputs.evaluate import Evaluation
+from learnscope.probes.gradients.gradient_flow import NO_GRADIENTS
 from learnscope.record import Column, Record
-from learnscope.subject import Subject
 from learnscope.task import PairTask, Task, predictions, task_for
 from learnscope.telemetry.config import TAKEN
 

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .rows import WIDTH
+from learnscope.tensor.rows import WIDTH
 
 PARTIALS = 7
 """total, l1, sum_squares, largest, old_sum_squares, sign_flips, bits_changed; then one for each threshold."""

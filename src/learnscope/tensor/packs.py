@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .rows import PIECE, WIDTH, Batch
+from learnscope.tensor.rows import PIECE, WIDTH, Batch
 
 Kind = tuple[int, torch.dtype, torch.device]
 """Entries, dtype and device of a tensor: all that its place in a pack depends on."""

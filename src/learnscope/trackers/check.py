@@ -17,9 +17,9 @@ from pathlib import Path
 
 import torch
 
-from learnscope.arguments import known_name
-from learnscope.model.adapter_parameters import trained_parts
-from learnscope.model.adapters import find_adapters
+from learnscope.model.adapters.inventory import find_adapters
+from learnscope.model.adapters.parameters import trained_parts
+from learnscope.options import known_name
 from learnscope.trackers.check_models import FAMILIES, Tiny, tiny
 from learnscope.trackers.checked import Checked, print_checks
 from learnscope.trackers.gradient_flow import GradientFlowTracker

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learnscope.model.adapter_start import init_milora
+from learnscope.model.adapters.start import init_milora
 
 FAMILIES = (
     "lora", "dora", "adalora", "pissa", "milora", "milora+", "lora+", "rslora", "lora-fa", "vera", "ia3", "layernorm",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields
 
-from learnscope.arguments import whole_number
-from learnscope.options import explain_options
+from learnscope.options import explain_options, whole_number
 
 
 @dataclass(kw_only=True)

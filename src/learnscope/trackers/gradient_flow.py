@@ -11,14 +11,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from torch import nn
 
-from learnscope.arguments import known_name, whole_number
-from learnscope.model.names import resolve
-from learnscope.moment import NotAvailable
-from learnscope.options import explain_options
-from learnscope.probes import AdapterGradients
-from learnscope.probing import Probe
-from learnscope.report.adapters import Scale, draw_heatmap
-from learnscope.report.adapters_lines import draw_comparison
+from learnscope.core.moment import NotAvailable
+from learnscope.core.probe import Probe
+from learnscope.names import resolve
+from learnscope.options import explain_options, known_name, whole_number
+from learnscope.probes.adapters.adapter_gradients import AdapterGradients
+from learnscope.report.adapters.heatmaps import Scale, draw_heatmap
+from learnscope.report.adapters.lines import draw_comparison
 from learnscope.trackers.history import Floats, adapters_of, course, metrics_of
 from learnscope.trackers.layers import by_layer, component_name, components_of, modules_with, types_of
 from learnscope.trackers.naming import (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from learnscope.model.adapter_parameters import NO_FAMILY
+from learnscope.model.adapters.parameters import NO_FAMILY
 from learnscope.record import Label, Record
 
 Floats = NDArray[np.float64]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from learnscope.findings.gather import NONFINITE
-from learnscope.model.adapter_parameters import NO_FAMILY
+from learnscope.model.adapters.parameters import NO_FAMILY
+from learnscope.reading.gather import NONFINITE
 from learnscope.record import Label
 from learnscope.trackers.history import Floats, Looks, adapters_of, metrics_of, read
 from learnscope.trackers.naming import layer_of, type_of

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from torch import nn
 
-from learnscope.model.adapter_parameters import NO_FAMILY
-from learnscope.moment import NotAvailable
-from learnscope.probing import Probe
-from learnscope.report.dynamics_features import file_part
+from learnscope.core.moment import NotAvailable
+from learnscope.core.probe import Probe
+from learnscope.model.adapters.parameters import NO_FAMILY
+from learnscope.report.features.evolution import file_part
 from learnscope.run import Run
 from learnscope.trackers.config import TrackerConfig
 from learnscope.trackers.gradient_flow import GradientFlowTracker, gradient_probes

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from learnscope.arguments import known_name, whole_number
-from learnscope.model.adapter_parameters import NO_FAMILY
-from learnscope.model.names import resolve
-from learnscope.moment import NotAvailable
+from learnscope.core.moment import NotAvailable
+from learnscope.model.adapters.parameters import NO_FAMILY
+from learnscope.names import resolve
+from learnscope.options import known_name, whole_number
 from learnscope.report.heatmap import shorten
 from learnscope.trackers.history import Looks, adapters_of
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from learnscope.arguments import known_name
-from learnscope.findings.gather import Floats, Grid
-from learnscope.model.adapter_parameters import NO_FAMILY
-from learnscope.model.names import resolve
-from learnscope.moment import NotAvailable
-from learnscope.report.adapters import Panel
-from learnscope.report.adapters_lines import Lines
+from learnscope.core.moment import NotAvailable
+from learnscope.model.adapters.parameters import NO_FAMILY
+from learnscope.names import resolve
+from learnscope.options import known_name
+from learnscope.reading.gather import Floats, Grid
+from learnscope.report.adapters.heatmaps import Panel
+from learnscope.report.adapters.lines import Lines
 from learnscope.report.layout import save
 from learnscope.trackers.history import Looks, read
 from learnscope.trackers.layers import Gathered, Modules, by_layer, gathered, root_of_squares

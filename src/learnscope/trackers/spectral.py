@@ -11,20 +11,20 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from learnscope.arguments import known_name, whole_number
-from learnscope.findings.words import capital
-from learnscope.model.adapter_parameters import NO_FAMILY
-from learnscope.model.adapter_start import AdapterError
+from learnscope.core.moment import NotAvailable
+from learnscope.core.probe import Probe
+from learnscope.model.adapters.parameters import NO_FAMILY
+from learnscope.model.adapters.start import AdapterError
 from learnscope.model.selection import SelectionError
-from learnscope.model.weight_matrices import weight_matrices
-from learnscope.moment import NotAvailable
-from learnscope.options import explain_options
-from learnscope.probes import AdapterSpectrum, WeightSpectrum
-from learnscope.probing import Probe
+from learnscope.model.weights.matrices import weight_matrices
+from learnscope.options import explain_options, known_name, whole_number
+from learnscope.probes.adapters.adapter_spectrum import AdapterSpectrum
+from learnscope.probes.weights.weight_spectrum import WeightSpectrum
+from learnscope.reading.words import capital
 from learnscope.record import Label
-from learnscope.report.adapters import Scale, draw_heatmap
-from learnscope.report.adapters_lines import draw_spectra
-from learnscope.tensor.spectrum import spectrum_numbers
+from learnscope.report.adapters.heatmaps import Scale, draw_heatmap
+from learnscope.report.adapters.lines import draw_spectra
+from learnscope.tensor.adapters.spectrum import spectrum_numbers
 from learnscope.trackers.history import adapters_of, course, metrics_of, plain_name, read
 from learnscope.trackers.layers import modules_with
 from learnscope.trackers.naming import adapters_called, in_words, module_called, said, step_called

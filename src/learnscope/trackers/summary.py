@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from learnscope.model.adapter_parameters import NO_FAMILY
+from learnscope.model.adapters.parameters import NO_FAMILY
 from learnscope.trackers.history import Floats, Look, Looks
 
 NOTHING = "nothing has been measured: no step has been logged yet"

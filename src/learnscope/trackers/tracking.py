@@ -9,14 +9,14 @@ from typing import Any
 
 from torch import nn
 
-from learnscope.arguments import whole_number
-from learnscope.findings.gather import class_of
-from learnscope.model.adapter_parameters import NO_FAMILY
-from learnscope.model.adapter_start import AdapterError
-from learnscope.model.adapters import Adapters, find_adapters, method_of
-from learnscope.model.names import resolve
-from learnscope.moment import NotAvailable, standing_gradients
-from learnscope.probing import Probe
+from learnscope.core.moment import NotAvailable, standing_gradients
+from learnscope.core.probe import Probe
+from learnscope.model.adapters.inventory import Adapters, find_adapters, method_of
+from learnscope.model.adapters.parameters import NO_FAMILY
+from learnscope.model.adapters.start import AdapterError
+from learnscope.names import resolve
+from learnscope.options import whole_number
+from learnscope.reading.gather import class_of
 from learnscope.record import Record
 from learnscope.run import Run, open_run
 from learnscope.session.looking import Looking, Remembered

@@ -19,8 +19,8 @@ from typing_extensions import override
 
 from learnscope.session.optimizers import unwrap_optimizer
 from learnscope.store.files import write_atomically
-from learnscope.training.config import PeftConfig
 from learnscope.training.errors import TrainError
+from learnscope.training.settings.config import PeftConfig
 
 STATE_FILE = "adalora_importance.safetensors"
 _SCORES = ("ipt", "exp_avg_ipt", "exp_avg_unc")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from learnscope.model.adapter_start import AdapterError, init_milora, remember_start
-from learnscope.training.config import PeftConfig
+from learnscope.model.adapters.start import AdapterError, init_milora, remember_start
 from learnscope.training.errors import TrainError, first_line
 from learnscope.training.families import SPLIT_AT_START, family_of
+from learnscope.training.settings.config import PeftConfig
 
 PLACEHOLDER_STEPS = 1_000_000
 """AdaLoRA wants its number of steps before the trainer knows it; see `adalora.fit_schedule`."""

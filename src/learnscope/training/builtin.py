@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from learnscope.store.files import write_json
-from learnscope.training.batches import collated
-from learnscope.training.countdown import generate, prompt, solve
+from learnscope.training.data.batches import collated
+from learnscope.training.data.countdown import generate, prompt, solve
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))

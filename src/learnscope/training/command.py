@@ -11,12 +11,12 @@ from typing import Any
 
 from learnscope.sources.hub import look_only_here_if_unreachable
 from learnscope.sources.hushed import hushed
-from learnscope.training.config import Config
 from learnscope.training.errors import TrainError
 from learnscope.training.families import family_of
 from learnscope.training.folders import RUN, begin, newest, open_folder, step_of
-from learnscope.training.parser import as_yaml
 from learnscope.training.plan import check, make_plan
+from learnscope.training.settings.config import Config
+from learnscope.training.settings.parser import as_yaml
 
 PACKAGES = ("transformers", "peft", "trl", "datasets")
 
@@ -34,7 +34,7 @@ def train(config: Config, screen: Any = None) -> Outcome:
     """Train as configured; refuses with a `TrainError` what cannot be done, before anything is written."""
     import torch  # noqa: F401  (its import sets its loggers' levels: those below are to last)
 
-    from learnscope.quiet import quiet
+    from learnscope.sources.quiet import quiet
 
     with hushed():  # transformers brings in packages that warn of what is not there
         from learnscope.training.screen import Screen
@@ -92,7 +92,7 @@ def _prepare(config: Config, checkpoint: Path | None, screen: Any, lines: Any) -
 
     from learnscope.training.adalora import AdaLoraCallback
     from learnscope.training.adapters import adapt
-    from learnscope.training.data import load_data
+    from learnscope.training.data.sources import load_data
     from learnscope.training.models import load_model
     from learnscope.training.trainers import make_trainer
 
@@ -113,7 +113,7 @@ def _prepare(config: Config, checkpoint: Path | None, screen: Any, lines: Any) -
 
 
 def _tracking(config: Config, trainer: Any, data: Any, screen: Any, *, resume: bool) -> Any:
-    from learnscope.training.holdout import holdout_batches
+    from learnscope.training.data.holdout import holdout_batches
     from learnscope.training.tracking import TrackingCallback
 
     folder = Path(config.training.output_dir)

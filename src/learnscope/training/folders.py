@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from learnscope.store.files import write_text
-from learnscope.training.config import Config
 from learnscope.training.errors import TrainError
 from learnscope.training.families import WITHOUT_RANK, family_of
+from learnscope.training.settings.config import Config
 
 MARK = "train_config.yaml"
 """The configuration of the training whose files these are; can be given to --config."""

@@ -12,9 +12,9 @@ import torch
 
 from learnscope.sources.hub import hub_reason
 from learnscope.training.builtin import is_base_model, is_current, make_base_model
-from learnscope.training.config import ModelConfig
 from learnscope.training.errors import TrainError, first_line
 from learnscope.training.folders import BASE
+from learnscope.training.settings.config import ModelConfig
 
 Say = Callable[[str], None]
 

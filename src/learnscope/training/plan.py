@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from learnscope.training.config import Config
 from learnscope.training.errors import TrainError
 from learnscope.training.families import SPLIT_AT_START, WITHOUT_RANK, family_of
+from learnscope.training.settings.config import Config
 
 STEPS = 200
 RATES = {(True, "sft"): 2e-3, (True, "grpo"): 1e-3, (False, "sft"): 2e-4, (False, "grpo"): 1e-5}

@@ -7,8 +7,8 @@ from typing import Any
 from datasets import Dataset  # type: ignore[import-untyped]
 
 from learnscope.sources import SourceError, read_rows
-from learnscope.training.config import DatasetConfig
 from learnscope.training.errors import TrainError
+from learnscope.training.settings.config import DatasetConfig
 
 FILES = (".jsonl", ".json", ".csv", ".parquet")
 _OPTIONS = {"name": "config.dataset.dataset_name_or_path: ", "split": "config.dataset.split: "}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from learnscope.model.adapter_start import lora_layers, start_of
+from learnscope.model.adapters.start import lora_layers, start_of
 from learnscope.store.files import write_atomically
 from learnscope.training.families import SPLIT_AT_START
 

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 from typing_extensions import override
 
 import learnscope as ls
-from learnscope.probing import Probe
+from learnscope.core.probe import Probe
 from learnscope.trackers import GradientFlowTracker, SpectralTracker, TrackerConfig, probes_for, write_logs
 from learnscope.training.errors import TrainError, first_line
 

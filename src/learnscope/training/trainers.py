@@ -13,10 +13,10 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from learnscope.training.adalora import orthogonality, whole_matrices
-from learnscope.training.config import Config, PeftConfig
-from learnscope.training.data import Data
+from learnscope.training.data.sources import Data
 from learnscope.training.families import TWO_RATES, family_of
 from learnscope.training.plan import Plan
+from learnscope.training.settings.config import Config, PeftConfig
 
 
 class _ForAdapters:

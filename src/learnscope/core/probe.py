@@ -1,0 +1,154 @@
+"""Probes: what looks at a model at a moment and returns numbers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, dataclass_transform
+
+from learnscope.options import explain_options
+from learnscope.quantities.base import Quantities, names_table
+from learnscope.record import Measurement, ProbeWarning, Row, Table
+
+if TYPE_CHECKING:
+    from learnscope.core.moment import Moment
+
+__all__ = ["At", "Measured", "Probe", "ProbeWarning", "Schedule", "check_schedule", "describe", "is_due", "probe"]
+
+At = Literal["before_step", "after_step", "epoch", "once", "end"]
+MOMENTS: tuple[At, ...] = ("before_step", "after_step", "epoch", "once", "end")
+NEEDS = (
+    "grads", "previous", "holdout", "examples", "features", "train_data", "test_data", "optimizer", "batch",
+    "logged",
+)  # fmt: skip
+Schedule = int | Callable[[int], bool]
+Measured = Measurement | Table | Row | Mapping[str, Any] | Iterable[Table | Row] | None
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """Looks at a model at a moment. `measure` is all that a probe must have:
+
+    >>> class WeightNorm(Probe):
+    ...     every: int = 10
+    ...     def measure(self, moment):
+    ...         return {"norm": sum(p.square().sum() for p in moment.model.parameters()) ** 0.5}
+    >>> WeightNorm(every=5).every
+    5
+
+    Annotated class attributes become keyword options and are kept in the run's manifest.
+    A probe keeps no history of its own; `moment.state` is a small dictionary that is saved with the session.
+    """
+
+    every: Schedule = 1
+    """How often: every so many steps (or epochs), or a function from the step to whether it is due."""
+    at: At = "after_step"
+    """When: `before_step` (gradients are there), `after_step`, `epoch`, `once` when the session opens, or `end` when it
+    is closed after a loop that was not cut short."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What it cannot do without; refused by name when the session opens if the source cannot give it."""
+    uses: ClassVar[frozenset[str]] = frozenset()
+    """What it makes use of where the source has it, such as `micro_batches`."""
+    reads_only: ClassVar[bool] = False
+    """True if `measure` neither runs the model nor draws random numbers, and so needs no guard."""
+    quantities: ClassVar[type[Quantities] | None] = None
+    """What the names that it records mean. A probe without them is drawn by the kinds of its rows."""
+    cost: ClassVar[str] = ""
+    """What one firing takes, in a few words: "one pass over the gradients"."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # `every = 5` without an annotation is what people write; make it the option's default all the same
+        for option in ("every", "at"):
+            if option in cls.__dict__ and option not in inspect.get_annotations(cls):
+                cls.__annotations__ = {**inspect.get_annotations(cls), option: "Any"}
+        dataclass(frozen=True, kw_only=True)(cls)
+        cls.__init__ = explain_options(cls.__init__, cls.__name__)  # type: ignore[method-assign]
+        if "quantities" in cls.__dict__ and cls.quantities is not None:
+            cls.__doc__ = f"{inspect.cleandoc(cls.__doc__ or '')}\n\n{names_table(cls.quantities)}\n"
+
+    def __post_init__(self) -> None:
+        check_schedule(type(self).__name__, self.every)
+        if self.at not in MOMENTS:
+            raise ValueError(f"{type(self).__name__}(at={self.at!r}): at is one of {', '.join(MOMENTS)}")
+
+    def measure(self, moment: Moment) -> Measured:
+        """The numbers at this moment: `{name: number}`, rows, tables, or a `Measurement`; None for nothing."""
+        raise TypeError(f"{type(self).__name__} must define measure(self, moment); step {moment.step} was not measured")
+
+    def open(self, moment: Moment) -> None:
+        """Called when a session opens, for what is known only then. Optional.
+
+        What it raises refuses the session before anything is written. A resumed session has its state back.
+        """
+
+    def prepare(self, moment: Moment) -> None:
+        """Called before the step after which `measure` is due, for what is gone by then. Optional.
+
+        A probe `at="epoch"` that needs what the loop hands over (`batch`, `examples`, `logged`) is called for every
+        step for which that has been handed over, and measures at the end of the epoch and of the session.
+        """
+
+    def settle(self, state: dict[str, Any]) -> None:
+        """Called before the session's state is saved: entries of it that begin with `_` are not. Optional."""
+
+
+def check_schedule(owner: str, every: Schedule) -> None:
+    if callable(every):
+        return
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ValueError(f"{owner}(every={every!r}): every is a whole number from 1, or a function from step to bool")
+
+
+def is_due(every: Schedule, step: int) -> bool:
+    """Whether a schedule names this step. Steps count from 1; an interval is due at its multiples."""
+    return bool(every(step)) if callable(every) else step % every == 0
+
+
+def describe(probe: Probe) -> dict[str, Any]:
+    """A probe's name and fields, for the manifest."""
+    options = {field.name: getattr(probe, field.name) for field in fields(probe)}
+    return {
+        "probe": type(probe).__name__,
+        **{name: _plain(value) for name, value in options.items()},
+        "needs": sorted(probe.needs),
+    }
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return getattr(value, "__qualname__", None) or repr(value)
+
+
+def probe(
+    *, every: Schedule = 1, at: At = "after_step", needs: Iterable[str] = ()
+) -> Callable[[Callable[[Moment], Measured]], Probe]:
+    """Turn a function of a moment into a probe.
+
+    >>> @probe(every=10)
+    ... def largest_weight(moment):
+    ...     return {"largest": max(p.abs().max() for p in moment.model.parameters())}
+    >>> largest_weight.every
+    10
+    """
+    wanted = frozenset(needs)
+
+    def wrap(function: Callable[[Moment], Measured]) -> Probe:
+        body = {
+            "measure": lambda _self, moment: function(moment),
+            "needs": wanted,
+            "__doc__": function.__doc__,
+            "__module__": function.__module__,
+        }
+        made: type[Probe] = type(function.__name__, (Probe,), body)
+        return made(every=every, at=at)
+
+    return wrap

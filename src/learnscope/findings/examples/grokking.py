@@ -1,0 +1,152 @@
+"""Grokking: training data known by heart long before test data are understood."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from learnscope.findings.outputs.stuck import LOGGED
+from learnscope.findings.registry import analysis
+from learnscope.reading.changepoints import change_points, first_lasting
+from learnscope.reading.cuts import Cuts
+from learnscope.reading.gather import Floats, Series, as_series, labels_of, rows
+from learnscope.reading.words import count, num, percent
+from learnscope.record import Evidence, Finding
+from learnscope.store.reader import RunReader
+
+PLATEAU_RISE = 0.25
+"""Share of the way from test accuracy at t_mem to the level of t_gen that test accuracy makes on a plateau at most."""
+PLATEAU_SHARE = 1 / 3
+"""Share of the delay that the plateau takes at least: of a straight rise it would be `PLATEAU_RISE`."""
+
+
+@dataclass(frozen=True)
+class Accuracies:
+    """Training and test accuracy at the same steps, those of the test measurements."""
+
+    steps: Floats
+    train: Floats
+    test: Floats
+    probe: str
+    name: str
+    origin: str
+    """What training accuracy was taken from."""
+
+
+@dataclass(frozen=True)
+class Grokked:
+    """When: steps of the first lasting crossings, and of the plateau's end."""
+
+    memorised: int
+    generalised: int
+    plateau_end: int
+    """The last step on the plateau."""
+    at_memorised: float
+    """Test accuracy when training accuracy crossed."""
+    p_value: float
+    measurements: int
+
+    @property
+    def delay(self) -> int:
+        return self.generalised - self.memorised
+
+
+@analysis(place=140)
+def grokking(reader: RunReader, cuts: Cuts) -> list[Finding]:
+    """One finding for each pair of accuracies that grokked; none is the usual answer."""
+    found = []
+    for seen in _accuracies(reader):
+        when = grokked(seen, cuts)
+        if when is not None:
+            found.append(_finding(seen, when, cuts))
+    return found[:1]  # two probes that saw the same transition do not make two
+
+
+def grokked(seen: Accuracies, cuts: Cuts) -> Grokked | None:
+    """None unless all of it happened.
+
+    t_mem, t_gen: the first measurement from which training accuracy is at least `memorised_accuracy`, and test accuracy
+    at least `generalised_accuracy`, for `measurements` in a row. Between them: at t_mem test accuracy lies
+    `grokking_gap` below training accuracy; from there it stays on a plateau, until it has made a quarter of its way up
+    for `measurements` in a row, and that is as many measurements long and a third of the delay; and test accuracy
+    changes its level by a permutation test.
+    """
+    t_mem = first_lasting(seen.train >= cuts.memorised_accuracy, cuts.measurements)
+    t_gen = first_lasting(seen.test >= cuts.generalised_accuracy, cuts.measurements)
+    if t_mem is None or t_gen is None or t_gen <= t_mem:
+        return None
+    start = float(seen.test[t_mem])
+    if seen.train[t_mem] - start < cuts.grokking_gap:
+        return None
+    above = seen.test[t_mem:] > start + PLATEAU_RISE * (cuts.generalised_accuracy - start)
+    length = first_lasting(above, cuts.measurements)
+    assert length is not None, "from t_gen on it is above for long enough"
+    steps = seen.steps.astype(np.int64)
+    end = int(steps[t_mem + length - 1])
+    share = (end - steps[t_mem]) / (steps[t_gen] - steps[t_mem])
+    if length < cuts.measurements or share < PLATEAU_SHARE:
+        return None
+    changed = change_points(seen.test)
+    if not changed.places:
+        return None
+    return Grokked(int(steps[t_mem]), int(steps[t_gen]), end, start, changed.p_value, len(steps))
+
+
+def _accuracies(reader: RunReader) -> list[Accuracies]:
+    """From `Memorization`, which has both; else from what the loop logged and a holdout."""
+    found = []
+    for label in labels_of(reader, "Memorization"):
+        frame = reader.frame(label, "accuracy", "split").drop_duplicates(["step", "scope"], keep="last")
+        both = [as_series(frame[frame["scope"] == split].sort_values("step")).finite for split in ("train", "test")]
+        steps, first, second = np.intersect1d(both[0].steps, both[1].steps, return_indices=True)
+        if len(steps):
+            values = both[0].values[first], both[1].values[second]
+            found.append(Accuracies(steps.astype(np.float64), *values, label, "accuracy", f"{label}'s pass over it"))
+    if found:
+        return found
+    logged = next((name for name in LOGGED if len(rows(reader, "Loss", name))), None)
+    train = as_series(rows(reader, "Loss", logged)).finite if logged is not None else None
+    if train is None or not len(train) or train.values.min() < 0 or train.values.max() > 100:
+        return []
+    for label in labels_of(reader, "Holdout"):
+        frame = reader.frame(label, "holdout_accuracy", "model").drop_duplicates("step", keep="last")
+        test = as_series(frame.sort_values("step")).finite
+        found += _together(train, test, label, f"`{logged}` of the batches since the measurement before")
+    return found
+
+
+def _together(train: Series, test: Series, label: str, origin: str) -> list[Accuracies]:
+    """Training accuracy as the mean over the batches since the last test measurement: one batch is noise."""
+    values = train.values / 100 if train.values.max() > 1 else train.values  # logged in percent
+    window = np.searchsorted(test.steps, train.steps)
+    inside = window < len(test)
+    sums = np.bincount(window[inside], weights=values[inside], minlength=len(test))
+    sizes = np.bincount(window[inside], minlength=len(test))
+    known = sizes > 0
+    if not known.any():
+        return []
+    steps = test.steps[known].astype(np.float64)
+    means = sums[known] / sizes[known]
+    return [Accuracies(steps, means, test.values[known], label, "holdout_accuracy", origin)]
+
+
+def _finding(seen: Accuracies, when: Grokked, cuts: Cuts) -> Finding:
+    lasting = count(cuts.measurements, "measurement")
+    return Finding(
+        kind="grokking",
+        severity="info",
+        title=f"Grokking: training data known by heart from step {when.memorised:,}, understood from step "
+        f"{when.generalised:,}",
+        detail=f"Training accuracy ({seen.origin}) was at least {percent(cuts.memorised_accuracy)} for {lasting} from "
+        f"step {when.memorised:,} on, when test accuracy was {percent(when.at_memorised)}. That stayed on a plateau "
+        f"until step {when.plateau_end:,}, and was at least {percent(cuts.generalised_accuracy)} for {lasting} from "
+        f"step {when.generalised:,} on, {when.delay:,} steps later. That test accuracy does not change its level "
+        f"at all has p = {num(when.p_value)} by permutation of its {when.measurements:,} measurements.",
+        advice="A training accuracy of one was not the end here: where weights are regularised, go on past it before "
+        "you judge such a run; more weight decay or more data usually shorten the delay.",
+        evidence=Evidence(
+            probe=seen.probe, name=seen.name, n=when.measurements, first_step=when.memorised,
+            last_step=when.generalised, value=float(when.delay),
+        ),
+    )  # fmt: skip

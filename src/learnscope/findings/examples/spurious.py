@@ -1,0 +1,223 @@
+"""A model that follows an attribute of the examples (their group) rather than what makes their class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from learnscope.findings.registry import analysis
+from learnscope.intervals import difference
+from learnscope.reading.changepoints import change_points, first_lasting
+from learnscope.reading.cuts import Cuts
+from learnscope.reading.gather import Floats, labels_of
+from learnscope.reading.group_curves import PROBE, attribute_numbers
+from learnscope.reading.ordering import half_way
+from learnscope.reading.words import between, count, num, percent
+from learnscope.record import Evidence, Finding, Severity
+from learnscope.store.reader import RunReader
+
+
+@dataclass(frozen=True)
+class Followed:
+    """When the attribute was followed: places among the measurements, the ends included."""
+
+    first: int
+    last: int
+    """The end of the last stretch that is long enough."""
+    worst: int
+    """The largest gap of that stretch."""
+    now: bool
+    """Whether the stretch reaches the last measurement."""
+
+
+@dataclass(frozen=True)
+class Delay:
+    """Conflicting examples that were learned late: the steps at which either accuracy had made half of its way."""
+
+    aligned: int | None
+    conflicting: int
+    start: float
+    end: float
+    p_value: float
+    quarters: tuple[float, float] | None
+    """Its means over the last two quarters of the measurements, if it still rose beyond the interval."""
+
+
+@analysis(place=150)
+def spurious(reader: RunReader, cuts: Cuts) -> list[Finding]:
+    """One finding for each probe whose groups are followed, or were for a while; none is the usual answer."""
+    found = []
+    for label in labels_of(reader, PROBE):
+        numbers = attribute_numbers(reader, label)
+        when = followed(numbers, cuts) if len(numbers) else None
+        if when is not None:
+            found.append(_finding(label, numbers, when, cuts))
+    return found
+
+
+def is_followed(numbers: pd.DataFrame, cuts: Cuts) -> NDArray[np.bool_]:
+    """Of each measurement, whether all of it holds: the gap and the gap within classes are above `spurious_gap` at the
+    lower ends of their intervals, so that neither chance nor classes of unlike difficulty make it; what the attribute
+    suggests is predicted more often than errors towards all classes alike would do (of two classes, a wrong prediction
+    is what the attribute suggests, and that says nothing more); and there are `chance_examples` in conflict.
+    """
+    beyond = (numbers["attribute_following_low"] > numbers["chance_following"]) | (numbers["classes"] == 2)
+    gaps = (numbers["bias_gap_low"] > cuts.spurious_gap) & (numbers["within_class_gap_low"] > cuts.spurious_gap)
+    return (gaps & beyond & (numbers["conflicting_examples"] >= cuts.chance_examples)).to_numpy(bool)
+
+
+def followed(numbers: pd.DataFrame, cuts: Cuts) -> Followed | None:
+    """None unless it was followed for `measurements` in a row, or at all of fewer."""
+    holds = is_followed(numbers, cuts)
+    lasting = min(cuts.measurements, len(holds))
+    from_end = first_lasting(holds[::-1], lasting)
+    if from_end is None:
+        return None
+    last = len(holds) - 1 - from_end
+    before = np.flatnonzero(~holds[:last])
+    first = int(before[-1]) + 1 if len(before) else 0
+    gaps = numbers["bias_gap"].to_numpy(np.float64)
+    return Followed(first, last, first + int(gaps[first : last + 1].argmax()), last == len(holds) - 1)
+
+
+def delay(numbers: pd.DataFrame, cuts: Cuts) -> Delay | None:
+    """None unless accuracy on conflicting examples rose, by `learned_rise` and by a change of its level."""
+    values = numbers["conflicting_accuracy"].to_numpy(np.float64)
+    if len(values) < cuts.order_measurements:
+        return None
+    start, end = float(values[0]), float(values[-cuts.measurements :].mean())
+    changed = change_points(values)
+    place = half_way(values, start, cuts.measurements)
+    if end - start < cuts.learned_rise or not changed.places or place is None:
+        return None
+    steps = numbers.index.to_numpy(np.int64)
+    aligned = half_way(numbers["aligned_accuracy"].to_numpy(np.float64), start, cuts.measurements)
+    return Delay(
+        None if aligned is None else int(steps[aligned]), int(steps[place]), start, end, changed.p_value,
+        _still_rises(values, int(numbers["conflicting_examples"].iloc[-1])),
+    )  # fmt: skip
+
+
+def _still_rises(values: Floats, n: int) -> tuple[float, float] | None:
+    width = len(values) // 4
+    before, last = float(values[-2 * width : -width].mean()), float(values[-width:].mean())
+    # as if of different examples: they are the same, so that the interval is too wide rather than too narrow
+    return (before, last) if difference((last, n), (before, n))[0] > 0 else None
+
+
+def _finding(label: str, numbers: pd.DataFrame, when: Followed, cuts: Cuts) -> Finding:
+    steps = [int(step) for step in numbers.index]
+    shown = numbers.iloc[-1] if when.now else numbers.iloc[when.worst]
+    low = min(float(shown["bias_gap_low"]), float(shown["within_class_gap_low"]))
+    severity: Severity = "info"
+    if when.now:
+        severity = "critical" if low >= cuts.spurious_critical else "warning"
+    late = delay(numbers, cuts)
+    said = [_said_gap(shown, steps[-1] if when.now else steps[when.worst]), _said_following(shown)]
+    said += [_said_when(numbers, when), _said_delay(late)]
+    conflicting = percent(float(shown["conflicting_accuracy"]))
+    aligned = percent(float(shown["aligned_accuracy"]))
+    what = f"{aligned} right where it suggests the class, {conflicting} where it suggests another"
+    title = f"The model follows the group: {what}"
+    if not when.now:
+        title = f"The model followed the group until step {steps[when.last]:,}: {what} at step {steps[when.worst]:,}"
+    return Finding(
+        kind="spurious_attribute",
+        severity=severity,
+        title=title,
+        detail=" ".join(part for part in said if part),
+        advice=_advice(shown, when, late),
+        evidence=Evidence(
+            probe=label, name="bias_gap", n=int(shown["aligned_examples"] + shown["conflicting_examples"]),
+            first_step=steps[when.first], last_step=steps[when.last], value=float(shown["bias_gap"]),
+            interval=(float(shown["bias_gap_low"]), float(shown["bias_gap_high"])),
+        ),
+    )  # fmt: skip
+
+
+def _said(numbers: pd.Series[float], name: str) -> str:
+    low, high = float(numbers[f"{name}_low"]), float(numbers[f"{name}_high"])
+    return f"{percent(float(numbers[name]))} (95 % interval {percent(low)} to {percent(high)})"
+
+
+def _said_gap(shown: pd.Series[float], step: int) -> str:
+    aligned, conflicting = int(shown["aligned_examples"]), int(shown["conflicting_examples"])
+    return (
+        f"At step {step:,}, accuracy is {_said(shown, 'aligned_accuracy')} on the {count(aligned, 'test example')} "
+        f"whose group suggests their class, by what is most frequent in the training data, and "
+        f"{_said(shown, 'conflicting_accuracy')} on the {conflicting:,} whose group suggests another: a gap of "
+        f"{_said(shown, 'bias_gap')}, and within classes of {_said(shown, 'within_class_gap')}."
+    )
+
+
+def _said_following(shown: pd.Series[float]) -> str:
+    if shown["classes"] == 2:
+        return ""
+    return (
+        f"Of these, {_said(shown, 'attribute_following')} are predicted as what their group suggests; errors towards "
+        f"all classes alike would do so for {percent(float(shown['chance_following']))}."
+    )
+
+
+def _said_when(numbers: pd.DataFrame, when: Followed) -> str:
+    if len(numbers) == 1:
+        return ""
+    steps = [int(step) for step in numbers.index]
+    gaps = numbers["bias_gap"].to_numpy(np.float64)
+    held = f"That is so from step {steps[when.first]:,} on" if when.first else "That is so since the first measurement"
+    if not when.now:
+        held = f"That was so in {between(steps[when.first], steps[when.last])}"
+    worst = f"the gap was largest at step {steps[when.worst]:,}, {percent(float(gaps[when.worst]))}"
+    declined = numbers["bias_gap_high"].iloc[-1] < numbers["bias_gap_low"].iloc[when.worst]
+    now = f"at the end it is {percent(float(gaps[-1]))}"
+    if when.worst == len(gaps) - 1:
+        return f"{held}; the gap is largest at the end."
+    return f"{held}; {worst}, and {now}{'' if declined else ', which is no decline beyond the intervals'}."
+
+
+def _said_delay(late: Delay | None) -> str:
+    if late is None:
+        return ""
+    after = ""
+    if late.aligned is not None and late.conflicting > late.aligned:
+        after = f", {late.conflicting - late.aligned:,} steps after the others"
+    return (
+        f"Accuracy on the conflicting examples rose from {percent(late.start)} to {percent(late.end)} and was half way "
+        f"at step {late.conflicting:,}{after} (that its level does not change has p = {num(late.p_value)} by "
+        "permutation)."
+    )
+
+
+def _advice(shown: pd.Series[float], when: Followed, late: Delay | None) -> str:
+    if not when.now:
+        return (
+            "Checkpoints up to that step follow the group: take a later one, and do not stop such a run by its "
+            "accuracy on data in which group and class go together."
+        )
+    first = ""
+    if late is not None and late.quarters is not None:
+        before, last = (percent(mean) for mean in late.quarters)
+        first = (
+            f"Accuracy on the conflicting examples still rose from {before} to {last} between the last two quarters of "
+            "the run: train on before you judge it. "
+        )
+    n, against = int(shown["train_examples"]), int(shown["train_conflicting"])
+    tied = "" if np.isnan(shown["association"]) else f"; Cramér's V of the two is {num(float(shown['association']))}"
+    if not against:
+        return (
+            f"{first}No training example speaks against the group (n = {n:,}{tied}): nothing there tells it from the "
+            "class. Add examples in which they disagree, or take the attribute out of the inputs."
+        )
+    told = f"{against:,} of {n:,} training examples ({percent(against / n)}) contradict their group"
+    if 2 * against < n:
+        return (
+            f"{first}Only {told}{tied}. Draw or weight these about {num(n / against - 1)} times as often, so that they "
+            "count as much as the others, add more of them, or take the attribute out of the inputs."
+        )
+    return (
+        f"{first}{told}{tied}, so that the data hardly ask for it: the inputs show the attribute more plainly than the "
+        "class. Take it out of the inputs, or train with it set at random."
+    )

@@ -1,0 +1,133 @@
+"""The course of the features of layers over epochs: every number's series, its changes of level, and who moved first.
+
+In the runs that are read here a step is an epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count as counting
+from typing import Any
+
+import numpy as np
+
+from learnscope.findings.examples.first_moved import FEATURES, by_features
+from learnscope.reading.changepoints import MIN_SIZE, PERMUTATIONS, Changes, change_points
+from learnscope.reading.cuts import Cuts
+from learnscope.reading.gather import Series, as_series, grid, one_pass, rows
+from learnscope.reading.words import count
+from learnscope.store.reader import RunReader
+
+
+@dataclass(frozen=True)
+class LevelChanges:
+    """The epochs at which a number's level changes, and what that rests on."""
+
+    epochs: list[int]
+    """The first epoch of each new level."""
+    p_value: float
+    """That the largest step is as large in a random order of the same values; see `change_points`."""
+    alpha: float
+    n: int
+    """Values that were measured."""
+    permutations: int
+    method: str
+    left_out: dict[int, str]
+    """Epochs without a value, and why they have none."""
+    reason: str | None
+    """Why there is no change, where there is none."""
+
+
+def course(reader: RunReader, layer: str, name: str) -> Series:
+    """A number of a layer over the epochs; NaN, with its reason, where it was not measured."""
+    frame = rows(reader, FEATURES, name, "layer")
+    return as_series(frame[frame["scope"] == layer])
+
+
+def unmeasured(series: Series) -> dict[int, str]:
+    """The epochs without a value, with the reason of each."""
+    each = zip(series.steps.tolist(), series.values, series.status, strict=True)
+    return {int(step): status or "not measured" for step, value, status in each if not np.isfinite(value)}
+
+
+def level_changes(
+    series: Series, *, alpha: float = 0.05, permutations: int = PERMUTATIONS, min_size: int = MIN_SIZE, seed: int = 0
+) -> LevelChanges:
+    """Where the level of a series changes. Values that were not measured are left out, and named."""
+    known = series.finite
+    found = change_points(known.values, alpha=alpha, permutations=permutations, min_size=min_size, seed=seed)
+    epochs = [int(known.steps[place]) for place in found.places]
+    reason = None if epochs else _why_none(found, known, alpha, min_size)
+    return LevelChanges(epochs, found.p_value, alpha, found.n, permutations, found.method, unmeasured(series), reason)
+
+
+def fewest_values(alpha: float) -> int:
+    """Values from which on a clean step, halfway, can have a p-value of `alpha`: 2/(n over n/2) random orders have it.
+
+    >>> fewest_values(0.05), fewest_values(0.01)
+    (8, 10)
+    """
+    return next(n for n in counting(2) if 2 / math.comb(n, n // 2) <= alpha)
+
+
+def _why_none(found: Changes, known: Series, alpha: float, min_size: int) -> str:
+    fewest = max(fewest_values(alpha), 2 * min_size)
+    if found.n < fewest:
+        return f"{count(found.n, 'value')}: from {fewest} on, a change can be told from chance at alpha={alpha:g}"
+    if np.ptp(known.values) == 0:
+        return "all values are equal"
+    if found.p_value > alpha:
+        return f"p = {found.p_value:.3g}, which is above alpha={alpha:g}: no more of a change than chance has"
+    return f"no change is worth its penalty ({found.method})"
+
+
+def evolution(reader: RunReader, layers: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """By layer: its epochs, the series of every number with first, last and change, and when it moved.
+
+    A layer has moved halfway at the first epoch at which 1 − `cka_first`, which begins at 0, is half of what it is at
+    the last epoch. Of layers that end less than `Cuts.moved_distance` away from their first features nothing is said.
+    """
+    reader = one_pass(reader)
+    names = list(dict.fromkeys(reader.frame(FEATURES, kind="layer")["name"]))
+    order = by_features(grid(reader, FEATURES, "cka_first"), replace(Cuts(), measurements=1))
+    ranks = {layer: rank for rank, (_, tied) in enumerate(order.ranks, start=1) for layer in tied}
+    found: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        courses = {name: course(reader, layer, name) for name in names}
+        epochs = next(iter(courses.values())).steps.tolist() if courses else []
+        halfway = int(order.steps[order.places[layer]]) if layer in order.places else None
+        found[layer] = {
+            "epochs": epochs,
+            "metrics": {name: _told(series) for name, series in courses.items()},
+            "halfway_epoch": halfway,
+            "order": ranks.get(layer),
+            "changed_first": ranks.get(layer) == 1 and len(order.ranks) > 1,
+            "how": _how(layer, courses, order.left_out, halfway, len(ranks)),
+        }
+    return found
+
+
+def _told(series: Series) -> dict[str, Any]:
+    known = series.finite
+    first, last = (known.values[0], known.values[-1]) if len(known) else (None, None)
+    several = len(known) > 1
+    return {
+        "values": [float(value) if np.isfinite(value) else None for value in series.values],
+        "first": None if first is None else float(first),
+        "last": None if last is None else float(last),
+        "change": float(last - first) if several and first is not None and last is not None else None,
+        "reasons": unmeasured(series),
+    }
+
+
+def _how(layer: str, courses: dict[str, Series], left_out: Any, halfway: int | None, ranked: int) -> str:
+    series = courses.get("cka_first")
+    if series is None or len(series) < 2:
+        return f"{count(len(series) if series is not None else 0, 'epoch')}: there is nothing to compare with"
+    if halfway is None:
+        return f"not in the order: {left_out.get(layer, 'not measured')}"
+    last, then = float(series.values[-1]), series.at(halfway)
+    alone = "" if ranked > 1 else "; no other layer is in the order"
+    return f"CKA with its first features fell to {last:.3f}; halfway, at {then:.3f}, by epoch {halfway}{alone}"

@@ -1,0 +1,213 @@
+"""Holdout loss against training loss: has the model gone past its best on data it does not train on?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learnscope.findings.outputs.stuck import stuck
+from learnscope.findings.registry import analysis
+from learnscope.reading.cuts import Cuts
+from learnscope.reading.gather import Floats, Series, as_series, labels_of, series
+from learnscope.reading.words import count, num, percent
+from learnscope.record import Evidence, Finding, Severity
+from learnscope.store.reader import RunReader
+
+RESAMPLES = 2000
+SMALL = 5_000
+"""Examples up to which the interval is bootstrapped; beyond, the mean is normal for all purposes."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean of paired differences with a 95 % interval, and how that was made."""
+
+    mean: float
+    interval: tuple[float, float]
+    n: int
+    how: str
+    dropped: int = 0
+
+
+@dataclass(frozen=True)
+class Fall:
+    """How the training loss changed over the span, between means over windows of `n` values each."""
+
+    before: float
+    after: float
+    n: tuple[int, int]
+
+
+@analysis(place=60)
+def overfitting(reader: RunReader, cuts: Cuts) -> list[Finding]:
+    found = []
+    for label in labels_of(reader, "Holdout"):
+        frame = reader.frame(label, "holdout_loss", "model").drop_duplicates("step", keep="last")
+        losses = as_series(frame.sort_values("step")).finite
+        if len(losses) >= cuts.holdout_measurements:
+            found += _judge(reader, label, losses, cuts)
+    return found
+
+
+def _judge(reader: RunReader, label: str, losses: Series, cuts: Cuts) -> list[Finding]:
+    at = int(losses.values.argmin())
+    best, last = int(losses.steps[at]), int(losses.steps[-1])
+    lowest = float(losses.values[at])
+    # one bad evaluation at the very end is not a trend: the one before it must lie above the cut too
+    rises = (losses.values[-2:] - lowest) / abs(lowest) if lowest else np.full(2, np.inf)
+    if at >= len(losses) - 2 or rises.min() < cuts.overfitting_rise:
+        return []
+    paired = _paired(reader, label, best, last)
+    if paired is not None and paired.interval[0] <= 0:
+        return []
+    fall = _training(reader, best, last)
+    rise = float(rises[-1])
+    return [_finding(reader, label, losses, at, rise, paired, fall, cuts)]
+
+
+def _finding(
+    reader: RunReader, label: str, losses: Series, at: int, rise: float,
+    paired: Difference | None, fall: Fall | None, cuts: Cuts,
+) -> Finding:  # fmt: skip
+    best, last = int(losses.steps[at]), int(losses.steps[-1])
+    lowest, now = float(losses.values[at]), float(losses.values[-1])
+    accuracy = _accuracy(reader, label, best, last)
+    only_confidence = accuracy is not None and accuracy[1] >= accuracy[0]
+    diverging = fall is not None and fall.after >= fall.before
+    weak = paired is None or fall is None
+    severity: Severity = "warning"
+    if rise >= cuts.overfitting_critical and not weak and not only_confidence:
+        severity = "critical"
+    what = "Holdout and training loss rise together" if diverging else "Overfitting"
+    n = len(losses)
+    return Finding(
+        kind="worsening" if diverging else "overfitting",
+        severity=severity,
+        title=f"{what}: holdout loss {percent(rise)} above its best, which was at step {best:,}",
+        detail=" ".join(
+            [
+                f"The holdout loss was {num(lowest)} at step {best:,}, the lowest of {n:,} measurements, and "
+                f"{num(now)} at step {last:,}.",
+                _said_paired(paired),
+                _said_training(fall, best, last),
+                _said_accuracy(accuracy),
+            ]
+        ).strip(),
+        advice=_advice(best, diverging, only_confidence, fall, guessing=stuck(reader, cuts) is not None),
+        evidence=Evidence(
+            probe=label, name="holdout_loss", n=paired.n if paired else n, first_step=best, last_step=last,
+            value=paired.mean if paired else now - lowest, interval=paired.interval if paired else None,
+        ),
+    )  # fmt: skip
+
+
+def _advice(best: int, diverging: bool, only_confidence: bool, fall: Fall | None, *, guessing: bool) -> str:
+    if guessing:
+        return (
+            f"Step {best:,} is no way out: by its accuracy on the holdout the model only guesses, then as now. Find "
+            "out why nothing that it learns carries over."
+        )
+    if diverging:
+        return (
+            f"Both losses rise, so this is the optimisation, not the data: go back to the checkpoint of step {best:,} "
+            "with a lower learning rate."
+        )
+    if only_confidence:
+        return (
+            "Accuracy has not fallen, so the loss rises by confidence in the wrong answers rather than by more of "
+            f"them: if accuracy is what counts, go on; if probabilities are used, take step {best:,} or calibrate "
+            "(label smoothing, a temperature)."
+        )
+    known = "" if fall is not None else "Log the training loss to tell overfitting from divergence. "
+    return (
+        f"{known}Take the checkpoint of step {best:,}, or stop there next time; to train longer, use more data, "
+        "augmentation, weight decay or dropout."
+    )
+
+
+def _said_paired(paired: Difference | None) -> str:
+    if paired is None:
+        return "No losses per example were kept at both steps, so there is no interval: this is weaker evidence."
+    low, high = paired.interval
+    lost = f"; {count(paired.dropped, 'example')} without a finite loss left out" if paired.dropped else ""
+    return (
+        f"Paired by example the rise is {num(paired.mean)} (95 % interval {num(low)} to {num(high)}, {paired.how} "
+        f"over n = {paired.n:,} examples{lost})."
+    )
+
+
+def _said_training(fall: Fall | None, best: int, last: int) -> str:
+    if fall is None:
+        return f"The training loss between steps {best:,} and {last:,} was not recorded: this is weaker evidence."
+    went = "fell" if fall.after < fall.before else "rose" if fall.after > fall.before else "stayed"
+    return (
+        f"Meanwhile the training loss {went} from {num(fall.before)} to {num(fall.after)} (means of {fall.n[0]:,} and "
+        f"{fall.n[1]:,} values up to those steps)."
+    )
+
+
+def _said_accuracy(accuracy: tuple[float, float] | None) -> str:
+    if accuracy is None:
+        return ""
+    return f"Holdout accuracy went from {percent(accuracy[0])} to {percent(accuracy[1])}."
+
+
+def _accuracy(reader: RunReader, label: str, best: int, last: int) -> tuple[float, float] | None:
+    values = as_series(reader.frame(label, "holdout_accuracy", "model"))
+    first, second = values.at(best), values.at(last)
+    return None if first is None or second is None else (first, second)
+
+
+def _training(reader: RunReader, best: int, last: int) -> Fall | None:
+    """Means of the training loss up to the best step and up to the last, over windows that do not meet."""
+    loss = series(reader, "Loss", "loss").finite
+    width = (last - best) / 2
+    windows = [loss.values[(loss.steps > end - width) & (loss.steps <= end)] for end in (best, last)]
+    if min(len(window) for window in windows) < 2:
+        return None
+    before, after = (float(window.mean()) for window in windows)
+    return Fall(before, after, (len(windows[0]), len(windows[1])))
+
+
+def _paired(reader: RunReader, label: str, best: int, last: int) -> Difference | None:
+    """The rise of each example's own loss; None unless both steps kept them for two examples at least."""
+    means = []
+    for step in (best, last):
+        try:
+            arrays: Mapping[str, NDArray[Any]] = reader.arrays(label, step)
+        except (KeyError, OSError):  # nothing was kept, or its file is gone
+            return None
+        if "losses" not in arrays or "example" not in arrays:
+            return None
+        means.append(_by_example(arrays["losses"], arrays["example"]))
+    shared = sorted(means[0].keys() & means[1].keys())
+    differences = np.array([means[1][example] - means[0][example] for example in shared])
+    kept = differences[np.isfinite(differences)]
+    return paired_interval(kept, dropped=len(differences) - len(kept)) if len(kept) >= 2 else None
+
+
+def _by_example(losses: NDArray[Any], example: NDArray[Any]) -> dict[int, float]:
+    """The mean over each example's positions: long examples must not count for more."""
+    ids, where = np.unique(example.reshape(-1), return_inverse=True)
+    sums = np.bincount(where, weights=losses.reshape(-1).astype(np.float64))
+    return dict(zip(ids.tolist(), (sums / np.bincount(where)).tolist(), strict=True))
+
+
+def paired_interval(differences: Floats, dropped: int = 0) -> Difference:
+    """Mean and 95 % interval of paired differences, over examples.
+
+    Percentile bootstrap with a generator of its own (the same data always gives the same interval); for very
+    many examples mean ± 1.96 s/√n, which is then the same to within rounding.
+    """
+    n, mean = len(differences), float(differences.mean())
+    if n > SMALL:
+        half = 1.96 * float(differences.std(ddof=1)) / n**0.5
+        return Difference(mean, (mean - half, mean + half), n, "normal approximation", dropped)
+    generator = np.random.default_rng(0)
+    means = np.array([differences[generator.integers(0, n, n)].mean() for _ in range(RESAMPLES)])
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Difference(mean, (float(low), float(high)), n, f"bootstrap of {RESAMPLES:,}", dropped)

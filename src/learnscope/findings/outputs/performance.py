@@ -1,0 +1,189 @@
+"""How well, how fast and in how much memory an audited model works."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from learnscope.findings.registry import analysis
+from learnscope.reading.audit_reading import read_audit
+from learnscope.reading.audit_tables import Layers, Memory, Number, Quality, Speed
+from learnscope.reading.audit_words import duration, evidence, on, size, told
+from learnscope.reading.cuts import Cuts
+from learnscope.reading.words import count, listed, num, percent
+from learnscope.record import Evidence, Finding
+from learnscope.store.reader import RunReader
+
+NEEDED = {"p95": 59, "p99": 299}
+"""Passes that an upper bound of a percentile needs."""
+
+
+@analysis(place=170)
+def audit_performance(reader: RunReader, cuts: Cuts) -> list[Finding]:
+    audit = read_audit(reader)
+    found: list[Finding | None] = []
+    if audit.quality is not None:
+        found.append(quality(audit.quality))
+    if audit.speed is not None and audit.speed.settings:
+        found += [speed(audit.speed), too_few_passes(audit.speed), not_settled(audit.speed)]
+    if audit.layers is not None:
+        found.append(slow_layers(audit.layers, cuts))
+    if audit.memory is not None:
+        found.append(largest_part(audit.memory, cuts))
+    return [finding for finding in found if finding is not None]
+
+
+def quality(part: Quality) -> Finding | None:
+    """Loss and accuracy, and how sure they are."""
+    if part.loss.value is None:
+        return Finding(
+            kind="audit_loss_unknown", severity="warning", title=f"The loss is not a number: {part.loss.why}",
+            detail=f"Of {count(part.n_examples or 0, 'example')}, no finite loss came out ({part.loss.why}).",
+            advice="Look for NaN in the weights or the data before anything else here is believed.",
+            evidence=evidence(part.probe, "loss", part.n_examples, part.loss),
+        )  # fmt: skip
+    said = [f"{name} {told(number)}" for name, number in (
+        ("perplexity", part.perplexity), ("accuracy", part.accuracy),
+        *[(f"top-{k} accuracy", number) for k, number in part.top_k.items()],
+    ) if number.value is not None]  # fmt: skip
+    places = f" ({count(part.positions, 'predicted position')})" if part.positions else ""
+    detail = f"Loss {told(part.loss)}{on(part.n_examples)}{places}."
+    if said:
+        detail += f" Also {listed(said, len(said))}."
+    return Finding(
+        kind="audit_quality", severity="info", title=f"The loss is {num(part.loss.value)}{on(part.n_examples)}",
+        detail=detail, advice=_sure(part.loss), evidence=evidence(part.probe, "loss", part.n_examples, part.loss),
+    )  # fmt: skip
+
+
+def _sure(loss: Number) -> str:
+    if loss.interval is None or loss.value is None:
+        return "There is no interval, so no difference to another model can be told from chance."
+    half = (loss.interval[1] - loss.interval[0]) / 2
+    return (
+        f"A model whose loss on other examples differs by less than {num(half)} cannot be told from this one; four "
+        "times as many examples halve that. On the same examples, paired, far smaller differences can be told."
+    )
+
+
+def speed(part: Speed) -> Finding | None:
+    main = part.main
+    rate, unit = main.rate
+    if main.mean.value is None:
+        return None
+    latencies = [f"{name} {duration(n.value)}" for name, n in (("median", main.p50), ("P95", main.p95),
+                 ("P99", main.p99)) if n.value is not None]  # fmt: skip
+    known = [one for one in part.settings if one.rate[0].value is not None]
+    fastest = max(known, key=lambda one: one.rate[0].value or 0.0, default=main)
+    detail = f"At {main.said}: mean latency {duration(main.mean.value)}"
+    detail += f", {listed(latencies, 3)}, over {count(main.n or 0, 'pass', 'passes')}." if latencies else "."
+    slow = [one for one in known if one.phase == "decode"]
+    if slow:
+        detail += f" Decoding makes {num(slow[0].rate[0].value or 0)} {unit} ({slow[0].said})."
+    if fastest is not main and fastest.rate[0].value is not None and rate.value:
+        times = fastest.rate[0].value / rate.value
+        advice = f"The most throughput, {num(times)} times as much, was measured at {fastest.said}."
+    else:
+        advice = f"No other of the {count(len(part.settings), 'setting')} measured had more throughput."
+    threads = part.notes.get("threads")
+    where = f" on {part.notes.get('device', 'cpu')}" + (f", {count(int(threads), 'thread')}" if threads else "")
+    return Finding(
+        kind="audit_speed", severity="info",
+        title=f"One forward pass takes {duration(main.mean.value)}"
+        + (f", {num(rate.value)} {unit}" if rate.value is not None else "") + where,
+        detail=detail, advice=advice, evidence=evidence(part.probe, "latency_mean", main.n, main.mean),
+    )  # fmt: skip
+
+
+def too_few_passes(part: Speed) -> Finding | None:
+    main = part.main
+    absent = [name for name in NEEDED if getattr(main, name).value is None]
+    if not absent or main.n is None:
+        return None
+    needed = max(NEEDED[name] for name in absent)
+    names = listed([name.upper() for name in absent], 2)
+    return Finding(
+        kind="audit_percentiles_not_measured", severity="info",
+        title=f"{names} of the latency cannot be told from {count(main.n, 'pass', 'passes')}",
+        detail=f"A bound for {names} that holds in 95 % of cases needs "
+        + listed([f"{NEEDED[name]} passes for {name.upper()}" for name in absent], 2) + f"; {main.n:,} were timed.",
+        advice=f"Time at least {needed} passes.",
+        evidence=Evidence(probe=part.probe, name=f"latency_{absent[-1]}", n=main.n),
+    )  # fmt: skip
+
+
+def not_settled(part: Speed) -> Finding | None:
+    if part.notes.get("warm") is not False:
+        return None
+    n = part.main.n or 0
+    return Finding(
+        kind="audit_not_warm", severity="warning", title="Latencies had not settled when they were measured",
+        detail=f"The rolling median was still moving after the warm-up, before {count(n, 'pass', 'passes')} were timed "
+        f"({part.main.said}).",
+        advice="Other work on the machine, or a processor that changes its pace, does this: measure again when it is "
+        "quiet, before the numbers are compared with any other.",
+        evidence=evidence(part.probe, "latency_mean", n, part.main.mean),
+    )  # fmt: skip
+
+
+def slow_layers(part: Layers, cuts: Cuts) -> Finding | None:
+    """The layers that take the time, and whether a few of them take most of it."""
+    known = {name: n.value for name, n in part.layers.items() if n.value is not None}
+    over, name = ("layer", "total_seconds") if len(known) > 1 else ("module", "self_seconds")
+    if len(known) <= 1:
+        known = {name: n.value for name, n in part.modules.items() if n.value is not None}
+    total = part.total.value or sum(known.values())
+    if len(known) < 2 or not total > 0:
+        return None
+    ordered = sorted(known, key=lambda one: -known[one])
+    held = np.cumsum([known[one] for one in ordered]) / total
+    few = ordered[: int(np.searchsorted(held, cuts.audit_part_share)) + 1]
+    first, median = known[ordered[0]], float(np.median(list(known.values())))
+    share = f"{percent(first / total)} of a forward pass"
+    together = percent(float(held[len(few) - 1]))
+    if held[-1] < cuts.audit_part_share:
+        advice = f"The {count(len(known), over)} together take {percent(float(held[-1]))}: look outside them."
+    elif len(few) <= cuts.few_layers * len(known):
+        advice = f"Look at {listed(few, cuts.names_listed)} first: together {together} of the time."
+    else:
+        advice = f"The time is spread: {len(few)} of {len(known)} take {together}, no single {over} is worth the work."
+    return Finding(
+        kind="audit_slowest_layer", severity="info", title=f"The slowest {over}, {ordered[0]}, takes {share}",
+        detail=f"It takes {duration(first)} of {duration(total)}; the median {over} of {len(known)} takes "
+        f"{duration(median)}" + (f", {num(first / median)} times less." if median > 0 else "."),
+        advice=advice, scopes=few,
+        evidence=Evidence(probe=part.probe, name=name, n=part.n or len(known), value=first),
+    )  # fmt: skip
+
+
+def largest_part(part: Memory, cuts: Cuts) -> Finding | None:
+    known = {name: n.value for name, n in part.parts.items() if n.value is not None}
+    total = sum(known.values())
+    if not total > 0:
+        return None
+    largest = max(known, key=lambda one: known[one])
+    share = known[largest] / total
+    if share < cuts.audit_part_share:
+        return None
+    outside = largest in ("embedding", "head")
+    rest = total - known[largest]
+    advice = (
+        f"Quantising the blocks alone cannot make this model smaller than {size(known[largest])}, "
+        f"{num(total / known[largest])} times smaller at best: quantise these weights too, or use a smaller vocabulary."
+        if outside
+        else f"The bits of these weights decide the size: everything else together is {size(rest)}."
+    )
+    return Finding(
+        kind="audit_size_dominated", severity="info",
+        title=f"{percent(share)} of the model's bytes are {PARTS.get(largest, largest)}",
+        detail=f"{size(known[largest])} of {size(total)}; "
+        + listed([f"{PARTS.get(n, n)} {size(b)}" for n, b in known.items() if n != largest], len(known)) + "."
+        if len(known) > 1 else f"{size(known[largest])} of {size(total)}.",
+        advice=advice,
+        evidence=Evidence(probe=part.probe, name="bytes", n=len(known), value=known[largest]), scopes=[largest],
+    )  # fmt: skip
+
+
+PARTS = {
+    "embedding": "embeddings", "attention": "attention", "mlp": "MLPs", "norm": "norms", "head": "the head",
+    "other": "other weights",
+}  # fmt: skip

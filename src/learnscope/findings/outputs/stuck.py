@@ -1,0 +1,199 @@
+"""Accuracy on training batches against accuracy on the holdout, and whether the latter is better than guessing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learnscope.reading.cuts import Cuts
+from learnscope.reading.gather import Floats, Series, as_series, labels_of, one_pass, rows, series
+from learnscope.reading.proportions import Share
+from learnscope.reading.words import between, count, percent
+from learnscope.store.reader import RunReader
+
+LOGGED = ("train_accuracy", "accuracy", "train_acc", "acc")
+"""What loops call the accuracy on the batch they have just trained on, the clearest name first."""
+PEAK = 3.3
+"""Standard errors above chance at which a holdout was better than guessing once: 1 in 2,000 by chance."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The accuracy on each training batch, before its step, with its epoch and the number of its examples."""
+
+    name: str
+    probe: str
+    steps: NDArray[np.int64]
+    epochs: NDArray[np.int64] | None
+    """None if nobody said where epochs end."""
+    values: Floats
+    sizes: Floats
+
+    def share(self, chosen: NDArray[np.intp]) -> Share:
+        """Over all examples of the chosen batches."""
+        n = self.sizes[chosen].sum()
+        right = float((self.values[chosen] * self.sizes[chosen]).sum())
+        return Share(min(right / n, 1.0), int(n))
+
+    def first_epoch(self) -> NDArray[np.intp]:
+        """The batches of the later half of the first epoch; none if it is not known or was not recorded."""
+        if self.epochs is None or self.epochs[0] > 1:  # epochs are counted from 0 or from 1
+            return np.array([], dtype=np.intp)
+        inside = np.flatnonzero(self.epochs == self.epochs[0])
+        return inside[len(inside) // 2 :]
+
+    def last(self, examples: int) -> NDArray[np.intp]:
+        """The batches of the last epoch, and of as many before it as give `examples`; of a single one, its half."""
+        places = np.arange(len(self.steps))
+        if self.epochs is None or self.epochs[0] == self.epochs[-1]:
+            return places[len(places) // 2 :]
+        wide = [np.flatnonzero(self.epochs >= epoch) for epoch in np.unique(self.epochs)[::-1]]
+        return next((chosen for chosen in wide if self.sizes[chosen].sum() >= examples), wide[-1])
+
+    def until(self, step: int) -> Batches:
+        kept = self.steps <= step
+        epochs = None if self.epochs is None else self.epochs[kept]
+        return Batches(self.name, self.probe, self.steps[kept], epochs, self.values[kept], self.sizes[kept])
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A run whose training accuracy is above that of the holdout, which is no better than guessing."""
+
+    probe: str
+    accuracies: Series
+    """Of the holdout, at all measurements."""
+    holdout: Share
+    """Over the last measurements. They are of the same examples, so that n is the number of these."""
+    measurements: int
+    chance: float
+    training: Share
+    batches: Batches
+    chosen: NDArray[np.intp]
+    """The batches that `training` is of."""
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        return int(self.accuracies.steps[-self.measurements]), int(self.accuracies.steps[-1])
+
+    def said(self) -> str:
+        steps = self.batches.steps[self.chosen]
+        return (
+            f"Accuracy on training batches is {self.training} in {between(int(steps[0]), int(steps[-1]))}; on the "
+            f"holdout it is {self.holdout} over the last {count(self.measurements, 'measurement')}, which is no better "
+            f"than guessing, {percent(self.chance)}."
+        )
+
+
+def stuck(reader: RunReader, cuts: Cuts) -> Stuck | None:
+    """None where the holdout does better than guessing, on any of the holdouts, or where too little is known."""
+    run = one_pass(reader)
+    return run.remember(("stuck", cuts), lambda: _stuck(run, cuts))
+
+
+def _stuck(reader: RunReader, cuts: Cuts) -> Stuck | None:
+    batches = _batches(reader)
+    found = None
+    for label in labels_of(reader, "Holdout") if batches is not None else ():
+        accuracies = _of(reader, label, "holdout_accuracy")
+        if not len(accuracies):
+            continue
+        assert batches is not None
+        found = _judge(reader, label, accuracies, batches, cuts)
+        if found is None:
+            return None
+    return found
+
+
+def _judge(reader: RunReader, label: str, accuracies: Series, batches: Batches, cuts: Cuts) -> Stuck | None:
+    n = _of(reader, label, "holdout_examples").at(int(accuracies.steps[-1]))
+    guesses = _guesses(reader, label)
+    measured = accuracies.finite
+    if (
+        n is None or n < cuts.chance_examples or guesses is None
+        or len(measured) < cuts.holdout_measurements or not np.isfinite(accuracies.values[-1])
+    ):  # fmt: skip
+        return None
+    lowest, chance = guesses
+    width = min(cuts.measurements, len(measured))
+    means = np.convolve(measured.values, np.full(width, 1 / width), "valid")
+    holdout = Share(float(np.clip(means[-1], 0, 1)), int(n))
+    low, high = holdout.interval
+    if low > chance or high < lowest or means.max() > chance + PEAK * (chance * (1 - chance) / n) ** 0.5:
+        return None
+    batches = batches.until(int(measured.steps[-1]))
+    chosen = batches.last(cuts.chance_examples) if len(batches.steps) else np.array([], dtype=np.intp)
+    if not len(chosen):
+        return None
+    training = batches.share(chosen)
+    if (training - holdout)[0] <= 0 or training.interval[0] <= chance:
+        return None
+    return Stuck(label, measured, holdout, width, chance, training, batches, chosen)
+
+
+def _of(reader: RunReader, label: str, name: str) -> Series:
+    return as_series(reader.frame(label, name, "model").drop_duplicates("step", keep="last").sort_values("step"))
+
+
+def _guesses(reader: RunReader, label: str) -> tuple[float, float] | None:
+    """What guessing evenly gets on the holdout, and what always guessing its largest class does."""
+    try:
+        labels = reader.arrays(label).get("labels")
+    except (KeyError, OSError):  # nothing was kept, or its file is gone
+        labels = None
+    if labels is not None and len(labels) and np.issubdtype(labels.dtype, np.integer):
+        classes, counts = np.unique(labels, return_counts=True)
+        return (1 / len(classes), float(counts.max() / counts.sum())) if len(classes) > 1 else None
+    return _guesses_from_batches(reader)
+
+
+def _guesses_from_batches(reader: RunReader) -> tuple[float, float] | None:
+    """As many classes as training batches have. Of the largest share, what is certain: batches are a sample."""
+    frame = rows(reader, "BatchStats", "share", "class")
+    if not len(frame):
+        return None
+    even = 1 / frame["scope"].nunique()
+    # once through the data: later epochs show the same examples again, and would make their sample look larger
+    frame = frame[(frame["epoch"] == frame["epoch"].iloc[0]) | frame["epoch"].isna()]
+    targets = series(reader, "BatchStats", "targets")
+    known = dict(zip(targets.steps.tolist(), targets.values.tolist(), strict=True))
+    n = sum(known.get(step, 0.0) for step in set(frame["step"].tolist()))
+    if even == 1 or not n > 0:
+        return None
+    weights = frame["step"].map(known).to_numpy(np.float64)
+    largest = (frame["value"] * weights).groupby(frame["scope"]).sum().max()
+    return even, max(even, Share(min(float(largest / n), 1.0), int(n)).interval[0])
+
+
+def _batches(reader: RunReader) -> Batches | None:
+    name = next((name for name in LOGGED if len(rows(reader, "Loss", name))), None)
+    sizes = series(reader, "BatchStats", "batch_size").finite
+    if name is None or not len(sizes):
+        return None
+    frame = rows(reader, "Loss", name)
+    frame = frame[np.isfinite(frame["value"])]
+    values = frame["value"].to_numpy(np.float64)
+    if not len(values) or values.min() < 0 or values.max() > 100:
+        return None
+    if values.max() > 1:  # logged in percent
+        values = values / 100
+    steps = frame["step"].to_numpy(np.int64)
+    size_at = dict(zip(sizes.steps.tolist(), sizes.values.tolist(), strict=True))
+    usual = float(np.median(sizes.values))
+    each = np.array([size_at.get(step, usual) for step in steps.tolist()])
+    return Batches(
+        name,
+        str(frame["probe"].iloc[-1]),
+        steps,
+        _epochs(reader, frame["epoch"].astype("float64").to_numpy()),
+        values,
+        each,
+    )
+
+
+def _epochs(reader: RunReader, recorded: Floats) -> NDArray[np.int64] | None:
+    """None where they were not told: `watch` stays in epoch 0 until it hears of an end."""
+    told = reader.manifest.get("source") == "telemetry" or recorded[0] != recorded[-1]
+    return recorded.astype(np.int64) if told and np.isfinite(recorded).all() else None

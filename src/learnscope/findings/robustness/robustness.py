@@ -1,0 +1,279 @@
+"""How far attacks, noise and damaged inputs take an audited model, and whether the attacks can be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from learnscope.findings.registry import analysis
+from learnscope.intervals import difference
+from learnscope.reading.audit_reading import read_audit
+from learnscope.reading.audit_tables import Attack, Attacks, Level, Levels, Number, Transfer
+from learnscope.reading.audit_words import DISTURBED, at_level, by_strength, evidence, on, told
+from learnscope.reading.cuts import Cuts
+from learnscope.reading.words import count, listed, num, percent
+from learnscope.record import Evidence, Finding
+from learnscope.store.reader import RunReader
+
+DOUBTS = {
+    "pgd_at_least_fgsm": "PGD is weaker than FGSM, which takes one of its steps",
+    "monotone_in_epsilon": "a larger epsilon does not always do more damage",
+    "monotone_in_steps": "more steps do not do more damage",
+    "random_below_attack": "random noise of the same size does more damage than the attack",
+}
+"""What each flag means where it is 0."""
+
+
+@analysis(place=190)
+def audit_robustness(reader: RunReader, cuts: Cuts) -> list[Finding]:
+    audit = read_audit(reader)
+    found: list[Finding | None] = []
+    if audit.attacks is not None:
+        found += [gap(audit.attacks, cuts), masked(audit.attacks, cuts)]
+    if audit.noise is not None:
+        found += [tolerance(audit.noise, name, levels, cuts) for name, levels in audit.noise.by_name().items()]
+    if audit.perturbations is not None:
+        part = audit.perturbations
+        found += [perturbed(part, name, levels) for name, levels in part.by_name().items()]
+    if audit.transfer is not None:
+        found.append(transfer(audit.transfer))
+    return [finding for finding in found if finding is not None]
+
+
+def within(number: Number, most: float) -> bool | None:
+    """Whether a number is at most a threshold; None if that cannot be told."""
+    if number.value is None:
+        return None
+    low, high = number.interval or (number.value, number.value)
+    return True if high <= most else False if low > most else None
+
+
+def gap(part: Attacks, cuts: Cuts) -> Finding | None:
+    if part.gap.value is None:
+        return Finding(
+            kind="audit_gap_not_measured", severity="info", title="The robustness gap was not measured",
+            detail=f"There is none: {part.gap.why}.", advice="Measure accuracy under attack on data with labels.",
+            evidence=Evidence(probe=part.probe, name="robustness_gap", n=part.examples or 0),
+        )  # fmt: skip
+    lowest = worst_attack(part)
+    robust = within(part.gap, cuts.audit_robustness_gap)
+    limit = num(cuts.audit_robustness_gap)
+    nothing = nothing_to_lose(part, cuts)
+    if nothing is not None:
+        return Finding(
+            kind="audit_robustness_gap", severity="info",
+            title=f"The robustness gap is {num(part.gap.value)}, which says nothing: {nothing}",
+            detail=f"The gap is {told(part.gap)}{on(part.examples)}; a gap cannot be larger than the accuracy that "
+            "attacks begin with.",
+            advice="Compare the losses under attack instead, or attack data that the model is good at.",
+            evidence=evidence(part.probe, "robustness_gap", part.examples, part.gap),
+        )  # fmt: skip
+    verdict = {
+        True: f"at most {limit}: the model withstands these attacks",
+        False: f"above {limit}: attacks take more accuracy than that",
+        None: f"and whether that is at most {limit} cannot be told",
+    }[robust]
+    clean = f"from {told(part.clean.accuracy)} " if part.clean is not None else ""
+    detail = f"The gap is {told(part.gap)}{on(part.examples)}."
+    if lowest is not None:
+        said = f"{lowest.name.upper()} with {lowest.norm} epsilon "
+        detail += (
+            f" The worst of the largest, {said}{num(lowest.epsilon)} ({lowest.unit}) on the "
+            f"{part.notes.get('target', 'inputs')}, takes the accuracy {clean}to {told(lowest.accuracy)}."
+        )
+    doubt = masked(part, cuts)
+    if robust and doubt is not None:
+        verdict = f"at most {limit}, but gradient masking is suspected"
+    advice = {
+        True: "Believe it only when the attacks can be believed: see the signs of gradient masking."
+        if doubt
+        else "It holds for these attacks only, at these sizes; see the flags beside them.",
+        False: "Train on attacked inputs, or keep inputs of strangers away from it.",
+        None: "Attack more examples: the interval shrinks with their square root.",
+    }[robust]
+    return Finding(
+        kind="audit_robustness_gap", severity="warning" if robust is False else "info",
+        title=f"The robustness gap is {num(part.gap.value)}, {verdict}", detail=detail, advice=advice,
+        evidence=evidence(part.probe, "robustness_gap", part.examples, part.gap),
+    )  # fmt: skip
+
+
+def nothing_to_lose(part: Attacks, cuts: Cuts) -> str | None:
+    """Why the gap would be small whatever the model: no attack was larger than 0, or accuracy was that low already."""
+    if not any(one.epsilon > 0 for one in part.attacks):
+        return "every epsilon was 0"
+    clean = None if part.clean is None else part.clean.accuracy.value
+    if clean is not None and clean <= cuts.audit_robustness_gap:
+        return f"clean accuracy is {num(clean)}, at most {num(cuts.audit_robustness_gap)} itself"
+    return None
+
+
+def worst_attack(part: Attacks) -> Attack | None:
+    """The one that leaves the least accuracy, of those of the largest epsilon in each norm and unit."""
+    largest: dict[tuple[str, str], float] = {}
+    made = [one for one in part.attacks if one.name != "random"]
+    for one in made:
+        largest[one.norm, one.unit] = max(one.epsilon, largest.get((one.norm, one.unit), 0.0))
+    known = [a for a in made if a.epsilon == largest[a.norm, a.unit] and a.accuracy.value is not None]
+    return min(known, key=lambda one: one.accuracy.value or 0.0, default=None)
+
+
+def masked(part: Attacks, cuts: Cuts) -> Finding | None:
+    """Signs that the attacks failed rather than the model held: no robustness follows from such attacks."""
+    doubts = [text for name, text in DOUBTS.items() if part.flags[name].value == 0]
+    shares = [a.zero_gradient_share.value for a in part.attacks if a.zero_gradient_share.value is not None]
+    zeros = max(shares, default=0.0)
+    if zeros >= cuts.audit_zero_gradients:
+        doubts.insert(0, f"up to {percent(zeros)} of the gradients are exactly zero")
+    if not doubts:
+        return None
+    unknown = [f"{name} ({part.flags[name].why})" for name in DOUBTS if part.flags[name].value is None]
+    name = next((n for n in DOUBTS if part.flags[n].value == 0), "zero_gradient_share")
+    value = Number(0.0) if name in DOUBTS else Number(zeros)
+    return Finding(
+        kind="audit_gradient_masking", severity="warning",
+        title="The attacks may have failed rather than the model held: gradient masking is suspected",
+        detail=f"Signs{on(part.examples)}: {listed(doubts, len(doubts))}."
+        + (f" Not measured: {listed(unknown, len(unknown))}." if unknown else ""),
+        advice="Do not take the robustness gap for robustness: attack with more steps and restarts first.",
+        evidence=evidence(part.probe, name, part.examples, value),
+    )  # fmt: skip
+
+
+def _upper(number: Number) -> float | None:
+    return number.high if number.high is not None else number.value
+
+
+def tolerance(part: Levels, name: str, levels: Sequence[Level], cuts: Cuts) -> Finding | None:
+    """The strongest noise with which the outputs are still the model's own, weaker levels included."""
+    ordered = [one for one in by_strength(name, levels) if one.kl.value is not None]
+    if not ordered:
+        return _not_judged(part, name, "kl_mean", levels[0].kl.why)
+    kept: list[Level] = []
+    for one in ordered:
+        upper = _upper(one.kl)
+        if upper is None or upper > cuts.audit_kl:
+            break
+        kept.append(one)
+    what, limit = DISTURBED.get(name, (name, ""))[0], num(cuts.audit_kl)
+    reach = "down to" if name == "quantisation_noise" else "up to"
+    strongest, shown = ordered[-1], kept[-1] if kept else ordered[0]
+    title = (
+        f"The model stays within a KL of {limit} under {what} {reach} {at_level(name, shown.level)}"
+        if kept
+        else f"The model does not stay within a KL of {limit} under {what} of {at_level(name, shown.level)}"
+    )
+    detail = f"Mean KL at {at_level(name, shown.level)}: {told(shown.kl)} over {count(shown.seeds or 0, 'seed')}."
+    if strongest is not shown:
+        detail += f" At {at_level(name, strongest.level)}: {told(strongest.kl)}"
+        detail += f", accuracy {told(strongest.accuracy)}." if strongest.accuracy.value is not None else "."
+    if len(kept) == len(ordered):
+        advice = "The end of what it stands was not reached: stronger noise would show it."
+    elif kept:
+        advice = f"The next level, {at_level(name, ordered[len(kept)].level)}, is beyond."
+    else:
+        advice = "Weaker levels would show where it begins."
+    return Finding(
+        kind=f"audit_{name}", severity="info", title=title, detail=detail, advice=advice,
+        evidence=evidence(part.probe, "kl_mean", shown.seeds, shown.kl),
+    )  # fmt: skip
+
+
+def _not_judged(part: Levels, name: str, number: str, why: str | None) -> Finding:
+    return Finding(
+        kind=f"audit_{name}_not_judged", severity="info", title=f"Not judged: {DISTURBED.get(name, (name, ''))[0]}",
+        detail=f"The reason: {why or 'not measured'}.", advice=f"Read the numbers of {part.probe} themselves.",
+        evidence=Evidence(probe=part.probe, name=number, n=part.examples or 0),
+    )  # fmt: skip
+
+
+def perturbed(part: Levels, name: str, levels: Sequence[Level]) -> Finding | None:
+    """What damaged inputs cost, beside the undamaged ones, and from which level on that is more than chance."""
+    measure = "accuracy" if any(one.accuracy.value is not None for one in levels) else "loss"
+    ordered = [one for one in by_strength(name, levels) if getattr(one, measure).value is not None]
+    clean = None if part.clean is None else getattr(part.clean, measure).value
+    if not ordered or clean is None:
+        return _not_judged(part, name, f"{measure}_mean", "there is no number on clean inputs to compare with")
+    sign = -1 if measure == "accuracy" else 1
+    hurt = [sign * (_near_end(getattr(one, measure), sign) - clean) > 0 for one in ordered]
+    strongest, what = ordered[-1], DISTURBED.get(name, (name, ""))[0]
+    last: Number = getattr(strongest, measure)
+    changed = strongest.changed.value
+    detail = f"From {num(clean)} on clean inputs to {told(last)} at {at_level(name, strongest.level)}"
+    detail += f" ({percent(changed)} of the inputs changed)" if changed is not None else ""
+    detail += f", over {count(strongest.seeds or 0, 'seed')}{on(part.examples)}."
+    moved = sign * ((last.value or 0.0) - clean)
+    better = -sign * (_near_end(last, -sign) - clean) > 0
+    doubt = "" if hurt[-1] or better else ", which cannot be told from chance"
+    return Finding(
+        kind=f"audit_{name}", severity="info",
+        title=f"{what.capitalize()} of {at_level(name, strongest.level)} change the {measure} by "
+        f"{num(abs(moved))}{', for the better' if better else doubt}",
+        detail=detail, advice=_harm(name, measure, ordered, hurt),
+        evidence=evidence(part.probe, f"{measure}_mean", strongest.seeds, last),
+    )  # fmt: skip
+
+
+def _harm(name: str, measure: str, ordered: Sequence[Level], hurt: Sequence[bool]) -> str:
+    """From which level on all are worse than clean inputs; those that are in between, by name."""
+    worse = f"The {measure} is worse than on clean inputs by more than the spread of the seeds"
+    if not any(hurt):
+        return f"{worse} at no level that was tried."
+    first = next((place for place in range(len(hurt)) if all(hurt[place:])), None)
+    if first is None:
+        at = listed([at_level(name, one.level) for one, bad in zip(ordered, hurt, strict=True) if bad], len(ordered))
+        return f"{worse} at {at}, but not at stronger levels: try more seeds before acting on it."
+    return (
+        f"{worse} from {at_level(name, ordered[first].level)} on: inputs damaged as much need to be cleaned, or "
+        "trained on."
+    )
+
+
+def _near_end(number: Number, sign: int) -> float:
+    """The end of the interval that is nearest to what does no harm."""
+    end = number.low if sign > 0 else number.high
+    return end if end is not None else number.value if number.value is not None else float("nan")
+
+
+def transfer(part: Transfer) -> Finding | None:
+    """Whether quantising changes robustness: the attack on each width, made for that width and for the original."""
+    stored = part.accuracy.get((0, 0))
+    widths = sorted({test for _, test in part.accuracy if test != 0}, reverse=True)
+    if stored is None or stored.value is None or not widths:
+        return None
+    said, most, moved = [], None, []
+    for bits in widths:
+        own = part.accuracy.get((bits, bits))
+        if own is None or own.value is None:
+            continue
+        change = _change(own.value, stored.value, part.examples)
+        said.append(f"{told(change, sign=True)} at {bits} bits")
+        moved += [bits] if change.interval is not None and not change.interval[0] <= 0 <= change.interval[1] else []
+        if most is None or abs(change.value or 0.0) > abs(most.value or 0.0):
+            most = change
+    if most is None:
+        return None
+    carried = [f"{told(part.accuracy[0, bits])} at {bits} bits" for bits in widths if (0, bits) in part.accuracy]
+    clean = [f"{told(n)} {'as stored' if b == 0 else f'at {b} bits'}" for b, n in part.clean.items()]
+    made = f" Without an attack: {listed(clean, len(clean))}." if clean else ""
+    made += f" Attacks made on the model as stored leave {listed(carried, len(carried))}." if carried else ""
+    title = (
+        f"Quantising changes the accuracy under attack at {listed([f'{bits}' for bits in moved], 6)} bits"
+        if moved
+        else "Quantising does not measurably change the accuracy under attack"
+    )
+    return Finding(
+        kind="audit_quantised_robustness", severity="info", title=title,
+        detail=f"Accuracy under PGD made on the same weights, beside {num(stored.value)} as stored: "
+        f"{listed(said, len(said))}{on(part.examples)}.{made}",
+        advice="Attack the model that is deployed, not the one it was made from." if moved
+        else "What was measured on the model as stored can be taken for these widths, as far as the intervals go.",
+        evidence=evidence(part.probe, "accuracy", part.examples, most),
+    )  # fmt: skip
+
+
+def _change(value: float, before: float, n: int | None) -> Number:
+    """The interval is of unpaired examples: it is wider than it need be, never narrower."""
+    if n is None or not (0 <= value <= 1 and 0 <= before <= 1):
+        return Number(value - before)
+    low, high = difference((value, n), (before, n))
+    return Number(value - before, low, high)

@@ -1,0 +1,136 @@
+"""Learning rates that went to the wrong parameters: groups that do not hold what they are called by, and slow heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from learnscope.findings.outputs.stuck import Stuck, stuck
+from learnscope.findings.registry import analysis
+from learnscope.findings.updates.groups import Group, groups_of, over_steps, rates_of
+from learnscope.findings.updates.still import PROBES
+from learnscope.reading.cuts import Cuts
+from learnscope.reading.gather import rows
+from learnscope.reading.proportions import median_interval
+from learnscope.reading.words import between, count, listed, num
+from learnscope.record import Evidence, Finding
+from learnscope.store.reader import RunReader
+
+HEADS = ("head", "classifier", "fc")
+BACKBONES = ("backbone", "encoder", "trunk", "body", "features")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How much faster one part of a model moves than another, relative to its own weights."""
+
+    kind: str
+    fast: str
+    slow: str
+    probe: str
+    ratio: float
+    """Median over the measurements of ‖Δ‖/‖W‖ of the fast part over that of the slow one."""
+    interval: tuple[float, float]
+    n: int
+    steps: tuple[int, int]
+
+    def said(self) -> str:
+        low, high = self.interval
+        return (
+            f"‖Δ‖/‖W‖ of {self.fast} was {num(self.ratio)} times that of {self.slow} (median of "
+            f"{count(self.n, 'measurement')}, {between(*self.steps)}; 95 % interval {num(low)} to {num(high)})."
+        )
+
+
+@analysis(place=40)
+def rates(reader: RunReader, cuts: Cuts) -> list[Finding]:
+    layers = list((reader.manifest.get("model") or {}).get("layers") or [])
+    wrong = [group for group in groups_of(reader) if group.misses(layers)]
+    if wrong:
+        return [_misnamed(wrong, reader, cuts)]
+    trouble = stuck(reader, cuts)
+    return _slow_head(reader, trouble, cuts) if trouble is not None else []
+
+
+def _misnamed(wrong: list[Group], reader: RunReader, cuts: Cuts) -> Finding:
+    """A group is called by a module of the model and holds nothing of it: no threshold is needed to say so."""
+    trouble = stuck(reader, cuts)
+    held = [
+        f"the group {group.given}{group.said_rate()} holds {listed(group.layers, cuts.names_listed)}, and nothing of "
+        f"{group.given}"
+        for group in wrong
+    ]
+    differ = len({group.rate for group in groups_of(reader)}) > 1
+    # by names of modules: what the optimizer's groups are called is what is wrong
+    pace = next((p for p in _paces(reader, cuts, "named") if p.interval[0] > 1), None)
+    detail = [f"In the optimizer, {'; '.join(held)}."]
+    detail += [pace.said()] if pace is not None and differ else []
+    detail += [trouble.said()] if trouble is not None else []
+    names = [str(group.given) for group in wrong]
+    return Finding(
+        kind="rate_in_wrong_group",
+        severity=("critical" if trouble is not None else "warning") if differ else "info",
+        title=f"{'An optimizer group' if len(wrong) == 1 else f'{len(wrong)} optimizer groups'} without the parameters "
+        f"of the module {'it is' if len(wrong) == 1 else 'they are'} called by: {listed(names, cuts.names_listed)}",
+        detail=" ".join(detail),
+        advice=f"Give the group {names[0]} the parameters of {names[0]}"
+        + (", or exchange the two learning rates" if len(wrong) == 2 else "")
+        + ", or rename it if it holds what is meant.",
+        evidence=Evidence(
+            probe="run.json", name="optimizers", n=sum(group.tensors for group in wrong), value=float(len(wrong))
+        ),
+        scopes=names,
+    )
+
+
+def _slow_head(reader: RunReader, trouble: Stuck, cuts: Cuts) -> list[Finding]:
+    """The backbone has the higher rate and moves much more than the head, in a model that only guesses."""
+    for pace in [*_paces(reader, cuts, "named"), *_paces(reader, cuts, "group")]:
+        recorded = [rates_of(reader, pace.kind, scope).values for scope in (pace.fast, pace.slow)]
+        if not all(len(values) for values in recorded):
+            continue
+        fast, slow = (float(np.median(values)) for values in recorded)
+        if fast <= slow or pace.interval[0] <= cuts.slow_head:
+            continue
+        return [
+            Finding(
+                kind="slow_head",
+                severity="warning",
+                title=f"The larger learning rate went to {pace.fast}, which moves {num(pace.ratio)} times as much as "
+                f"{pace.slow}",
+                detail=f"The learning rate of {pace.fast} was {num(fast)} and that of {pace.slow} {num(slow)} (medians)"
+                f". {pace.said()} {trouble.said()}",
+                advice=f"A new {pace.slow} on a trained {pace.fast} needs the larger of the two: check that they are "
+                f"not exchanged. At {num(fast)} what {pace.fast} had learned before may be lost.",
+                evidence=Evidence(
+                    probe=pace.probe, name="update_to_weight", n=pace.n, first_step=pace.steps[0],
+                    last_step=pace.steps[1], value=pace.ratio, interval=pace.interval,
+                ),
+                scopes=[pace.fast, pace.slow],
+            )
+        ]  # fmt: skip
+    return []
+
+
+def _paces(reader: RunReader, cuts: Cuts, kind: str) -> list[Pace]:
+    """Every backbone against every head, among the groups of a kind."""
+    found = []
+    for probe in PROBES:
+        scopes = list(dict.fromkeys(rows(reader, probe, "update_to_weight", kind)["scope"]))
+        heads, bodies = ([s for s in scopes if s in names] for names in (HEADS, BACKBONES))
+        found += [_pace(reader, probe, kind, body, head, cuts) for body in bodies for head in heads]
+    return [pace for pace in found if pace is not None]
+
+
+def _pace(reader: RunReader, probe: str, kind: str, fast: str, slow: str, cuts: Cuts) -> Pace | None:
+    """None for too few measurements in which both were measured and moved."""
+    ours, theirs = (over_steps(reader, probe, "update_to_weight", kind, scope).finite for scope in (fast, slow))
+    steps, at, other = np.intersect1d(ours.steps, theirs.steps, return_indices=True)
+    moved = (ours.values[at] > 0) & (theirs.values[other] > 0)
+    ratios = ours.values[at][moved] / theirs.values[other][moved]
+    interval = median_interval(ratios)
+    if interval is None or len(ratios) < cuts.group_measurements:
+        return None
+    span = int(steps[moved][0]), int(steps[moved][-1])
+    return Pace(kind, fast, slow, theirs.probe, float(np.median(ratios)), interval, len(ratios), span)

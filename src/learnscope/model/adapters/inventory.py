@@ -1,0 +1,170 @@
+"""The adapters of a model, whatever family they are of: where they sit, what they add, whether they are in use."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from learnscope.model.adapters.families import (
+    Parts,
+    adalora_parts,
+    ia3_parts,
+    layernorm_parts,
+    lora_parts,
+    vera_parts,
+)  # fmt: skip
+from learnscope.model.adapters.start import AdapterError
+from learnscope.names import resolve
+
+IN_LAYERS = {"LORA", "ADALORA", "VERA", "IA3", "LN_TUNING"}
+"""PEFT's types whose adapters sit in modules; prompts, which sit in none, are found by the configuration alone."""
+
+
+@dataclass(slots=True)
+class Adapter:
+    """One adapter of one module. `scope` is the module's name without what wrappers put into it."""
+
+    scope: str
+    name: str
+    parts: Parts
+    layer: Any
+    """PEFT's layer that holds it."""
+    active: bool
+    """Whether a forward uses it: chosen or merged into the weight, and not disabled, which undoes a merge."""
+    merged: bool
+    tied_to: str | None = None
+    """The scope of an earlier module that shares its parameters."""
+    for_inference: bool = False
+    """Whether PEFT loaded it to be used, not to be trained."""
+
+
+@dataclass(slots=True)
+class Adapters:
+    """All adapters of a model; `unknown` are those whose family is not known here, by what they are."""
+
+    found: list[Adapter] = field(default_factory=list)
+    unknown: dict[str, list[str]] = field(default_factory=dict)
+
+
+def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Adapters:
+    """Every adapter of every module, in the model's order; the optimizers tell LoRA+ from LoRA.
+
+    Nothing is copied but small factors, and nothing runs. Raises `AdapterError` if there is no adapter.
+    """
+    configs, rates = _configs(model), _rates(optimizers)
+    adapters, seen = Adapters(), dict[tuple[int, int], str]()
+    for path, layer in model.named_modules():
+        kind = _kind_of(layer.__class__)
+        if kind is None:
+            continue
+        scope = resolve(f"{path}.weight").clean.removesuffix(".weight")
+        for name in layer.r if kind == "lora" else _names(layer):
+            parts = _parts(kind, layer, name, configs.get(name), rates)
+            if isinstance(parts, str):
+                adapters.unknown.setdefault(parts, []).append(scope)
+                continue
+            merged = name in layer.merged_adapters
+            active = (merged or name in layer.active_adapters) and not layer.disable_adapters
+            tied = seen.setdefault(parts.tied, scope) if parts.tied else scope
+            used = bool(getattr(configs.get(name), "inference_mode", False))
+            adapters.found.append(
+                Adapter(scope, name, parts, layer, active, merged, None if tied == scope else tied, used)
+            )
+    if not adapters.found and not adapters.unknown:
+        kinds = sorted({str(getattr(one, "peft_type", type(one).__name__)) for one in configs.values()})
+        if not kinds:
+            raise AdapterError(f"{type(model).__name__} has no adapters: wrap it with peft.get_peft_model first")
+        kinds = [kind.removeprefix("PeftType.") for kind in kinds]
+        if set(kinds) & IN_LAYERS:
+            raise AdapterError(
+                f"{type(model).__name__} has no adapted module left, though it is configured for {', '.join(kinds)}: "
+                "its adapters were unloaded or merged for good (unload, merge_and_unload). Look before that."
+            )
+        adapters.unknown = {kind: ["model"] for kind in kinds}
+    return adapters
+
+
+def grouped(found: Sequence[Adapter]) -> dict[tuple[str, str], list[Adapter]]:
+    """By the name of the adapter and its family, each in the model's order."""
+    groups: dict[tuple[str, str], list[Adapter]] = {}
+    for one in found:
+        groups.setdefault((one.name, one.parts.family), []).append(one)
+    return groups
+
+
+def _names(layer: Any) -> list[str]:
+    """The adapters that a layer holds, in the order in which they were added."""
+    held: list[Any] = [getattr(layer, part, None) for part in layer.adapter_layer_names]
+    return list(dict.fromkeys(name for one in held if hasattr(one, "keys") for name in one))
+
+
+def _parts(kind: str, layer: Any, name: str, config: Any, rates: dict[int, float]) -> Parts | str:
+    """What the adapter is made of, or the name of a family that is not known."""
+    if kind == "lora":
+        variant = layer.lora_variant.get(name)
+        if variant is not None and not type(variant).__name__.startswith(("Dora", "_Dora")):
+            return type(variant).__name__
+        return lora_parts(layer, name, config, rates)
+    known = OTHERS.get(kind)
+    return kind if known is None else known(layer, name)
+
+
+OTHERS: dict[str, Callable[[Any, str], Parts]] = {
+    "adalora": adalora_parts,
+    "vera": vera_parts,
+    "ia3": ia3_parts,
+    "layernorm": layernorm_parts,
+}
+
+
+def method_of(family: str) -> str:
+    """What PEFT calls the method: all that is LoRA is one, however it begins, is scaled or trained.
+
+    >>> method_of("pissa"), method_of("vera")
+    ('lora', 'vera')
+    """
+    return family if family in OTHERS else "lora"
+
+
+@functools.cache  # one answer a class, of which a model has many modules: to ask PEFT is not cheap
+def _kind_of(layer: type[nn.Module]) -> str | None:
+    """PEFT's kind of a layer, or None if it is none of PEFT's; of those that are not known here the package's name."""
+    try:
+        from peft.tuners.adalora.layer import AdaLoraLayer
+        from peft.tuners.ia3 import IA3Layer
+        from peft.tuners.ln_tuning.layer import LNTuningLayer
+        from peft.tuners.lora import LoraLayer
+        from peft.tuners.tuners_utils import BaseTunerLayer
+        from peft.tuners.vera.layer import VeraLayer
+    except ImportError as error:
+        raise AdapterError("adapters are read through peft, which is not here: pip install 'learnscope[hf]'") from error
+    if not issubclass(layer, BaseTunerLayer):
+        return None
+    kinds = {AdaLoraLayer: "adalora", LoraLayer: "lora", VeraLayer: "vera", IA3Layer: "ia3", LNTuningLayer: "layernorm"}
+    known = next((kind for base, kind in kinds.items() if issubclass(layer, base)), None)
+    # PEFT keeps one family a package: peft.tuners.loha.layer
+    parts = reversed(layer.__module__.split("."))
+    return known or next((part for part in parts if part not in ("layer", "bnb")), "")
+
+
+def _configs(model: nn.Module) -> dict[str, Any]:
+    for module in model.modules():
+        found = getattr(module, "peft_config", None)
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _rates(optimizers: Sequence[Optimizer]) -> dict[int, float]:
+    """The rate each parameter was given: a schedule that warms up from 0 multiplies all alike."""
+    return {
+        id(p): float(group.get("initial_lr", group["lr"]))
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }

@@ -1,0 +1,102 @@
+"""Which parameters adapters train: of which module, of which adapter, and what each is called in its family."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from learnscope.model.adapters.inventory import Adapters
+from learnscope.names import ROOT, resolve
+
+NO_FAMILY = "none"
+"""The family, and the adapter, of parameters that belong to no adapter."""
+_SAVED = "modules_to_save"
+_CALLED = {
+    "lora_embedding_A": "lora_A",
+    "lora_embedding_B": "lora_B",
+    "lora_magnitude_vector": "magnitude",
+    "vera_lambda_b": "lambda_b",
+    "vera_lambda_d": "lambda_d",
+}
+"""What a part is called here, where PEFT calls it otherwise."""
+_NORMS = "ln_tuning_layers"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedPart:
+    """One parameter of an adapter, or of none; `scope` is the module's name without what wrappers put into it."""
+
+    scope: str
+    adapter: str
+    family: str
+    component: str
+    parameter: Tensor
+    layer: Any = None
+    """PEFT's layer that holds it; None if there is none."""
+    shared_with: str | None = None
+    """The scope of an earlier module that has the same parameter."""
+
+    def why_no_gradient(self) -> str:
+        """The likeliest cause, for a parameter that has none."""
+        layer = self.layer
+        if layer is not None and self.adapter in layer.merged_adapters:
+            return "it is merged into the weight: no backward reaches it"
+        if layer is not None and layer.disable_adapters:
+            return "adapters are disabled"
+        if layer is not None and self.adapter not in layer.active_adapters:
+            return f"the adapter {self.adapter} is not active"
+        return "no backward has reached it" if self.parameter.requires_grad else "frozen"
+
+
+def trained_parts(adapters: Adapters, named: Iterable[tuple[str, Tensor]], *, others: bool) -> list[TrainedPart]:
+    """All parameters of the adapters, also frozen ones, in the model's order; with `others` whatever else is trained.
+
+    The adapters of a family that is not known are told by the names of their parameters, as `resolve` reads them.
+    """
+    parts: list[TrainedPart] = []
+    owners: dict[int, str] = {}
+    for one in adapters.found:
+        for component, parameter in _tensors(one.layer, one.name):
+            owner = owners.setdefault(id(parameter), one.scope)
+            shared = None if owner == one.scope else owner
+            parts.append(TrainedPart(one.scope, one.name, one.parts.family, component, parameter, one.layer, shared))
+    families = {scope: family for family, scopes in adapters.unknown.items() for scope in scopes}
+    for name, parameter in named:
+        if id(parameter) in owners:
+            continue
+        part = _by_name(name, parameter, families)
+        if part.family != NO_FAMILY or (others and parameter.requires_grad):
+            parts.append(part)
+    return parts
+
+
+def _tensors(layer: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    """What PEFT's layer holds for an adapter, by component."""
+    for part in dict.fromkeys(layer.adapter_layer_names):  # DoRA names its magnitude twice
+        held: Any = getattr(layer, part, None)
+        if not hasattr(held, "keys") or name not in held:
+            continue
+        one = held[name]
+        if part == _NORMS and name in layer.merged_adapters:
+            one = layer.base_layer  # merging exchanges the two
+        called = _CALLED.get(part, part)
+        if not isinstance(one, nn.Module):
+            yield called, one
+            continue
+        for leaf, parameter in one.named_parameters():
+            yield leaf if part == _NORMS else called if leaf == "weight" else f"{called}.{leaf}", parameter
+
+
+def _by_name(name: str, parameter: Tensor, families: dict[str, str]) -> TrainedPart:
+    found = resolve(name)
+    owner, _, leaf = found.clean.rpartition(".")
+    if found.adapter is not None and found.adapter != _SAVED:
+        inside = found.clean.split(".")
+        scope = ".".join(inside[: inside.index(found.adapter)]) or found.layer
+        family = families.get(scope, families.get("model"))  # prompts belong to the model as a whole
+        if family is not None:
+            return TrainedPart(scope, found.adapter_name or NO_FAMILY, family, found.adapter, parameter)
+    return TrainedPart(owner or ROOT, found.adapter_name or NO_FAMILY, NO_FAMILY, leaf, parameter)

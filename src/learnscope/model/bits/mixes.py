@@ -1,0 +1,113 @@
+"""Ways to give the units of a model their bits: the same for all, more at the ends, more for one kind of part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+
+from learnscope.model.bits.quantised_units import Unit
+
+Mix = dict[str, int]
+"""Unit → bits."""
+
+
+class NoMix(ValueError):
+    """A way that means nothing for these units; the message says why."""
+
+
+def uniform(units: Sequence[Unit], bits: int) -> Mix:
+    """The same bits for all."""
+    return {unit.name: bits for unit in units}
+
+
+def progressive(units: Sequence[Unit], high: int, low: int) -> Mix:
+    """More bits at the boundaries: for the first and the last quarter of the layers, at least one each.
+
+    What stands outside of the blocks (embeddings, a head) is at a boundary.
+    """
+    layers = _layers(units)
+    count = max(layers.values(), default=-1) + 1
+    if count < 3:
+        raise NoMix(f"{count} layers have no inside: bits that are higher at the boundaries need three")
+    edge = max(1, count // 4)
+    inside = range(edge, count - edge)
+    return {unit.name: low if layers.get(unit.name, -1) in inside else high for unit in units}
+
+
+def focused(units: Sequence[Unit], part: str, high: int, low: int) -> Mix:
+    """More bits for the attention ("attn") or the MLP ("mlp") of every block, fewer for all else."""
+    if not any(unit.part == part for unit in units):
+        raise NoMix(f"no unit is the {'attention' if part == 'attn' else 'MLP'} of a block")
+    if all(unit.part == part for unit in units):
+        raise NoMix("all units are of this part: it would be uniform")
+    return {unit.name: high if unit.part == part else low for unit in units}
+
+
+def alternating(units: Sequence[Unit], high: int, low: int) -> Mix:
+    """More bits for every other layer, from the first on: a mix that knows nothing of the model."""
+    layers = _layers(units)
+    if len(set(layers.values())) < 2:
+        raise NoMix("one layer cannot alternate")
+    return {unit.name: low if layers.get(unit.name, 0) % 2 else high for unit in units}
+
+
+def by_sensitivity(units: Sequence[Unit], damage: Mapping[str, Mapping[int, float]], high: int, low: int) -> Mix:
+    """More bits for the half of the units that lose most by having fewer, as measured one by one."""
+    if len(units) < 2:
+        raise NoMix("one unit is no mix")
+    loss = {unit.name: damage[unit.name][low] - damage[unit.name][high] for unit in units}
+    # a stable order: of equals, the earlier unit
+    worst = sorted(loss, key=lambda name: -loss[name])[: len(units) // 2]
+    return {unit.name: high if unit.name in worst else low for unit in units}
+
+
+@dataclass(frozen=True, slots=True)
+class Mixes:
+    """Mixes by name, the family of each, how the mixed ones were made, and which mean nothing here, and why."""
+
+    bits: dict[str, Mix] = field(default_factory=dict)
+    family: dict[str, str] = field(default_factory=dict)
+    rules: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def default_mixes(
+    units: Sequence[Unit], bits: Sequence[int], damage: Mapping[str, Mapping[int, float]] | None
+) -> Mixes:
+    """Uniform for every width; all others for each two widths that are neighbours.
+
+    The mixed ones follow the measured `damage` of single units where it is known for both widths.
+    """
+    widths = sorted(set(bits), reverse=True)
+    mixes = Mixes()
+    for width in widths:
+        mixes.bits[f"uniform_{width}"], mixes.family[f"uniform_{width}"] = uniform(units, width), "uniform"
+    for high, low in pairwise(widths):
+        made: dict[str, tuple[str, Callable[[], Mix]]] = {
+            "mixed": ("mixed", partial(alternating, units, high, low)),
+            "progressive": ("progressive", partial(progressive, units, high, low)),
+            "attention_focused": ("attention", partial(focused, units, "attn", high, low)),
+            "mlp_focused": ("mlp", partial(focused, units, "mlp", high, low)),
+        }
+        rule = f"nothing was measured: {high} bits for every other layer"
+        if damage is not None and all({high, low} <= damage.get(unit.name, {}).keys() for unit in units):
+            made["mixed"] = ("mixed", partial(by_sensitivity, units, damage, high, low))
+            rule = f"measured: {high} bits for the half of the units that loses most at {low}"
+        for start, (family, make) in made.items():
+            name = f"{start}_{high}_{low}"
+            try:
+                mixes.bits[name], mixes.family[name] = make(), family
+            except NoMix as error:
+                mixes.left_out[name] = str(error)
+        if f"mixed_{high}_{low}" in mixes.bits:
+            mixes.rules[f"mixed_{high}_{low}"] = rule
+    return mixes
+
+
+def _layers(units: Sequence[Unit]) -> dict[str, int]:
+    """The number of each unit's layer; units are layers where there are no blocks."""
+    if any(unit.index is not None for unit in units):
+        return {unit.name: unit.index for unit in units if unit.index is not None}
+    return {unit.name: place for place, unit in enumerate(units)}

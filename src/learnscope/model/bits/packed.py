@@ -1,0 +1,198 @@
+"""A model in a file with its units in few bits: as small as the ledger says, and the same outputs when it is loaded.
+
+A safetensors file. Its metadata has one JSON under `learnscope`: format, scheme, bits of each unit, and for each tensor
+its shape, dtype and what is stored of it. Its tensors, by the name of each parameter or buffer:
+
+| key | what |
+|---|---|
+| `codes/<name>` | uint8: codes of the [out, in] matrix, see `tensor.bits.packing`; symmetric ones plus 2^(b-1) |
+| `scale/<name>` | [out, groups], in the scheme's dtype |
+| `zero/<name>` | uint8: zero points, packed like codes; only if asymmetric |
+| `half/<name>` | the [out, in] matrix in float16 or bfloat16 |
+| `whole/<name>` | as it is |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from learnscope.model.bits.ledger import packed_parts, stored_tensors
+from learnscope.model.bits.quantise import Bits, checked, readable
+from learnscope.model.bits.quantised_units import QuantisedTensor, Unit, find_units
+from learnscope.model.bits.switchable import is_switchable
+from learnscope.model.updates.patch_file import seal_of, unshared
+from learnscope.model.weights.checkpoint import CheckpointError
+from learnscope.model.weights.lazy import SafetensorsFile, check_storable, dtype_name, on_host
+from learnscope.store.files import write_atomically
+from learnscope.tensor.bits.packing import pack, unpack
+from learnscope.tensor.bits.quantize import HALF_BITS, Quantised, QuantiseError, Scheme, dequantize, quantize
+
+FORMAT = 1
+"""Version of the format. A reader refuses a newer one."""
+
+
+class PackedError(CheckpointError):
+    """A packed file that cannot be written, read or loaded; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedInfo:
+    """`tensor_bytes` is what the ledger counts; `file_bytes` is more by the header."""
+
+    path: Path
+    tensor_bytes: int
+    file_bytes: int
+
+
+def save_packed(
+    model: nn.Module, bits: Bits, scheme: Scheme | None, path: str | Path, units: Sequence[Unit] | None = None
+) -> PackedInfo:
+    """Write `model` with its units as `bits` says, whole or not at all; the model stays as it is."""
+    scheme, path = scheme or Scheme(), Path(path)
+    if is_switchable(model):
+        raise PackedError(
+            f"{type(model).__name__} sets its own precision, by rules that a file cannot hold: save it by its own means"
+        )
+    known = find_units(model, embeddings=True) if units is None else list(units)
+    chosen = checked(bits, known)
+    stored = dict(stored_tensors(model))
+    check_storable(stored)
+    weights = {
+        tensor.name: (tensor, chosen[unit.name]) for unit in known if unit.name in chosen for tensor in unit.tensors
+    }
+    table: list[dict[str, Any]] = []
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in stored.items():
+        weight, wanted = weights.get(name, (None, None))
+        row: dict[str, Any] = {"name": name, "shape": list(tensor.shape), "dtype": dtype_name(tensor)}
+        if weight is not None and wanted is not None and wanted <= HALF_BITS:
+            row |= {"bits": wanted, "in_dims": list(weight.in_dims)}
+            parts = _parts(weight, tensor, wanted, scheme)
+        else:
+            parts = {"whole": tensor}
+        table.append(row)
+        tensors |= {f"{part}/{name}": on_host(values) for part, values in parts.items()}
+    header = {"kind": "packed", "format": FORMAT, "scheme": _told(scheme), "bits": chosen, "tensors": table}
+    tensors = unshared(tensors)
+    metadata = {"learnscope": json.dumps(header | {"seal": seal_of(header, tensors)}, separators=(",", ":"))}
+    write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
+    return PackedInfo(path, sum(tensor.nbytes for tensor in tensors.values()), path.stat().st_size)
+
+
+def load_packed(path: str | Path, model: nn.Module) -> None:
+    """Give `model` the weights of a packed file; a file that does not fit, or is damaged, leaves it as it was."""
+    path = Path(path)
+    if not path.is_file():
+        raise PackedError(f"there is no packed file {path}")
+    try:
+        file = SafetensorsFile(path)
+    except CheckpointError as error:
+        raise PackedError(f"{error}: save it again, or send it again") from error
+    with file:
+        header = _header(file)
+        scheme = Scheme(**header["scheme"] | {"scale_dtype": getattr(torch, header["scheme"]["scale_dtype"])})
+        own = dict(stored_tensors(model))
+        _check_fit(path, header["tensors"], own)
+        _check_parts(file, header["tensors"], scheme)
+        with torch.no_grad():
+            for row in header["tensors"]:
+                own[row["name"]].copy_(_value(file, row, scheme))
+    torch.clear_autocast_cache()
+
+
+def _parts(weight: QuantisedTensor, parameter: Tensor, bits: int, scheme: Scheme) -> dict[str, Tensor]:
+    try:
+        made = quantize(readable(weight, parameter), bits, scheme)
+    except QuantiseError as error:
+        raise QuantiseError(f"{weight.name}: {error}") from error
+    if made.scale is None:
+        return {"half": made.codes}
+    if made.zero is None:
+        return {"codes": pack(made.codes.to(torch.int16) + 2 ** (bits - 1), bits), "scale": made.scale}
+    return {"codes": pack(made.codes, bits), "scale": made.scale, "zero": pack(made.zero, bits)}
+
+
+def _value(file: SafetensorsFile, row: Mapping[str, Any], scheme: Scheme) -> Tensor:
+    """The tensor that a row of the header stands for."""
+    name, bits = row["name"], row.get("bits")
+    if bits is None:
+        return file[f"whole/{name}"]
+    weight = _weight(row)
+    dtype = getattr(torch, row["dtype"])
+    if bits == HALF_BITS:
+        return weight.as_stored(file[f"half/{name}"].to(dtype))
+    codes = unpack(file[f"codes/{name}"], bits, weight.numel).reshape(weight.matrix_shape)
+    scale = file[f"scale/{name}"]
+    if scheme.is_symmetric(bits):
+        zero, codes = None, (codes.to(torch.int16) - 2 ** (bits - 1)).to(torch.int8)
+    else:
+        zero = unpack(file[f"zero/{name}"], bits, scale.numel()).reshape(scale.shape)
+    return weight.as_stored(dequantize(Quantised(codes, scale, zero, bits, scheme, dtype)))
+
+
+def _weight(row: Mapping[str, Any]) -> QuantisedTensor:
+    return QuantisedTensor(row["name"], "", tuple(row["in_dims"]), tuple(row["shape"]))
+
+
+def _told(scheme: Scheme) -> dict[str, Any]:
+    names = ("symmetric", "granularity", "group_size")
+    return {name: getattr(scheme, name) for name in names} | {"scale_dtype": str(scheme.scale_dtype).split(".")[1]}
+
+
+def _header(file: SafetensorsFile) -> dict[str, Any]:
+    try:
+        header = json.loads(file.metadata.get("learnscope", "null"))
+    except json.JSONDecodeError as error:
+        raise PackedError(f"{file.path} is damaged (its header is no JSON): save it again") from error
+    if not isinstance(header, dict) or header.get("kind") != "packed":
+        raise PackedError(f"{file.path} is a safetensors file but no packed model: those are made by save_packed")
+    if not isinstance(header.get("format"), int) or header["format"] > FORMAT:
+        raise PackedError(
+            f"{file.path} has packed format {header.get('format')}; this learnscope reads up to {FORMAT}. "
+            "Upgrade learnscope to load it."
+        )
+    seal = header.pop("seal", None)
+    if seal != seal_of(header, file):
+        raise PackedError(
+            f"{file.path} is damaged (its contents do not match its seal): save it again, or send it again"
+        )
+    return header
+
+
+def _check_fit(path: Path, table: Sequence[Mapping[str, Any]], own: Mapping[str, Tensor]) -> None:
+    """Refuse a model whose tensors are not those that were saved."""
+    saved = {row["name"]: row for row in table}
+    for name in [*(name for name in saved if name not in own), *(name for name in own if name not in saved)]:
+        holder = "the model has not" if name in saved else "it has not"
+        raise PackedError(f"{path} does not fit this model: {holder} {name}. Build the model that was saved.")
+    for name, tensor in own.items():
+        if tensor.is_meta:
+            raise PackedError(
+                f"{name} is on the meta device: give the model memory first, model.to_empty(device='cpu')"
+            )
+        for what, given in (("shape", list(tensor.shape)), ("dtype", dtype_name(tensor))):
+            if saved[name][what] != given:
+                raise PackedError(
+                    f"{path} does not fit this model: {name} has {what} {given}, in the file {saved[name][what]}. "
+                    "Build the model that was saved, in the same dtype."
+                )
+
+
+def _check_parts(file: SafetensorsFile, table: Sequence[Mapping[str, Any]], scheme: Scheme) -> None:
+    """Refuse a file that lacks what its header says it holds, before the model is touched."""
+    for row in table:
+        bits = row.get("bits")
+        expected = (
+            {"whole"} if bits is None else set(packed_parts(_weight(row), getattr(torch, row["dtype"]), bits, scheme))
+        )
+        for part in expected:
+            if f"{part}/{row['name']}" not in file:
+                raise PackedError(f"{file.path} is damaged ({part}/{row['name']} is not there): save it again")

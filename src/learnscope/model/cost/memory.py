@@ -1,0 +1,148 @@
+"""The most memory that one forward pass takes: of an accelerator, of a fresh process, or of this one."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from learnscope.model.cost.high_water import NoHighWaterMark, peak_of
+from learnscope.model.guard import guard
+from learnscope.model.outputs.calls import Call, call_of
+from learnscope.model.outputs.evaluate import model_device
+from learnscope.task import Task
+
+PATIENCE = 600
+"""Seconds that a fresh process may take."""
+
+
+class NotFresh(RuntimeError):
+    """The model cannot be run in a process of its own; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Bytes at the peak, and how many of them are above the loaded model; None and the reason where not known."""
+
+    process: str
+    peak: int | None
+    run: int | None
+    why: str | None = None
+    why_not_fresh: str | None = None
+    libraries: int | None = None
+    """Bytes of the interpreter and libraries before the model was loaded, which are part of the peak."""
+    exact: bool = True
+    """False: a lower bound, the mark since the process began could not be set back."""
+
+
+@torch.no_grad()
+def peak_memory(model: nn.Module, task: Task, batch: Any) -> Peak:
+    """Of one pass over `batch` in eval mode; the model is left as it was."""
+    device = model_device(model)
+    batch = task.to(batch, device)
+    with guard(model):
+        if device.type != "cpu":
+            return _on_accelerator(model, task, batch, device)
+        call = call_of(model, task, batch)
+        try:
+            return _in_fresh_process(model, call)
+        except NotFresh as reason:
+            not_fresh = str(reason)
+        run = call.run
+        del call  # and with it the logits of the first pass, which the second would have beside its own
+        try:
+            marks = peak_of(run)
+        except NoHighWaterMark as error:
+            return Peak("own", None, None, str(error), not_fresh)
+        return Peak("own", marks.peak, marks.peak - marks.before, None, not_fresh)
+
+
+def _on_accelerator(model: nn.Module, task: Task, batch: Any, device: torch.device) -> Peak:
+    module: Any = torch.get_device_module(device)
+    if not hasattr(module, "reset_peak_memory_stats"):
+        return Peak("own", None, None, f"the allocator of {device.type} keeps no peak")
+    module.synchronize(device)
+    module.reset_peak_memory_stats(device)
+    before = int(module.memory_allocated(device))
+    task.logits(model, batch)
+    module.synchronize(device)
+    peak = int(module.max_memory_allocated(device))
+    return Peak("own", peak, peak - before)
+
+
+def _in_fresh_process(model: nn.Module, call: Call) -> Peak:
+    kind = type(model).__name__
+    transformers = sys.modules.get("transformers")
+    if transformers is None or getattr(transformers, kind, None) is not type(model):
+        raise NotFresh(f"only models of transformers can be loaded again by another process, and {kind} is none")
+    dtypes = {p.dtype for p in model.parameters()}
+    if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point:
+        raise NotFresh("the model's parameters are not all of one floating-point type")
+    if call.kwargs is None or call.args:
+        raise NotFresh("the task does not call the model once and with named arguments alone")
+    plain = {name: value for name, value in call.kwargs.items() if not isinstance(value, Tensor)}
+    try:
+        json.dumps(plain)
+    except (TypeError, ValueError):
+        raise NotFresh("the task gives the model more than tensors and plain values") from None
+    tensors = {name: value.contiguous() for name, value in call.kwargs.items() if isinstance(value, Tensor)}
+    with tempfile.TemporaryDirectory(prefix="learnscope-") as name:
+        folder = Path(name)
+        try:
+            _write(model, tensors, plain, folder)
+        except OSError as error:
+            raise NotFresh(f"the model could not be written for another process ({error})") from error
+        return _child(model, folder)
+
+
+def _write(model: nn.Module, tensors: dict[str, Tensor], plain: dict[str, Any], folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    config: Any = copy.deepcopy(model.config)  # writing a configuration fills fields in
+    config.save_pretrained(folder)
+    weights: dict[str, Tensor] = {}
+    known: set[tuple[int, int]] = set()
+    for name, tensor in model.state_dict().items():
+        place = tensor.data_ptr(), tensor.numel()
+        if place not in known or not tensor.numel():  # tied weights once: loading ties them again
+            known.add(place)
+            weights[name] = tensor.contiguous()
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(tensors, folder / "inputs.safetensors")
+    call = {
+        "class": type(model).__name__, "plain": plain, "threads": torch.get_num_threads(),
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "attention": getattr(config, "_attn_implementation", None),
+    }  # fmt: skip
+    (folder / "call.json").write_text(json.dumps(call), encoding="utf-8")
+
+
+def _child(model: nn.Module, folder: Path) -> Peak:
+    """Run it without the caller's script: a start method that imports the main module would run that again."""
+    source = str(Path(__file__).parents[3])
+    path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-P", "-m", "learnscope.model.cost.memory_child", str(folder)]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotFresh(f"another process could not run the model ({error})") from error
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+        raise NotFresh(f"another process could not run the model: {said[-1]}")
+    found = json.loads(lines[-1])
+    own = sum(p.numel() for p in model.parameters())
+    if found["parameters"] != own:
+        raise NotFresh(f"loaded again, the model has {found['parameters']:,} parameters and not {own:,}")
+    run = found["peak"] - found["loaded"]
+    return Peak("fresh", found["peak"], run, libraries=found["libraries"], exact=found["exact"])

@@ -1,0 +1,267 @@
+"""The gradient of each example's own loss, many at a time.
+
+`torch.func` takes the gradients of a chunk of examples together. A chunk is as large as a memory bound lets it be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from learnscope.model.batches import cut, has_plain_values, is_per_example, joined, leaves
+from learnscope.model.data import DataError
+from learnscope.model.landscape.double_backward import twice_differentiable
+from learnscope.model.landscape.loss import Saved, trainable
+from learnscope.model.outputs.evaluate import model_device
+from learnscope.model.weights.lazy import unwrapped
+from learnscope.model.weights.swap import swapped
+from learnscope.task import Task
+from learnscope.task.batches import describe, map_leaves
+from learnscope.tensor.context import arithmetic_dtype
+from learnscope.tensor.examples.projection import RademacherProjection
+
+MAX_BYTES = 256 << 20
+WAYS = ("vmap", "vmap, eager attention", "loop")
+"""From the fastest to the one that always works: vmap, vmap with the attention written out, one example at a time."""
+
+_COPIES = 4
+"""Of a chunk's gradients at the peak: while autograd makes them, by parameter, in rows, and the last chunk's rows."""
+
+Scalar = Callable[[nn.Module, Any], Tensor]
+"""What is differentiated: a model and a batch of one example to a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Consecutive examples: the first one's number, a gradient a row, the losses, and how they were computed."""
+
+    start: int
+    gradients: Tensor
+    losses: Tensor
+    how: str
+
+
+def per_example_gradients(
+    model: nn.Module, task: Task, batches: Iterable[Any], *,
+    parameters: str | None = None, max_bytes: int = MAX_BYTES, project: int | None = None, seed: int = 0,
+    function: Scalar | None = None,
+) -> Iterator[Chunk]:  # fmt: skip
+    """The gradient of every example's mean loss over its positions that count, in eval mode, in chunks.
+
+    Rows are the trainable parameters in the order of `named_parameters()`, tied ones once, each flattened, in
+    float32 (float64 if the model is); `parameters` is a pattern that chooses among their names. With `project`,
+    rows are random projections to so many numbers, see `RademacherProjection`. An example without a position that
+    counts has a loss and a gradient of NaN. `function` replaces the loss; its values are then given as losses.
+
+    Batches of one shape are joined, and cut again: gradients and what a forward saves for them stay within `max_bytes`,
+    except that one example is always taken. The model is left as it was, also between chunks.
+    """
+    differ = PerExample(model, task, parameters=parameters, max_bytes=max_bytes, function=function)
+    projection = None
+    if project is not None:
+        projection = RademacherProjection(differ.size, project, seed=seed, keep_bytes=max_bytes)
+    done = 0
+    for batch in joined(task, batches, max_bytes):
+        for part in differ.parts(batch):
+            gradients, losses = differ(part)
+            if projection is not None:
+                gradients = projection(gradients)
+            yield Chunk(done, gradients, losses, differ.how)
+            done += len(losses)
+            del gradients  # or a chunk would be held that its reader has done with
+    if not done:
+        raise DataError("the data given to learnscope is empty: there is no example to differentiate")
+
+
+class PerExample:
+    """Gradients of one model for chunk after chunk. Nothing is entered, or left behind, between calls.
+
+    `weights`, by the names of `model.named_parameters()`, are exchanged for the model's own during a call: gradients
+    at other weights without a second model. Buffers are the model's.
+    """
+
+    def __init__(
+        self, model: nn.Module, task: Task, *,
+        parameters: str | None = None, max_bytes: int = MAX_BYTES, function: Scalar | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        if max_bytes < 1:
+            raise ValueError(f"max_bytes is {max_bytes}: it must be positive")
+        self._wrapped, self._weights = model, weights
+        self.model, self.task, self.max_bytes = unwrapped(model), task, max_bytes
+        self.names = trainable(self.model, parameters)
+        own = dict(self.model.named_parameters())
+        self.size = sum(own[name].numel() for name in self.names)
+        self.dtype = arithmetic_dtype(*(own[name] for name in self.names))
+        self.how = WAYS[0]
+        self._saved: dict[str, int] = {}
+        self._scalar = _Called(self.model, function or task.loss)
+
+    def parts(self, batch: Any, *, rows: bool = True) -> Iterator[Any]:
+        """The batch in chunks that the memory bound allows; larger ones for what needs no gradients in `rows`."""
+        size = self.task.size(batch)
+        if not size:
+            raise DataError(f"the batch is empty: {describe(batch)}")
+        one = cut(self.task, batch, 0, 1)
+        shapes = describe(one)
+        if shapes not in self._saved:
+            self._saved[shapes] = self._saved_bytes(one)
+        gradients = _COPIES * self.size * self.dtype.itemsize if rows else 0
+        step = max(1, self.max_bytes // max(1, self._saved[shapes] + gradients))
+        for start in range(0, size, step):
+            yield cut(self.task, batch, start, min(start + step, size))
+
+    def __call__(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """Gradients [k, P] and losses [k] of a chunk, on the model's device."""
+        batch = self.task.to(batch, model_device(self.model))
+        first = WAYS.index("loop" if has_plain_values(batch, self.task.size(batch)) else self.how)
+        for how in WAYS[first:]:
+            if how == "vmap, eager attention" and not _fused_attention(self.model):
+                continue
+            try:
+                gradients, values = self._computed(batch, how)
+            except RuntimeError as error:
+                if how == "loop" or isinstance(error, torch.OutOfMemoryError):
+                    raise
+                continue
+            self.how = how
+            if how == "vmap, eager attention" and self.dtype == torch.float64:
+                self._mend(batch, gradients, values)
+            if (unknown := values.isnan()).any():
+                gradients[unknown] = torch.nan  # what has no loss has no gradient, rather than one of zero
+            return gradients, values
+        raise AssertionError("the loop either returns or raises")
+
+    def _mend(self, batch: Any, gradients: Tensor, values: Tensor) -> None:
+        """Examples that are not finite once more, with the model's own attention.
+
+        Written out in float64, attention masks with a number that its float32 softmax takes for minus infinity, and a
+        position that sees nothing, such as padding on the left, becomes NaN.
+        """
+        sound = values.isfinite() & gradients.isfinite().all(1)
+        for i in (~sound).nonzero().flatten().tolist():
+            row, value = self._computed(cut(self.task, batch, i, i + 1), "loop")
+            gradients[i], values[i] = row[0], value[0]
+
+    @contextmanager
+    def differentiable(self) -> Iterator[None]:
+        """The model as a call sees it: guarded, and with the other weights where there are some."""
+        with twice_differentiable(self.model, widen=False):
+            if self._weights is None:
+                yield
+                return
+            with swapped(self._wrapped, self._weights):
+                yield
+
+    def _computed(self, batch: Any, how: str) -> tuple[Tensor, Tensor]:
+        with self.differentiable():
+            if how == "loop":
+                return self._looped(batch)
+            if how == "vmap":
+                return self._mapped(batch)
+            with eager_attention(self.model):
+                return self._mapped(batch)
+
+    def _mapped(self, batch: Any) -> tuple[Tensor, Tensor]:
+        size = self.task.size(batch)
+        own = dict(self._scalar.model.named_parameters())
+        weights = {f"model.{name}": own[name].detach() for name in self.names}
+        rows = [leaf for leaf in leaves(batch) if is_per_example(leaf, size)]
+
+        def of_one(weights: dict[str, Tensor], rows: list[Tensor]) -> Tensor:
+            # only tensors go through vmap: the batch is built again around each example's
+            left = iter(rows)
+            one = map_leaves(batch, lambda leaf: next(left).unsqueeze(0) if is_per_example(leaf, size) else leaf)
+            value: Tensor = functional_call(self._scalar, weights, (one,))
+            return value
+
+        found, values = vmap(grad_and_value(of_one), in_dims=(None, 0))(weights, rows)
+        gradients = torch.empty(size, self.size, dtype=self.dtype, device=values.device)
+        start = 0
+        for name in weights:
+            part = found.pop(name).detach()  # given up as soon as it is in its place
+            shape = tuple(part.shape[1:]) or (1,)
+            width = part[0].numel()
+            gradients[:, start : start + width].unflatten(1, shape).copy_(part.reshape(size, *shape))
+            start += width
+        return gradients, values.detach()
+
+    def _looped(self, batch: Any) -> tuple[Tensor, Tensor]:
+        size = self.task.size(batch)
+        own = dict(self.model.named_parameters())
+        chosen = [own[name] for name in self.names]
+        gradients = torch.zeros(size, self.size, dtype=self.dtype, device=model_device(self.model))
+        values: list[Tensor] = []
+        for i in range(size):
+            value = self._scalar(cut(self.task, batch, i, i + 1))
+            values.append(value.detach())
+            if not value.requires_grad:
+                continue
+            start = 0
+            for p, g in zip(chosen, torch.autograd.grad(value, chosen, allow_unused=True), strict=True):
+                if g is not None:
+                    dense = g.to_dense() if g.layout != torch.strided else g
+                    gradients[i, start : start + p.numel()] = dense.reshape(-1)
+                start += p.numel()
+        return gradients, torch.stack(values)
+
+    def _saved_bytes(self, one: Any) -> int:
+        """What the forward of one example keeps for its backward, beside the parameters.
+
+        A forward that fails fails here, as it would in training, and not in a way that only vmap knows.
+        """
+        # a slice of a batch would count with all the memory that it is a slice of
+        one = map_leaves(one, lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)
+        with self.differentiable():
+            saved = Saved(list(self.model.parameters()))
+            with saved:
+                self._scalar(self.task.to(one, model_device(self.model)))
+            return saved.bytes
+
+
+class _Called(nn.Module):
+    """A model inside the function that is differentiated, so that `functional_call` can give it other weights."""
+
+    def __init__(self, model: nn.Module, function: Scalar) -> None:
+        super().__init__()
+        self.model, self.function = model, function
+
+    def forward(self, batch: Any) -> Tensor:
+        return self.function(self.model, batch)
+
+
+@contextmanager
+def eager_attention(model: nn.Module) -> Iterator[None]:
+    """Hugging Face's attention written out in plain operations, and what it was before put back."""
+    before = [(config, config._attn_implementation) for config in _attention_configs(model)]
+    try:
+        for config, _ in before:
+            config._attn_implementation = "eager"
+        yield
+    finally:
+        # outer ones first: setting one sets those inside it
+        for config, implementation in before:
+            config._attn_implementation = implementation
+
+
+def _fused_attention(model: nn.Module) -> bool:
+    return any(config._attn_implementation not in ("eager", None) for config in _attention_configs(model))
+
+
+def _attention_configs(model: nn.Module) -> list[Any]:
+    """Every configuration that says how to attend, those that hold others before those."""
+    found: dict[int, Any] = {}
+    left = [getattr(module, "config", None) for module in model.modules()]
+    while left:
+        config = left.pop(0)
+        if config is None or id(config) in found or not hasattr(config, "_attn_implementation"):
+            continue
+        found[id(config)] = config
+        left[:0] = [getattr(config, name, None) for name in getattr(config, "sub_configs", ())]
+    return list(found.values())

@@ -1,0 +1,103 @@
+"""One place at which an activation function is applied: where it is, and what was seen there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from learnscope.model.features.activation_functions import Activation, slope, steepest
+from learnscope.model.features.units import pieces
+from learnscope.names import ROOT, resolve
+from learnscope.tensor.features.distribution import Distribution
+
+FLAT = 0.01
+"""A slope is flat below this share of the function's steepest."""
+SATURATED = 95
+"""A unit is saturated if its slope is flat for more than this many of 100 inputs."""
+
+
+@dataclass(slots=True)
+class Site:
+    """One place of a model at which an activation function is applied, with what was seen there."""
+
+    name: str
+    layer: str
+    function: str
+    units: int
+    alive: Tensor
+    """By unit: whether any output was other than 0."""
+    flat: Tensor
+    """By unit: inputs at which the slope was flat."""
+    inputs: Tensor
+    """By unit: inputs at which there is a slope."""
+    outputs: Distribution = field(default_factory=Distribution)
+    steepest: Tensor | None = None
+
+    def dead(self) -> Tensor:
+        """How many units never gave anything but 0."""
+        return (~self.alive).sum()
+
+    def saturated(self) -> Tensor:
+        """How many units were flat for more than 95 % of their inputs."""
+        return (100 * self.flat > SATURATED * self.inputs).sum()
+
+    def read_inputs(self, x: Tensor, dim: int, rows: Tensor | None, activation: Activation) -> None:
+        # half precision would round the slopes themselves
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        function = activation.of(dtype)
+        for part in pieces(x, dim, rows):
+            wide = part.to(dtype)
+            if self.steepest is None:
+                self.steepest = steepest(function, wide, activation.channels)
+            found = slope(function, wide)
+            self.flat += (found.abs() < FLAT * self.steepest).sum(0)
+            self.inputs += (~found.isnan()).sum(0)
+
+    def read_outputs(self, y: Tensor, dim: int, rows: Tensor | None) -> None:
+        for part in pieces(y, dim, rows):
+            self.alive |= (part != 0).any(0)
+            self.outputs.add(part)
+
+
+def blocks(model: nn.Module) -> dict[int, str]:
+    """The layers of the parameters that are modules, by identity of the outermost module of that path."""
+    layers = {resolve(name).layer for name, _ in model.named_parameters()}
+    found: dict[str, int] = {}
+    for path, module in model.named_modules():
+        layer = clean_path(path) or ROOT
+        if layer in layers:
+            found.setdefault(layer, id(module))
+    return {module: layer for layer, module in found.items()}
+
+
+def clean_path(path: str) -> str:
+    """The path without what wrappers put in; empty for the model itself."""
+    return resolve(f"{path}.weight" if path else "weight").clean.removesuffix("weight").removesuffix(".")
+
+
+def layer_of(path: str) -> str:
+    return resolve(f"{path}.weight" if path else "weight").layer
+
+
+def first_tensor(output: Any) -> Tensor | None:
+    if isinstance(output, Mapping):
+        output = list(output.values())
+    if isinstance(output, list | tuple):
+        return next((found for found in map(first_tensor, output) if found is not None), None)
+    return output if isinstance(output, Tensor) else None
+
+
+def is_measurable(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.ndim > 0 and tensor.layout is torch.strided and not tensor.is_nested
+
+
+def why_not(tensor: Tensor) -> str:
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        return "a nested or sparse tensor has no units to count"
+    return (
+        "a single number" if tensor.ndim == 0 else f"{str(tensor.dtype).removeprefix('torch.')} is not floating-point"
+    )

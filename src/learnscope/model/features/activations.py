@@ -1,0 +1,227 @@
+"""Finding a model's activations and reducing what passes through them, in one guarded forward a batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from learnscope.model.features.activation_functions import (
+    Activation,
+    function_name,
+    is_activation,
+    of_call,
+    of_module,
+)
+from learnscope.model.features.activation_sites import (
+    Site,
+    blocks,
+    clean_path,
+    first_tensor,
+    is_measurable,
+    layer_of,
+    why_not,
+)
+from learnscope.model.features.units import Padding, UnitDimensions, pieces
+from learnscope.model.guard import guard
+from learnscope.model.outputs.evaluate import model_device
+from learnscope.names import ROOT
+from learnscope.task import Task, unwrap
+from learnscope.tensor.context import plain_arithmetic
+from learnscope.tensor.features.distribution import Distribution
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one pass over some batches showed."""
+
+    sites: list[Site]
+    outputs: dict[str, Distribution | None]
+    """By layer that is a module: its outputs, None where it did not run or gives no floating-point tensor."""
+    not_measured: list[str]
+    """Activations of which nothing is known, and why."""
+
+
+@torch.no_grad()
+def see_activations(model: nn.Module, task: Task, batches: Sequence[Any]) -> Seen:
+    """Run `model` in eval mode over `batches`, reduce its activations on the way, and leave it as it was.
+
+    Seen are activation modules of torch and transformers, and calls of torch's activation functions in the
+    forward of any module (not inside an activation module). Not seen are activations that are written out in
+    other operations (`x.clamp(min=0)`), fused into another kernel (inside `nn.LSTM`), or scripted.
+    """
+    device = model_device(model)
+    recorder = _Recorder(model)
+    with guard(model), recorder.hooks(), recorder:
+        for batch in batches:
+            here = task.to(batch, device)
+            recorder.begin(here)
+            task.logits(model, here)
+    return Seen(list(recorder.sites.values()), recorder.outputs, recorder.not_measured)
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A module whose forward is running."""
+
+    module: nn.Module
+    path: str
+    inside: bool
+    """Whether an activation module is running: what it calls is part of it."""
+    leave: Callable[[Any], None] | None = None
+
+
+class _Recorder(TorchFunctionMode):
+    """Hooks that know which module is running, and a mode that sees the functions it calls."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.activations = {id(module) for module in model.modules() if is_activation(module)}
+        self.paths: dict[int, list[str]] = {}
+        for path, module in model.named_modules(remove_duplicate=False):
+            self.paths.setdefault(id(module), []).append(path)
+        self.blocks = blocks(model)
+        self.outputs: dict[str, Distribution | None] = dict.fromkeys(self.blocks.values())
+        self.sites: dict[tuple[str, str, int, int], Site] = {}
+        self.not_measured: list[str] = []
+        self.stack: list[_Frame] = []
+        self.busy = False
+        self.decodes = bool(getattr(getattr(unwrap(model), "config", None), "is_encoder_decoder", False))
+
+    def begin(self, batch: Any) -> None:
+        """Forget the last batch's calls, tensors and padding."""
+        self.stack, self.calls, self.dims = [], Counter[str](), UnitDimensions()
+        masks = batch if isinstance(batch, Mapping) else {}
+        self.padding = Padding.of(masks.get("attention_mask"))
+        self.decoder_padding = Padding.of(masks.get("decoder_attention_mask"))
+
+    @contextmanager
+    def hooks(self) -> Iterator[None]:
+        handles = []
+        try:
+            for path, module in self.model.named_modules():
+                if isinstance(module, torch.jit.ScriptModule):  # takes no hooks
+                    self.not_measured.append(f"{clean_path(path) or ROOT}: a scripted module shows nothing")
+                    continue
+                handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True))
+                # called after an error too, or what a model catches would leave it on the stack
+                handles.append(module.register_forward_hook(self._leave, always_call=True))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.busy or not self.stack or self.stack[-1].inside:
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        kind = function_name(name)
+        leave = self._call(kind, func, args, kwargs) if kind else None
+        result = func(*args, **kwargs)
+        self.dims.note(name, args, kwargs, result)
+        if leave is not None:
+            leave(result)
+        return result
+
+    def _call(
+        self, kind: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Callable[[Any], None] | None:
+        named = next((key for key in ("input", "self") if not args and key in kwargs), None)
+        x = kwargs[named] if named else args[0] if args else None
+        if isinstance(x, nn.Parameter) or not isinstance(x, Tensor):
+            return None  # a function of a weight is no activation
+        rest = {key: value for key, value in kwargs.items() if key != named}
+        return self._site(self.stack[-1].path, of_call(kind, func, args[1:], rest), x, functional=True)
+
+    def _enter(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if self.busy or id(module) not in self.paths:  # a replica of data parallelism is in no path
+            return
+        inside = bool(self.stack) and self.stack[-1].inside
+        frame = _Frame(module, self._path(module), inside or id(module) in self.activations)
+        if frame.inside and not inside:
+            x = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
+            if x is not None:
+                frame.leave = self._site(frame.path, of_module(module), x)
+        self.stack.append(frame)
+
+    def _leave(self, module: nn.Module, _args: Any, output: Any) -> None:
+        if self.busy or not self.stack or self.stack[-1].module is not module:
+            return
+        frame = self.stack.pop()
+        if frame.leave is not None and output is not None:
+            frame.leave(output)
+        layer = self.blocks.get(id(module))
+        first = first_tensor(output)
+        if layer is None or first is None or not is_measurable(first):
+            return
+        with self._reading(first):
+            found = self.outputs[layer] or Distribution()
+            self.outputs[layer] = found
+            dim = self.dims.of(first)
+            for part in pieces(first, dim, self._rows(frame.path, first, dim)):
+                found.add(part)
+
+    def _site(
+        self, path: str, activation: Activation, x: Tensor, functional: bool = False
+    ) -> Callable[[Any], None] | None:
+        """Read the inputs now, since they may be overwritten; what is returned reads the outputs."""
+        clean = clean_path(path)
+        name = f"{clean or ROOT}:{activation.name}" if functional else clean
+        self.calls[name] += 1
+        number = self.calls[name]
+        if not is_measurable(x):
+            self.not_measured.append(f"{name}: {why_not(x)}")
+            return None
+        dim = 1 if activation.channels and x.ndim > 1 else self.dims.of(x)
+        rows = self._rows(path, x, dim)
+        with self._reading(x):
+            site = self._new_site(name, path, activation, number, x, x.shape[dim])
+            site.read_inputs(x, dim, rows, activation)
+
+        def leave(output: Any) -> None:
+            if isinstance(output, Tensor):
+                self.dims.inherit(x, output)
+                with self._reading(output):
+                    site.read_outputs(output, dim, rows)
+
+        return leave
+
+    def _new_site(self, name: str, path: str, activation: Activation, number: int, x: Tensor, units: int) -> Site:
+        key = (name, activation.name, number, units)
+        if key not in self.sites:
+            full = name if number == 1 else f"{name}:{number}"
+            if any(site.name == full for site in self.sites.values()):
+                full = f"{full} ({units} units)"  # as wide as its batch is long
+            none = torch.zeros(units, dtype=torch.int64, device=x.device)
+            self.sites[key] = Site(full, layer_of(path), activation.name, units, none.bool(), none, none.clone())
+        return self.sites[key]
+
+    @contextmanager
+    def _reading(self, tensor: Tensor) -> Iterator[None]:
+        self.busy = True
+        try:
+            with plain_arithmetic(tensor.device):
+                yield
+        finally:
+            self.busy = False
+
+    def _rows(self, path: str, tensor: Tensor, dim: int) -> Tensor | None:
+        decoder = self.decodes and "decoder" in path.split(".")
+        padding = self.decoder_padding if decoder else self.padding
+        return None if padding is None else padding.rows(tensor, dim)
+
+    def _path(self, module: nn.Module) -> str:
+        """The path of the module, for one at several places the one below the module that is running."""
+        paths = self.paths[id(module)]
+        above = f"{self.stack[-1].path}." if self.stack and self.stack[-1].path else ""
+        return next((path for path in paths if path.startswith(above)), paths[0])

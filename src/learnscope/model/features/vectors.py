@@ -1,0 +1,121 @@
+"""Features of layers on fixed batches: one vector an example, pooled while the model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from learnscope.model.features.activation_sites import blocks
+from learnscope.model.features.pooling import Pooling, PoolingError, attention_mask, pooled
+from learnscope.model.guard import guard
+from learnscope.model.outputs.evaluate import find_layer, model_device
+from learnscope.names import ROOT, resolve
+from learnscope.task import Task, unwrap
+
+SPREAD = 3
+"""Blocks that are looked at unless layers are named: the first, the last, and one between."""
+NOT_RUN = "did not run on these batches"
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """By layer its features [examples, dimensions] on the CPU, or why there are none."""
+
+    vectors: dict[str, Tensor]
+    missing: dict[str, str]
+
+
+@torch.no_grad()
+def pooled_features(
+    model: nn.Module, task: Task, batches: Sequence[Any], layers: Sequence[str], pooling: Pooling = "mean"
+) -> Features:
+    """Run `model` in eval mode over `batches` and leave it as it was; only pooled vectors are kept, no logits.
+
+    Of a layer that runs several times in one forward, the last run counts.
+    """
+    device = model_device(model)
+    parts: dict[str, list[Tensor]] = {name: [] for name in layers}
+    missing: dict[str, str] = {}
+    known = layer_modules(model)
+    decodes = bool(getattr(getattr(unwrap(model), "config", None), "is_encoder_decoder", False))
+    forward = _Forward(pooling)
+    with guard(model):
+        for name in layers:
+            module = known[name] if name in known else find_layer(model, name)
+            module.register_forward_hook(forward.hook(name))  # goes when the guard goes
+        for batch in batches:
+            here = task.to(batch, device)
+            forward.begin(task.size(batch), attention_mask(here), attention_mask(here, decoder=decodes))
+            task.logits(model, here)
+            for name in layers:
+                if name in forward.vectors:
+                    parts[name].append(forward.vectors[name].cpu())
+                else:
+                    missing.setdefault(name, forward.refused.get(name, NOT_RUN))
+    return Features({name: torch.cat(parts[name]) for name in layers if name not in missing}, missing)
+
+
+class _Forward:
+    """The layers' outputs in the forward of one batch, pooled as they come."""
+
+    def __init__(self, pooling: Pooling) -> None:
+        self.pooling: Pooling = pooling
+        self.begin(0, None, None)
+
+    def begin(self, examples: int, mask: Tensor | None, decoder_mask: Tensor | None) -> None:
+        self.examples, self.mask, self.decoder_mask = examples, mask, decoder_mask
+        self.vectors: dict[str, Tensor] = {}
+        self.refused: dict[str, str] = {}
+
+    def hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def pool(module: nn.Module, _inputs: Any, output: Any) -> None:
+            mask = self.decoder_mask if "decoder" in name.split(".") else self.mask
+            try:
+                self.vectors[name] = pooled(output, self.examples, self.pooling, mask, module)
+            except PoolingError as error:
+                self.refused[name] = str(error)
+
+        return pool
+
+
+def check_layers(model: nn.Module, layers: Sequence[str]) -> None:
+    """Refuse a name that the model has not, with those that are near to it."""
+    known = layer_modules(model)
+    for name in layers:
+        if name not in known:
+            find_layer(model, name)
+
+
+def layer_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Blocks, and modules with parameters outside of blocks, by name without wrappers, in the model's order."""
+    by_id = {id(module): module for module in model.modules()}
+    return {layer: by_id[identity] for identity, layer in blocks(model).items()}
+
+
+def default_layers(model: nn.Module) -> list[str]:
+    """A spread over the blocks, and the last layer before the head; the order is that in which they were made.
+
+    With blocks of a known stack: the first, a middle and the last one, and what comes after them except for the
+    head. Otherwise so many of all layers but the head. The head is the last layer, unless that is a norm, as in a
+    language model whose head is its embedding. A model of one layer is that layer.
+    """
+    found = layer_modules(model)
+    layers = [name for name in found if name != ROOT] or list(found)
+    if len(layers) > 1 and "Norm" not in type(found[layers[-1]]).__name__:
+        layers = layers[:-1]
+    stacked = [name for name in layers if resolve(f"{name}.weight").recognised]
+    if not stacked:
+        return _spread(layers, SPREAD + 1)
+    after = layers[layers.index(stacked[-1]) + 1 :]
+    return [*_spread(stacked, SPREAD), *after[-1:]]
+
+
+def _spread(names: Sequence[str], at_most: int) -> list[str]:
+    """Evenly, the first and the last included."""
+    if len(names) <= at_most:
+        return list(names)
+    return [names[round(i * (len(names) - 1) / (at_most - 1))] for i in range(at_most)]

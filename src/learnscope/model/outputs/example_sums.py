@@ -1,0 +1,80 @@
+"""What a pass gave, as sums over the positions of each example: all that intervals over examples need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from learnscope.model.guard import guard
+from learnscope.model.outputs.evaluate import model_device
+from learnscope.task import Outputs, Task, correct
+from learnscope.tensor.outputs.divergence import compare_logits
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleSums:
+    """One entry an example, plain numbers. `correct` is None for regression, `kl` where there is no reference."""
+
+    positions: list[int]
+    loss: list[float]
+    correct: list[int] | None
+    kl: list[float] | None
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def example_sums(out: Outputs, size: int, reference: Outputs | None = None) -> ExampleSums:
+    """Sums of the losses, of right predictions and of KL(reference ‖ out), for each of `size` examples."""
+    if out.targets is None or out.losses is None:
+        raise ValueError("a loss needs targets, and the batch has none for its task")
+
+    def summed(values: Tensor) -> list[float]:
+        total = torch.zeros(size, dtype=torch.float64, device=out.example.device)
+        return [float(value) for value in total.index_add_(0, out.example, values.detach().double()).tolist()]
+
+    classes = not out.targets.is_floating_point()
+    kl = None
+    if classes and reference is not None:
+        kl = summed(compare_logits(reference.logits, out.logits).kl)
+    right = [round(value) for value in summed(correct(out.logits, out.targets))] if classes else None
+    positions = torch.bincount(out.example, minlength=size).tolist()
+    return ExampleSums(positions, summed(out.losses), right, kl)
+
+
+@torch.no_grad()
+def kept_outputs(model: nn.Module, task: Task, batches: Sequence[Any]) -> list[Outputs]:
+    """The model's own outputs in eval mode, kept: what those of variants are compared with."""
+    device = model_device(model)
+    with guard(model):
+        return [task.outputs(model, task.to(batch, device)) for batch in batches]
+
+
+@torch.no_grad()
+def passed(
+    model: nn.Module, task: Task, batches: Sequence[Any], reference: Sequence[Outputs] | None = None
+) -> ExampleSums:
+    """One guarded pass in eval mode over all batches."""
+    device = model_device(model)
+    parts = []
+    with guard(model):
+        for place, batch in enumerate(batches):
+            own = None if reference is None else reference[place]
+            parts.append(example_sums(task.outputs(model, task.to(batch, device)), task.size(batch), own))
+    return joined_sums(parts)
+
+
+def joined_sums(parts: Sequence[ExampleSums]) -> ExampleSums:
+    """Those of several batches, one after the other."""
+    right = [part.correct for part in parts]
+    kl = [part.kl for part in parts]
+    return ExampleSums(
+        [n for part in parts for n in part.positions],
+        [value for part in parts for value in part.loss],
+        [n for part in right if part is not None for n in part] if all(part is not None for part in right) else None,
+        [value for part in kl if part is not None for value in part] if all(part is not None for part in kl) else None,
+    )

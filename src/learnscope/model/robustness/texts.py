@@ -1,0 +1,67 @@
+"""The text that an attack on embeddings amounts to: tokens that it moves nearer to others than to themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from learnscope.model.data import DataError
+from learnscope.model.outputs.example_sums import passed
+from learnscope.model.robustness.target import Target, token_ids
+from learnscope.model.robustness.token_noise import with_tokens
+from learnscope.model.robustness.token_units import nearest_within
+from learnscope.task import Task
+from learnscope.tensor.robustness.perturbation import Ball, lengths
+
+
+def changed_texts(
+    model: nn.Module, task: Task, target: Target, delta: Tensor, ball: Ball, tokenizer: Any, vocabulary: Tensor,
+    table: Tensor, most: int,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """For the first examples: the text, what the attack makes of it, how many tokens change, and the loss of both.
+
+    Each attacked embedding becomes the token nearest to it, of those that lie within ε of the token that it was (a
+    sequence's ε is divided among its tokens as the attack has divided it). The loss is that of the changed text itself,
+    run as tokens, against the original labels. `before` and `after` are text, or token ids without a tokenizer.
+    """
+    assert target.tokens is not None
+    tokens, origin = target.tokens[:most], target.origin[:most]
+    free, moved = target.free[:most, :, 0], delta[:most]
+    radius = ball.radius[:most].expand(-1, tokens.shape[1], 1) if ball.lead == 2 else _divided(ball, moved)
+    rows = nearest_within(origin[free], (origin.to(moved.dtype) + moved)[free], radius[..., 0][free], table, ball.norm)
+    new = tokens.clone()
+    chosen = torch.where(rows >= 0, vocabulary.to(tokens)[rows.clamp(min=0)], tokens[free])
+    new[free] = chosen
+    part = task.take(target.batch, most)
+    own = token_ids(part, task)
+    if own is None or not torch.equal(own, tokens):
+        raise DataError(
+            f"the token ids that {type(model).__name__} embeds are not those of the batch: an attacked text cannot "
+            "be put in their place. Use texts=0"
+        )
+    changed = with_tokens(part, own, new)
+    before, after = passed(model, task, [part]), passed(model, task, [changed])
+    found = []
+    for place, (old_row, new_row, real) in enumerate(zip(tokens, new, free, strict=True)):
+        count = before.positions[place]
+        found.append({
+            "before": _text(old_row[real], tokenizer), "after": _text(new_row[real], tokenizer),
+            "changed": int((old_row != new_row).sum()), "tokens": int(real.sum()),
+            "loss_before": before.loss[place] / count if count else None,
+            "loss_after": after.loss[place] / count if count else None,
+        })  # fmt: skip
+    return found
+
+
+def _divided(ball: Ball, delta: Tensor) -> Tensor:
+    own, whole = lengths(delta, 2), lengths(delta, 1)
+    if ball.norm == "linf":  # bounds each entry, whatever the cell
+        return ball.radius[: len(delta)].expand(own.shape)
+    return ball.radius[: len(delta)] * (own / torch.where(whole > 0, whole, 1))
+
+
+def _text(ids: Tensor, tokenizer: Any) -> Any:
+    decode = getattr(tokenizer, "decode", None)
+    return str(decode(ids.tolist())) if callable(decode) else ids.tolist()

@@ -1,0 +1,74 @@
+"""Weights with noise added: as large as a share of each channel, or as the rounding to a few bits makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from learnscope.model.bits.quantise import readable
+from learnscope.model.bits.quantised_units import Unit
+from learnscope.model.weights.swap import swapped
+from learnscope.tensor.bits.quantize import Scheme, quantize
+from learnscope.tensor.context import arithmetic_dtype
+
+NoiseKind = Literal["weight_noise", "quantisation_noise"]
+
+
+def channel_noise(matrix: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
+    """N(0, (σ·rms of the channel)²) for every entry of a weight [out, in]; a channel is a row.
+
+    In float32 or better. A channel of zeros is given none.
+    """
+    wide = matrix.to(arithmetic_dtype(matrix))
+    rms: Tensor = torch.linalg.vector_norm(wide, dim=1, keepdim=True) / max(1, wide.shape[1]) ** 0.5
+    drawn = torch.randn(wide.shape, generator=generator, dtype=wide.dtype, device=generator.device)
+    return drawn.to(wide.device) * (sigma * rms)
+
+
+def rounding_noise(matrix: Tensor, bits: int, generator: torch.Generator) -> Tensor:
+    """U(−s/2, s/2) for every entry of a weight [out, in], with the scale s that its channel has at these bits.
+
+    What rounding is taken for where the weights are many and smooth: independent of them, unlike rounding itself. A
+    channel of zeros is exact at any bits, and is given none.
+    """
+    wide = matrix.to(arithmetic_dtype(matrix))
+    scale = quantize(matrix, bits, Scheme(granularity="channel")).scale
+    if scale is None:
+        raise ValueError(f"bits={bits}: rounding to half precision has no scale; quantisation noise is for 2 to 8 bits")
+    scale = torch.where((matrix == 0).all(1, keepdim=True), 0, scale.to(wide))
+    drawn = torch.rand(wide.shape, generator=generator, dtype=wide.dtype, device=generator.device)
+    return (drawn.to(wide.device) - 0.5) * scale
+
+
+@contextmanager
+def noised(model: nn.Module, units: Sequence[Unit], kind: NoiseKind, level: float, seed: int) -> Iterator[None]:
+    """`model` with noise on the weights of the units; its own are back afterwards bit for bit, also after an error.
+
+    `level` is σ, or the bits. Meant for use under the guard. Drawn by a generator of its own.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def noise(matrix: Tensor) -> Tensor:
+        if kind == "weight_noise":
+            return channel_noise(matrix, level, generator)
+        return rounding_noise(matrix, int(level), generator)
+
+    with swapped(model, noised_weights(model, units, noise)):
+        yield
+
+
+@torch.no_grad()
+def noised_weights(model: nn.Module, units: Sequence[Unit], noise: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    """New values of the units' parameters, by name: each as [out, in] with its noise added, in its own dtype."""
+    parameters = dict(model.named_parameters())
+    new: dict[str, Tensor] = {}
+    for unit in units:
+        for tensor in unit.tensors:
+            matrix = readable(tensor, parameters[tensor.name])
+            added = noise(matrix)
+            new[tensor.name] = tensor.as_stored((matrix.to(added.dtype) + added).to(matrix.dtype))
+    return new

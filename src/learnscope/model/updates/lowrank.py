@@ -1,0 +1,84 @@
+"""What a model's update would be if its matrices could change by a low rank only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from learnscope.tensor.context import plain, plain_arithmetic
+from learnscope.tensor.updates.lowrank import LowRank, NotDecomposedError, decompose
+
+
+@dataclass
+class LowRankUpdate:
+    """ΔW of each matrix as factors; what is not here keeps its whole update."""
+
+    factors: dict[str, LowRank] = field(default_factory=dict)
+    unchanged: list[str] = field(default_factory=list)
+    undecomposed: list[str] = field(default_factory=list)
+    """Matrices whose ΔW has entries that are not finite, or whose decomposition did not converge."""
+    spare: dict[str, Tensor] = field(default_factory=dict)
+    """Room for the weights of a variant: the one copy of the changed matrices that this needs."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.nbytes for one in self.factors.values()) + sum(one.nbytes for one in self.spare.values())
+
+    def variant(self, previous: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
+        """W_previous + the part of ΔW of this rank, in each weight's dtype, for `swapped`.
+
+        A matrix with no more than `rank` rows or columns has its whole update anyway and is left as it is. The
+        tensors are used again by the next call.
+        """
+        found = {}
+        for name, factors in self.factors.items():
+            if rank < factors.full_rank:
+                factors.add_to(previous[name], rank, self.spare[name])
+                found[name] = self.spare[name]
+        return found
+
+
+def matrix_names(model: nn.Module) -> tuple[list[str], list[str]]:
+    """The parameters that are matrices, and those of more dimensions of which it is not known.
+
+    Matrices have two dimensions, or are kernels of convolutions, [out, in, k, …] read as [out, in·k·…]; both
+    sides must be longer than 1.
+    """
+    kernels = {id(p) for module in model.modules() if isinstance(module, _ConvNd) for p in module.parameters(False)}
+    matrices: list[str] = []
+    others: list[str] = []
+    for name, p in model.named_parameters():
+        if p.is_floating_point() and p.ndim > 1 and min(p.shape[0], p[:1].numel()) > 1:
+            (matrices if p.ndim == 2 or id(p) in kernels else others).append(name)
+    return matrices, others
+
+
+def decompose_update(
+    now: Mapping[str, Tensor], previous: Mapping[str, Tensor], names: list[str], rank: int
+) -> LowRankUpdate:
+    """ΔW = W_now − W_previous of the named matrices, one at a time, in float32 (float64 for float64)."""
+    update = LowRankUpdate()
+    for name in names:
+        try:
+            factors = decompose(_difference(now[name], previous[name]), rank)
+        except NotDecomposedError:
+            update.undecomposed.append(name)
+            continue
+        if factors is None:
+            update.unchanged.append(name)
+            continue
+        update.factors[name] = factors
+        update.spare[name] = torch.empty_like(plain(now[name]))
+    return update
+
+
+def _difference(now: Tensor, previous: Tensor) -> Tensor:
+    with plain_arithmetic(now.device):
+        now = plain(now)
+        dtype = torch.float64 if now.dtype == torch.float64 else torch.float32
+        before = plain(previous).to(now.device, dtype)
+        return torch.sub(now.to(dtype), before).reshape(len(now), -1)

@@ -1,0 +1,160 @@
+"""The sparse update from one checkpoint to the next: what a trainer ships to its samplers every few steps.
+
+Entries are compared by their bits: 0.0 and −0.0 differ, a NaN equals the same NaN. An entry that changed takes its own
+bytes and one to four for its position, see `learnscope.tensor.updates.gaps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from learnscope.model.updates.patch_file import PatchError, write_patch
+from learnscope.model.updates.patch_info import How, PatchInfo, TensorChange
+from learnscope.model.weights.lazy import (
+    SafetensorsFile,
+    bits,
+    check_storable,
+    dtype_name,
+    hashing,
+    identities,
+    on_host,
+    open_weights,
+)
+from learnscope.tensor.updates import gaps
+
+HEADER = 100
+"""Bytes that one more tensor takes in the header of a safetensors file, roughly."""
+PIECE = 1 << 20
+"""Entries compared at a time: masks as large as tensors would leave the heap in holes."""
+
+
+def export_patch(
+    old: Any, new: Any, path: str | Path, *,
+    verify: bool = True, progress: Callable[[int, int], None] | None = None,
+) -> PatchInfo:  # fmt: skip
+    """Write what turns the checkpoint `old` into `new`, bit for bit, as a safetensors file.
+
+    `old` and `new` are modules, state dictionaries, `.safetensors` or torch files. Of files one tensor at a time is
+    read: beside what is there already, this needs memory for the patch and for the largest tensor (twice if the two
+    are on an accelerator, and 8 bytes for each of its changed entries).
+
+    Tied names count as one tensor, whichever of them a checkpoint stores. Tensors that were added, removed or have
+    another shape or dtype are part of the patch. Random changes to 1 % of bfloat16 entries make 1.6 % of the full
+    size, to 1 % of float32 entries 1.4 %.
+
+    `verify` puts digests of the base's tensors into the patch, by which `apply_patch` knows the right base. It reads
+    both checkpoints once more, with SHA-256: some 1.5 GB/s a core. `progress(done, total)` is called after each tensor.
+    """
+    path = Path(path)
+    for given in (old, new):
+        if isinstance(given, str | Path) and Path(given).resolve() == path.resolve():
+            raise PatchError(f"the patch would overwrite the checkpoint {given}: name another file")
+    with open_weights(old) as before, open_weights(new) as after, hashing() as digest:
+        check_storable(before)
+        check_storable(after)
+        pairs = _paired(before, after)
+        partial = _parameters_only(before, after, pairs)
+        table: list[TensorChange] = []
+        tensors: dict[str, Tensor] = {}
+        made: dict[str, str] = {}
+        for done, pair in enumerate(pairs, 1):
+            left = on_host(before[pair.old]) if pair.old is not None else None
+            right = on_host(after[pair.new]) if pair.new is not None else None
+            change, parts = _compared(pair.names, left, right)
+            if verify and left is not None:
+                change = replace(change, before=digest(left))
+            if verify and right is not None and parts:
+                made[change.name] = digest(right)
+            table.append(change)
+            tensors |= parts
+            if progress is not None:
+                progress(done, len(pairs))
+        known = identities(after)
+        full = {known[name]: after[name].nbytes for name in after}
+        return write_patch(
+            path, table, tensors, made if verify else None, full_bytes=sum(full.values()), parameters_only=partial
+        )
+
+
+@dataclass(slots=True)
+class _Pair:
+    """One tensor of both checkpoints under all its names; None where it is not."""
+
+    names: list[str]
+    old: str | None
+    new: str | None
+
+
+def _paired(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[_Pair]:
+    """Names are one pair if they are tied on both sides.
+
+    A name on one side only is not added or removed if it is tied there to a name that both have: files often keep
+    one of several tied names.
+    """
+    old, new = identities(before), identities(after)
+    pairs: dict[Any, _Pair] = {}
+    of_old: dict[Any, _Pair] = {}
+    of_new: dict[Any, _Pair] = {}
+    for name in (name for name in new if name in old):
+        pair = pairs.setdefault((old[name], new[name]), _Pair([], name, name))
+        pair.names.append(name)
+        of_old.setdefault(old[name], pair)
+        of_new.setdefault(new[name], pair)
+    lone: list[_Pair] = []
+    for mine, others, known in ((new, old, of_new), (old, new, of_old)):
+        for name in (name for name in mine if name not in others):
+            if mine[name] not in known:
+                known[mine[name]] = _Pair([], None, name) if mine is new else _Pair([], name, None)
+                lone.append(known[mine[name]])
+            known[mine[name]].names.append(name)
+    return [*pairs.values(), *lone]
+
+
+def _parameters_only(before: Mapping[str, Tensor], after: Mapping[str, Tensor], pairs: list[_Pair]) -> bool:
+    """Whether both sides lack what is not a floating-point parameter; refuses to take that for added or removed."""
+    partial = [isinstance(side, SafetensorsFile) and side.parameters_only for side in (before, after)]
+    if any(partial) and not all(partial):
+        lone = next((pair for pair in pairs if pair.old is None or pair.new is None), None)
+        if lone is not None:
+            raise PatchError(
+                f"{lone.names[0]!r} is in one of the two only: the state of a step holds floating-point parameters and "
+                "nothing else. Compare two steps, or two whole checkpoints."
+            )
+    return all(partial)
+
+
+def _compared(names: list[str], old: Tensor | None, new: Tensor | None) -> tuple[TensorChange, dict[str, Tensor]]:
+    """What becomes of a tensor, and what the patch holds for it."""
+    reference = old if old is not None else new
+    assert reference is not None  # a pair has at least one side
+
+    def change(how: How, changed: int, parts: dict[str, Tensor]) -> tuple[TensorChange, dict[str, Tensor]]:
+        shape, entries = tuple(reference.shape), 0 if new is None else new.numel()
+        taken = sum(part.nbytes for part in parts.values())
+        made = TensorChange(tuple(names), how, dtype_name(reference), shape, entries, changed, taken)
+        return made, {f"{part}/{names[0]}": tensor for part, tensor in parts.items()}
+
+    if new is None:
+        return change("removed", 0, {})
+    if old is None:
+        return change("added", new.numel(), {"whole": new})
+    if old.dtype != new.dtype or old.shape != new.shape:
+        return change("replaced", new.numel(), {"whole": new})
+    mine, other = bits(new).view(-1), bits(old).view(-1)
+    pieces = list(zip(mine.split(PIECE), other.split(PIECE), strict=True))
+    changed = sum(int(torch.count_nonzero(a != b)) for a, b in pieces)
+    if not changed:
+        return change("same", 0, {})
+    if changed * (1 + new.element_size()) + HEADER < new.nbytes:
+        places = [(a != b).nonzero().view(-1) + number * PIECE for number, (a, b) in enumerate(pieces)]
+        encoded = gaps.encode(torch.cat(places).numpy(), new.element_size())
+        if encoded.nbytes + len(encoded) * new.element_size() + HEADER < new.nbytes:
+            values = mine[torch.from_numpy(gaps.decode(encoded))].view(new.dtype)
+            return change("sparse", changed, {"gaps": torch.from_numpy(encoded), "values": values})
+    return change("dense", changed, {"whole": new})

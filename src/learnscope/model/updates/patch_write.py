@@ -1,0 +1,108 @@
+"""Writing a patch into tensors, and into a live module all or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from learnscope.model.updates.patch_file import PatchError, PatchFile
+from learnscope.model.updates.patch_info import TensorChange
+from learnscope.model.weights.lazy import bits, dtype_name, identities
+from learnscope.tensor.updates import gaps
+
+
+def check_module(
+    file: PatchFile, model: nn.Module, weights: Mapping[str, Tensor], changes: Mapping[str, TensorChange]
+) -> None:
+    """Refuse what cannot be written into the module's own tensors so that all of it holds."""
+    for change in file.info.table:
+        if change.how in ("added", "removed", "replaced"):
+            raise PatchError(
+                f"{change.name!r} is {change.how} by the patch, which cannot be done to a module in place. Apply it to "
+                "model.state_dict() and load the result into a model of the new shape. Nothing was changed."
+            )
+    cure = "Apply the patch to model.state_dict() and load the result. Nothing was changed."
+    own = {_storage(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    spans: list[tuple[str, int, int, str]] = []
+    for name in changes:
+        tensor = weights[name]
+        if tensor.numel():
+            if _storage(tensor) not in own:
+                raise PatchError(f"{name!r} of the state dictionary is not the module's own memory. {cure}")
+            reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+            start = tensor.data_ptr()
+            spans.append((str(tensor.device), start, start + reach * tensor.element_size(), name))
+    known = identities(weights)
+    last: tuple[str, int, str] | None = None  # device, end and name of what reaches furthest so far
+    for device, start, end, name in sorted(spans):
+        if last is not None and last[0] == device and start < last[1]:
+            other = last[2]
+            one, two = changes[name], changes[other]
+            untouched = one.how == two.how == "same"
+            if not untouched and (known[name] != known[other] or not _alike(file, one, two)):
+                raise PatchError(f"{name!r} and {other!r} share memory in the module but not in the patch. {cure}")
+        if last is None or last[0] != device or end > last[1]:
+            last = device, end, name
+
+
+def _alike(file: PatchFile, one: TensorChange, other: TensorChange) -> bool:
+    """Whether two changes write the same."""
+    if one is other:
+        return True
+    parts = {"sparse": ("gaps", "values"), "dense": ("whole",)}.get(one.how, ())
+    return one.how == other.how and all(
+        torch.equal(bits(file.tensor(part, one)), bits(file.tensor(part, other))) for part in parts
+    )
+
+
+def _storage(tensor: Tensor) -> tuple[torch.device, int]:
+    return tensor.device, tensor.untyped_storage().data_ptr()
+
+
+@torch.no_grad()
+def write_in_place(file: PatchFile, weights: Mapping[str, Tensor], changes: Mapping[str, TensorChange]) -> None:
+    """Write through `.data`, so that a backward still pending is not broken; after an error, everything is put back."""
+    known = identities(weights)
+    distinct = {known[name]: (weights[name].data, change) for name, change in changes.items() if change.how != "same"}
+    kept: list[tuple[Tensor, TensorChange, Tensor]] = []
+    try:
+        for tensor, change in distinct.values():
+            places, values = contents(file, change, tensor)
+            flat = bits(tensor)
+            kept.append((tensor, change, (flat.clone() if places is None else flat.take(places)).cpu()))
+            put(tensor, places, values)
+    except BaseException:
+        for tensor, change, values in reversed(kept):
+            put(tensor, contents(file, change, tensor)[0], values)
+        raise
+    finally:
+        torch.clear_autocast_cache()  # autocast would go on with the weights it has cast
+
+
+def contents(file: PatchFile, change: TensorChange, tensor: Tensor) -> tuple[Tensor | None, Tensor]:
+    """Where a change writes (None: everywhere) and the bits it writes, checked so that they fit."""
+    values = file.tensor("whole" if change.how == "dense" else "values", change)
+    if values.dtype != tensor.dtype:
+        raise file.damaged(f"the values of {change.name} are {dtype_name(values)}")
+    if change.how == "dense":
+        if values.shape != tensor.shape:
+            raise file.damaged(f"the values of {change.name} have shape {list(values.shape)}")
+        return None, bits(values)
+    encoded = file.tensor("gaps", change)
+    if dtype_name(encoded) not in ("uint8", "uint16", "uint32") or encoded.shape != values.shape or encoded.dim() != 1:
+        raise file.damaged(f"positions and values of {change.name} do not agree")
+    places = gaps.decode(encoded.numpy())
+    if len(places) and places[-1] >= tensor.numel():
+        raise file.damaged(f"{change.name} has no entry {places[-1]}")
+    return torch.from_numpy(places).to(tensor.device), bits(values)
+
+
+def put(tensor: Tensor, places: Tensor | None, values: Tensor) -> None:
+    """Write bits, in row-major order whatever the strides."""
+    values = values.to(tensor.device)
+    if places is None:
+        bits(tensor).copy_(values)
+    else:
+        bits(tensor).put_(places, values)

@@ -1,0 +1,220 @@
+"""A model with part of its last update undone, entry by entry in place, and put back bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from types import TracebackType
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from learnscope.tensor.context import plain_arithmetic
+from learnscope.tensor.kernels import wants_compiler
+from learnscope.tensor.rows import flat
+from learnscope.tensor.updates.exchange import Bounds, Ranks, exchange_entries
+from learnscope.tensor.updates.fold import bits_differ
+from learnscope.tensor.updates.masks import KEEP_ALL, Order, Rule
+
+_EXACT = {
+    torch.float16: {torch.float32, torch.float64},
+    torch.bfloat16: {torch.float32, torch.float64},
+    torch.float32: {torch.float64},
+}
+"""The other dtypes that hold every value of a dtype. (Neither half dtype holds the other's.)"""
+
+CHUNK = 1 << 18
+"""Entries exchanged at a time with plain operations: 1 MiB of float32, which stays in the cache."""
+
+COMPILED_PART = 1 << 24
+"""Entries exchanged by one call of a compiled kernel."""
+
+COMPILED_FROM = 1 << 16
+"""Shorter tensors are not worth the call of a compiled kernel."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Entries of one weight and those of the older copy: whole blocks, but for the last of a weight."""
+
+    new: Tensor
+    old: Tensor
+    blocks: slice
+
+
+class Reverting:
+    """Exchanges entries between a model's weights and an older copy of them.
+
+    Where a rule reverts an entry, the weight takes the old value and the copy keeps the new one meanwhile, so that
+    nothing else has to be held. Going from one rule to the next exchanges only the entries on which they differ.
+    Use it as a context manager under the guard: on the way out both are as they were, also after an error.
+
+    A copy that could not hold a weight exactly (float16 of float32), or whose values a weight could not hold (float32
+    from before the model became bfloat16), would not come back as it was: such weights are exchanged with a copy of
+    their own dtype, made for the purpose. `extra_bytes` says what that takes.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], old: Mapping[str, Tensor], *, seed: int = 0) -> None:
+        self.extra_bytes = 0
+        self.rounded = False
+        """Whether old values had to be rounded to fit their weights."""
+        self.weights = with_own_memory({name: weights[name].data for name in old})
+        self.old: dict[str, Tensor] = {}
+        for name, weight in self.weights.items():
+            copy = old[name]
+            fits = values_fit(copy, weight.dtype)
+            self.rounded |= not fits
+            if copy.dtype != weight.dtype and (copy.dtype not in _EXACT.get(weight.dtype, ()) or not fits):
+                copy = copy.to(weight.dtype)
+                self.extra_bytes += copy.nbytes
+            self.old[name] = copy
+        self._pairs = [(weight, self.old[name]) for name, weight in self.weights.items()]
+        self._device = self._pairs[0][0].device if self._pairs else torch.device("cpu")
+        self.entries = sum(weight.numel() for weight, _ in self._pairs)
+        self.order = Order([weight.numel() for weight, _ in self._pairs], seed)
+        self._compiled = wants_compiler(self.entries, "auto")
+        self._cuts: dict[tuple[int, torch.device], tuple[Rule, Tensor]] = {}
+        self._rule = self._next = KEEP_ALL
+        self._done = 0
+        """Entries that already follow the next rule, while it is being applied."""
+
+    def __enter__(self) -> Reverting:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.restore()
+
+    def apply(self, rule: Rule) -> None:
+        """Undo what `rule` names of the last update, and nothing else."""
+        self._next, self._done = rule, 0
+        with plain_arithmetic(self._device):
+            for part in self._parts():
+                self._exchange(part, self._rule, rule)
+                self._done += part.new.numel()
+        self._rule = rule
+        # inside the user's autocast, casts of the weights as they were would be used again
+        torch.clear_autocast_cache()
+
+    def restore(self) -> None:
+        """All of the update is back."""
+        if not (self._rule is self._next is KEEP_ALL):
+            with plain_arithmetic(self._device):
+                done = 0
+                for part in self._parts():
+                    self._exchange(part, self._next if done < self._done else self._rule, KEEP_ALL)
+                    done += part.new.numel()
+        self._rule = self._next = KEEP_ALL
+        torch.clear_autocast_cache()
+
+    def keep_at_random(self, counts: list[int]) -> list[Rule]:
+        """Rules that keep as many of all entries."""
+        return self.order.keep(counts)
+
+    def keep_of_changed(self, counts: list[int], changed: int) -> list[Rule]:
+        """Rules that keep as many, drawn from the `changed` entries whose stored bits differ."""
+        return self.order.keep_of(self._changed(), counts, changed)
+
+    def count_changed(self) -> int:
+        """Entries whose stored bits differ."""
+        return sum(int(np.count_nonzero(mask)) for mask in self._changed())
+
+    def _changed(self) -> Iterator[NDArray[np.bool_]]:
+        """Which entries of each block are stored differently."""
+        for part in self._parts():
+            mask = bits_differ(part.new, part.old.to(part.new.device)).cpu().numpy()
+            for start in range(0, len(mask), self.order.block):
+                yield mask[start : start + self.order.block]
+
+    def _exchange(self, part: Part, now: Rule, then: Rule) -> None:
+        device = part.new.device
+        shared, offsets = self.order.on(device)
+        ranks = Ranks(shared, offsets[part.blocks])
+        bounds = [Bounds(rule.threshold, self._cuts_of(rule, device, part.blocks)) for rule in (now, then)]
+        near = part.old.to(device)  # the copy itself where it is on the same device
+        compiled = self._compiled and part.new.numel() >= COMPILED_FROM
+        exchange_entries(part.new, near, ranks, *bounds, compiled=compiled)
+        if near is not part.old:
+            part.old.copy_(near)
+
+    def _cuts_of(self, rule: Rule, device: torch.device, blocks: slice) -> Tensor | None:
+        """The cuts of some blocks as a column on a device, where those of the present rules are kept."""
+        if rule.cuts is None:
+            return None
+        key = (id(rule), device)
+        if key not in self._cuts:
+            # of rules other than these two none is asked for again
+            present = (self._rule, self._next)
+            self._cuts = {k: kept for k, kept in self._cuts.items() if any(kept[0] is each for each in present)}
+            self._cuts[key] = rule, torch.from_numpy(rule.cuts).unsqueeze(1).to(device, torch.float32)
+        return self._cuts[key][1][blocks]
+
+    def _parts(self) -> Iterator[Part]:
+        """All entries in their order, in parts that are exchanged whole or not at all."""
+        block = self.order.block
+        for index, (weight, copy) in enumerate(self._pairs):
+            length, first = weight.numel(), self.order.first[index]
+            large = self._compiled and length >= COMPILED_FROM
+            step = max(block, COMPILED_PART if large else CHUNK)
+            whole = length - length % block if large else length
+            with _as_vectors(weight, copy) as (new, old):
+                # for a compiled kernel, entries beyond the last whole block are a part of their own
+                edges = [*range(0, whole, step), whole, *([length] if whole < length else [])]
+                for start, stop in pairwise(edges):
+                    blocks = slice(first + start // block, first - (-stop // block))
+                    yield Part(new[start:stop], old[start:stop], blocks)
+
+
+def values_fit(copy: Tensor, dtype: torch.dtype) -> bool:
+    """Whether a weight of this dtype can take on every value of a copy. (A NaN is said not to fit.)"""
+    if copy.dtype == dtype or dtype in _EXACT.get(copy.dtype, ()):
+        return True
+    return all(torch.equal(part.to(dtype).to(part.dtype), part) for part in copy.reshape(-1).split(CHUNK))
+
+
+def with_own_memory(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights without those that are another's memory under a second name, as of layers tied through `.data`.
+
+    An entry that is exchanged by two names would not come back, so weights that overlap in part are refused.
+    """
+    kept: dict[str, Tensor] = {}
+    known: set[tuple[object, ...]] = set()
+    ends: list[tuple[str, int, int, str]] = []
+    for name, weight in weights.items():
+        # an address of 0: nothing there, or a wrapper (DTensor) that does not tell
+        located = weight.data_ptr() != 0
+        place = (weight.device, weight.data_ptr(), weight.dtype, weight.shape, weight.stride())
+        if located and place in known:
+            continue
+        kept[name] = weight
+        known.add(place)
+        if located:
+            span = sum((length - 1) * step for length, step in zip(weight.shape, weight.stride(), strict=True)) + 1
+            if span < weight.numel():
+                raise ValueError(f"entries of {name} share memory (it is an expanded tensor): they have no own changes")
+            begin = weight.data_ptr()
+            ends.append((str(weight.device), begin, begin + span * weight.element_size(), name))
+    for (device, _, end, name), (next_device, begin, _, other) in pairwise(sorted(ends)):
+        if device == next_device and begin < end:
+            raise ValueError(f"{name} and {other} share part of their memory: their changes cannot be undone apart")
+    return kept
+
+
+@contextmanager
+def _as_vectors(weight: Tensor, copy: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Both as vectors without a copy where their layout allows it, otherwise by way of one."""
+    vectors = flat((weight, copy))
+    if vectors is not None:
+        yield vectors[0], vectors[1]
+        return
+    new, old = weight.reshape(-1).clone(), copy.reshape(-1).clone()
+    try:
+        yield new, old
+    finally:
+        weight.copy_(new.view(weight.shape))
+        copy.copy_(old.view(copy.shape))

@@ -1,0 +1,76 @@
+"""The weights of a model that are matrices, adapters' own factors apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from learnscope.model.selection import SelectionError, select_parameters, spread
+from learnscope.names import resolve
+
+SAVED = "modules_to_save"
+"""PEFT's whole trained copies of modules, which are no factors."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightMatrix:
+    """A parameter as a matrix [first dimension, all others], or the reason why it is none."""
+
+    scope: str
+    """Its name without what wrappers put in; as the model has it where two would be called the same."""
+    values: Tensor
+    reason: str | None = None
+
+
+def weight_matrices(
+    model: nn.Module, wanted: str | Iterable[str] | None, *, trained_only: bool, max_layers: int | None
+) -> list[WeightMatrix]:
+    """Parameters of two dimensions or more, each once, in the model's order; raises `SelectionError` if there are none.
+
+    `wanted` are names as `select_parameters` takes them.
+    """
+    named = list(model.named_parameters())
+    places = range(len(named)) if wanted is None else select_parameters(model, wanted)
+    matrices = [named[place] for place in places if named[place][1].ndim > 1 and not _is_factor(named[place][0])]
+    chosen = [(name, p) for name, p in matrices if p.requires_grad or not trained_only]
+    if not chosen:
+        raise SelectionError(_why_none(model, wanted, len(matrices)))
+    layers = set(spread((resolve(name).layer for name, _ in chosen), max_layers))
+    chosen = [(name, p) for name, p in chosen if resolve(name).layer in layers]
+    kernels = {id(p) for module in model.modules() if isinstance(module, _ConvNd) for p in module.parameters(False)}
+    times = Counter(resolve(name).clean for name, _ in chosen)
+    return [
+        _matrix(name if times[resolve(name).clean] > 1 else resolve(name).clean, p, id(p) in kernels)
+        for name, p in chosen
+    ]
+
+
+def _is_factor(name: str) -> bool:
+    return resolve(name).adapter not in (None, SAVED)
+
+
+def _matrix(scope: str, p: Tensor, is_kernel: bool) -> WeightMatrix:
+    reason = None
+    if not p.is_floating_point():
+        reason = f"its entries are {str(p.dtype).removeprefix('torch.')}: a packed or quantised weight is no matrix yet"
+    elif p.is_meta:
+        reason = "it has no data: it is on the meta device"
+    elif not p.numel():
+        reason = "it has no entries"
+    elif p.ndim > 2 and not is_kernel:
+        reason = f"it has {p.ndim} dimensions and belongs to no convolution: which matrix it is, is not known"
+    return WeightMatrix(scope, p if reason else p.detach().flatten(1), reason)
+
+
+def _why_none(model: nn.Module, wanted: object, frozen: int) -> str:
+    where = type(model).__name__ if wanted is None else f"{wanted!r} of {type(model).__name__}"
+    if frozen:
+        return (
+            f"{where}: its {frozen} weight matrices are frozen. Pass trained_only=False to look at them all the same; "
+            "what adapters add to them is measured by AdapterSpectrum"
+        )
+    return f"{where} has no weight of two dimensions or more (factors of adapters apart: AdapterSpectrum measures them)"

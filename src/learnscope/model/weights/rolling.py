@@ -1,0 +1,171 @@
+"""The weights at the last measurement, in a file: compared with a piece at a time, and replaced whole."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from learnscope.model.weights.checkpoint import CheckpointError, load_torch
+from learnscope.store.files import write_atomically
+from learnscope.tensor.context import plain
+from learnscope.tensor.rows import pieces
+from learnscope.tensor.updates.distance import PIECE, squared_distances
+
+
+class RollingCheckpoint:
+    """A torch file with a model's real and complex parameters at one step of one run.
+
+    `torch.load(path, weights_only=True)` gives `{"model": {name: tensor}, "run": …, "step": …}`. The file is mapped,
+    not read, and what has been compared is given back to the system at once: neither comparing nor replacing it takes
+    memory that grows with the model.
+    """
+
+    def __init__(self, path: Path, run: str) -> None:
+        self.path, self.run = path, run
+        self.step: int | None = None
+        """The step whose weights the file holds; None while it holds none of this run."""
+
+    def take_up(self, parameters: Mapping[str, Tensor], step: int) -> str | None:
+        """Use a file that is already there, if it is this run's, of a step up to `step`; otherwise why not."""
+        if not self.path.exists():
+            return None
+        try:
+            of, at, weights = self._read()
+        except CheckpointError:
+            return f"{self.path} is not a checkpoint of this kind, or damaged; it is kept as {self._set_aside().name}"
+        if of != self.run:
+            return f"{self.path} is of another run"
+        if at > step:
+            return f"{self.path} holds the weights of step {at}, which lies ahead of step {step}"
+        wanted = _floats(parameters)
+        if weights.keys() != wanted.keys() or any(weights[name].shape != p.shape for name, p in wanted.items()):
+            return f"{self.path} is of a model with other parameters"
+        self.step = at
+        return None
+
+    def distances(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """`[2, parameters]` float64: Σ|now − kept|² and Σ|kept|² of every parameter that is kept, in order."""
+        run, step, kept = self._read()
+        if (run, step) != (self.run, self.step):
+            raise CheckpointError(
+                f"{self.path} no longer holds the weights of step {self.step}: another program wrote it"
+            )
+        wanted = _floats(parameters)
+        changed = sorted(kept.keys() ^ wanted.keys())
+        changed += [name for name, p in wanted.items() if name in kept and kept[name].shape != p.shape]
+        if changed:
+            raise ValueError(f"parameter {changed[0]} is not what it was at step {self.step}: the model was rebuilt")
+        return squared_distances(_parts(wanted, kept), len(wanted))
+
+    def _set_aside(self) -> Path:
+        """What somebody else has put here is not ours to overwrite."""
+        names = (self.path.with_name(f"{self.path.stem}.other{number or ''}{self.path.suffix}") for number in count())
+        free = next(name for name in names if not name.exists())
+        return self.path.rename(free)
+
+    def _read(self) -> tuple[Any, int, Mapping[str, Tensor]]:
+        """Run, step and weights of the file; any program may have put another one in its place."""
+        body = load_torch(self.path)
+        step, weights = (body.get("step"), body.get("model")) if isinstance(body, Mapping) else (None, None)
+        if not isinstance(step, int) or not isinstance(weights, Mapping):
+            raise CheckpointError(f"{self.path} is not a checkpoint of this kind")
+        if not all(isinstance(value, Tensor) for value in weights.values()):
+            raise CheckpointError(f"{self.path} holds something else beside weights")
+        return body.get("run"), step, weights
+
+    def replace(self, parameters: Mapping[str, Tensor], step: int) -> None:
+        """The weights as they are now, written tensor by tensor and renamed into place.
+
+        It need not survive a power failure: after one there is a new process, which takes up a file only if its bytes
+        make sense, and a run that begins anew does not take it up at all.
+        """
+        body = {"model": _floats(parameters), "run": self.run, "step": step}
+        with _without_checksums():
+            write_atomically(self.path, lambda temporary: _save(body, temporary), durable=False)
+        self.step = step
+
+
+def is_kept(parameter: Tensor) -> bool:
+    """Whole numbers are not trained."""
+    return parameter.is_floating_point() or parameter.is_complex()
+
+
+def _floats(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: plain(p) for name, p in parameters.items() if is_kept(p)}
+
+
+def _parts(now: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> Iterator[tuple[int, Tensor, Tensor]]:
+    for owner, (name, tensor) in enumerate(now.items()):
+        for new, old in pieces((_as_real(tensor), _as_real(kept[name])), PIECE):
+            yield owner, new, old.to(new.device)
+            _give_back(old)
+
+
+def _as_real(tensor: Tensor) -> Tensor:
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _save(body: Mapping[str, Any], path: Path) -> None:
+    """Into a file that is as long as it will be before the first byte is written.
+
+    That takes a third of the time: a file system that has not chosen its blocks yet chooses them all when the file is
+    renamed over another one. And a disk without the space says so before anything is written.
+    """
+    # weights may be parts of one memory (a flattened LSTM, sharded models), which is written once
+    storages = [tensor.untyped_storage() for tensor in body["model"].values()]
+    apart = {(storage.device, storage.data_ptr()): storage.nbytes() for storage in storages}
+    reserved = sum(apart.values()) + 512 * len(storages) + 65_536
+    with path.open("r+b") as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, reserved)
+        torch.save(body, file)
+        file.truncate()
+
+
+@contextmanager
+def _without_checksums() -> Iterator[None]:
+    """They take a third of the writing, and nothing checks them again."""
+    set_option = getattr(torch.serialization, "set_crc32_options", None)
+    if set_option is None:
+        yield
+        return
+    before = torch.serialization.get_crc32_options()
+    set_option(False)
+    try:
+        yield
+    finally:
+        set_option(before)
+
+
+def _madvise() -> Any:
+    try:
+        return ctypes.CDLL(None, use_errno=True).madvise if sys.platform.startswith("linux") else None
+    except (OSError, AttributeError):  # a C library without it
+        return None
+
+
+_ADVISE = _madvise()
+_DONT_NEED = 4
+_PAGE = 4096 if sys.platform == "win32" else __import__("resource").getpagesize()
+
+
+def _give_back(mapped: Tensor) -> None:
+    """Tell the system that these pages of a mapped file are not needed: they no longer count as memory of ours.
+
+    Without it they would be taken back only when memory runs short.
+    """
+    if _ADVISE is None or not mapped.is_contiguous():
+        return
+    start = -(-mapped.data_ptr() // _PAGE) * _PAGE
+    stop = (mapped.data_ptr() + mapped.nbytes) // _PAGE * _PAGE
+    if stop > start:
+        _ADVISE(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), ctypes.c_int(_DONT_NEED))

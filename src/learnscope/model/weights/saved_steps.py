@@ -1,0 +1,62 @@
+"""The weights that a run folder holds: the copies that `w.save_state()` keeps for the probes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from learnscope.model.weights.checkpoint import CheckpointError
+from learnscope.model.weights.lazy import SafetensorsFile
+
+_COMPILED = "_orig_mod."
+"""In front of every name of a compiled model."""
+
+
+class Copy(NamedTuple):
+    """A copy of the weights in a state file: those at `step`, in a state that was saved at `saved` by `attempt`."""
+
+    path: Path
+    key: str
+    step: int
+    saved: int
+    attempt: int
+
+    @property
+    def exact(self) -> bool:
+        """Copies in another dtype than the model's are not what the weights were."""
+        return self.key.endswith("-native")
+
+    def weights(self) -> SafetensorsFile:
+        prefix = f"previous/{self.key}/"
+        compiled = next(iter(SafetensorsFile(self.path, prefix)), "").startswith(_COMPILED)
+        return SafetensorsFile(self.path, prefix + _COMPILED if compiled else prefix, parameters_only=True)
+
+
+def copies(folder: Path) -> Iterator[Copy]:
+    """What the states of a run folder hold, the earliest saved first.
+
+    A state holds the weights at the last measurement of the probes that compare with them, which may be earlier than
+    the step it was saved at.
+    """
+    for path in sorted((folder / "state").glob("step-*.safetensors")):
+        with SafetensorsFile(path) as file:
+            meta: dict[str, Any] = json.loads(file.metadata["learnscope"])
+        for key, at in meta["snapshots"].items():
+            yield Copy(path, key, at, meta["step"], meta.get("attempt", 0))
+
+
+def weights_at(folder: Path, step: int) -> SafetensorsFile:
+    """The floating-point parameters as they were at `step`, from the states of a run folder."""
+    found = list(copies(folder))
+    kept = {copy.step: copy for copy in found if copy.exact}
+    if step in kept:
+        return kept[step].weights()
+    there = f"there are steps {', '.join(map(str, sorted(kept)))}" if kept else "there are none of any step"
+    rounded = any(copy.step == step for copy in found)
+    only_rounded = " (of this step a copy in another dtype, which is not exact)" if rounded else ""
+    raise CheckpointError(
+        f"{folder} holds no weights of step {step}{only_rounded}: {there}. w.save_state() keeps those of the last "
+        "measurement of ls.ParameterChange, the last three times it was called; or pass a checkpoint instead of a step."
+    )

@@ -1,0 +1,121 @@
+"""What adapters add to their weights: spectra, and how far their directions have turned."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from learnscope.core.moment import Moment
+from learnscope.core.probe import Probe
+from learnscope.model.adapters.inventory import Adapters, find_adapters, grouped
+from learnscope.model.selection import check_max_layers
+from learnscope.probes.adapters.beside_weights import dora_columns, intruder_columns, relative_column
+from learnscope.probes.adapters.columns import adalora_columns, plain_columns, vector_columns
+from learnscope.probes.adapters.drift import Kept, drift_columns
+from learnscope.probes.adapters.notes import of_few_layers, warn_of_unknown
+from learnscope.probes.adapters.spectra import Spectra
+from learnscope.probes.adapters.starts import open_adapters
+from learnscope.record import Measurement, Table
+from learnscope.tensor.adapters.spectrum import TOLERANCE
+
+
+class AdapterSpectrum(Probe):
+    """The update ΔW of every adapter (PEFT), from its small factors: ΔW itself is never built.
+
+    ΔW is scaling·B A (LoRA, rsLoRA, LoRA+, LoRA-FA, DoRA before its magnitude), less the B₀A₀ that PiSSA and MiLoRA
+    begin with, P diag(E) Q (AdaLoRA), or diag(λ_b) B diag(λ_d) A (VeRA). B₀A₀ is kept when a session opens before the
+    first step, and saved with it (`learnscope.remember_start` keeps it earlier). IA³ and LayerNorm tuning add no
+    matrix: their spectrum is null and says so, and their vectors are described instead.
+    All rows carry the labels `adapter`, its name in PEFT, and `family`. Adapters that are inactive, disabled or merged
+    are measured as well.
+
+    | name | kind | meaning |
+    |---|---|---|
+    | `largest_sv`, `smallest_sv`, `spectral_gap`, `leading_gap`, `condition_number`, `numerical_rank`, \
+`effective_rank`, `rank_utilisation`, `stable_rank`, `participation_ratio`, `nuclear_norm`, `frobenius_norm`, \
+`top1_sv_ratio`, `top1_nuclear_share`, … 5, 10 | module | of ΔW: see `tensor.adapters.spectrum.spectrum_numbers` |
+    | `rank`, `scaling`, `active`, `merged` | module | r; what PEFT multiplies by; 1 if so, else 0 |
+    | `left_angle`, `right_angle` | module | largest principal angle between the span of ΔW's left (right) singular \
+vectors now and then, radians; label `since`: previous or first measurement |
+    | `left_drift`, `right_drift` | module | √(mean sin²θ) of all principal angles: 0 the same span, 1 orthogonal |
+    | `magnitude_norm`, `direction_norm`, `magnitude_direction_ratio` | module | DoRA: ‖m‖; ‖W + ΔW‖_F; their ratio |
+    | `merged_update_norm`, `merged_update_largest_sv`, `merged_update_effective_rank`, `merged_update_stable_rank`, \
+`merged_update_nuclear_norm` | module | DoRA, with `merged_update`: of what merging adds to W, \
+m∘(W + ΔW)/‖W + ΔW‖_rows − W |
+    | `relative_norm` | module | ‖ΔW‖_F/‖W‖_F, W the weight that training began with (B₀A₀ of PiSSA and its like \
+included) |
+    | `intruder_dimensions`, `intruder_similarity` | module | with `intruders`: how many of the `k` leading left \
+singular vectors of W + ΔW (DoRA: of the merged weight) have a cosine below `epsilon` with all of W's (arXiv \
+2410.21228); the smallest best match |
+    | `importance_sum`, `allocated_rank` | module | AdaLoRA: sum of the triplets' importance; how many are kept |
+    | `vector_norm`, `vector_mean`, `vector_std`, `vector_min`, `vector_max`, `vector_change` | module | of each \
+vector that an adapter trains (label `vector`); the deviation is over all entries, the change ‖v − v at the start‖ |
+
+    Arrays: `singular_values/<adapter>/<module>`, `importance_scores/<adapter>/<module>` for AdaLoRA, and with
+    `merged_update` `merged_singular_values/<adapter>/<module>`. Notes: `families`, and where there are some `unknown`
+    (adapters of a family that is not known here, not measured), `tied`.
+
+    The spans of the first and the last measurement are kept, and saved with the session: 2·(m + n)·r float64 numbers
+    a module. Modules that do not fit into `memory_mb` together with those before them have no drift.
+    """
+
+    every: int = 100
+    tolerance: float = TOLERANCE
+    """Singular values at most this share of the largest count as 0 for ranks and condition numbers."""
+    drift: bool = True
+    merged_update: bool = False
+    """Also the spectrum of what merging a DoRA adapter adds to its weight: it has full rank, and is built and
+    decomposed in float64 as such."""
+    intruders: bool = False
+    """Also the directions that a weight had not: decomposes every weight twice in full, for a last look (`at="end"`)
+    or an audit."""
+    memory_mb: float = 256.0
+    max_layers: int | None = None
+    """Only adapters of at most so many layers, the first, the last and some evenly between; one is the middle one."""
+
+    reads_only: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_max_layers(type(self).__name__, self.max_layers)
+        if not 0 <= self.tolerance < 1:
+            raise ValueError(f"AdapterSpectrum(tolerance={self.tolerance!r}): tolerance is a share from 0 to below 1")
+        if not self.memory_mb >= 0:
+            raise ValueError(f"AdapterSpectrum(memory_mb={self.memory_mb!r}): memory_mb is a number from 0")
+
+    def open(self, moment: Moment) -> None:
+        open_adapters(moment)
+
+    def measure(self, moment: Moment) -> Measurement:
+        adapters = find_adapters(moment.model, moment.optimizers)
+        warn_of_unknown(type(self).__name__, adapters.unknown, moment.state)
+        adapters.found = of_few_layers(adapters.found, self.max_layers)
+        spectra = Spectra(adapters.found, vectors=self.drift, tolerance=self.tolerance)
+        kept = Kept(moment.state, self.memory_mb)
+        arrays = spectra.arrays()
+        tables = []
+        for (name, family), members in grouped(adapters.found).items():
+            labels = {"adapter": name, "family": family}
+            columns = [*spectra.columns(members, labels), *plain_columns(members, labels)]
+            columns.append(relative_column(members, spectra, labels, moment.state))
+            if self.drift and any(spectra.of(one) is not None for one in members):
+                columns += drift_columns(members, spectra, labels, kept)
+            if self.intruders:
+                columns += intruder_columns(members, labels)
+            if family == "dora":
+                columns += dora_columns(members, labels, self.merged_update, arrays)
+            if family == "adalora":
+                columns += adalora_columns(moment.model, members, labels, arrays)
+            columns += vector_columns(members, labels)
+            tables.append(Table("module", [one.scope for one in members], columns))
+        kept.measured_at(moment.step)
+        return Measurement(tables, arrays, _notes(adapters, kept))
+
+
+def _notes(adapters: Adapters, kept: Kept) -> dict[str, Any]:
+    families: dict[str, dict[str, int]] = {}
+    for (name, family), members in grouped(adapters.found).items():
+        families.setdefault(name, {})[family] = len(members)
+    tied = {one.scope: one.tied_to for one in adapters.found if one.tied_to}
+    notes: dict[str, Any] = {"families": families, **kept.notes}
+    notes |= {"unknown": adapters.unknown} if adapters.unknown else {}
+    return notes | ({"tied": tied} if tied else {})

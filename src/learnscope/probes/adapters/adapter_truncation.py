@@ -1,0 +1,174 @@
+"""How small the ranks of adapters could be, judged by the outputs of the model with its adapters cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from learnscope.core.moment import Moment
+from learnscope.core.probe import At, Probe
+from learnscope.model.adapters.inventory import Adapter, find_adapters, grouped
+from learnscope.model.adapters.truncation import Cuttable, cuttable, ranks_all, ranks_each, truncated
+from learnscope.model.outputs.reference import compare_outputs, reference_outputs
+from learnscope.probes.adapters.starts import open_adapters
+from learnscope.probes.outputs.columns import undefined
+from learnscope.record import Column, Measurement, Table
+
+CUTS: dict[str, Callable[[Sequence[Tensor], float], list[int]]] = {"each": ranks_each, "all": ranks_all}
+Key = tuple[str, float]
+NONE: Key = ("each", 0.0)
+NOTHING = "the adapters change nothing in the outputs on these examples"
+
+
+class AdapterTruncation(Probe):
+    """The model with the update of every adapter (PEFT) cut to the directions that hold a share of its energy.
+
+    Each update ΔW is replaced by its best approximation of a lower rank, all adapters at once, and the model is
+    compared with itself on the holdout examples. Two cuts: `each` keeps the share `energy` of every ‖ΔW‖_F², `all`
+    keeps the largest singular values of all adapters together that hold it. Energy 0 is no update at all: it gives the
+    scale. What is recommended is the cut with the fewest parameters whose mean KL (squared error, for models that give
+    numbers) is at most `share` of that: these ranks have been tried.
+
+    | name | kind | meaning |
+    |---|---|---|
+    | `kl`, `kl_median`, `kl_p99`, `cosine`, `mse`, `top1_agree`, `broke`, `mended` | model | as `LowRankQuality`, by \
+`cut` and `energy` |
+    | `parameters_kept` | model | share of the factors' parameters that these ranks would need; by `cut` and `energy` |
+    | `recommended_energy`, `recommended_parameters` | model | of the recommended cut (label `cut`), and its \
+`parameters_kept` |
+    | `recommended_rank`, `rank`, `directions` | module | the recommended r (0: this adapter does nothing); r now; how \
+many singular values are above 1e-6 of the largest; labels `adapter`, `family` |
+
+    With a start (PiSSA, MiLoRA) ΔW is what training has added, and its rank can be up to 2 r. Adapters that cannot be
+    cut keep their whole update, and their row has the reason.
+    """
+
+    at: At = "end"
+    energies: Sequence[float] = (0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
+    share: float = 0.01
+    """How much of what the adapters do to the outputs may be lost."""
+    examples: int = 32
+
+    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.energies or any(not 0 < energy < 1 for energy in self.energies):
+            raise ValueError(f"AdapterTruncation(energies={self.energies!r}): shares above 0 and below 1 are needed")
+        if not 0 < self.share < 1:
+            raise ValueError(f"AdapterTruncation(share={self.share!r}): a share above 0 and below 1 is needed")
+        if self.examples < 1:
+            raise ValueError(f"AdapterTruncation(examples={self.examples}): at least one example is needed")
+
+    def open(self, moment: Moment) -> None:
+        open_adapters(moment)
+
+    def measure(self, moment: Moment) -> Measurement:
+        adapters = find_adapters(moment.model, moment.optimizers).found
+        cut, reasons = cuttable(moment.model, adapters)
+        if not cut:
+            return Measurement(_modules(adapters, cut, reasons, None))
+        batches = moment.holdout_batches(self.examples)
+        reference = moment.once(
+            ("reference_outputs", self.examples), lambda: reference_outputs(moment.model, moment.task, batches)
+        )
+        ranks = self._ranks([one.values for one in cut])
+        compared: dict[Key, dict[str, Tensor]] = {}
+        for key, wanted in ranks.items():
+            with moment.exchanged(truncated(moment.model, cut, wanted)):
+                compared[key] = compare_outputs(moment.model, moment.task, batches, reference)
+        numbers, meaningless = _read(compared), undefined(reference)
+        kept = {key: _parameters(cut, wanted) for key, wanted in ranks.items()}
+        measure = "mse" if "kl" in meaningless else "kl"
+        best, why = _recommended({key: found[measure] for key, found in numbers.items()}, kept, self.share)
+        columns = [
+            Column(name, [value], _labels(key), {0: meaningless[name]} if name in meaningless else {})
+            for key, found in numbers.items()
+            for name, value in found.items()
+        ]
+        columns += [Column("parameters_kept", [share], _labels(key)) for key, share in kept.items()]
+        columns += _choice(best, kept, why)
+        if why is not None:
+            reasons = dict.fromkeys(range(len(adapters)), why) | reasons
+        modules = _modules(adapters, cut, reasons, None if best is None else ranks[best])
+        notes = {
+            "examples": sum(moment.task.size(batch) for batch in batches),
+            "share": self.share,
+            "judged_by": measure,
+        }
+        return Measurement([Table("model", ["model"], columns), *modules], notes=notes)
+
+    def _ranks(self, spectra: Sequence[Tensor]) -> dict[Key, list[int]]:
+        ranks: dict[Key, list[int]] = {NONE: [0] * len(spectra)}
+        return ranks | {(how, e): CUTS[how](spectra, e) for how in CUTS for e in sorted(set(self.energies))}
+
+
+def _labels(key: Key) -> dict[str, str | float]:
+    return {"cut": key[0], "energy": key[1]}
+
+
+def _read(compared: Mapping[Key, Mapping[str, Tensor]]) -> dict[Key, dict[str, float]]:
+    """All numbers with one wait."""
+    places = [(key, name) for key, found in compared.items() for name in found]
+    values = torch.stack([compared[key][name].double() for key, name in places]).tolist()
+    numbers: dict[Key, dict[str, float]] = {key: {} for key in compared}
+    for (key, name), value in zip(places, values, strict=True):
+        numbers[key][name] = value
+    return numbers
+
+
+def _parameters(cut: Sequence[Cuttable], ranks: Sequence[int]) -> float:
+    """The share of r·(m + n) over all adapters that lower ranks need."""
+    needed = sum(rank * sum(one.sizes) for one, rank in zip(cut, ranks, strict=True))
+    return needed / sum((one.adapter.parts.rank or 0) * sum(one.sizes) for one in cut)
+
+
+def _recommended(far: Mapping[Key, float], kept: Mapping[Key, float], share: float) -> tuple[Key | None, str | None]:
+    scale = far[NONE]
+    if not scale > 0:
+        return None, NOTHING
+    enough = [key for key, value in far.items() if key != NONE and value <= share * scale]
+    if not enough:
+        nearest = min(value for key, value in far.items() if key != NONE)
+        tried = f"every cut that was tried loses more than {share:g} of what the adapters do to the outputs"
+        return None, f"{tried}, {nearest / scale:.2g} at best"
+    # of equal ones the one that keeps more energy
+    return min(enough, key=lambda key: (kept[key], -key[1])), None
+
+
+def _choice(best: Key | None, kept: Mapping[Key, float], why: str | None) -> list[Column]:
+    status = {} if why is None else {0: why}
+    labels = {} if best is None else {"cut": best[0]}
+    return [
+        Column("recommended_energy", [None if best is None else best[1]], labels, status),
+        Column("recommended_parameters", [None if best is None else kept[best]], labels, status),
+    ]
+
+
+def _modules(
+    adapters: Sequence[Adapter], cut: Sequence[Cuttable], reasons: Mapping[int, str], ranks: Sequence[int] | None
+) -> list[Table]:
+    """One table for each adapter and family, a row a module."""
+    number = {id(one.adapter): place for place, one in enumerate(cut)}
+    why = {id(one): reasons[place] for place, one in enumerate(adapters) if place in reasons}
+    tables = []
+    for (name, family), members in grouped(adapters).items():
+        labels = {"adapter": name, "family": family}
+        own = [number.get(id(one)) for one in members]
+        best = [None if ranks is None or place is None else ranks[place] for place in own]
+        own_ranks = [one.parts.rank for one in members]
+        directions = [None if place is None else cut[place].directions for place in own]
+        columns = [
+            Column("recommended_rank", best, labels, _status(members, best, why)),
+            Column("rank", own_ranks, labels, _status(members, own_ranks, why)),
+            Column("directions", directions, labels, _status(members, directions, why)),
+        ]
+        tables.append(Table("module", [one.scope for one in members], columns))
+    return tables
+
+
+def _status(members: Sequence[Adapter], values: Sequence[int | None], why: Mapping[int, str]) -> dict[int, str]:
+    return {place: why[id(one)] for place, one in enumerate(members) if values[place] is None}

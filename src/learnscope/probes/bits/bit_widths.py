@@ -1,0 +1,111 @@
+"""What a model loses and saves with its units in given bits: uniform, mixed, progressive, or the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from learnscope.core.moment import Moment
+from learnscope.model.bits.ledger import ledger
+from learnscope.model.bits.mixes import Mixes, default_mixes
+from learnscope.model.bits.quantise import checked, from_layers
+from learnscope.model.bits.quantised_units import Unit
+from learnscope.probes.bits.bit_sensitivity import described
+from learnscope.probes.bits.columns import Configuration, configuration_table, frontier
+from learnscope.probes.bits.quantising import BitProbe, additivity, checked_widths, judged_by
+from learnscope.record import Measurement
+
+Layers = Sequence[Mapping[str, int]]
+ORIGINAL = "original"
+
+
+class BitWidths(BitProbe):
+    """Configurations of bits, each run on the same examples as the model itself.
+
+    | name | meaning |
+    |---|---|
+    | `kl`, `kl_median`, `kl_p99` | KL(model ‖ quantised model) per position that counts, in nats; exactly 0 for \
+"original" |
+    | `kl_low`, `kl_high` | 95 % interval of the mean, over examples drawn again |
+    | `cosine`, `mse`, `top1_agree` | of the logits, means over positions; share of equal most likely classes |
+    | `broke`, `mended` | share of positions that are right before only, after only |
+    | `loss`, `perplexity`, `accuracy` | on the targets |
+    | `loss_change` (`_low`, `_high`) | less the model's own loss, paired over examples |
+    | `block_bits`, `model_bits` | bits an entry with scales and zero points: of the blocks' units, of the whole model |
+    | `packed_bytes`, `original_bytes`, `compression` | of the whole model; tied weights once |
+    | `on_frontier` | 1 if nothing smaller is measurably as good, see `learnscope.tensor.bits.allocation.pareto` |
+    | `additivity` | Σ of the KL of single units / KL of all together, where `BitSensitivity` measured them at this \
+moment on these examples |
+
+    All are of kind "configuration". Without `configurations`: uniform_b for each of `bits`, and for each two neighbours
+    among them mixed_H_L (H bits for the half of the units that loses most where `BitSensitivity` has measured it, else
+    for every other layer), progressive_H_L (H bits for the first and the last quarter of the layers),
+    attention_focused_H_L and mlp_focused_H_L. Times are not measured: a model with quantised values takes as long as
+    before.
+
+    `configurations` are lists with `{"attn_bits": 8, "mlp_bits": 4}` for each layer, or `{unit: bits}`; a unit that is
+    not named stays as stored. For regression, `mse` stands for the KL on the frontier and in the additivity.
+
+    Notes: `family`, `bits` by configuration, `merged` (larger configurations that are not measurably better than one
+    on the frontier), `rules` (how mixed ones came about), `left_out` (those that mean nothing for this model, and why),
+    `examples`, `positions`, `scheme`, `judged_by`.
+    """
+
+    configurations: Mapping[str, Layers | Mapping[str, int]] | None = None
+    bits: Sequence[int] = (8, 4, 2)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checked_widths("BitWidths", self.bits)
+        if self.configurations is None:
+            return
+        if not isinstance(self.configurations, Mapping) or not self.configurations:
+            raise ValueError("BitWidths(configurations=...): a dictionary of one or more configurations by their names")
+        if ORIGINAL in self.configurations:
+            raise ValueError(
+                f"BitWidths: {ORIGINAL!r} is the model as it is stored; give the configuration another name"
+            )
+
+    def measure(self, moment: Moment) -> Measurement:
+        units = self.units(moment)
+        single: Mapping[str, Mapping[int, float]] | None = moment.cache.get(self.measured_key())
+        mixes = self._mixes(units, single)
+        original = self.variant(moment, units, {})
+        found = []
+        for name, bits in moment.track([(ORIGINAL, {}), *mixes.bits.items()], "configurations of bits"):
+            scores = self.variant(moment, units, bits) if bits else original
+            taken = ledger(moment.model, bits, self.scheme(), units)
+            found.append(Configuration(name, bits, scores, taken, _additivity(bits, scores, single)))
+        front = frontier(found)
+        notes: dict[str, Any] = {
+            "family": {ORIGINAL: ORIGINAL, **mixes.family},
+            "bits": {one.name: dict(one.bits) for one in found},
+            "merged": {point.name: list(point.merged) for point in front if point.merged},
+            "rules": mixes.rules,
+            "left_out": mixes.left_out,
+            **described(self, original),
+        }
+        return Measurement([configuration_table(found, original, front)], notes=notes)
+
+    def _mixes(self, units: Sequence[Unit], single: Mapping[str, Mapping[int, float]] | None) -> Mixes:
+        if self.configurations is None:
+            return default_mixes(units, self.bits, single)
+        mixes = Mixes()
+        for name, given in self.configurations.items():
+            try:
+                bits = checked(given, units) if isinstance(given, Mapping) else from_layers(units, given)
+            except ValueError as error:
+                raise ValueError(f"configuration {name!r}: {error}") from error
+            mixes.bits[str(name)], mixes.family[str(name)] = bits, "custom"
+        return mixes
+
+
+def _additivity(
+    bits: Mapping[str, int], scores: Mapping[str, Any], single: Mapping[str, Mapping[int, float]] | None
+) -> tuple[float | None, str | None]:
+    if single is None:
+        return None, "single units were not measured: run BitSensitivity at the same moment, on the same examples"
+    missing = next((f"{u} at {b} bits" for u, b in bits.items() if b not in single.get(u, {})), None)
+    if missing is not None:
+        return None, f"{missing} was not measured alone"
+    return additivity([single[u][b] for u, b in bits.items()], scores[judged_by(scores)])

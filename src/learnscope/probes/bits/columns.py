@@ -1,0 +1,102 @@
+"""The table of configurations that the probes of bit widths record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from learnscope.model.bits.ledger import Ledger
+from learnscope.model.outputs.scores import interval
+from learnscope.probes.bits.quantising import judged_by
+from learnscope.probes.outputs.columns import REGRESSION, SINGLE
+from learnscope.record import Column, Table
+from learnscope.tensor.bits.allocation import FrontierPoint, Point, pareto
+
+_COMPARED = ("kl", "kl_median", "kl_p99", "top1_agree", "cosine", "mse", "broke", "mended")
+_OF_CLASSES = "there are no classes to be right of"
+_FEW = "an interval over examples needs at least two"
+_BYTES = ("block_bits", "model_bits", "packed_bytes", "original_bytes", "compression")
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One that was run: its bits, what it did, and what it takes."""
+
+    name: str
+    bits: Mapping[str, int]
+    scores: Mapping[str, Any]
+    ledger: Ledger
+    additivity: tuple[float | None, str | None] = (None, "single units were not measured on these examples")
+
+
+def frontier(configurations: Sequence[Configuration]) -> list[FrontierPoint]:
+    """By packed bytes and damage; paired over the examples, see `learnscope.tensor.bits.allocation.pareto`."""
+    by_name = {one.name: one.scores for one in configurations}
+    damage = judged_by(configurations[0].scores)
+    points = [Point(one.name, one.ledger.packed_bytes, one.scores[damage]) for one in configurations]
+    return pareto(points, lambda a, b: interval(by_name[a], damage, by_name[b]))
+
+
+def configuration_table(
+    configurations: Sequence[Configuration], original: Mapping[str, Any], front: Sequence[FrontierPoint]
+) -> Table:
+    rows = [_row(one, original) for one in configurations]
+    on = {point.name for point in front}
+    for row, one in zip(rows, configurations, strict=True):
+        row["on_frontier"] = (int(one.name in on), None)
+        row["additivity"] = one.additivity
+    columns = [
+        Column(
+            name,
+            [row[name][0] for row in rows],
+            {},
+            {place: why for place, row in enumerate(rows) if (why := row[name][1]) is not None},
+        )
+        for name in rows[0]
+    ]
+    return Table("configuration", [one.name for one in configurations], columns)
+
+
+def _row(one: Configuration, original: Mapping[str, Any]) -> dict[str, tuple[float | None, str | None]]:
+    """Every number of a configuration, or None with the reason."""
+    scores = one.scores
+    reasons = dict.fromkeys(("kl", "kl_median", "kl_p99", "top1_agree"), REGRESSION) if scores["regression"] else {}
+    reasons |= {"cosine": SINGLE} if scores["single"] else {}
+    reasons |= dict.fromkeys(("broke", "mended", "accuracy"), _OF_CLASSES) if scores["accuracy"] is None else {}
+    row: dict[str, tuple[float | None, str | None]] = {}
+    for name in _COMPARED:
+        row[name] = _value(scores.get(name), reasons.get(name))
+    low, high = interval(scores, "kl")
+    row["kl_low"], row["kl_high"] = (_value(x, reasons.get("kl") or _few(scores)) for x in (low, high))
+    loss = scores["loss"]
+    without = "the data has no targets" if loss is None else None
+    row["loss"] = _value(loss, without)
+    change = None if loss is None else loss - original["loss"]
+    row["loss_change"] = _value(change, without)
+    low, high = (math.nan, math.nan) if loss is None else interval(scores, "loss", original)
+    row["loss_change_low"], row["loss_change_high"] = (_value(x, without or _few(scores)) for x in (low, high))
+    row["perplexity"] = _perplexity(scores)
+    row["accuracy"] = _value(scores["accuracy"], reasons.get("accuracy"))
+    return row | {name: (getattr(one.ledger, name), None) for name in _BYTES}
+
+
+def _value(value: float | None, why: str | None) -> tuple[float | None, str | None]:
+    """The number; None with the reason if it has no meaning. What is not finite says so by itself."""
+    if value is None or (why is not None and math.isnan(value)):
+        return None, why or "not measured"
+    return value, None
+
+
+def _few(scores: Mapping[str, Any]) -> str | None:
+    return _FEW if sum(n > 0 for n in scores["sums"]["positions"]) < 2 else None
+
+
+def _perplexity(scores: Mapping[str, Any]) -> tuple[float | None, str | None]:
+    if not scores["tokens"] or scores["loss"] is None:
+        return None, "the model does not predict tokens"
+    try:
+        return math.exp(scores["loss"]), None
+    except OverflowError:
+        return None, f"e to the loss of {scores['loss']:.4g} is beyond what a number holds"

@@ -1,0 +1,62 @@
+"""The model on a fixed subset that it does not train on."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from learnscope.core.moment import Moment
+from learnscope.core.probe import Probe
+from learnscope.record import Column, Measurement, Table
+from learnscope.task import correct, predictions
+
+
+class Holdout(Probe):
+    """Outputs on the holdout data, which are the same examples every time.
+
+    | name | kind | meaning |
+    |---|---|---|
+    | `holdout_loss` | model | mean loss over the positions that have a target |
+    | `holdout_accuracy` | model | share of them predicted right (classes only) |
+    | `holdout_examples`, `holdout_positions` | model | how many |
+    | `holdout_nonfinite` | model | positions with a logit that is NaN or ±∞; NaN ones predict nothing (-1) |
+
+    Arrays: `logits`, `labels`, `predictions`, `losses`, `example` (one entry a position), unless there are
+    more than `max_logits` logits, in which case the logits are left out and a note says so.
+    """
+
+    every: int = 100
+    keep_arrays: bool = True
+    max_logits: int = 1_000_000
+    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
+    reads_only: ClassVar[bool] = True  # the evaluation has a guard of its own
+
+    def measure(self, moment: Moment) -> Measurement:
+        seen = moment.holdout
+        arrays = {"logits": seen.logits, "example": seen.example}
+        if seen.targets is None or not seen.targets.is_floating_point():
+            arrays["predictions"] = predictions(seen.logits)
+        columns = [
+            Column("holdout_examples", [int(torch.unique(seen.example).numel())]),
+            Column("holdout_positions", [seen.logits.shape[0]]),
+            Column("holdout_nonfinite", [_nonfinite(seen.logits)]),
+        ]
+        if seen.targets is not None:
+            arrays["labels"] = seen.targets
+            if not seen.targets.is_floating_point():
+                right = correct(seen.logits, seen.targets).double()
+                columns.append(Column("holdout_accuracy", right.mean().reshape(1)))
+        if seen.losses is not None:
+            arrays["losses"] = seen.losses
+            columns.append(Column("holdout_loss", seen.losses.double().mean().reshape(1)))
+        notes = {}
+        if seen.logits.numel() > self.max_logits:
+            del arrays["logits"]
+            notes["logits"] = f"left out: {seen.logits.numel()} are more than max_logits={self.max_logits}"
+        return Measurement([Table("model", ["model"], columns)], arrays=arrays if self.keep_arrays else {}, notes=notes)
+
+
+def _nonfinite(logits: Tensor) -> int:
+    return int((~logits.isfinite()).reshape(logits.shape[0], -1).any(1).sum())

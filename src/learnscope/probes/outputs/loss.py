@@ -1,0 +1,47 @@
+"""Numbers that the loop logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from learnscope.core.moment import Moment
+from learnscope.core.probe import Probe
+from learnscope.record import Column, Table
+
+
+class Loss(Probe):
+    """The loss, and whatever else the loop passes to `w.log`.
+
+    | name | kind | meaning |
+    |---|---|---|
+    | as logged | model | mean of the values logged for the step (several with gradient accumulation) |
+    | `<name>_std` | model | their unbiased standard deviation, where there were several |
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"logged"})
+    reads_only: ClassVar[bool] = True
+
+    def measure(self, moment: Moment) -> Table:
+        columns = []
+        for name, values in moment.logged.items():
+            if len(values) == 1:
+                columns.append(Column(name, [_scalar(name, values[0])]))
+            else:
+                stacked = _stack(name, values)
+                columns.append(Column(name, stacked.mean().reshape(1)))
+                columns.append(Column(f"{name}_std", stacked.std().reshape(1)))
+        return Table("model", ["model"], columns)
+
+
+def _scalar(name: str, value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.numel() != 1:
+        raise ValueError(f"w.log({name}=…) was given a tensor of shape {tuple(value.shape)}; log one number")
+    return value
+
+
+def _stack(name: str, values: Sequence[Any]) -> torch.Tensor:
+    parts = [torch.as_tensor(_scalar(name, value)).reshape(()).to(torch.float64) for value in values]
+    return torch.stack([part.to(parts[0].device) for part in parts])

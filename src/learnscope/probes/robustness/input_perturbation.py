@@ -1,0 +1,177 @@
+"""How far inputs that were damaged at random take a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from learnscope.core.moment import Moment
+from learnscope.core.probe import At, Probe
+from learnscope.model.outputs.example_sums import passed
+from learnscope.model.robustness.target import What, find_target
+from learnscope.model.robustness.token_noise import (
+    Perturbed,
+    add_noise,
+    drop_entries,
+    drop_tokens,
+    mask_tokens,
+    substitute_tokens,
+)
+from learnscope.model.robustness.token_units import real_tokens, token_count, vocabulary_digest
+from learnscope.probes.robustness.rows import (
+    FEWEST_SEEDS,
+    accuracy,
+    batches_for,
+    check_counted,
+    check_counts,
+    check_numbers,
+    column,
+    mean_loss,
+    over_seeds,
+)
+from learnscope.record import Column, Label, Measurement, Table
+from learnscope.task.batches import map_leaves
+
+SCOPES: dict[What, tuple[str, str]] = {
+    "embeddings": ("token_dropout", "token_substitution"),
+    "inputs": ("input_dropout", "input_noise"),
+}
+
+
+class InputPerturbation(Probe):
+    """The model on inputs of which a share was removed or replaced at random, several times over.
+
+    Scopes for token ids, where `level` is the share of each sequence's tokens (one at least; never special tokens, and
+    never padding):
+
+    - "token_dropout": tokens are removed and sequences are shorter; or, with `dropout="mask"`, replaced by the
+      tokenizer's mask token.
+    - "token_substitution": tokens are replaced by others, drawn evenly from the vocabulary's real tokens.
+
+    What is predicted then is said in `learnscope.model.robustness.token_noise`. Scopes for continuous inputs:
+
+    - "input_dropout": each entry is set, with probability `level`, to its mean over the examples (to that of all
+      entries where examples differ in shape).
+    - "input_noise": N(0, (level·rms of the example)²) is added to each entry.
+
+    And "clean" at level 0, the inputs as they are.
+
+    | name | kind | meaning |
+    |---|---|---|
+    | `accuracy_mean`, `loss_mean` | perturbation | means over seeds, with `_low` and `_high`, a 95 % interval of the \
+mean over seeds by Student's t |
+    | `changed_share` | perturbation | of the real tokens, or of the entries, over all seeds |
+    | `seeds` | perturbation | how many; 1 for "clean", which is no matter of chance |
+
+    Notes: `examples`, `positions` (of the clean inputs), `dropout`.
+    """
+
+    at: At = "once"
+    examples: int | None = None
+    """How many are looked at; by default 8 sequences of tokens, or 32 inputs."""
+    levels: Sequence[float] = (0.05, 0.1, 0.2)
+    dropout: Literal["remove", "mask"] = "remove"
+    seeds: int = 5
+    seed: int = 0
+
+    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
+    reads_only: ClassVar[bool] = True  # whatever runs the model has a guard of its own
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(self, examples=1, seeds=FEWEST_SEEDS, seed=0)
+        check_numbers("InputPerturbation", "levels", self.levels, low=0)
+        if max(self.levels) > 1:
+            raise ValueError(f"InputPerturbation(levels={self.levels!r}): shares, from 0 to 1")
+        if self.dropout not in ("remove", "mask"):
+            raise ValueError(f"InputPerturbation(dropout={self.dropout!r}): 'remove' or 'mask'")
+
+    def measure(self, moment: Moment) -> Measurement:
+        batches, what = batches_for(moment, self.examples)
+        plan = [(scope, float(level)) for scope in SCOPES[what] for level in sorted(set(self.levels))]
+        tables: list[Table] = []
+        clean: dict[str, Any] = {}
+        for scope, level in moment.track([("clean", 0.0), *plan], "changed inputs"):
+
+            def run(scope: str = scope, level: float = level) -> dict[str, Any]:
+                return self._changed(moment, batches, scope, level)
+
+            told = moment.remember(self._part(moment, batches, scope, level), run)
+            clean = told if scope == "clean" else clean
+            tables.append(Table("perturbation", [scope], _columns(told, {"level": level})))
+        notes: dict[str, Any] = {"examples": clean["examples"], "positions": clean["positions"]}
+        return Measurement(tables, notes=notes | ({"dropout": self.dropout} if what == "embeddings" else {}))
+
+    def _part(self, moment: Moment, batches: Sequence[Any], scope: str, level: float) -> dict[str, Any]:
+        part = {"what": f"perturbed inputs: {scope}", "level": level, "seeds": self.seeds, "seed": self.seed}
+        part["examples"] = [moment.task.size(batch) for batch in batches]
+        if scope.startswith("token"):
+            part |= {"dropout": self.dropout, "vocabulary": vocabulary_digest(moment.subject.tokenizer)}
+        return part
+
+    def _changed(self, moment: Moment, batches: Sequence[Any], scope: str, level: float) -> dict[str, Any]:
+        runs: list[dict[str, Any]] = []
+        examples = positions = changed = of = 0
+        change = None if scope == "clean" else self._change(moment, batches, scope, level)
+        for place in range(1 if change is None else self.seeds):
+            generator = torch.Generator().manual_seed(self.seed + place)
+            parts = [Perturbed(batch, 0, 1) if change is None else change(batch, generator) for batch in batches]
+            found = passed(moment.model, moment.task, [part.batch for part in parts])
+            sums = (check_counted(found) if change is None else found).plain()
+            examples, positions = len(sums["positions"]), sum(sums["positions"])
+            changed, of = changed + sum(part.changed for part in parts), of + sum(part.of for part in parts)
+            runs.append({"accuracy": accuracy(sums), "loss": mean_loss(sums)})
+        share = changed / of if of else None
+        return {"runs": runs, "examples": examples, "positions": positions, "changed_share": share}
+
+    def _change(
+        self, moment: Moment, batches: Sequence[Any], scope: str, level: float
+    ) -> Callable[[Any, torch.Generator], Perturbed]:
+        """How one batch is changed."""
+        model, task, tokenizer = moment.model, moment.task, moment.subject.tokenizer
+        if scope == "token_dropout":
+            drop = drop_tokens if self.dropout == "remove" else mask_tokens
+            return lambda batch, generator: drop(model, task, batch, level, generator, tokenizer)
+        if scope == "token_substitution":
+
+            def rows() -> int:
+                embedding = find_target(model, task, batches[0]).embedding
+                assert embedding is not None
+                return token_count(embedding)
+
+            vocabulary = real_tokens(model, moment.once("rows of the embedding", rows), tokenizer)
+            return lambda batch, generator: substitute_tokens(
+                model, task, batch, level, generator, tokenizer, vocabulary
+            )
+        mean = _mean([find_target(model, task, batch).origin for batch in batches])
+
+        def changed(batch: Any, generator: torch.Generator) -> Perturbed:
+            target = find_target(model, task, batch)
+            if scope == "input_dropout":
+                new, count = drop_entries(target.origin, level, mean, generator)
+            else:
+                new, count = add_noise(target.origin, level, generator), target.origin.numel() if level else 0
+            made = map_leaves(target.batch, lambda leaf: new if leaf is target.leaf else leaf)
+            return Perturbed(made, count, target.origin.numel())
+
+        return changed
+
+
+def _columns(told: dict[str, Any], labels: dict[str, Label]) -> list[Column]:
+    columns = [
+        one
+        for name in ("accuracy", "loss")
+        for one in over_seeds(name, [result[name] for result in told["runs"]], labels)
+    ]
+    columns.append(column("changed_share", told["changed_share"], labels, "there is nothing that could be changed"))
+    return [*columns, column("seeds", len(told["runs"]), labels)]
+
+
+def _mean(origins: Sequence[Tensor]) -> Tensor:
+    """Of every entry over the examples; of all entries where examples differ in shape."""
+    if len({origin.shape[1:] for origin in origins}) == 1:
+        return torch.cat(list(origins)).double().mean(0)
+    return torch.cat([origin.flatten() for origin in origins]).double().mean()

@@ -1,0 +1,114 @@
+"""How far noise on the weights takes a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from learnscope.core.moment import Moment
+from learnscope.core.probe import At, Probe
+from learnscope.model.bits.quantised_units import Unit, find_units
+from learnscope.model.guard import guard
+from learnscope.model.outputs.example_sums import kept_outputs, passed
+from learnscope.model.robustness.weight_noise import NoiseKind, noised
+from learnscope.probes.robustness.rows import (
+    FEWEST_SEEDS,
+    accuracy,
+    batches_for,
+    check_counted,
+    check_counts,
+    check_numbers,
+    column,
+    mean_kl,
+    mean_loss,
+    over_seeds,
+)
+from learnscope.record import Measurement, Table
+from learnscope.task import Outputs
+from learnscope.tensor.bits.quantize import WHOLE_BITS
+
+
+class NoiseRobustness(Probe):
+    """The model with noise on its weights, several times over, each time with its own weights back bit for bit.
+
+    Noise is put on the weights that could be quantised: Linear, Conv, Conv1D, attention and recurrent weights, and for
+    "weight_noise" also embeddings and heads. Norms, biases and tables of positions stay. Scopes:
+
+    - "weight_noise": N(0, (σ·rms of the weight's output channel)²), `level` is σ.
+    - "quantisation_noise": U(−s/2, s/2) with the scale s of the channel at `level` bits: what rounding does if its
+      errors are independent of the weights and of each other.
+
+    | name | kind | meaning |
+    |---|---|---|
+    | `accuracy_mean`, `loss_mean`, `kl_mean` | noise | means over seeds, with `_low` and `_high`, a 95 % interval of \
+the mean over seeds by Student's t; KL(model ‖ model with noise) per position |
+    | `seeds` | noise | how many |
+
+    Notes: `examples`, `positions`, `weights` (how many of the model's are given noise, by scope).
+    """
+
+    at: At = "once"
+    examples: int | None = None
+    """How many are looked at; by default 8 sequences of tokens, or 32 inputs."""
+    sigmas: Sequence[float] = (0.01, 0.05, 0.1)
+    bits: Sequence[int] = (8, 6, 4)
+    seeds: int = 5
+    seed: int = 0
+
+    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
+    reads_only: ClassVar[bool] = True  # whatever runs the model has a guard of its own
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(self, examples=1, seeds=FEWEST_SEEDS, seed=0)
+        check_numbers("NoiseRobustness", "sigmas", self.sigmas, low=0)
+        check_numbers("NoiseRobustness", "bits", self.bits, low=WHOLE_BITS.start, whole=True)
+        if max(self.bits) not in WHOLE_BITS:
+            raise ValueError(f"NoiseRobustness(bits={self.bits!r}): from {WHOLE_BITS.start} to {WHOLE_BITS.stop - 1}")
+
+    def measure(self, moment: Moment) -> Measurement:
+        batches, _ = batches_for(moment, self.examples)
+        plan: list[tuple[NoiseKind, float]] = [("weight_noise", float(sigma)) for sigma in sorted(set(self.sigmas))]
+        plan += [("quantisation_noise", bits) for bits in sorted(set(self.bits), reverse=True)]
+        sizes = [moment.task.size(batch) for batch in batches]
+        tables, told = [], {}
+        for kind, level in moment.track(plan, "noise on weights"):
+            part = {"what": kind, "level": level, "seeds": self.seeds, "seed": self.seed, "examples": sizes}
+
+            def run(kind: NoiseKind = kind, level: float = level) -> dict[str, Any]:
+                return self._noised(moment, batches, kind, level)
+
+            told = moment.remember(part, run)
+            labels = {"level": level}
+            columns = [
+                one
+                for name in ("accuracy", "loss", "kl")
+                for one in over_seeds(name, [result[name] for result in told["runs"]], labels)
+            ]
+            columns.append(column("seeds", self.seeds, labels))
+            tables.append(Table("noise", [kind], columns))
+        weights = {kind: sum(unit.numel for unit in _units(moment, kind)) for kind in dict(plan)}
+        notes = {"examples": sum(sizes), "positions": told["positions"], "weights": weights}
+        return Measurement(tables, notes=notes)
+
+    def _noised(self, moment: Moment, batches: Sequence[Any], kind: NoiseKind, level: float) -> dict[str, Any]:
+        model, task, units = moment.model, moment.task, _units(moment, kind)
+
+        def own() -> list[Outputs]:
+            return kept_outputs(model, task, batches)
+
+        reference = moment.once(("kept outputs", sum(task.size(batch) for batch in batches)), own)
+        runs: list[dict[str, float | None]] = []
+        positions = 0
+        for place in range(self.seeds):
+            # the same draws at every level, so that levels differ in size only
+            with guard(model), noised(model, units, kind, level, self.seed + place), moment.sealing():
+                sums = check_counted(passed(model, task, batches, reference)).plain()
+            positions = sum(sums["positions"])
+            runs.append({"accuracy": accuracy(sums), "loss": mean_loss(sums), "kl": mean_kl(sums)})
+        return {"runs": runs, "positions": positions}
+
+
+def _units(moment: Moment, kind: NoiseKind) -> list[Unit]:
+    everywhere = kind == "weight_noise"
+    return moment.once(("units", everywhere), lambda: find_units(moment.model, embeddings=everywhere))

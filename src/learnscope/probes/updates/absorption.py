@@ -1,0 +1,193 @@
+"""How much of an update, and of its weight decay, is lost to rounding, from a sample of entries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from learnscope.core.moment import Moment
+from learnscope.core.subject import Subject
+from learnscope.probes.updates.reasons import reasons_of_scopes
+from learnscope.probes.updates.remembered import Holder, holders
+from learnscope.record import Column, Table
+from learnscope.tensor.sample import fixed_entries, pick
+from learnscope.tensor.segments import Segments
+from learnscope.tensor.updates.fold import bits_differ
+from learnscope.tensor.updates.update import KNOWN, Rounding, decay_rounding, decay_vanishes, decoupled, planned_update
+
+Z95 = 1.959964
+"""Two-sided 95 % quantile of the normal distribution."""
+
+ROUNDINGS: tuple[Rounding, ...] = ("apart", "together")
+_ROUNDED: dict[Rounding, str] = {
+    "apart": "its weight decay is rounded apart from the update",
+    "together": "its weight decay is rounded together with the update",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Some entries of one parameter before the step."""
+
+    position: int
+    entries: Tensor
+    before: Tensor
+
+
+@dataclass(slots=True)
+class Question:
+    """A yes-or-no question about the entries of parameters: what the samples answer, and where it has no answer.
+
+    `answers` holds, by position, how many of the sampled entries say yes and of how many it was asked.
+    """
+
+    answers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    missing: dict[int, str] = field(default_factory=dict)
+
+    def ask(self, position: int, yes: Tensor, of: Tensor) -> None:
+        self.answers[position] = (yes & of).sum().double(), of.sum().double()
+
+
+def take_sample(subject: Subject, size: int, *, half_only: bool) -> list[Sample]:
+    """At most `size` entries of every trainable (half-precision) parameter, the same ones at every call."""
+    samples = []
+    for position, p in enumerate(subject.parameters):
+        if p.requires_grad and p.is_floating_point() and p.numel() and (p.element_size() == 2 or not half_only):
+            chosen = fixed_entries(p.numel(), size, position, p.device)
+            samples.append(Sample(position, chosen, pick(p.detach(), chosen)))
+    return samples
+
+
+def absorbed_tables(moment: Moment, samples: Sequence[Sample]) -> list[Table]:
+    """What rounding took of the last step, of the model and of each layer.
+
+    `absorbed_share`: entries with a non-zero update and unchanged bits. `absorbed_coverage`: the share of the
+    updated entries that belong to an optimizer whose update is known, which is what the former is a share of.
+    `decay_absorbed_share`: of the entries with a non-zero weight decay, those on which it left no trace.
+    """
+    held = holders(moment.optimizers)
+    updated = [s for s in samples if id(p := moment.subject.parameters[s.position]) in held and p.grad is not None]
+    if not updated:
+        names = ("absorbed_share", "decay_absorbed_share")
+        return [Table("model", ["model"], [Column(n, [None], {}, {0: "no parameter was updated"}) for n in names])]
+    whole, decays = Question(), {rounding: Question() for rounding in ROUNDINGS}
+    for sample in updated:
+        p = moment.subject.parameters[sample.position]
+        _examine(held[id(p)], p, sample, whole, decays)
+    return [_table(moment, kind, updated, whole, decays) for kind in ("model", "layer")]
+
+
+def _examine(holder: Holder, p: Tensor, sample: Sample, whole: Question, decays: Mapping[Rounding, Question]) -> None:
+    optimizer, group = holder
+    name, position = type(optimizer).__name__, sample.position
+    reason = _not_known(optimizer, group, p)
+    if reason is not None:
+        for question in (whole, *decays.values()):
+            question.missing[position] = reason
+        return
+    assert p.grad is not None
+    gradient = pick(p.grad.to_dense() if p.grad.is_sparse else p.grad, sample.entries)
+    state = {
+        key: pick(value.to_dense() if value.is_sparse else value, sample.entries) if value.shape == p.shape else value
+        for key, value in optimizer.state.get(p, {}).items()
+        if isinstance(value, Tensor)
+    }
+    before = sample.before
+    unchanged = ~bits_differ(pick(p.detach(), sample.entries), before)
+    update = planned_update(name, group, state, before, gradient)
+    # a weight that is NaN or infinite stays so whatever is added: that is no rounding
+    whole.ask(position, (update != 0) & unchanged & before.isfinite(), torch.ones_like(unchanged))
+    _examine_decay(name, group, sample, gradient, unchanged, decays)
+
+
+def _examine_decay(
+    name: str, group: Mapping[str, Any], sample: Sample, gradient: Tensor, unchanged: Tensor,
+    decays: Mapping[Rounding, Question],
+) -> None:  # fmt: skip
+    """Where decay is rounded together with the update, it is lost only where nothing of the update was left."""
+    rounding, separate = decay_rounding(group), decoupled(name, group)
+    reason = None
+    if not group.get("weight_decay"):
+        reason = "no weight decay"
+    elif separate and not group["lr"]:
+        reason = "the learning rate is 0, and so is the decay"
+    elif rounding == "together" and not separate:
+        reason = f"a fused {name} adds the decay to the gradient within its kernel, where it is not rounded apart"
+    for asked, question in decays.items():
+        if reason is not None or asked != rounding:
+            question.missing[sample.position] = reason or _ROUNDED[rounding]
+    if reason is None:
+        before = sample.before
+        lost = unchanged if rounding == "together" else decay_vanishes(name, group, before, gradient)
+        decays[rounding].ask(sample.position, lost, (before != 0) & before.isfinite())
+
+
+def _not_known(optimizer: Optimizer, group: Mapping[str, Any], p: Tensor) -> str | None:
+    name = type(optimizer).__name__
+    if name not in KNOWN:
+        return f"the update of {name} is not known"
+    if (name != "SGD" or group.get("momentum")) and not optimizer.state.get(p):
+        return f"{name} has no state of it"
+    if name == "SGD" and group.get("fused") and p.element_size() == 2 and p.device.type == "cpu":
+        # torch 2.13 and before leave every full vector of such a weight as it was
+        return "fused SGD on a CPU is not sure to write half-precision weights"
+    return None
+
+
+def _table(
+    moment: Moment, kind: str, updated: Sequence[Sample], whole: Question, decays: Mapping[Rounding, Question]
+) -> Table:
+    subject = moment.subject
+    positions = [sample.position for sample in updated]
+    sampled = torch.tensor([sample.entries.numel() for sample in updated], dtype=torch.float64)
+    entries = torch.tensor([float(subject.parameters[i].numel()) for i in positions], dtype=torch.float64)
+    segments = subject.segments(kind, positions)
+    known = torch.tensor([float(i in whole.answers) for i in positions], dtype=torch.float64)
+
+    def columns(name: str, question: Question, labels: dict[str, str]) -> list[Column]:
+        reasons = reasons_of_scopes(subject, kind, positions, question.missing)
+        values = _stratified(segments, positions, question, sampled, entries)
+        for place in values[0].isnan().nonzero().flatten().tolist():
+            reasons.setdefault(place, "no weight other than 0 to decay")
+        return [
+            Column(f"{name}{end}", v, labels, reasons) for end, v in zip(("", "_low", "_high"), values, strict=True)
+        ]
+
+    found = columns("absorbed_share", whole, {})
+    found.append(Column("absorbed_coverage", segments.sum(entries * known) / segments.sum(entries)))
+    measured = [rounding for rounding in ROUNDINGS if decays[rounding].answers]
+    if not measured:
+        found += columns("decay_absorbed_share", decays["apart"], {})[:1]
+    for rounding in measured:
+        found += columns("decay_absorbed_share", decays[rounding], {"rounding": rounding})
+    return Table(kind, segments.scopes, found)
+
+
+def _stratified(
+    segments: Segments, positions: Sequence[int], question: Question, sampled: Tensor, entries: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Share of each scope with its 95 % interval.
+
+    Parameters are strata of unequal size: shares are weighted by the entries they stand for, and the interval
+    follows from the variance of a stratified proportion (with two successes and two failures added, Agresti and
+    Coull 1998); a parameter all of whose entries were looked at adds none.
+    """
+    table = torch.zeros(len(positions), 2, dtype=torch.float64)
+    if question.answers:
+        places = [place for place, position in enumerate(positions) if position in question.answers]
+        device = next(iter(question.answers.values()))[0].device  # one wait for it, for all parameters
+        numbers = [number.to(device) for place in places for number in question.answers[positions[place]]]
+        table[places] = torch.stack(numbers).cpu().view(-1, 2)
+    yes, asked = table.unbind(1)
+    weight = entries * asked / sampled
+    likely = (yes + 2) / (asked + 4)
+    variance = torch.where(sampled == entries, 0.0, likely * (1 - likely) / (asked + 4))
+    total = segments.sum(weight)
+    mean = segments.sum(weight * yes / asked.clamp(min=1)) / total
+    half = Z95 * segments.sum(weight.square() * variance).sqrt() / total
+    return mean, (mean - half).clamp(min=0), (mean + half).clamp(max=1)

@@ -1,0 +1,54 @@
+"""Learning rates as the optimizer uses them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from learnscope.core.moment import Moment
+from learnscope.core.probe import At, Probe
+from learnscope.record import Column, Table
+
+
+class LearningRate(Probe):
+    """The learning rate of every parameter group in the step about to be taken.
+
+    | name | kind | meaning |
+    |---|---|---|
+    | `learning_rate` | group, named | as set by the schedule for this step; of a named group, if its parameters \
+have one in common |
+    | `weight_decay` | group | where the group has one |
+    """
+
+    every: int = 10
+    at: At = "before_step"
+    needs: ClassVar[frozenset[str]] = frozenset({"optimizer"})
+    reads_only: ClassVar[bool] = True
+
+    def measure(self, moment: Moment) -> list[Table]:
+        groups = [group for optimizer in moment.optimizers for group in optimizer.param_groups]
+        # groups that hold nothing of this model are named by their position all the same
+        scopes = list(moment.subject.scopes("group"))
+        columns = [Column("learning_rate", [group["lr"] for group in groups])]
+        if any(group.get("weight_decay") for group in groups):
+            columns.append(Column("weight_decay", [group.get("weight_decay") for group in groups]))
+        tables = [Table("group", scopes, columns)]
+        if moment.subject.groups:
+            tables.append(_named(moment, [float(group["lr"]) for group in groups]))
+        return tables
+
+
+def _named(moment: Moment, rates: list[float]) -> Table:
+    """The one learning rate of all trained parameters of every named group."""
+    held = moment.subject.scopes("group").values()
+    rate_of = {position: rate for inside, rate in zip(held, rates, strict=True) for position in inside}
+    values: list[float | None] = []
+    status: dict[int, str] = {}
+    named = moment.subject.scopes("named")
+    for number, positions in enumerate(named.values()):
+        found = sorted({rate_of[position] for position in positions if position in rate_of})
+        values.append(found[0] if len(found) == 1 else None)
+        if not found:
+            status[number] = "no optimizer holds any of its parameters"
+        elif len(found) > 1:
+            status[number] = f"its parameters have {len(found)} learning rates: {', '.join(map(repr, found))}"
+    return Table("named", list(named), [Column("learning_rate", values, {}, status)])

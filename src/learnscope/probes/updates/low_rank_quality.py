@@ -1,0 +1,176 @@
+"""Whether a low-rank update, as LoRA makes it, would have done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from learnscope.core.moment import Moment
+from learnscope.core.probe import Probe
+from learnscope.model.outputs.reference import Reference, compare_outputs, reference_outputs
+from learnscope.model.updates.lowrank import LowRankUpdate, decompose_update, matrix_names
+from learnscope.probes.outputs.columns import undefined
+from learnscope.record import Column, Measurement, Table
+
+ENERGY = 0.9
+UNCHANGED = "no matrix of it changed"
+UNDECOMPOSED = "its update has entries that are not finite"
+
+
+class LowRankQuality(Probe):
+    """The model with the update ΔW = W_now − W_at the last measurement of each matrix cut to a low rank.
+
+    For each rank r the model runs with W_previous + the best approximation of ΔW of rank r and is compared with
+    itself on the holdout examples. Matrices have two dimensions, both above 1 (`Linear`, `Conv1D`, embeddings), or
+    are kernels of convolutions, read as [out, in·k·k]. Everything else, biases and norms, keeps its whole update.
+    Rank 0 is no update of the matrices at all: it gives the scale.
+
+    | name | kind | meaning |
+    |---|---|---|
+    | `kl`, `kl_median`, `kl_p99` | model | KL(model ‖ model at this `rank`) per position, in nats: mean, median, P99 |
+    | `cosine`, `mse` | model | of the logits, mean over positions; by `rank` |
+    | `top1_agree`, `broke`, `mended` | model | shares of positions: same top-1; right before and wrong at this \
+`rank`; wrong before and right at it |
+    | `energy_captured` | model, layer, component | Σ_{i≤rank} σᵢ² / ‖ΔW‖_F² over all matrices of the scope; by `rank` |
+    | `stable_rank` | tensor | ‖ΔW‖_F²/σ₁² |
+    | `rank_for_energy` | tensor | smallest rank that holds the share `energy` of ‖ΔW‖_F² |
+    | `recommended_rank` | model | smallest of `ranks` with a mean KL of at most `kl_bound` |
+    | `decomposed`, `approximated`, `unchanged`, `undecomposed` | model | how many matrices; approximated: by \
+randomised iteration, whose energies are about 1 % low on pure noise and far less elsewhere (see \
+`tensor.updates.lowrank.decompose`); undecomposed: ΔW is not finite, the matrix keeps its whole update and enters \
+no energy |
+
+    Notes: `span` (the steps between which ΔW lies), `undecomposed` and `not_matrices` (names; the latter have more
+    dimensions but belong to no convolution, and keep their whole update), `extra_memory` (bytes: factors and one
+    copy of the changed matrices, beside the snapshot; a truncated update is no exchange of entries).
+
+    A `snapshot_dtype` narrower than the weights' adds rounding to ΔW, which has full rank: keep it native.
+    """
+
+    every: int = 100
+    ranks: Sequence[int] = (1, 2, 4, 8, 16, 32)
+    examples: int = 32
+    kl_bound: float = 1e-3
+    """How far is near enough, in nats per position: a text coded with the variant's probabilities instead of the
+    model's own would be that much longer, which for 1e-3 is a perplexity higher by 0.1 %."""
+    snapshot_device: str = "cpu"
+    """Where the previous weights are kept: a torch device, or "disk"."""
+    snapshot_dtype: str = "native"
+    """Their dtype: each weight's own, or a float dtype."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"previous", "holdout"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.ranks or any(isinstance(r, bool) or not isinstance(r, int) or r < 1 for r in self.ranks):
+            raise ValueError(
+                f"LowRankQuality(ranks={self.ranks!r}): ranks are whole numbers from 1; rank 0 is always measured"
+            )
+        if self.examples < 1:
+            raise ValueError(f"LowRankQuality(examples={self.examples}): at least one example is needed")
+        if not self.kl_bound > 0:
+            raise ValueError(f"LowRankQuality(kl_bound={self.kl_bound}): a bound is above 0; equal outputs have KL 0")
+
+    def measure(self, moment: Moment) -> Measurement:
+        subject, before = moment.subject, moment.previous
+        subject.refresh()
+        now = subject.by_name()
+        before.check(now)
+        batches = moment.holdout_batches(self.examples)
+        reference = moment.once(
+            ("reference_outputs", self.examples), lambda: reference_outputs(moment.model, moment.task, batches)
+        )
+        names, others = matrix_names(moment.model)
+        ranks = sorted(set(self.ranks))
+        update = decompose_update(now, before.tensors, names, ranks[-1])
+        found: dict[int, dict[str, Tensor]] = {}
+        for rank in (0, *ranks):
+            with moment.exchanged(update.variant(before.tensors, rank)):
+                found[rank] = compare_outputs(moment.model, moment.task, batches, reference)
+        # what is frozen and did not change is only counted
+        silent = {name for name in update.unchanged if not now[name].requires_grad}
+        told = [i for i, name in enumerate(subject.names) if name in {*names} - silent]
+        outputs = [*self._output_columns(found, reference), *_energies(moment, update, "model", told, ranks).columns]
+        counts = [Column(name, [count]) for name, count in _counts(update).items()]
+        tables = [Table("model", ["model"], [*outputs, *counts])]
+        tables += [_energies(moment, update, kind, told, ranks) for kind in ("layer", "component")]
+        tables += [_tensor_table(moment, update, told)]
+        notes = {"span": [before.step, moment.step], "extra_memory": update.nbytes}
+        notes |= {"undecomposed": update.undecomposed} if update.undecomposed else {}
+        notes |= {"not_matrices": others} if others else {}
+        return Measurement([table for table in tables if table.scopes], notes=notes)
+
+    def _output_columns(
+        self, found: Mapping[int, Mapping[str, Tensor]], reference: Sequence[Reference]
+    ) -> list[Column]:
+        """What the forwards gave, read with one wait, and the rank that follows from it."""
+        keys = [(rank, name) for rank, numbers in found.items() for name in numbers]
+        numbers = dict(zip(keys, torch.stack([found[rank][name] for rank, name in keys]).tolist(), strict=True))
+        reasons = undefined(reference)
+        columns = [
+            Column(name, [value], {"rank": rank}, {0: reasons[name]} if name in reasons else {})
+            for (rank, name), value in numbers.items()
+        ]
+        return [*columns, self._recommended({rank: numbers[rank, "kl"] for rank in found if rank}, reasons.get("kl"))]
+
+    def _recommended(self, kl: Mapping[int, float], undefined_kl: str | None) -> Column:
+        labels = {"kl_bound": self.kl_bound}
+        enough = [rank for rank, value in kl.items() if value <= self.kl_bound]
+        if enough:
+            return Column("recommended_rank", [min(enough)], labels)
+        best = min((value for value in kl.values() if not math.isnan(value)), default=math.nan)
+        reason = f"the mean KL is above {self.kl_bound:g} at every rank up to {max(kl)}; the smallest is {best:.3g}"
+        if math.isnan(best):
+            reason = undefined_kl or "the KL is NaN at every rank"
+        return Column("recommended_rank", [None], labels, {0: reason})
+
+
+def _energies(moment: Moment, update: LowRankUpdate, kind: str, told: Sequence[int], ranks: Sequence[int]) -> Table:
+    segments = moment.subject.segments(kind, told)
+    names = [moment.subject.names[i] for i in told]
+    known = [update.factors.get(name) for name in names]
+    totals = segments.sum(torch.tensor([0.0 if one is None else one.sum_squares for one in known], dtype=torch.float64))
+    broken = segments.sum(torch.tensor([float(name in update.undecomposed) for name in names]))
+    scopes = segments.scopes or (["model"] if kind == "model" else [])
+    none = [UNDECOMPOSED if bad else UNCHANGED for bad in broken.tolist()] or [UNCHANGED]
+    status = {i: none[i] for i, total in enumerate(totals.tolist() or [0.0]) if total == 0}
+    columns = []
+    for rank in ranks:
+        held = torch.tensor([0.0 if one is None else one.energy(rank) for one in known], dtype=torch.float64)
+        shares = (segments.sum(held) / totals).tolist() or [None]
+        columns.append(Column("energy_captured", shares, {"rank": rank}, status))
+    return Table(kind, scopes, columns)
+
+
+def _tensor_table(moment: Moment, update: LowRankUpdate, told: Sequence[int]) -> Table:
+    names = [moment.subject.names[i] for i in told]
+    stable: list[float | None] = []
+    needed: list[int | None] = []
+    missing: dict[int, str] = {}
+    beyond: dict[int, str] = {}
+    for place, name in enumerate(names):
+        factors = update.factors.get(name)
+        stable.append(None if factors is None else factors.stable_rank)
+        needed.append(None if factors is None else factors.rank_for(ENERGY))
+        if factors is None:
+            missing[place] = UNDECOMPOSED if name in update.undecomposed else "it did not change"
+        elif needed[-1] is None:
+            beyond[place] = f"more than {len(factors.values)}, the largest rank that was computed"
+    columns = [
+        Column("stable_rank", stable, {}, missing),
+        Column("rank_for_energy", needed, {"energy": ENERGY}, missing | beyond),
+    ]
+    return Table("tensor", names, columns)
+
+
+def _counts(update: LowRankUpdate) -> dict[str, int]:
+    return {
+        "decomposed": len(update.factors),
+        "approximated": sum(not one.exact for one in update.factors.values()),
+        "unchanged": len(update.unchanged),
+        "undecomposed": len(update.undecomposed),
+    }

@@ -1,0 +1,192 @@
+"""What the optimizer remembers: its moments, the step they make, how noisy and how stale they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from learnscope.core.moment import Moment
+from learnscope.core.probe import Probe
+from learnscope.core.subject import Subject
+from learnscope.probes.updates.reasons import members_of_scopes, reasons_of_scopes
+from learnscope.probes.updates.remembered import Memory, Rule, remembered
+from learnscope.record import Column, Label, Table
+from learnscope.tensor.updates import moments as sums
+from learnscope.tensor.updates.moments import Remembered, moment_sums, signal_to_noise, weighted_median
+
+RULES: tuple[Rule, ...] = ("adam", "momentum")
+KINDS = ("model", "layer", "component", "group")
+_OTHERS: dict[Rule, str] = {"adam": "its moments are SGD's", "momentum": "its moments are Adam's"}
+_NEVER = "no entry has had a gradient yet"
+
+
+class Momentum(Probe):
+    """Adam's and SGD's moments after the step, overall, per layer, component and optimizer group.
+
+    m̂ = m/(1 − β₁ᵗ) and v̂ = v/(1 − β₂ᵗ) with t the parameter's own count of steps (arXiv 1412.6980).
+    Label `rule`: `adam` for Adam, AdamW and what inherits from them (the step is Adam's formula for these too);
+    `momentum` for SGD, of which m̂ is the momentum buffer as it is, and which has only its norm and staleness.
+
+    | name | meaning |
+    |---|---|
+    | `first_moment_norm` | ‖m̂‖ |
+    | `second_moment_mean` | mean of v̂ |
+    | `effective_step_norm`, `effective_step_max` | norm and largest size of an entry of η·m̂/(√v̂ + ε), without \
+weight decay; for AMSGrad v̂ is the running maximum here |
+    | `step_to_weight` | that norm over ‖W‖, W after the step |
+    | `snr` | signal to noise |m̂|/√max(v̂ − m̂², 0). Label `summary`: `median` over a fixed sample of entries, \
+each weighted by the entries it stands for, without those that never had a gradient; `norm_ratio` is \
+√(Σm̂²/Σmax(v̂ − m̂², 0)) over all. Infinite (null, status `inf`) where there is no noise, or none that the \
+dtype of the moments can tell from rounding, as after a first step |
+    | `staleness` | cosine of m̂ with the present gradient: 1 is fresh, 0 has nothing to do with it. The gradient \
+is the one that the step was given, clipped or not, without weight decay |
+    | `without_state` | tensors without moments: frozen, never stepped, in no optimizer, SGD without momentum |
+    | `unknown_optimizer` | tensors of an optimizer whose moments are not known, such as NAdam |
+    | `without_gradient` | tensors with moments that `staleness` leaves out, as their gradient is gone |
+    | `lr`, `beta1`, `beta2` | group: as the step used them |
+
+    A scope in which no parameter has moments has null with the reason. Sums are float64 throughout.
+    """
+
+    every: int = 100
+    sample_size: int = 1024
+    """Entries of each tensor from which the median of `snr` is taken."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"optimizer"})
+    reads_only: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sample_size < 1:
+            raise ValueError(f"Momentum(sample_size={self.sample_size!r}): at least one entry of each tensor")
+
+    def measure(self, moment: Moment) -> list[Table]:
+        subject = moment.subject
+        subject.refresh()
+        memory = remembered(subject, moment.optimizers)
+        read = {rule: _read(memory.by_rule[rule], self.sample_size) for rule in RULES if rule in memory.by_rule}
+        tables = [_table(subject, kind, memory, read) for kind in KINDS]
+        tables[-1] = _with_options(tables[-1], subject, moment.optimizers)
+        return tables
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The numbers of one rule on the host: sums by position, and signal-to-noise ratios of sampled entries."""
+
+    rows: dict[int, Tensor]
+    ratios: dict[int, Tensor]
+
+    def table(self, count: int) -> Tensor:
+        table = torch.zeros(count, sums.COLUMNS, dtype=torch.float64)
+        for position, row in self.rows.items():
+            table[position] = row
+        return table
+
+    def median(self, members: Sequence[int]) -> float | None:
+        """Over the sampled entries of some parameters; each stands for as many as its tensor has for one."""
+        found = [(position, self.ratios[position]) for position in members if position in self.ratios]
+        if not found:
+            return None
+        weights = [torch.full_like(r, float(self.rows[p][sums.ENTRIES]) / max(r.numel(), 1)) for p, r in found]
+        values, weight = torch.cat([r for _, r in found]), torch.cat(weights)
+        counted = ~(values < 0)  # with what is NaN
+        return weighted_median(values[counted], weight[counted])
+
+
+def _read(items: dict[int, Remembered], size: int) -> _Read:
+    """One wait for the device, whatever the number of parameters."""
+    rows = [moment_sums(one) for one in items.values()]
+    noisy = {position: one for position, one in items.items() if one.second is not None}
+    ratios = [signal_to_noise(one, size, seed=position) for position, one in noisy.items()]
+    parts = [*rows, *ratios]
+    joined = torch.cat([part.to(rows[0].device) for part in parts]).cpu().split([part.numel() for part in parts])
+    return _Read(dict(zip(items, joined, strict=False)), dict(zip(noisy, joined[len(rows) :], strict=True)))
+
+
+def _table(subject: Subject, kind: str, memory: Memory, read: dict[Rule, _Read]) -> Table:
+    positions = range(len(subject.parameters))
+    segments = subject.segments(kind, positions)
+    unknown, bare = memory.unknown, memory.missing.keys() - memory.unknown
+    counts = {"without_state": bare, "unknown_optimizer": unknown, "without_gradient": memory.no_gradient.keys()}
+    columns: list[Column] = []
+    # without any moments at all, the numbers are there all the same, null with the reason
+    for rule, numbers in (read or {"adam": _Read({}, {})}).items():
+        others = {
+            position: _OTHERS[rule] for other, held in memory.by_rule.items() if other != rule for position in held
+        }
+        columns += _columns(subject, kind, rule, numbers, memory.missing | others, memory.no_gradient)
+    columns += [
+        Column(name, segments.sum(torch.tensor([int(position in inside) for position in positions])))
+        for name, inside in counts.items()
+    ]
+    return Table(kind, segments.scopes, columns)
+
+
+def _columns(
+    subject: Subject, kind: str, rule: Rule, read: _Read, missing: dict[int, str], no_gradient: dict[int, str]
+) -> list[Column]:
+    positions = range(len(subject.parameters))
+    segments = subject.segments(kind, positions)
+    table = read.table(len(positions))
+    total = segments.sum(table)
+    reasons = reasons_of_scopes(subject, kind, positions, missing)
+    unmatched = reasons_of_scopes(subject, kind, positions, missing | no_gradient)
+    labels: dict[str, Label] = {"rule": rule}
+    first, noise, step, weight = (total[:, at] for at in (sums.FIRST, sums.NOISE, sums.STEP, sums.WEIGHT))
+    lengths = total[:, sums.COMPARED] * total[:, sums.GRADIENT]
+    cosine = (total[:, sums.INNER] / lengths.sqrt()).clamp(-1, 1)
+    columns = [
+        _column("first_moment_norm", first.sqrt(), labels, reasons),
+        _column("staleness", cosine, labels, unmatched, _where(lengths == 0, "the moment or the gradient is 0")),
+    ]
+    if rule == "momentum":
+        return columns
+    medians = [read.median(members) for members in members_of_scopes(subject, kind, positions)]
+    never = _where((first == 0) & (noise == 0), _NEVER)
+    return [
+        *columns,
+        _column("second_moment_mean", total[:, sums.SECOND] / total[:, sums.ENTRIES], labels, reasons),
+        _column("effective_step_norm", step.sqrt(), labels, reasons),
+        _column("effective_step_max", segments.max(table[:, sums.LARGEST_STEP]), labels, reasons),
+        _column("step_to_weight", (step / weight).sqrt(), labels, reasons, _where(weight == 0, "all weights are 0")),
+        _column(
+            "snr", medians, {**labels, "summary": "median"}, reasons,
+            {place: _NEVER for place, median in enumerate(medians) if median is None},
+        ),
+        _column("snr", (first / noise).sqrt(), {**labels, "summary": "norm_ratio"}, reasons, never),
+    ]  # fmt: skip
+
+
+def _column(
+    name: str, values: Tensor | Sequence[float | None], labels: dict[str, Label], *reasons: Mapping[int, str]
+) -> Column:
+    """Null wherever there is a reason for it, the first one given."""
+    status: dict[int, str] = {}
+    for why in reasons:
+        status = {**why, **status}
+    plain = values.tolist() if isinstance(values, Tensor) else values
+    return Column(name, [None if place in status else value for place, value in enumerate(plain)], labels, status)
+
+
+def _where(holds: Tensor, reason: str) -> dict[int, str]:
+    return dict.fromkeys(holds.nonzero().flatten().tolist(), reason)
+
+
+def _with_options(table: Table, subject: Subject, optimizers: Sequence[Optimizer]) -> Table:
+    """The table of groups with what each was stepped with."""
+    groups = dict(zip(subject.scopes("group"), (g for o in optimizers for g in o.param_groups), strict=True))
+    shown = [groups[scope] for scope in table.scopes]
+    betas = [group.get("betas", (None, None)) for group in shown]
+    none = {place: "this optimizer has no betas" for place, pair in enumerate(betas) if pair[0] is None}
+    columns = [
+        Column("lr", [group.get("lr") for group in shown]),
+        Column("beta1", [pair[0] for pair in betas], {}, none),
+        Column("beta2", [pair[1] for pair in betas], {}, none),
+    ]
+    return Table(table.kind, table.scopes, [*columns, *table.columns])

@@ -1,0 +1,114 @@
+"""Whether a sparse update would have done: the model's outputs with its small changes undone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from learnscope.core.moment import Moment
+from learnscope.core.probe import Probe
+from learnscope.model.guard import guard
+from learnscope.model.outputs.reference import compare_outputs, reference_outputs
+from learnscope.model.updates.variants import Reverting
+from learnscope.probes.outputs.columns import output_columns
+from learnscope.probes.updates.changes import Changes, changes
+from learnscope.record import Column, Label, Measurement, Table
+from learnscope.tensor.updates.masks import Rule
+
+Baseline = Literal["random", "random_changed"]
+BASELINES: tuple[Baseline, ...] = ("random", "random_changed")
+
+
+class SparseQuality(Probe):
+    """If all changes with |Δ| ≤ t since the last measurement had not been made, how close would the outputs be?
+
+    | name | meaning |
+    |---|---|
+    | `kl`, `kl_median`, `kl_p99` | KL(model ‖ sparsely updated model) per position that counts: mean, median, 99th \
+percentile, in nats |
+    | `cosine`, `mse` | mean over positions of the cosine, and of the mean squared difference, of the logits |
+    | `top1_agree` | share of positions with the same most likely class |
+    | `broke`, `mended` | share of positions that are right only with the full, only with the sparse update |
+    | `kept_share` | share of all entries whose change was kept |
+
+    Each with the labels `threshold` and `mask`: `magnitude` keeps the changes beyond the threshold, the baselines
+    keep as many at random: `random` of all entries, `random_changed` of those whose bits changed. A sparse update is
+    worth something if it is far better than `random_changed` with the same number of entries.
+
+    Weights are exchanged with the previous ones in place and back, bit for bit, so that there is no second copy; one
+    forward a batch for the reference and one for every variant, in eval mode. If the previous weights are kept in
+    a dtype that cannot hold the present ones, or on disk, the note `extra_memory` says what more it takes, in bytes.
+    """
+
+    every: int = 100
+    thresholds: Sequence[float] = (1e-8, 1e-6, 1e-4)
+    baselines: Sequence[Baseline] = BASELINES
+    examples: int = 32
+    """Examples of the holdout data that outputs are compared on."""
+    seed: int = 0
+    """Of the random masks, together with the step."""
+    snapshot_device: str = "cpu"
+    snapshot_dtype: str = "native"
+
+    needs: ClassVar[frozenset[str]] = frozenset({"previous", "holdout"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.thresholds or any(not t >= 0 for t in self.thresholds):
+            raise ValueError(f"SparseQuality(thresholds={self.thresholds!r}): one or more numbers from 0 on")
+        if unknown := set(self.baselines) - set(BASELINES):
+            raise ValueError(f"SparseQuality: there is no baseline {unknown.pop()!r}; there are {', '.join(BASELINES)}")
+
+    def measure(self, moment: Moment) -> Measurement:
+        before = moment.previous
+        found = changes(moment, self.thresholds)
+        batches = moment.holdout_batches(self.examples)
+        reference = moment.once(
+            ("reference_outputs", self.examples), lambda: reference_outputs(moment.model, moment.task, batches)
+        )
+        columns: list[Column] = []
+        with (
+            guard(moment.model),
+            moment.sealing(),
+            Reverting(moment.subject.by_name(), before.tensors, seed=self.seed + moment.step) as weights,
+        ):
+            if weights.rounded or list(weights.old) != list(found.names):
+                # what is undone is then not quite what was measured for others
+                found = Changes.between(weights.weights, weights.old, self.thresholds, range(len(weights.old)))
+            for variant in self._variants(found, weights):
+                weights.apply(variant.rule)
+                compared = compare_outputs(moment.model, moment.task, batches, reference)
+                labels: dict[str, Label] = {"threshold": variant.threshold, "mask": variant.mask}
+                columns += output_columns(compared, reference, labels)
+                columns.append(Column("kept_share", [variant.kept / max(1, weights.entries)], labels))
+        mapped = sum(kept.nbytes for kept in before.tensors.values()) if before.device == "disk" else 0
+        extra = weights.extra_bytes + mapped
+        notes = {"span": [before.step, moment.step], **({"extra_memory": extra} if extra else {})}
+        return Measurement([Table("model", ["model"], columns)], notes=notes)
+
+    def _variants(self, found: Changes, weights: Reverting) -> Iterator[_Variant]:
+        within = found.within(self.thresholds).sum(0).tolist()
+        kept = [weights.entries - int(count) for count in within]
+        for threshold, count in zip(self.thresholds, kept, strict=True):
+            yield _Variant("magnitude", threshold, count, Rule(threshold))
+        for baseline in self.baselines:
+            if baseline == "random":
+                rules = weights.keep_at_random(kept)
+            else:
+                bits = float(found.table.bits_changed.sum())
+                changed = weights.count_changed() if math.isnan(bits) else int(bits)
+                # what lies beyond a threshold has changed, but for a NaN that was one before
+                kept = [min(count, changed) for count in kept]
+                rules = weights.keep_of_changed(kept, changed)
+            for threshold, count, rule in zip(self.thresholds, kept, rules, strict=True):
+                yield _Variant(baseline, threshold, count, rule)
+
+
+@dataclass(frozen=True)
+class _Variant:
+    mask: str
+    threshold: float
+    kept: int
+    rule: Rule

@@ -1,0 +1,86 @@
+"""How far the weights have moved, against a file on disk: the change that costs no memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from learnscope.core.moment import Moment
+from learnscope.core.probe import Probe
+from learnscope.model.weights.checkpoint import CheckpointError
+from learnscope.model.weights.rolling import RollingCheckpoint, is_kept
+from learnscope.record import Column, Measurement, Table
+
+FIRST = "nothing to compare with yet"
+
+
+class WeightDelta(Probe):
+    """‖W_now − W_at the last measurement‖ against a checkpoint file, which is then replaced.
+
+    | name | kind | meaning |
+    |---|---|---|
+    | `l2` | model, layer, optimizer and named groups | L2 norm of the change |
+    | `update_to_weight` | the same | ‖Δ‖/‖W‖, W before the change |
+
+    The file is `path`, a torch file that any program can read: mapped for comparing and written tensor by tensor, so
+    that there is no second copy of the model in memory. `ParameterChange` says much more, and keeps a copy for it. A
+    file that is not of `run` is not used. The record's note `span` holds the two steps between which the change lies.
+    """
+
+    every: int = 100
+    path: str
+    run: str
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    reads_only: ClassVar[bool] = True
+
+    def prepare(self, moment: Moment) -> None:
+        """Keep the weights as they are now, if none are kept: the first measurement compares with them."""
+        kept, _ = self._kept(moment)
+        if kept.step is None:
+            # before a step is taken, the weights are still those of the step before it
+            kept.replace(moment.subject.by_name(), moment.step - (moment.phase == "before_step"))
+
+    def measure(self, moment: Moment) -> Measurement:
+        subject = moment.subject
+        subject.refresh()
+        parameters = subject.by_name()
+        kept, missing = self._kept(moment)
+        before, squares = kept.step, None
+        if before is not None:
+            try:
+                squares = kept.distances(parameters)
+            except (CheckpointError, ValueError) as error:  # removed, damaged, or the model was rebuilt
+                missing = f"not compared: {error}"
+        notes: dict[str, Any] = {} if squares is None else {"span": [before, moment.step]}
+        try:
+            kept.replace(parameters, moment.step)
+        except OSError as error:  # the numbers are good all the same; the next ones compare with the older file
+            notes["not_written"] = str(error)
+        positions = [i for i, p in enumerate(subject.parameters) if is_kept(p)]
+        kinds = ["model", "layer", *subject.group_kinds]
+        tables = [_table(moment, kind, positions, squares, missing or FIRST) for kind in kinds]
+        return Measurement(tables, notes=notes)
+
+    def _kept(self, moment: Moment) -> tuple[RollingCheckpoint, str | None]:
+        """The checkpoint, and why one that was found is not used."""
+        kept: RollingCheckpoint | None = moment.state.get("_kept")
+        if kept is not None:
+            return kept, None
+        kept = moment.state["_kept"] = RollingCheckpoint(Path(self.path), self.run)
+        stale = kept.take_up(moment.subject.by_name(), moment.step)
+        return kept, None if stale is None else f"not compared: {stale}"
+
+
+def _table(moment: Moment, kind: str, positions: list[int], squares: Tensor | None, missing: str) -> Table:
+    segments = moment.subject.segments(kind, positions)
+    if squares is None:
+        absent = [None] * len(segments.scopes)
+        status = dict.fromkeys(range(len(absent)), missing)
+        return Table(kind, segments.scopes, [Column(n, absent, {}, status) for n in ("l2", "update_to_weight")])
+    change, old = segments.sum(squares.T).unbind(1)
+    ratio = torch.where(old > 0, change / old, torch.nan).sqrt()
+    return Table(kind, segments.scopes, [Column("l2", change.sqrt()), Column("update_to_weight", ratio)])

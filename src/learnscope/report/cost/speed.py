@@ -1,0 +1,209 @@
+"""How long an audited model takes, and where; how much memory it takes, and for what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from learnscope.findings.bits.bit_widths import recommended_configuration
+from learnscope.findings.outputs.performance import PARTS
+from learnscope.reading.audit_reading import read_audit
+from learnscope.reading.audit_tables import Audit, Layers, Setting, Speed
+from learnscope.reading.audit_words import size
+from learnscope.reading.cuts import Cuts
+from learnscope.reading.words import count, num
+from learnscope.report.audit.marks import (
+    BEHIND,
+    absent,
+    dots,
+    limit,
+    log_axis,
+    log_span,
+    name_rows,
+    values,
+    without_stem,
+)
+from learnscope.report.heatmap import layer_names, shorten
+from learnscope.report.layout import INK, QUIET, head, new_figure
+from learnscope.report.style import COLOURS, finish, plain
+from learnscope.store.reader import RunReader
+
+PHASES = {"forward": COLOURS[0], "prefill": COLOURS[2], "decode": COLOURS[1]}
+
+
+def speed_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
+    """Latency and throughput of every setting, and the time of every layer."""
+    audit, cuts = read_audit(reader), cuts or Cuts()
+    part, layers = audit.speed, audit.layers
+    timed = part is not None and any(one.mean.value is not None for one in part.settings)
+    profiled = layers is not None and any(
+        n.value is not None for n in [*layers.layers.values(), *layers.modules.values()]
+    )
+    if not timed and not profiled:
+        return None
+    rows = len(part.settings) if timed and part is not None else 0
+    heights = ([max(0.34 * rows, 1.2)] if timed else []) + ([2.0] if profiled else [])
+    figure = new_figure(sum(heights) + 1.1 + 0.75 * len(heights))
+    spec = figure.add_gridspec(len(heights), 2, height_ratios=heights)
+    facts = []
+    if timed and part is not None:
+        latency, rate = figure.add_subplot(spec[0, 0]), figure.add_subplot(spec[0, 1])
+        _latency(latency, part)
+        throughput(rate, part.settings, cuts, names=False)
+        facts += _speed_facts(part)
+    if profiled and layers is not None:
+        _profile(figure.add_subplot(spec[-1, :]), layers)
+        facts.append(f"layers: one pass in all takes {_ms(layers.total.value)}" if layers.total.value else "")
+    handles = {h.get_label(): h for axes in figure.axes for h in axes.get_legend_handles_labels()[0]}
+    if handles:
+        figure.legend(handles=list(handles.values()), loc="lower center", ncols=5, fontsize=10, frameon=False)
+    head(figure, "Speed", "; ".join(fact for fact in facts if fact))
+    return figure
+
+
+def _ms(seconds: float | None) -> str:
+    return "n/a" if seconds is None else f"{num(1e3 * seconds)} ms"
+
+
+def _speed_facts(part: Speed) -> list[str]:
+    threads = part.notes.get("threads")
+    facts = [f"{part.notes.get('device', 'device not recorded')}" + (f", {threads} threads" if threads else "")]
+    ns = [one.n for one in part.settings if one.n is not None]
+    if ns:
+        facts.append(
+            f"{count(min(ns), 'pass', 'passes')} each"
+            if min(ns) == max(ns)
+            else f"{min(ns):,} to {max(ns):,} passes each"
+        )
+        few = {"P95": sum(n < 59 for n in ns), "P99": sum(n < 299 for n in ns)}
+        short = [f"{name} of {missing:,} of {len(ns):,}" for name, missing in few.items() if missing]
+        facts.append(f"too few for {' and '.join(short)}" if short else "")
+    facts.append("still moving after the warm-up" if part.notes.get("warm") is False else "")
+    return facts
+
+
+def _names(settings: Sequence[Setting]) -> list[str]:
+    return [f"{one.said}{' (main)' if one.main and len(settings) > 1 else ''}" for one in settings]
+
+
+def _latency(axes: Axes, part: Speed) -> None:
+    """Milliseconds: median, mean and percentiles, a row for each setting."""
+    settings = list(part.settings)
+    for label, mark, field in (("median", "o", "p50"), ("mean", "D", "mean"), ("P95", "|", "p95"), ("P99", "x", "p99")):
+        found = [(row, getattr(one, field).value, one.phase) for row, one in enumerate(settings)]
+        known = [(row, 1e3 * value, phase) for row, value, phase in found if value is not None]
+        for row, value, phase in known:
+            if mark == "o":
+                axes.plot([value], [row], mark, color=PHASES.get(phase, COLOURS[5]), ms=9)
+        if known and mark == "o":
+            axes.plot([], [], mark, color=COLOURS[5], ms=9, label=label, ls="")
+        elif known:
+            axes.plot([v for _, v, _ in known], [r for r, _, _ in known], mark, color=INK, ms=12 if mark == "|" else 5,
+                      mew=1.8 if mark != "D" else 0, label=label, ls="")  # fmt: skip
+    absent(axes, [one.p50 for one in settings])
+    span = log_span([1e3 * v for one in settings for v in values([one.p50, one.p95, one.p99, one.mean])])
+    if span is not None:
+        log_axis(axes, span[0] / 1.1, span[1] * 1.1, x=True, most=5)
+    _rows(axes, "latency of a pass, ms", _names(settings))
+
+
+def _rows(axes: Axes, x: str, names: Sequence[str]) -> None:
+    axes.grid(axis="both", color="#E6E6E6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    finish(axes, x, size=10)
+    name_rows(axes, names, 36)
+
+
+def throughput(axes: Axes, settings: Sequence[Setting], cuts: Cuts, *, names: bool = True) -> None:
+    """Tokens a second beside what is asked for, a row for each setting."""
+    rates = [one.rate for one in settings]
+    span = log_span(list(values([n for n, _ in rates])), cuts.audit_tokens_per_second)
+    assert span is not None  # the threshold is above 0
+    limit(axes, cuts.audit_tokens_per_second, f"asked for: {num(cuts.audit_tokens_per_second)}/s")
+    dots(axes, [n for n, _ in rates], [PHASES.get(one.phase, COLOURS[5]) for one in settings], [True] * len(rates))
+    for row, (number, _) in enumerate(rates):
+        if number.value is not None:
+            axes.annotate(num(number.value), (number.value, row), (8, 0), textcoords="offset points", va="center",
+                          fontsize=9, color=INK, bbox=BEHIND)  # fmt: skip
+    absent(axes, [n for n, _ in rates])
+    unit = "examples" if all(unit == "examples/s" for _, unit in rates) else "tokens"
+    log_axis(axes, span[0] / 1.1, span[1] * (span[1] / span[0]) ** 0.2, x=True, most=5)
+    _rows(axes, f"{unit} a second", _names(settings) if names else [""] * len(settings))
+
+
+def _profile(axes: Axes, part: Layers) -> None:
+    """Layers in the model's order; of a model with one layer or none, the modules that take most themselves."""
+    known = {name: n.value for name, n in part.layers.items() if n.value is not None}
+    what = "layer"
+    if len(known) < 2:
+        own = {name: n.value for name, n in part.modules.items() if n.value is not None}
+        known, what = dict(sorted(own.items(), key=lambda item: -item[1])[:8]), "module, what is inside it apart"
+    places = np.arange(len(known))
+    axes.bar(places, [1e3 * s for s in known.values()], 0.75, color=COLOURS[4])
+    names, common = layer_names(without_stem(list(known)), {})
+    room = max(110 // len(names), 4)
+    shown = [shorten(name, max(room, 12)) for name in names]
+    every = max(1, int(np.ceil((max(len(name) for name in shown) + 1.5) * len(shown) / 125)))
+    axes.set_xticks(places[::every], shown[::every])
+    axes.set_xlim(-0.6, max(len(known), 6) - 0.4)
+    axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.locator_params(axis="y", nbins=5)
+    finish(axes, f"{what}{f' of {common}' if common else ''}", "ms in a pass", size=10)
+
+
+def memory_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
+    """Bytes by what they are for, and what the model takes beside what it may take."""
+    audit, cuts = read_audit(reader), cuts or Cuts()
+    part = audit.memory
+    if part is None or part.model_bytes.value is None:
+        return None
+    known = [(name, n.value) for name, n in part.parts.items() if n.value is not None and n.value > 0]
+    figure = new_figure(1.9 + max(0.36 * max(len(known), 4), 1.4))
+    left, right = figure.subplots(1, 2)
+    total = sum(n for _, n in known)
+    _sizes(left, [(PARTS.get(name, name), n, f"{size(n)}, {100 * n / total:.2g} %") for name, n in known])
+    left.set_title("Weights, by what they are for", loc="left", fontsize=10, color=INK)
+    _sizes(right, [(name, n, size(n)) for name, n in needs(audit)], cuts.audit_memory_bytes)
+    right.set_title("What it takes", loc="left", fontsize=10, color=INK)
+    figure.legend(handles=right.get_legend_handles_labels()[0], loc="lower center", fontsize=10, frameon=False)
+    facts = [f"{part.parameters.value:,.0f} parameters" if part.parameters.value is not None else ""]
+    if part.peak_bytes.value is not None:
+        which = {"fresh": "a process of its own", "own": "this process"}.get(part.process or "", "the process")
+        facts.append(f"peak of {which}, libraries included: {size(part.peak_bytes.value)}")
+    if part.run_bytes.value is None:
+        facts.append(f"what running takes was not measured: {part.run_bytes.why}")
+    head(figure, "Memory", "; ".join(fact for fact in facts if fact))
+    return figure
+
+
+def needs(audit: Audit) -> list[tuple[str, float]]:
+    """Bytes of the weights, of running them, and of the widths that are recommended."""
+    part = audit.memory
+    if part is None or part.model_bytes.value is None:
+        return []
+    out = [("weights", part.model_bytes.value)]
+    if part.run_bytes.value is not None:
+        out += [("running", part.run_bytes.value), ("both", part.model_bytes.value + part.run_bytes.value)]
+    best = recommended_configuration(audit)
+    if best is not None and best["packed_bytes"].value is not None:
+        out.append((f"weights as {shorten(best.name, 18)}", best["packed_bytes"].value))
+    return out
+
+
+def _sizes(axes: Axes, rows: list[tuple[str, float, str]], most: float | None = None) -> None:
+    largest = max([n for _, n, _ in rows] + ([most] if most else []), default=1.0)
+    unit, scale = next(((u, s) for u, s in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if largest >= s), ("bytes", 1.0))
+    for row, (_, n, said) in enumerate(rows):
+        axes.barh(row, n / scale, 0.62, color=COLOURS[0], alpha=0.75)
+        axes.annotate(said, (n / scale, row), (4, 0), textcoords="offset points", va="center", fontsize=9, color=QUIET)
+    if most:
+        limit(axes, most / scale, f"at most {size(most)} asked for")
+    finish(axes, unit, size=10)
+    axes.set_xlim(0, 1.45 * largest / scale)
+    axes.locator_params(axis="x", nbins=5)
+    axes.xaxis.set_major_formatter(lambda value, _: "0" if value == 0 else plain(value))
+    name_rows(axes, [name for name, _, _ in rows], 30)

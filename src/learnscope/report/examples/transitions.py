@@ -1,0 +1,176 @@
+"""Examples by what they had to do with a transition: their scores, their losses, their labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from learnscope.findings.examples.critical import Attributions, CriticalExamples, critical_examples, enrichment
+from learnscope.reading.gather import Floats
+from learnscope.reading.words import count, num, percent
+from learnscope.report.heatmap import colour_bar
+from learnscope.report.layout import INK, QUIET, head, margins, new_figure, save
+from learnscope.report.style import BROKEN, COLOURS, finish, legend, log_ticks, plain
+
+MOST_LABELS = 24
+MARKED = 0.05
+"""Adjusted p-value from which on a label is told from chance."""
+DRAWN = 20_000
+"""Points of a scatter beyond which no more can be told apart."""
+
+
+def plot_attributions(found: Attributions, folder: Path, top_k: int) -> list[Path]:
+    """`attribution_scores.png`, and where there are such, `attribution_losses.png` and `attribution_labels.png`."""
+    critical = critical_examples(found, top_k)
+    figures = {"attribution_scores.png": draw_scores(found, critical)}
+    if found.loss_before is not None and found.loss_after is not None:
+        figures["attribution_losses.png"] = draw_losses(found, found.loss_before, found.loss_after)
+    for what, names in (("label", found.classes), ("group", found.groups)):
+        if names is not None and len(critical):
+            figures[f"attribution_{what}s.png"] = draw_shares(found, critical, enrichment(critical, names), what)
+    for name, figure in figures.items():
+        save(figure, folder / name)
+    return [folder / name for name in figures]
+
+
+def _titled(figure: Figure, title: str, found: Attributions, *facts: str) -> None:
+    scored = int(np.isfinite(found.scores).sum())
+    lost = f", {count(len(found) - scored, 'example')} without a score" if scored < len(found) else ""
+    base = f"{found.method}, epochs {found.before} to {found.after}; {count(scored, 'example')}{lost}"
+    head(figure, title, "; ".join([base, *(fact for fact in facts if fact)]))
+
+
+def draw_scores(found: Attributions, critical: CriticalExamples) -> Figure:
+    """How many examples have which score, on a logarithmic scale: the few that matter are few."""
+    figure = new_figure(4.6)
+    axes = figure.subplots()
+    known = found.scores[np.isfinite(found.scores)]
+    if not len(known):
+        axes.text(0.5, 0.5, "no example has a score", ha="center", transform=axes.transAxes, color=QUIET)
+        finish(axes, "score", "examples")
+        _titled(figure, "Scores of examples", found)
+        return figure
+    axes.hist(known, bins=60, color=COLOURS[0], alpha=0.85)
+    axes.set_yscale("log")
+    top = float(axes.get_ylim()[1])
+    ticks = [tick for tick in (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000) if tick < top]
+    axes.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_ylim(0.7, top)
+    if len(critical):
+        axes.axvspan(critical.scores[-1], float(known.max()), color=COLOURS[1], alpha=0.25, linewidth=0,
+                     label=f"the {len(critical)} highest")  # fmt: skip
+    middle = float(np.median(known))
+    axes.axvline(middle, color=INK, linestyle="--", linewidth=1, label=f"median, {num(middle)}")
+    legend(axes)
+    finish(axes, "score", "examples")
+    axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    meaning = "cosine of its gradients before and after × the loss it lost" if found.method == "transition" else ""
+    _titled(figure, "Scores of examples", found, meaning)
+    return figure
+
+
+def draw_losses(found: Attributions, before: Floats, after: Floats) -> Figure:
+    """Loss after against loss before, in the colour of the score; below the line an example has learned."""
+    figure = new_figure(6.4)
+    spec = figure.add_gridspec(1, 2)
+    margins(figure).bar = True
+    axes, beside = figure.add_subplot(spec[0, 0]), figure.add_subplot(spec[0, 1])
+    known = np.flatnonzero(np.isfinite(before) & np.isfinite(after) & np.isfinite(found.scores))
+    shown = known
+    if len(known) > DRAWN:
+        shown = np.sort(np.random.default_rng(0).choice(known, DRAWN, replace=False))
+    shown = shown[np.argsort(np.abs(found.scores[shown]), kind="stable")]  # those that matter on top
+    sides = before[shown], after[shown]
+    logarithmic = _sizes_differ(np.concatenate(sides))
+    (x, x_limits), (y, y_limits) = (_placed(side, logarithmic) for side in sides)
+    reach = float(np.quantile(np.abs(found.scores[shown]), 0.99)) if len(shown) else 0.0
+    mesh = axes.scatter(x, y, c=found.scores[shown], cmap="RdBu", s=14, linewidths=0.2, edgecolors="#888888",
+                        norm=Normalize(-(reach or 1.0), reach or 1.0))  # fmt: skip
+    ends = max(x_limits[0], y_limits[0]), min(x_limits[1], y_limits[1])
+    if ends[0] < ends[1]:
+        axes.plot(ends, ends, color=INK, linewidth=1, linestyle="--", label="no change", zorder=0)
+    _scaled(axes, x_limits, y_limits, logarithmic)
+    legend(axes)
+    ticks = [float(tick) for tick in np.linspace(-(reach or 1.0), reach or 1.0, 5)]
+    colour_bar(figure, mesh, beside, "score", ticks, "both", [num(tick) for tick in ticks])
+    finish(axes, f"loss at epoch {found.before}", f"loss at epoch {found.after}")
+    lower = int((after[known] < before[known]).sum())
+    zeros = int(sum((side <= 0).sum() for side in sides)) if logarithmic else 0
+    _titled(figure, "Losses before and after", found,
+            f"{percent(lower / len(known))} have a lower loss" if len(known) else "",
+            f"{len(shown):,} of them drawn, at random" if len(shown) < len(known) else "",
+            f"{zeros:,} losses of 0 stand at the edge" if zeros else "")  # fmt: skip
+    return figure
+
+
+def _sizes_differ(losses: Floats) -> bool:
+    """Whether a linear scale would put most losses onto each other."""
+    positive = losses[losses > 0]
+    return bool(len(positive)) and bool(losses.min() >= 0 and losses.max() > 50 * np.quantile(positive, 0.05))
+
+
+def _placed(losses: Floats, logarithmic: bool) -> tuple[Floats, tuple[float, float]]:
+    """The losses as they are drawn, and the limits of their axis."""
+    if not len(losses):
+        return losses, (0.0, 1.0)
+    if not logarithmic:
+        room = 0.05 * (float(np.ptp(losses)) or 1.0)
+        return losses, (float(losses.min()) - room, float(losses.max()) + room)
+    positive = losses[losses > 0]
+    low, high = (float(positive.min()), float(positive.max())) if len(positive) else (0.5, 1.0)
+    drawn: Floats = np.maximum(losses, low / 1.5)  # 0 has no place on a logarithmic scale
+    return drawn, (low / 2, high * 1.5)
+
+
+def _scaled(axes: Axes, x: tuple[float, float], y: tuple[float, float], logarithmic: bool) -> None:
+    if logarithmic:
+        for axis, scale, limits in ((axes.xaxis, axes.set_xscale, x), (axes.yaxis, axes.set_yscale, y)):
+            scale("log")
+            ticks = log_ticks(*limits, 7)
+            axis.set_ticks(ticks, labels=[plain(tick) for tick in ticks])
+        axes.minorticks_off()
+    axes.set_xlim(*x)
+    axes.set_ylim(*y)
+
+
+def draw_shares(
+    found: Attributions, critical: CriticalExamples, rows: Mapping[Any, Mapping[str, Any]], what: str
+) -> Figure:
+    """For each label its share among the critical examples, with its interval, and among all."""
+    names = sorted(rows, key=lambda name: -abs(math.log2(max(rows[name]["ratio"], 1 / 64))))[:MOST_LABELS]
+    names = [name for name in rows if name in set(names)]
+    figure = new_figure(1.9 + max(0.34 * len(names), 1.2))
+    axes = figure.subplots()
+    place = np.arange(len(names))
+    total = sum(row["all"] for row in rows.values())
+    axes.barh(place, [rows[name]["all"] / total for name in names], height=0.72, color="#D9D9D9",
+              label="of all examples with a score")  # fmt: skip
+    for special, colour, text in ((False, COLOURS[0], f"of the {len(critical)} highest"), (True, BROKEN, "")):
+        here = [i for i, name in enumerate(names) if (rows[name]["p_adjusted"] <= MARKED) is special]
+        if here:
+            shares = np.array([rows[names[i]]["share"] for i in here])
+            ends = np.array([rows[names[i]]["share_interval"] for i in here]).T
+            axes.errorbar(shares, here, xerr=np.maximum([shares - ends[0], ends[1] - shares], 0), fmt="o", markersize=5,
+                          color=colour, elinewidth=1.4, clip_on=False,
+                          label=text or f"the same, not by chance (adjusted p ≤ {MARKED:g})")  # fmt: skip
+    axes.set_yticks(place, [f"{what} {name}" for name in names])
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    finish(axes, "share, with a 95 % interval")
+    axes.grid(axis="x", color="#E6E6E6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    handles, texts = axes.get_legend_handles_labels()
+    figure.legend(handles, texts, loc="lower center", ncols=3, fontsize=10, frameon=False)
+    hidden = f"{len(names)} of {len(rows)} {what}s, those furthest from chance" if len(names) < len(rows) else ""
+    _titled(figure, f"{what.capitalize()}s of the critical examples", found, hidden)
+    return figure

@@ -1,0 +1,129 @@
+"""What batches are like: how noisy their gradients are, and which classes they hold."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from learnscope.reading.gather import Floats, as_series, grid, rows
+from learnscope.reading.words import count, num, percent
+from learnscope.report.broken import Breaks, breaks, patch
+from learnscope.report.heatmap import (
+    MAX_COLUMNS,
+    body_height,
+    cell_style,
+    colour_bar,
+    measured,
+    name_rows,
+    tick_steps,
+)
+from learnscope.report.layout import head, margins, new_figure
+from learnscope.report.lines import curve
+from learnscope.report.style import COLOURS, finish, legend, lined, maybe_log, step_edges
+from learnscope.store.reader import RunReader
+
+STACKED = len(COLOURS)
+"""Classes up to which shares are stacked areas, one colour each; more become a heatmap."""
+
+
+def noise_figure(reader: RunReader) -> Figure | None:
+    """The gradient noise scale, a curve for each unit that it was measured in."""
+    frame = rows(reader, "GradientFlow", "noise_scale")
+    units = [str(unit) for unit in frame["unit"].dropna().unique()] if "unit" in frame else [""]
+    curves = {unit: as_series(frame[frame["unit"] == unit] if unit else frame) for unit in units}
+    shown = {unit: one for unit, one in curves.items() if len(one.finite)}
+    if not shown:
+        return None
+    figure = new_figure(4.4)
+    axes = figure.subplots()
+    for number, (unit, one) in enumerate(shown.items()):
+        curve(axes, one, COLOURS[number], unit if len(shown) > 1 else "", smooth=False)
+    lined(axes)
+    maybe_log(axes, [one.finite.values for one in shown.values()])
+    finish(axes, x="step", y="noise scale")
+    breaks(reader).shade(axes)
+    legend(axes)
+    n, known = sum(len(one) for one in curves.values()), sum(len(one.finite) for one in shown.values())
+    last = next(reversed(shown.values())).finite
+    facts = f"{count(n, 'measurement')}; {num(float(last.values[-1]))} at step {last.steps[-1]:,}"
+    facts += "".join(f"; unit: {unit}" for unit in list(shown)[:1] if unit and len(shown) == 1)
+    facts += f"; {n - known:,} without a value" if known < n else ""
+    head(figure, "Gradient noise scale", facts)
+    return figure
+
+
+def class_figure(reader: RunReader) -> Figure | None:
+    """The share of every class in the batches: stacked where the classes are few, else a heatmap."""
+    shares = grid(reader, "BatchStats", "share", "class")
+    if not shares:
+        return None
+    order = sorted(range(len(shares.scopes)), key=lambda i: _number_first(shares.scopes[i]))
+    classes = [shares.scopes[i] for i in order]
+    # a class that does not occur in a batch has no row, and no share
+    values = np.nan_to_num(shares.values[:, order])
+    broken = breaks(reader)
+    if len(classes) <= STACKED and len(shares.steps) > 1:
+        figure = _stacked(shares.steps, classes, values, broken)
+        notes = ""
+    else:
+        figure, notes = _coloured(shares.steps, classes, values, broken)
+    means = values.mean(axis=0)
+    facts = f"{count(len(classes), 'class', 'classes')}, {measured(shares.steps)}"
+    facts += f"; {percent(float(means.min()))} to {percent(float(means.max()))} each on average{notes}"
+    head(figure, "Classes in the batches", facts)
+    return figure
+
+
+def _number_first(name: str) -> tuple[float, str]:
+    try:
+        return float(name), name
+    except ValueError:
+        return math.inf, name
+
+
+def _stacked(steps: NDArray[np.int64], classes: list[str], values: Floats, broken: Breaks) -> Figure:
+    figure = new_figure(4.4)
+    axes = figure.subplots()
+    areas = axes.stackplot(steps, values.T, colors=COLOURS, labels=classes, linewidth=0)
+    lined(axes)
+    axes.set_xlim(steps[0], steps[-1])
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    finish(axes, x="step", y="share of the targets")
+    broken.edge(axes)
+    handles = [*areas, *([patch(broken)] if broken.spans else [])]
+    labels = [f"class {name}" for name in classes] + ([broken.label] if broken.spans else [])
+    figure.legend(handles, labels, loc="lower center", ncols=4, fontsize=10, frameon=False)
+    return figure
+
+
+def _coloured(steps: NDArray[np.int64], classes: list[str], values: Floats, broken: Breaks) -> tuple[Figure, str]:
+    size = math.ceil(len(steps) / MAX_COLUMNS)
+    starts = np.arange(0, len(steps), size)
+    means = np.add.reduceat(values, starts, axis=0) / np.diff(np.append(starts, len(steps)))[:, None]
+    edges = step_edges(steps)
+    body = body_height(len(classes), row=0.2, most=4.5)
+    figure = new_figure(body + 1.9)
+    spec = figure.add_gridspec(1, 2)
+    margins(figure).bar = True
+    axes = figure.add_subplot(spec[0, 0])
+    mesh = axes.pcolormesh(
+        np.append(edges[starts], edges[-1]), np.arange(len(classes) + 1), means.T, cmap="viridis", vmin=0,
+        **cell_style(*means.shape),
+    )  # fmt: skip
+    axes.set_ylim(len(classes), 0)
+    finish(axes, x="step", y="class")
+    unnamed = name_rows(axes, classes, body)
+    tick_steps(axes, steps)
+    axes.set_xlim(edges[0], edges[-1])
+    broken.edge(axes)
+    top = float(means.max())
+    ticks = [float(tick) for tick in MaxNLocator(nbins=5).tick_values(0, top) if tick <= top]
+    colour_bar(figure, mesh, figure.add_subplot(spec[0, 1]), "share", ticks, names=[percent(tick) for tick in ticks])
+    if broken.spans:
+        figure.legend(handles=[patch(broken)], loc="lower center", fontsize=10, frameon=False)
+    return figure, unnamed + (f"; a column is the mean of {size}" if size > 1 else "")

@@ -1,0 +1,111 @@
+"""Curves of a telemetry figure: over steps that go on from epoch to epoch, gaps as gaps, a scale that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+
+from learnscope.reading.gather import Floats
+from learnscope.report.instances import at_foot, log_axis, log_foot
+from learnscope.report.layout import INK, QUIET
+from learnscope.report.style import lined, maybe_log
+from learnscope.report.telemetry.data import Telemetry, medians, thinned
+
+DECADES = 100
+"""Largest over smallest number from which a scale is logarithmic."""
+DOTS, MANY = 60, 300
+"""Points up to which each has a mark, and beyond which a curve is drawn thin, with medians over it."""
+MEDIANS = 100
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve: its numbers and how it looks."""
+
+    label: str
+    values: Floats
+    colour: str
+    dash: str = "-"
+    width: float = 1.8
+    noisy: bool = True
+    """Whether a long curve needs medians to be read."""
+
+
+def median_size(t: Telemetry) -> int:
+    """How many collections a median is of; 0 where there are few enough to be read one by one."""
+    return -(-len(t.steps) // MEDIANS) if len(t.steps) > MANY else 0
+
+
+def draw_lines(
+    axes: Axes, t: Telemetry, lines: Sequence[Line], small: bool, *, scale: bool = True, zeros: bool = False
+) -> None:
+    """The curves; with `scale` logarithmic if they need it, then with `zeros` at the foot of it."""
+    parts = [line.values[np.isfinite(line.values)] for line in lines]
+    every = np.concatenate(parts) if parts else np.empty(0)
+    if not len(every):
+        _say_nothing(axes, t)
+        return
+    above = every[every > 0]
+    wide = scale and len(above) and every.min() >= 0 and above.max() > DECADES * above.min()
+    foot = log_foot(parts) if wide and zeros and (every == 0).any() else None
+    for line in lines:
+        _draw_line(axes, t, line, foot, small)
+    lined(axes, ticks=4 if small else 9)
+    if foot is not None:
+        log_axis(axes, "y", parts, foot)
+    elif wide:
+        maybe_log(axes, parts, factor=DECADES, most=4 if small else 9)
+    if axes.get_yscale() == "linear":
+        _plain_ticks(axes, float(np.abs(every).max()), small)
+    mark_epochs(axes, t)
+
+
+def _say_nothing(axes: Axes, t: Telemetry) -> None:
+    axes.text(
+        0.5, 0.5, "no value was measured", color=QUIET, fontsize=10, ha="center", va="center", transform=axes.transAxes
+    )
+    first, last = float(t.steps[0]), float(t.steps[-1])
+    axes.update_datalim([(first, 0.0), (last, 0.0)])
+    axes.set_xlim((first, last) if first < last else (first - 1, first + 1))
+    axes.set_yticks([])
+
+
+def _draw_line(axes: Axes, t: Telemetry, line: Line, foot: float | None, small: bool) -> None:
+    values = at_foot(line.values, foot)
+    size = median_size(t) if line.noisy else 0
+    steps, shown = thinned(t.steps, values)
+    mark = "o" if not small and np.isfinite(shown).sum() <= DOTS else ""
+    axes.plot(
+        steps, shown, color=line.colour, linestyle="-" if size else line.dash, marker=mark, markersize=4,
+        linewidth=0.6 if size else line.width, alpha=0.35 if size else 1.0, label="" if size else line.label,
+    )  # fmt: skip
+    if size:
+        axes.plot(
+            *medians(t.steps, values, size), color=line.colour, linestyle=line.dash, linewidth=line.width,
+            label=line.label,
+        )  # fmt: skip
+    there = np.isfinite(shown)
+    alone = there & ~np.append(there[1:], False) & ~np.append(False, there[:-1])
+    if alone.any():  # between two gaps there is no line to see
+        axes.plot(steps[alone], shown[alone], "o", color=line.colour, markersize=4 if small else 5)
+
+
+def _plain_ticks(axes: Axes, top: float, small: bool) -> None:
+    axes.locator_params(axis="y", nbins=4 if small else 6)
+    # one way of writing for all ticks: 0.0001 above 5e-05 reads as the smaller one
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.1e}" if value and top < 1e-3 else f"{value:,.10g}")
+
+
+def mark_epochs(axes: Axes, t: Telemetry, *, over: bool = False) -> None:
+    """Light lines where epochs begin, behind curves or over cells, without changing what the axes show."""
+    axes.add_collection(
+        LineCollection(
+            [[(x, 0.0), (x, 1.0)] for x in t.begins[:: t.every]], transform=axes.get_xaxis_transform(),
+            colors=INK if over else "#D0D0D0", linewidths=0.8, zorder=2 if over else 0.8, alpha=0.5 if over else 1.0,
+        ),
+        autolim=False,
+    )  # fmt: skip

@@ -1,0 +1,167 @@
+"""A telemetry table made ready for drawing: steps that only go forward, numbers by section, where epochs begin."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from learnscope.reading.gather import Floats
+from learnscope.reading.words import count, listed
+from learnscope.store.telemetry.table import last_attempts
+
+Numbers = dict[str, Floats]
+GROUPED = ("gradient_norm", "weight_delta", "learning_rates")
+"""Sections with a number for every group of parameters."""
+HOLDOUT, BATCH, LOGGED, OTHER = "holdout_logits", "batch_stats", "logged", ""
+PLACES = ("global_step", "batch_idx", "epoch", "weight_delta_since")
+"""Columns that say where a collection stands, and from where its weight change is counted."""
+MOST_POINTS = 2000
+"""Points of a curve beyond which only the highest and the lowest of neighbours are drawn."""
+MOST_EPOCHS = 20
+"""Vertical lines beyond which only every k-th epoch has one."""
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """What can be drawn of a table."""
+
+    table: pd.DataFrame
+    steps: NDArray[np.int64]
+    begins: Floats
+    """The steps at which an epoch begins, without the first."""
+    sections: dict[str, Numbers]
+    superseded: int
+    """Collections that a later one of the same or an earlier step replaces, after a resume."""
+
+    @property
+    def every(self) -> int:
+        """Which epochs have a vertical line: every k-th."""
+        return max(1, -(-len(self.begins) // MOST_EPOCHS))
+
+    @property
+    def facts(self) -> list[str]:
+        """What every figure says about its steps."""
+        n = len(self.steps)
+        first, last = f"{self.steps[0]:,}", f"{self.steps[-1]:,}"
+        out = [f"{count(n, 'collection')}, {f'step {first}' if n == 1 else f'steps {first} to {last}'}"]
+        if len(self.begins):
+            out.append("vertical lines: " + ("an epoch begins" if self.every == 1 else f"every {self.every} epochs"))
+        if self.superseded:
+            out.append(f"{count(self.superseded, 'collection')} before a resume left out")
+        return out
+
+    def missing(self, section: str, keys: Sequence[str] | None = None, most: int = 2) -> list[str]:
+        """Numbers with gaps, and the reason that is given most often."""
+        alike: dict[tuple[int, str], list[str]] = {}
+        for key, values in self.sections.get(section, {}).items():
+            gaps = int(np.isnan(values).sum())
+            if gaps and (keys is None or key in keys):
+                alike.setdefault((gaps, self._reason(f"{section}.{key}")), []).append(key)
+        out = [
+            f"{listed(names, 3)} without a value in {gaps:,} of {len(self.steps):,}{f' ({reason})' if reason else ''}"
+            for (gaps, reason), names in alike.items()
+        ]
+        return out[:most] + (["other numbers have gaps as well"] if len(out) > most else [])
+
+    def _reason(self, name: str) -> str:
+        given: Sequence[object] = self.table["status"].tolist() if "status" in self.table else ()
+        reasons = Counter(str(status[name]) for status in given if isinstance(status, dict) and name in status)
+        return reasons.most_common(1)[0][0] if reasons else ""
+
+
+def prepared(frame: pd.DataFrame) -> Telemetry:
+    """The table in the order of its steps. Rows that a resume made obsolete are left out, and counted."""
+    needed = [name for name in PLACES[:3] if name not in frame]
+    if needed:
+        raise ValueError(f"the table has no column {needed[0]!r}: pass what read_telemetry gives")
+    steps = frame["global_step"].to_numpy(np.int64)
+    keep = last_attempts(steps)
+    table = frame[keep].reset_index(drop=True)
+    sections: dict[str, Numbers] = {}
+    for name in table.columns:
+        column = table[name]
+        if name in PLACES or not pd.api.types.is_numeric_dtype(column):
+            continue
+        section, _, key = str(name).partition(".") if "." in str(name) else (OTHER, "", str(name))
+        sections.setdefault(section, {})[key] = column.to_numpy(np.float64)
+    return Telemetry(table, steps[keep], _begins(table), sections, int((~keep).sum()))
+
+
+def _begins(table: pd.DataFrame) -> Floats:
+    """A step minus the batches of its epoch up to there; between two collections in any case."""
+    steps, batch, epoch = (table[name].to_numpy(np.int64) for name in ("global_step", "batch_idx", "epoch"))
+    new = np.flatnonzero(np.diff(epoch) != 0) + 1
+    counted = (steps - batch)[new].astype(np.float64)
+    before, after = steps[new - 1], steps[new]
+    begins: Floats = np.where((counted >= before) & (counted <= after), counted, (before + after) / 2)
+    return begins
+
+
+def same_names(t: Telemetry) -> dict[str, str]:
+    """What to call every group; groups whose numbers are all the same share a name, such as `group_0 = head`."""
+    keys = dict.fromkeys(key for section in GROUPED for key in t.sections.get(section, {}))
+    alike: dict[tuple[bytes | None, ...], list[str]] = {}
+    for key in keys:
+        numbers = [t.sections.get(section, {}).get(key) for section in GROUPED]
+        # "overall" is every group's together, also where there is only one group
+        seen = (key.encode(),) if key == "overall" else tuple(n if n is None else n.tobytes() for n in numbers)
+        alike.setdefault(seen, []).append(key)
+    return {key: " = ".join(names) for names in alike.values() for key in names}
+
+
+def thinned(steps: NDArray[np.int64], values: Floats, most: int = MOST_POINTS) -> tuple[NDArray[np.int64], Floats]:
+    """At most `most` points: of neighbours the lowest and the highest, so that no extreme is lost."""
+    if len(steps) <= most:
+        return steps, values
+    size = -(-2 * len(steps) // most)
+    rows = _in_rows(values, size)
+    first = np.arange(len(rows)) * size
+    # a row without any number has its first place twice, and stays a gap
+    ends = [np.where(np.isnan(rows), fill, rows) for fill in (np.inf, -np.inf)]
+    picked = np.unique(np.concatenate([first + ends[0].argmin(axis=1), first + ends[1].argmax(axis=1)]))
+    return steps[picked], values[picked]
+
+
+def medians(steps: NDArray[np.int64], values: Floats, size: int) -> tuple[Floats, Floats]:
+    """The middle step and the median of every `size` neighbours; NaN where none of them has a number."""
+    rows = _in_rows(values, size)
+    known = ~np.isnan(rows).all(axis=1)
+    middle = np.full(len(rows), np.nan)
+    middle[known] = np.nanmedian(rows[known], axis=1)
+    return np.nanmean(_in_rows(steps.astype(np.float64), size), axis=1), middle
+
+
+def _in_rows(values: Floats, size: int) -> Floats:
+    """`size` neighbours to a row, the last filled up with NaN."""
+    missing = -len(values) % size
+    return np.append(values, np.full(missing, np.nan)).reshape(-1, size)
+
+
+def class_shares(t: Telemetry) -> Numbers:
+    """The share of every class in the batches, in percent, by what to call the class.
+
+    A class that is not in a batch has no number there; where the others make up the whole, its share is known to be 0.
+    """
+    named = {}
+    for key, values in t.sections.get(BATCH, {}).items():
+        kind, _, label = key.removesuffix("_pct").partition("_")
+        if key.endswith("_pct") and kind in ("winner", "class"):
+            named[f"{kind} {label}"] = values
+    if not named:
+        return {}
+    shares = np.array(list(named.values()))
+    complete = np.abs(np.nansum(shares, axis=0) - 100) < 0.01
+    shares[np.isnan(shares) & complete] = 0.0
+    return dict(sorted(zip(named, shares, strict=True), key=lambda item: _number_first(item[0])))
+
+
+def _number_first(name: str) -> tuple[float, str]:
+    try:
+        return float(name.split(" ", 1)[1]), name
+    except ValueError:
+        return float("inf"), name

@@ -1,0 +1,222 @@
+"""What a telemetry figure shows: curves and cells, drawn alike on a figure of their own and in the overview."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+
+from learnscope.reading.gather import Floats
+from learnscope.reading.words import listed, num
+from learnscope.report.heatmap import shorten
+from learnscope.report.layout import INK, QUIET
+from learnscope.report.lines import is_accuracy
+from learnscope.report.style import COLOURS, DASHES, finish
+from learnscope.report.telemetry.curves import Line, draw_lines, mark_epochs
+from learnscope.report.telemetry.data import (
+    BATCH,
+    GROUPED,
+    HOLDOUT,
+    LOGGED,
+    Telemetry,
+    class_shares,
+    same_names,
+)
+from learnscope.report.telemetry.examples import Examples, paint, paint_examples
+
+X = "global step"
+STYLED = len(COLOURS) * len(DASHES)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes. `draw` is given the axes and whether they are small; cells give what a colour bar needs."""
+
+    title: str
+    y: str
+    draw: Callable[[Axes, bool], ScalarMappable | None]
+    facts: Sequence[str] = ()
+    bar: str = ""
+    """What stands above the colour bar of a panel with cells."""
+    height: float = 3.4
+    shared: bool = False
+    """Whether the legend is the one of the groups, the same for several panels."""
+    lines: Sequence[Line] = ()
+
+
+def group_panel(t: Telemetry, section: str, title: str, y: str) -> Panel:
+    """A curve for everything together and one for every group, in the same colours in every section."""
+    names = same_names(t)
+    places = {name: place for place, name in enumerate(n for n in dict.fromkeys(names.values()) if n != "overall")}
+    lines = []
+    for name in dict.fromkeys(names[key] for key in t.sections[section]):
+        values = next(v for key, v in t.sections[section].items() if names[key] == name)
+        if np.isfinite(values).any():
+            lines.append(_group_line(name, values, places, noisy=section != GROUPED[2]))
+    facts = [*(_ends(line) for line in lines if line.label == "overall"), *_alike(lines)]
+    hidden = sum(line.label == "" for line in lines)
+    facts += [f"{hidden:,} more groups in grey"] if hidden else []
+    zeros = section != GROUPED[2]  # a schedule that begins at 0 is no group that stands still
+    still = [(line.label, int((line.values == 0).sum())) for line in lines if zeros and (line.values == 0).any()]
+    facts += [f"{name or 'one in grey'} exactly 0 in {n:,}" for name, n in still[:2]]
+
+    def draw(axes: Axes, small: bool) -> None:
+        draw_lines(axes, t, lines, small, zeros=zeros)
+
+    return Panel(title, y, draw, [*facts, *t.missing(section)], shared=True, lines=lines, height=4.2)
+
+
+def _alike(lines: Sequence[Line], most: int = 2) -> list[str]:
+    """Curves that lie on each other, of which only one is seen."""
+    same: dict[bytes, list[str]] = {}
+    for line in lines:
+        same.setdefault(line.values.tobytes(), []).append(line.label.split(" = ")[0])
+    return [f"on one curve: {listed(names, 4)}" for names in same.values() if len(names) > 1 and all(names)][:most]
+
+
+def _group_line(name: str, values: Floats, places: dict[str, int], noisy: bool) -> Line:
+    if name == "overall":
+        return Line(name, values, INK, width=2.2, noisy=noisy)
+    place = places[name]
+    if place >= STYLED:
+        return Line("", values, "#BBBBBB", width=1.0, noisy=noisy)
+    # dashes alternate, so that two groups with the same numbers are both seen
+    dash = DASHES[(place // len(COLOURS) + place % 2) % len(DASHES)]
+    return Line(shorten(name, 48), values, COLOURS[place % len(COLOURS)], dash, noisy=noisy)
+
+
+def holdout_panels(t: Telemetry, classes: int) -> list[Panel]:
+    """Accuracy and loss, with what the loop logged of the training beside them."""
+    held, logged = t.sections.get(HOLDOUT, {}), t.sections.get(LOGGED, {})
+    trained = [name for name in logged if is_accuracy(name)]
+    panels = []
+    for name, beside in (("accuracy", trained), ("loss", [n for n in ("loss", "train_loss") if n in logged])):
+        if name not in held or not np.isfinite(held[name]).any():
+            continue
+        lines = [Line("held out", held[name], COLOURS[1])]
+        for place, other in enumerate(beside):
+            values = logged[other]
+            if name == "accuracy" and np.nanmax(values, initial=0) > 1.5:
+                values, other = values / 100, f"{other} ÷ 100"
+            lines.append(Line(f"logged: {other}", values, [COLOURS[0], *COLOURS[2:]][place % 5]))
+        panels.append(_holdout_panel(t, name, lines, classes if name == "accuracy" else 0))
+    return panels + number_panels(t, HOLDOUT, without=("accuracy", "loss"))
+
+
+def _holdout_panel(t: Telemetry, name: str, lines: list[Line], classes: int) -> Panel:
+    def draw(axes: Axes, small: bool) -> None:
+        draw_lines(axes, t, lines, small, scale=name == "loss")
+        if classes > 1:
+            axes.axhline(
+                1 / classes, color=QUIET, linestyle=":", linewidth=1.4, label=f"chance, 1 of {classes:,} classes"
+            )
+        if name == "accuracy":
+            axes.set_ylim(-0.03, 1.03)
+            axes.set_yticks([0, 0.5, 1] if small else [0, 0.2, 0.4, 0.6, 0.8, 1])
+
+    facts = [_ends(lines[0], f"held-out {name}"), *t.missing(HOLDOUT, [name])]
+    return Panel(f"{name.capitalize()} on the held-out examples", name, draw, facts, lines=lines)
+
+
+def example_panel(t: Telemetry, found: Examples) -> Panel:
+    title, bar = (
+        ("Margin of the true class", "margin") if found.classes else ("Error of each held-out example", "error")
+    )
+
+    def draw(axes: Axes, small: bool) -> ScalarMappable:
+        mesh = paint_examples(axes, found, small)
+        mark_epochs(axes, t, over=True)
+        return mesh
+
+    height = min(max(0.09 * found.values.shape[1], 2.6), 8.0)
+    meaning = "blue: right, red: wrong" if found.classes else "blue: above its target, red: below"
+    return Panel(title, "held-out example", draw, [meaning, *found.facts], bar, height)
+
+
+def batch_panels(t: Telemetry) -> list[Panel]:
+    """Shares of the classes, or the targets' mean and deviation; the size where it changes."""
+    stats, shares = t.sections.get(BATCH, {}), class_shares(t)
+    facts = t.missing(BATCH, [key for key in stats if not key.endswith("_pct")])
+    panels = []
+    if shares:
+        panels.append(_share_panel(t, shares))
+    said = {"target_mean": "mean of the targets", "target_std": "standard deviation of the targets"}
+    lines = [
+        Line(said[k], v, COLOURS[i]) for i, (k, v) in enumerate(stats.items()) if k in said and np.isfinite(v).any()
+    ]
+    if lines:
+        panels.append(Panel("Targets in the batches", "targets", _drawing(t, lines), lines=lines))
+    for key, values in stats.items():
+        known = values[np.isfinite(values)]
+        if key in said or key.endswith("_pct") or not len(known):
+            continue
+        if key == "batch_size" and panels and known.min() == known.max():
+            facts.append(f"{num(float(known[0]))} examples in every batch")
+            continue
+        title, y = ("Size of the batches", "examples") if key == "batch_size" else (key.replace("_", " "), "")
+        line = Line("", values, COLOURS[5])
+        panels.append(Panel(title, y, _drawing(t, [line]), height=2.0, lines=[line]))
+    return [_with_facts(panels[0], facts), *panels[1:]] if panels else []
+
+
+def _share_panel(t: Telemetry, shares: dict[str, Floats]) -> Panel:
+    title, values = "Classes in the batches", np.array(list(shares.values())).T
+    if len(shares) > len(COLOURS):
+        top = float(np.nanmax(values, initial=1.0))
+
+        def cells(axes: Axes, small: bool) -> ScalarMappable:
+            mesh = paint(axes, t.steps, values, "viridis", Normalize(0, top))
+            every = -(-len(shares) // (5 if small else 20))
+            axes.set_yticks(np.arange(len(shares))[::every] + 0.5, [shorten(n, 16) for n in list(shares)[::every]])
+            mark_epochs(axes, t, over=True)
+            return mesh
+
+        return Panel(
+            title, "", cells, [f"{len(shares):,} classes"], "% of batch", min(max(0.2 * len(shares), 2.6), 6.0)
+        )
+    lines = [Line(name, one, COLOURS[i]) for i, (name, one) in enumerate(shares.items())]
+
+    def draw(axes: Axes, small: bool) -> None:
+        draw_lines(axes, t, lines, small, scale=False)
+        axes.axhline(100 / len(shares), color=QUIET, linestyle=":", linewidth=1.4, label="balanced")
+        axes.set_ylim(-3, 103)
+        axes.set_yticks([0, 50, 100] if small else [0, 20, 40, 60, 80, 100])
+
+    means = ", ".join(
+        f"{name} {num(float(np.nanmean(one)))} %" for name, one in shares.items() if np.isfinite(one).any()
+    )
+    return Panel(title, "% of the batch", draw, [f"on average {means}"], lines=lines)
+
+
+def number_panels(t: Telemetry, section: str, without: Collection[str] = ()) -> list[Panel]:
+    """One pair of axes for every number: they have nothing in common but their steps."""
+    panels = []
+    for name, values in t.sections.get(section, {}).items():
+        line, title = Line("", values, COLOURS[0]), shorten(f"{section}: {name}" if section else name, 36)
+        if np.isfinite(values).any() and name not in without:
+            panels.append(Panel(title, "", _drawing(t, [line]), t.missing(section, [name]), height=2.0, lines=[line]))
+    return panels
+
+
+def _with_facts(panel: Panel, facts: Sequence[str]) -> Panel:
+    return replace(panel, facts=[*panel.facts, *facts])
+
+
+def _drawing(t: Telemetry, lines: Sequence[Line]) -> Callable[[Axes, bool], None]:
+    return lambda axes, small: draw_lines(axes, t, lines, small)
+
+
+def _ends(line: Line, name: str = "") -> str:
+    known = line.values[np.isfinite(line.values)]
+    ends = " to ".join(num(float(value)) for value in (known[0], known[-1])[: len(known)])
+    return f"{name or line.label} {ends}"
+
+
+def style(axes: Axes, panel: Panel, small: bool, below: bool) -> None:
+    """Words around the axes."""
+    finish(axes, x=X if below else "", y="" if small else panel.y, size=10 if small else 11)
+    axes.tick_params(labelbottom=below)

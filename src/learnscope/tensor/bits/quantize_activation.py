@@ -1,0 +1,40 @@
+"""Activations rounded as a quantised kernel would: each token by its own range, found as it comes."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from learnscope.tensor.bits.quantize import compute_dtype
+
+
+def fake_quantize_tokens(values: Tensor, bits: int) -> Tensor:
+    """`values` [..., features] with every token (last dimension) symmetric in `bits` bits, in their own dtype.
+
+    A token that holds NaN or Inf becomes NaN: what a broken model computes stays visible. The gradient passes straight
+    through, as if nothing had been rounded.
+
+    >>> fake_quantize_tokens(torch.tensor([[1.0, 0.3], [100.0, 0.3]]), 2)
+    tensor([[  1.,   0.],
+            [100.,   0.]])
+    """
+    if not values.is_floating_point() or not values.numel():
+        return values
+    rounded: Tensor = cast(Any, _StraightThrough).apply(values, bits)  # its stubs have no types
+    return rounded
+
+
+class _StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, values: Tensor, bits: int) -> Tensor:
+        most = 2 ** (bits - 1) - 1
+        wide = values.to(compute_dtype(values.dtype))
+        scale = wide.abs().amax(-1, keepdim=True) / most
+        scale = torch.where(scale == 0, torch.finfo(scale.dtype).tiny, scale)
+        return (wide / scale).round_().clamp_(-most, most).add_(0.0).mul_(scale).to(values.dtype)
+
+    @staticmethod
+    def backward(_ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None

@@ -1,0 +1,220 @@
+"""Statistics of gradients, cheap enough for every step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from learnscope.tensor.context import plain, plain_arithmetic
+from learnscope.tensor.kernels import COMPILED_DTYPES, Form, compiled_gradient_partials, wants_compiler
+from learnscope.tensor.packs import plan, workspace
+from learnscope.tensor.rows import SMALLEST_SAFE, Batch, batches, pieces
+
+PACK_BELOW = 1 << 17
+"""Gradients are packed up to this size: half a dozen calls per tensor cost more than copying 512 KiB."""
+
+CHUNK_ROWS = 2048
+"""Rows reduced at a time on a CPU, so that the later readings of a row find it in the cache."""
+
+SPREAD_CHUNK = 1 << 16
+"""Entries whose mean and squares around it are taken at a time, in float64."""
+
+SQUARES, ZEROS, NAN, INF = range(4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientTable:
+    """Statistics of gradients, one entry per tensor, float64 on the first gradient's device.
+
+    Nothing is waited for: on an accelerator the values may still be under way.
+    """
+
+    sum_squares: Tensor
+    """Σg²"""
+    zeros: Tensor
+    """entries with g = 0, including those that a sparse gradient does not store"""
+    nan: Tensor
+    """entries with g = NaN; they make `sum_squares` NaN"""
+    inf: Tensor
+    """entries with g = ±∞"""
+
+
+def gradient_statistics(grads: Sequence[Tensor], *, form: Form = "auto") -> GradientTable:
+    """Statistics of every gradient, right at any magnitude: a norm of 1e-30 is not 0, one of 1e30 is finite.
+
+    `form` means what it means for `delta_statistics`.
+
+    >>> table = gradient_statistics([torch.tensor([3.0, 0.0, -4.0])])
+    >>> table.sum_squares.tolist(), table.zeros.tolist()
+    ([25.0], [1.0])
+    """
+    table = _statistics(grads, form, counting=True)
+    return GradientTable(sum_squares=table[SQUARES], zeros=table[ZEROS], nan=table[NAN], inf=table[INF])
+
+
+def sum_squares(tensors: Sequence[Tensor], *, form: Form = "auto") -> Tensor:
+    """Σt² of every tensor, `[tensors]` float64 on the first tensor's device.
+
+    >>> sum_squares([torch.tensor([3.0, 4.0]), torch.tensor(2.0)]).tolist()
+    [25.0, 4.0]
+    """
+    return _statistics(tensors, form, counting=False)[SQUARES]
+
+
+def gradient_spread(grads: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Mean and Σ(g − mean)² of the entries of every gradient, `[grads]` float64 on the first one's device.
+
+    Pieces are read around their own means and joined by Chan, Golub and LeVeque's rule (1983), so that a spread
+    far below the mean is not lost. NaN where an entry is not finite, 0 for an empty gradient.
+
+    >>> mean, centred = gradient_spread([torch.tensor([1.0, 2.0, 3.0])])
+    >>> mean.tolist(), centred.tolist()
+    ([2.0], [2.0])
+    """
+    device = grads[0].device if grads else torch.device("cpu")
+    with plain_arithmetic(device):
+        found = [_spread(_stored(index, grad), grad.numel()).to(device) for index, grad in enumerate(grads)]
+    mean, centred = torch.stack(found, 1) if found else torch.zeros(2, 0, dtype=torch.float64)
+    return mean, centred
+
+
+def _spread(values: Tensor, entries: int) -> Tensor:
+    """Mean and centred squares of `entries` numbers, of which those that are not among `values` are 0."""
+    counts, means, squares = [], [], []
+    limit = SPREAD_CHUNK if values.device.type == "cpu" else SPREAD_CHUNK << 6
+    for (part,) in pieces((values,), limit):
+        if part.numel():
+            variance, mean = torch.var_mean(part.double(), correction=0)
+            counts.append(float(part.numel()))
+            means.append(mean)
+            squares.append(variance * part.numel())
+    if not counts:
+        return torch.zeros(2, dtype=torch.float64, device=values.device)
+    rest = entries - sum(counts)
+    n = torch.tensor([*counts, rest], dtype=torch.float64, device="cpu").to(values.device, non_blocking=True)
+    mean_of = torch.stack([*means, torch.zeros_like(means[0])])
+    mean = (n * mean_of).sum() / entries
+    return torch.stack([mean, torch.stack(squares).sum() + (n * (mean_of - mean).square()).sum()])
+
+
+def row_squares(rows: Tensor) -> Tensor:
+    """Σx² of every row of a matrix, `[rows]` float64, right at any magnitude."""
+    if rows.device.type != "cpu" or rows.dtype is not torch.float32:
+        return _reduce(rows, compiled=False, counting=False)[SQUARES]
+    out: Tensor = torch.linalg.vector_norm(rows, dim=1).double().square_()[None]
+    _put_right(rows, out, _suspects(out[SQUARES]))
+    return out[SQUARES]
+
+
+def _statistics(tensors: Sequence[Tensor], form: Form, *, counting: bool) -> Tensor:
+    """`[4, tensors]`, or only the squares of them."""
+    device = tensors[0].device if tensors else torch.device("cpu")
+    with plain_arithmetic(device):
+        stored = [_stored(index, tensor) for index, tensor in enumerate(tensors)]
+        compiled = wants_compiler(sum(values.numel() for values in stored), form)
+        table = torch.zeros(4 if counting else 1, len(tensors), dtype=torch.float64, device=device)
+        layout = plan(tuple((values.numel(), values.dtype, values.device) for values in stored), PACK_BELOW)
+        padding = layout.padding.copy()
+        for pack in layout.packs:
+            _add(table, pack.fill(stored), compiled=False)
+        for index in layout.large:
+            read = sum(_add(table, batch, compiled, index) for batch in batches([(stored[index],)], PACK_BELOW))
+            padding[index] = read - stored[index].numel()
+        if counting:
+            # What a sparse gradient leaves out is zero; what was added to fill a row was none of its entries.
+            unread = [
+                whole.numel() - part.numel() - gap for whole, part, gap in zip(tensors, stored, padding, strict=True)
+            ]
+            table[ZEROS] += torch.tensor(unread, dtype=torch.float64, device="cpu").to(device, non_blocking=True)
+    return table
+
+
+def _stored(index: int, grad: Tensor) -> Tensor:
+    if not grad.is_floating_point():
+        raise TypeError(f"gradient {index} is {grad.dtype}: statistics need floats")
+    grad = plain(grad)
+    # Entries of an uncoalesced gradient that share a place have to be added before they are squared.
+    return grad.coalesce().values() if grad.layout is torch.sparse_coo else grad
+
+
+def _add(table: Tensor, batch: Batch, compiled: bool, index: int | None = None) -> int:
+    """Add the rows of a batch to the column `index`, or to the columns the batch names; the entries read."""
+    rows = batch.rows[0]
+    partials = _reduce(rows, compiled, counting=len(table) > 1).to(table.device)
+    if index is not None:
+        table[:, index] += partials.sum(1)
+    elif isinstance(batch.owner, Tensor):
+        table.index_add_(1, batch.owner.to(table.device), partials)
+    return rows.numel()
+
+
+def _reduce(rows: Tensor, compiled: bool, *, counting: bool) -> Tensor:
+    """The statistics of each row, `[4 or 1, rows]` in float64."""
+    if rows.device.type != "cpu":
+        return _unbranched(rows)[: 4 if counting else 1]
+    if rows.dtype is torch.float64:
+        return _exact(rows, counting)
+    out = torch.zeros(4 if counting else 1, len(rows), dtype=torch.float64, device="cpu")
+    fused = None
+    if compiled and len(rows) > 1 and rows.dtype in COMPILED_DTYPES:
+        fused = compiled_gradient_partials(rows)
+    if fused is None:
+        _chunked(rows, out)
+    else:
+        out[:2] = fused[: len(out)]
+    suspect = _suspects(out[SQUARES])
+    if counting:
+        suspect &= out[ZEROS] != rows.shape[1]  # a row of zeros is small and right
+    _put_right(rows, out, suspect)
+    return out
+
+
+def _suspects(squares: Tensor) -> Tensor:
+    """Rows whose squares may have under- or overflowed, or are not finite."""
+    return ~(squares >= SMALLEST_SAFE) | squares.isinf()
+
+
+def _put_right(rows: Tensor, out: Tensor, suspect: Tensor) -> None:
+    """Compute the suspect rows again in float64."""
+    if not suspect.any():
+        return
+    counting = len(out) > 1
+    again = suspect.nonzero().squeeze(1)
+    for start in range(0, len(again), CHUNK_ROWS):
+        some = again[start : start + CHUNK_ROWS]
+        # of a matrix that is suspect throughout, as an update of frozen weights is, no copies are needed
+        chunk = rows[start : start + CHUNK_ROWS] if len(again) == len(rows) else rows[some]
+        if not counting and not chunk.any():
+            continue  # 0, as it should be
+        out[:, some] = _exact(chunk, counting)
+
+
+def _chunked(rows: Tensor, out: Tensor) -> None:
+    work = workspace("count", min(CHUNK_ROWS, len(rows)), torch.float32, rows.device)
+    for start in range(0, len(rows), CHUNK_ROWS):
+        chunk = rows[start : start + CHUNK_ROWS].float()
+        here = out[:, start : start + CHUNK_ROWS]
+        here[SQUARES] = torch.linalg.vector_norm(chunk, dim=1)
+        if len(out) > 1:
+            here[ZEROS] = torch.eq(chunk, 0, out=work[: len(chunk)]).sum(1)
+    out[SQUARES].square_()
+
+
+def _exact(rows: Tensor, counting: bool) -> Tensor:
+    wide = rows.double()
+    if not counting:
+        return wide.square().sum(1)[None]
+    sums = [wide.square().sum(1), (wide == 0).sum(1), wide.isnan().sum(1), wide.isinf().sum(1)]
+    return torch.stack([column.double() for column in sums])
+
+
+def _unbranched(rows: Tensor) -> Tensor:
+    """The same without a look at the values: each row is scaled by its largest entry before it is squared."""
+    wide = rows if rows.dtype is torch.float64 else rows.float()
+    size = wide.abs()
+    largest = size.amax(1)
+    scale = torch.where(largest.isfinite() & (largest > 0), largest, 1.0)
+    squares = (size / scale[:, None]).square_().sum(1).double() * scale.double().square()
+    counts = [(wide == 0).sum(1), wide.isnan().sum(1), wide.isinf().sum(1)]
+    return torch.stack([squares, *(count.double() for count in counts)])

@@ -1,0 +1,111 @@
+"""Statistics of the change between two copies of a model's tensors, in one pass."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from learnscope.tensor.context import common_dtype, plain, plain_arithmetic
+from learnscope.tensor.kernels import COMPILE_FROM, PARTIALS, Form, compiler_available, wants_compiler
+from learnscope.tensor.rows import Group, batches
+from learnscope.tensor.updates.centred import centred_squares
+from learnscope.tensor.updates.fold import Fold
+
+__all__ = ["COMPILE_FROM", "DeltaTable", "Form", "compiler_available", "delta_statistics"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaTable:
+    """Statistics of Δ = new − old, one entry per pair of tensors, float64 on the CPU.
+
+    Δ is taken in float32 (in float64 where one of the two is float64). A NaN in Δ makes `total`, `l1`,
+    `sum_squares` and `largest` NaN. Counts are exact.
+    """
+
+    entries: Tensor
+    """n, the number of entries"""
+    total: Tensor
+    """ΣΔ"""
+    l1: Tensor
+    """Σ|Δ|"""
+    sum_squares: Tensor
+    """ΣΔ²"""
+    centred_squares: Tensor
+    """Σ(Δ − mean Δ)², accurate also where all entries moved by nearly the same"""
+    largest: Tensor
+    """max|Δ|, 0 for an empty tensor"""
+    old_sum_squares: Tensor
+    """Σ old²"""
+    sign_flips: Tensor
+    """entries with new < 0 < old or old < 0 < new"""
+    bits_changed: Tensor
+    """entries stored differently: 0.0 and -0.0 differ, a NaN does not differ from the same NaN. A narrower
+    `new` is widened first; NaN where `old` is narrower or of another kind, as no comparison is meant then"""
+    nan: Tensor
+    """entries with Δ = NaN"""
+    inf: Tensor
+    """entries with Δ = ±∞"""
+    within: Tensor
+    """[tensors, thresholds]: entries with |Δ| ≤ t; a NaN is within nothing"""
+
+
+def delta_statistics(
+    new: Sequence[Tensor], old: Sequence[Tensor], thresholds: Sequence[float] = (), *, form: Form = "auto"
+) -> DeltaTable:
+    """Compare tensors pairwise; `new` and `old` are only read, and nothing is drawn from a random generator.
+
+    `form` decides how: `"compiled"` by one fused kernel per pair of dtypes (seconds of compilation, once),
+    `"chunked"` by plain operations on pieces that fit the cache. `"auto"` compiles from `COMPILE_FROM`
+    entries on if a compiler works: never by measured time, so a run repeated on one machine gives the same.
+
+    >>> table = delta_statistics([torch.tensor([1.0, -2.0])], [torch.tensor([1.0, 2.0])], [0.5])
+    >>> table.l1.tolist(), table.sign_flips.tolist(), table.within.tolist()
+    ([4.0], [1.0], [[1.0]])
+    """
+    _check(new, old)
+    device = new[0].device if new else torch.device("cpu")
+    with plain_arithmetic(device):
+        pairs = [(plain(a), plain(b)) for a, b in zip(new, old, strict=True)]
+        compiled = wants_compiler(sum(tensor.numel() for tensor, _ in pairs), form)
+        fold = Fold(pairs, thresholds)
+        for batch in batches(pairs):
+            fold.add(batch, compiled)
+        fold.join()
+        return _table(fold, pairs)
+
+
+def _check(new: Sequence[Tensor], old: Sequence[Tensor]) -> None:
+    if len(new) != len(old):
+        raise ValueError(f"{len(new)} new tensors for {len(old)} old ones")
+    for index, (a, b) in enumerate(zip(new, old, strict=True)):
+        for tensor in (a, b):
+            if not tensor.is_floating_point() or tensor.layout is not torch.strided:
+                kind = f"{tensor.dtype}, {tensor.layout}"
+                raise TypeError(f"tensor {index} is {kind}: a change needs dense floats")
+        if a.shape != b.shape:
+            raise ValueError(f"tensor {index}: new has shape {tuple(a.shape)}, old has {tuple(b.shape)}")
+
+
+def _table(fold: Fold, pairs: Sequence[Group]) -> DeltaTable:
+    entries = torch.tensor([new.numel() for new, _ in pairs], dtype=torch.float64, device="cpu")
+    # Rows are padded with pairs of zeros, and a zero is within every threshold that is not negative.
+    padding = fold.entries_read - entries
+    within = fold.columns[PARTIALS:-2].T - padding[:, None] * (fold.cuts >= 0)
+    comparable = [common_dtype(new.dtype, old.dtype) == old.dtype for new, old in pairs]
+    bits = fold.columns[6].clone()
+    bits[~torch.tensor(comparable, dtype=torch.bool, device="cpu")] = torch.nan
+    return DeltaTable(
+        entries=entries,
+        total=fold.columns[0],
+        l1=fold.columns[1],
+        sum_squares=fold.columns[2],
+        centred_squares=centred_squares(pairs, entries, fold.columns[0], fold.columns[2]),
+        largest=fold.columns[3],
+        old_sum_squares=fold.columns[4],
+        sign_flips=fold.columns[5],
+        bits_changed=bits,
+        nan=fold.columns[-2],
+        inf=fold.columns[-1],
+        within=within,
+    )

@@ -1,0 +1,156 @@
+"""Per-row partials of changes, joined into per-tensor float64 columns on the host."""
+
+import math
+import struct
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from learnscope.tensor.context import arithmetic_dtype, common_dtype
+from learnscope.tensor.kernels import COMPILED_DTYPES, LARGEST, PARTIALS, ChunkedPass, compiled_partials
+from learnscope.tensor.rows import SMALLEST_SAFE, WIDTH, Batch, Group
+
+HELD_ROWS = 1 << 15
+"""Rows kept before they are joined on a CPU: 1.3 MB of partials with three thresholds, still in the cache."""
+
+HELD_BYTES = 16 << 20
+"""Bytes kept before they are joined on an accelerator, which has to be waited for each time."""
+
+EXACT_ROWS = 512
+"""Rows computed again in float64 at a time."""
+
+
+class Fold:
+    """Adds up batches; `columns` holds the partials of `kernels`, then the counts of NaN and of Inf."""
+
+    def __init__(self, pairs: Sequence[Group], thresholds: Sequence[float]) -> None:
+        self.pairs = pairs
+        self.cuts = torch.tensor(thresholds, dtype=torch.float64, device="cpu")
+        self.rounded = [rounded_down(t) for t in thresholds]
+        shape = (PARTIALS + len(thresholds) + 2, len(pairs))
+        self.columns = torch.zeros(shape, dtype=torch.float64, device="cpu")
+        self.entries_read = torch.zeros(len(pairs), dtype=torch.float64, device="cpu")
+        self._passes: dict[tuple[torch.dtype, torch.device], ChunkedPass] = {}
+        self._cuts: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        self._held: list[tuple[Batch, Tensor]] = []
+        self._held_bytes = self._held_rows = 0
+
+    def add(self, batch: Batch, compiled: bool) -> None:
+        """Reduce the rows of a batch; they are joined later, as an accelerator has to be waited for."""
+        new, old = batch.rows
+        dtype = arithmetic_dtype(new, old)
+        key = dtype, new.device
+        cuts = self._cuts.get(key)
+        if cuts is None:
+            values: Tensor | list[float] = self.cuts if dtype is torch.float64 else self.rounded
+            cuts = self._cuts[key] = torch.as_tensor(values, dtype=dtype, device=new.device)
+        partials = None
+        # Packed rows are few and of every dtype: not worth a kernel of their own.
+        if compiled and isinstance(batch.owner, int) and {new.dtype, old.dtype} <= COMPILED_DTYPES:
+            partials = compiled_partials(new, old, cuts)
+        if partials is None:
+            if key not in self._passes:
+                self._passes[key] = ChunkedPass(*key)
+            partials = self._passes[key](new, old, cuts)
+        self._held.append((batch, partials))
+        self._held_bytes += batch.bytes_owned + partials.nbytes
+        self._held_rows += len(new)
+        if self._held_bytes >= HELD_BYTES or (new.is_cpu and self._held_rows >= HELD_ROWS):
+            self.join()
+
+    def join(self) -> None:
+        """Bring the held partials to the host, replace those that float32 cannot carry, and add them up."""
+        groups: dict[tuple[torch.dtype, torch.device], list[tuple[Batch, Tensor]]] = {}
+        for batch, partials in self._held:
+            groups.setdefault((partials.dtype, partials.device), []).append((batch, partials))
+        self._held, self._held_bytes, self._held_rows = [], 0, 0
+        for group in groups.values():
+            parts = [partials for _, partials in group]
+            host = (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).cpu()
+            lengths = [part.shape[1] for part in parts]
+            suspects = torch.split_with_sizes(_suspects(host), lengths)
+            for (batch, _), rows, some in zip(group, torch.split_with_sizes(host, lengths, 1), suspects, strict=True):
+                self._join_one(batch, rows, some)
+
+    def _join_one(self, batch: Batch, partials: Tensor, suspect: Tensor) -> None:
+        self._count_entries(batch)
+        redo = suspect.nonzero().squeeze(1)
+        for start in range(0, len(redo), EXACT_ROWS):
+            some = redo[start : start + EXACT_ROWS]
+            new, old = (rows[some.to(rows.device)] for rows in batch.rows)
+            keep = _needs_float64(partials[:, some], old)
+            some, new, old = some[keep], new[keep.to(new.device)], old[keep.to(new.device)]
+            if len(some):
+                partials[:, some] = 0
+                exact = exact_partials(new, old, self.cuts.to(new.device)).cpu()
+                self._add(exact, batch.owner if isinstance(batch.owner, int) else batch.owner[some])
+        self._add(partials, batch.owner)
+
+    def _count_entries(self, batch: Batch) -> None:
+        if isinstance(batch.owner, int):
+            self.entries_read[batch.owner] += batch.rows[0].numel()
+        else:
+            width = torch.tensor(float(WIDTH), dtype=torch.float64, device="cpu")
+            self.entries_read.index_add_(0, batch.owner, width.expand(len(batch.owner)))
+
+    def _add(self, partials: Tensor, owner: int | Tensor) -> None:
+        columns = self.columns[: len(partials)]  # the counts of NaN and Inf are zero but for exact rows
+        if isinstance(owner, int):
+            largest = torch.maximum(columns[LARGEST, owner], partials[LARGEST].amax().double())
+            columns[:, owner] += partials.sum(1, dtype=torch.float64)
+            columns[LARGEST, owner] = largest
+            return
+        partials = partials.double()
+        largest = columns[LARGEST].scatter_reduce(0, owner, partials[LARGEST], "amax")
+        columns.index_add_(1, owner, partials)
+        columns[LARGEST] = largest
+
+
+def _suspects(partials: Tensor) -> Tensor:
+    """Rows whose partials may be wrong: not finite, or squares so small that some may be lost."""
+    l1, squares, largest, old_squares = partials[1], partials[2], partials[LARGEST], partials[4]
+    finite = (l1 + squares + largest + old_squares).isfinite()
+    return ~finite | ((squares < SMALLEST_SAFE) & (largest > 0)) | (old_squares < SMALLEST_SAFE)
+
+
+def _needs_float64(partials: Tensor, old: Tensor) -> Tensor:
+    """Drop the rows that are only suspect because `old` is zero throughout, which is common and harmless."""
+    silent = partials[4] == 0
+    silent &= partials[1:4].isfinite().all(0)
+    silent &= (partials[2] >= SMALLEST_SAFE) | (partials[LARGEST] == 0)
+    return ~(silent & (old == 0).all(1).cpu())
+
+
+def exact_partials(new: Tensor, old: Tensor, cuts: Tensor) -> Tensor:
+    """The partials of each row in float64, with the counts of NaN and Inf; slow, right for every input."""
+    kind = arithmetic_dtype(new, old)
+    change = (new.to(kind) - old.to(kind)).double()
+    size, before = change.abs(), old.double()
+    flipped = ((new < 0) & (old > 0)) | ((new > 0) & (old < 0))
+    rows = [change.sum(1), size.sum(1), change.square().sum(1), size.amax(1), before.square().sum(1)]
+    rows += [flipped.sum(1), bits_differ(new, old).sum(1)]
+    rows += [(size <= cut).sum(1) for cut in cuts.unbind()]
+    rows += [change.isnan().sum(1), change.isinf().sum(1)]
+    return torch.stack([row.double() for row in rows])
+
+
+def bits_differ(new: Tensor, old: Tensor) -> Tensor:
+    """Where the stored bits differ; tensors of two dtypes are brought to the wider one first."""
+    kind = common_dtype(new.dtype, old.dtype)
+    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[kind.itemsize]
+    return new.to(kind).view(integer) != old.to(kind).view(integer)
+
+
+def rounded_down(threshold: float) -> float:
+    """The largest float32 not above `threshold`: |Δ| ≤ t then has one answer, in float32 as in float64."""
+    if math.isnan(threshold) or math.isinf(threshold):
+        return threshold
+    try:
+        nearest: float = struct.unpack("f", struct.pack("f", threshold))[0]
+    except OverflowError:
+        nearest = math.copysign(math.inf, threshold)
+    if nearest <= threshold:
+        return nearest
+    one = torch.tensor(nearest, dtype=torch.float32, device="cpu")
+    return float(torch.nextafter(one, torch.full_like(one, -math.inf)))

@@ -1,0 +1,143 @@
+"""Examples as the trainers take them, whatever they came as, and a few kept aside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from datasets import Dataset  # type: ignore[import-untyped]
+
+from learnscope.training.data.columns import Columns, columns_of
+from learnscope.training.data.countdown import BRIEF, SOLVED_UP_TO, WORDED, generate, prompt, solve
+from learnscope.training.data.rewards import answer_reward, countdown_reward
+from learnscope.training.errors import TrainError
+from learnscope.training.reading import read
+from learnscope.training.settings.config import Config
+
+GENERATED = 2048
+Row = Mapping[str, Any]
+Reward = Callable[..., list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Training examples, those kept aside, and for GRPO what rewards them."""
+
+    train: Any
+    holdout: Any
+    reward: Reward | None
+    about: str
+
+
+def load_data(config: Config, *, builtin: bool, chat: bool) -> Data:
+    """The data set of a training; `builtin` and `chat` say what the model reads."""
+    rows, about = _rows(config)
+    columns = columns_of(rows.column_names, config.dataset)
+    reward: Reward | None
+    if columns.countdown:
+        template = config.dataset.prompt_template or (BRIEF if builtin else WORDED)
+        made, reward = _countdown(rows, config, template, chat=chat), countdown_reward
+    else:
+        made, reward = _given(rows, columns, config.training.method), answer_reward
+    if not made:
+        raise TrainError(f"{about}: no example is left to train on")
+    if len(made) < len(rows):
+        about += f", {len(rows) - len(made):,} without a solution left out"
+    kept = min(config.dataset.holdout_examples, len(made) // 2)
+    # GRPO's completions are not trained on; those kept aside have them to be looked at
+    hidden = () if config.training.method == "sft" else ("completion",)
+    train = [{name: value for name, value in row.items() if name not in hidden} for row in made[: len(made) - kept]]
+    holdout = Dataset.from_list(made[len(made) - kept :]) if kept else None
+    return Data(Dataset.from_list(train), holdout, reward if config.training.method == "grpo" else None, about)
+
+
+def _rows(config: Config) -> tuple[Any, str]:
+    wanted = config.dataset
+    if wanted.dataset_name_or_path is None:
+        problems = generate(wanted.num_examples or GENERATED, wanted.seed)
+        rows = Dataset.from_list([{"nums": numbers, "target": target} for numbers, target in problems])
+        return rows, f"{len(rows):,} generated countdown problems"
+    rows = read(wanted)
+    if wanted.num_examples is not None:
+        rows = rows.select(range(min(wanted.num_examples, len(rows))))
+    return rows, f"{len(rows):,} examples of {wanted.dataset_name_or_path}"
+
+
+def _countdown(rows: Sequence[Row], config: Config, template: str, *, chat: bool) -> list[dict[str, Any]]:
+    """Questions, numbers and targets, and with SFT a solution; problems that have none are left out then."""
+    for place in ("{numbers}", "{target}"):
+        if place not in template:
+            raise TrainError(f"config.dataset.prompt_template must hold {place}: {template!r} does not")
+    wrap = "{}" if template == BRIEF else "<answer>{}</answer>"
+    sft = config.training.method == "sft"
+    solved_from = 0 if sft else len(rows) - config.dataset.holdout_examples
+    made = []
+    for number, row in enumerate(rows):
+        numbers, target = _problem(row, number + 1)
+        solution = _solution(numbers, target, number + 1, needed=sft) if number >= solved_from else None
+        if sft and solution is None:
+            continue
+        asked = _said("user", prompt(numbers, target, template), chat)
+        told = None if solution is None else _said("assistant", wrap.format(solution), chat)
+        made.append({"prompt": asked, "completion": told, "nums": numbers, "target": target})
+    return made
+
+
+def _solution(numbers: list[int], target: int, row: int, *, needed: bool) -> str | None:
+    if len(numbers) <= SOLVED_UP_TO:
+        return solve(numbers, target)
+    if needed:
+        raise TrainError(
+            f"row {row} has {len(numbers)} numbers; problems of more than {SOLVED_UP_TO} are not solved here, and sft "
+            "needs solutions: use --config.training.method grpo, or give them as completions"
+        )
+    return None
+
+
+def _problem(row: Row, number: int) -> tuple[list[int], int]:
+    try:
+        numbers = json.loads(row["nums"]) if isinstance(row["nums"], str) else row["nums"]
+        whole = [int(one) for one in numbers]
+        if not whole or any(one != given for one, given in zip(whole, numbers, strict=True)):
+            raise ValueError
+        return whole, int(row["target"])
+    except (TypeError, ValueError):
+        raise TrainError(
+            f"row {number}: `nums` must be a list of whole numbers and `target` one, "
+            f"not {row['nums']!r} and {row['target']!r}"
+        ) from None
+
+
+def _given(rows: Sequence[Row], columns: Columns, method: str) -> list[dict[str, Any]]:
+    """Rows with columns of their own, under the names that the trainers know."""
+    if method == "sft" and set(columns.names) == {"prompt"}:
+        raise TrainError("sft learns from completions: say which column holds them, --config.dataset.completion_column")
+    made = []
+    for number, row in enumerate(rows, 1):
+        example = {name: row[column] for name, column in columns.names.items()}
+        for name, value in example.items():
+            if not isinstance(value, str | list) or not value:
+                raise TrainError(f"row {number}: {columns.names[name]!r} is {value!r}; text (or messages) is needed")
+        made.append(_for_grpo(example, number) if method == "grpo" else example)
+    return made
+
+
+def _for_grpo(example: dict[str, Any], number: int) -> dict[str, Any]:
+    if "messages" in example:
+        *before, last = example["messages"]
+        if not before or last.get("role") != "assistant":
+            raise TrainError(f"row {number}: a conversation for grpo ends with what the assistant should say")
+        example = {"prompt": before, "completion": [last]}
+    if "completion" not in example:
+        raise TrainError(
+            "grpo rewards right answers, and this data set has none: it needs `nums` and `target` (countdown), or "
+            "prompts with a column of answers (--config.dataset.completion_column)"
+        )
+    answer = example["completion"]
+    return {**example, "answer": answer if isinstance(answer, str) else answer[-1]["content"]}
+
+
+def _said(role: str, text: str, chat: bool) -> Any:
+    return [{"role": role, "content": text}] if chat else text

@@ -1,0 +1,52 @@
+"""Folders that an earlier version wrote open, and give the frames, findings and tables that it read from them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import learnscope as ls
+
+FOLDERS = Path(__file__).parent / "folders"
+NAMES = ("run", "vanishing", "audit", "adapters", "telemetry")
+
+
+def numbers(text: str) -> list[str]:
+    """What must not change when a sentence is put better."""
+    return re.findall(r"\d[\d,.]*(?:e[-+]\d+)?", text)
+
+
+def core(finding: dict[str, Any]) -> dict[str, Any]:
+    said = {part: numbers(finding[part]) for part in ("title", "detail")}
+    return {key: finding[key] for key in ("kind", "severity", "scopes", "evidence")} | said
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_frame(name: str) -> None:
+    now, then = ls.open_run(FOLDERS / name).frame(), pd.read_parquet(FOLDERS / f"{name}.frame.parquet")
+    assert len(then) > 100
+    pd.testing.assert_frame_equal(now, then, check_dtype=False, check_exact=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_findings(name: str) -> None:
+    now = [json.loads(json.dumps(finding.to_json())) for finding in ls.open_run(FOLDERS / name).findings()]
+    then = json.loads((FOLDERS / f"{name}.findings.json").read_text())
+    assert [core(finding) for finding in now] == [core(finding) for finding in then]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_tables_and_figures_in_the_report(name: str, tmp_path: Path) -> None:
+    now = ls.open_run(FOLDERS / name).report(tmp_path / "report").read_text()
+    then = (FOLDERS / f"{name}.report.md").read_text()
+
+    def kept(text: str, pattern: str) -> list[str]:
+        return [line for line in text.splitlines() if re.match(pattern, line)]
+
+    assert kept(now, r"\|") == kept(then, r"\|")
+    assert set(kept(then, r"!\[")) <= set(kept(now, r"!\["))

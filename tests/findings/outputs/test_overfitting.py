@@ -1,0 +1,207 @@
+"""Overfitting: paired on the same examples, against the training loss, and nothing said on thin evidence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from findings.made_run import MadeRun
+from learnscope.findings import Cuts
+from learnscope.findings.outputs.overfitting import SMALL, overfitting, paired_interval
+from learnscope.record import Finding
+
+N = 60
+
+
+def made(
+    curve: Sequence[float], *, training: Callable[[int], float] | None = lambda step: 5.0 / step, noise: float = 0.2,
+    arrays: bool = True, accuracy: Sequence[float] | None = None,
+) -> tuple[MadeRun, np.ndarray]:  # fmt: skip
+    """Holdout every 10 steps along `curve`, each example with a level of its own; the losses by measurement."""
+    random = np.random.default_rng(3)
+    level = random.gamma(2.0, 0.5, N)
+    losses = np.array([value + level + random.normal(0, noise, N) for value in curve], dtype=np.float32)
+    run = MadeRun()
+    for step in range(1, 10 * len(curve) + 1) if training else ():
+        run.loss(step, training(step))  # type: ignore[misc]
+    for i, row in enumerate(losses):
+        share = None if accuracy is None else accuracy[i]
+        run.holdout(10 * (i + 1), row if arrays else None, mean=float(row.mean()), accuracy=share)
+    return run, losses.astype(np.float64)
+
+
+def judged(run: MadeRun, **cuts: float) -> list[Finding]:
+    return overfitting(run.reader, Cuts(**cuts))  # type: ignore[arg-type]
+
+
+RISING = [2.0, 1.5, 1.0, 1.2, 1.4, 1.6]
+
+
+def test_numbers_equal_those_computed_apart() -> None:
+    run, losses = made(RISING)
+    [finding] = judged(run)
+    rise = losses[5] - losses[2]
+    evidence = finding.evidence
+    assert evidence.value == pytest.approx(rise.mean(), abs=1e-6)
+    t = stats.ttest_rel(losses[5], losses[2]).confidence_interval(0.95)
+    assert evidence.interval == pytest.approx((t.low, t.high), abs=0.012)
+    assert (evidence.n, evidence.first_step, evidence.last_step) == (N, 30, 60)
+    relative = 100 * (losses[5].mean() / losses[2].mean() - 1)
+    assert f"{relative:.3g} % above its best, which was at step 30" in finding.title
+    # windows of half the span: steps 16 to 30 and 46 to 60
+    before, after = (np.mean([5.0 / s for s in steps]) for steps in (range(16, 31), range(46, 61)))
+    assert f"fell from {before:.3g} to {after:.3g} (means of 15 and 15 values" in finding.detail
+    assert "n = 60 examples" in finding.detail
+    assert finding.severity == "critical"
+    assert "step 30" in finding.advice
+
+
+def test_the_same_run_gives_the_same_interval() -> None:
+    first, second = (judged(made(RISING)[0])[0].evidence.interval for _ in range(2))
+    assert first == second
+
+
+def test_long_examples_count_once() -> None:
+    """Example 0 has 50 positions that worsen, examples 1 to 9 one each that improve: no rise over examples."""
+    example = [0] * 50 + list(range(1, 10))
+    run = MadeRun()
+    for i, step in enumerate((10, 20, 30, 40)):
+        losses = [1.0 + i] * 50 + [5.0 - 0.5 * i] * 9
+        run.holdout(step, losses, example)
+        run.loss(step, 1.0)
+    # over positions the mean rises from 1.61 to 4.0; over examples it falls
+    assert judged(run) == []
+
+
+def test_the_rise_is_a_mean_over_examples_of_means_over_positions() -> None:
+    """30 examples of 5 positions rise by 0.2 between best and last, 30 of one position by 1: 0.6 on average."""
+    example = [i for i in range(30) for _ in range(5)] + list(range(30, 60))
+    run = MadeRun()
+    for step, share in ((10, 1.0), (20, 0.0), (30, 0.8), (40, 1.0)):
+        run.holdout(step, [1.0 + 0.2 * share] * 150 + [1.0 + share] * 30, example)
+    [finding] = judged(run)
+    assert finding.evidence.value == pytest.approx(0.6, abs=1e-6)
+    assert finding.evidence.n == 60
+
+
+@pytest.mark.parametrize("curve", [[2.0, 1.5, 1.2, 1.1, 1.05, 1.0], [1.0] * 6, [2.0, 1.5, 1.0, 0.99, 1.0, 1.01]])
+def test_healthy_curves(curve: list[float]) -> None:
+    run, _ = made(curve, noise=0.05)
+    assert judged(run) == []
+
+
+def test_a_difference_within_the_noise_of_examples_is_nothing() -> None:
+    """The mean rises by 10 %, but half of the examples fell: other examples might as well have fallen."""
+    run = MadeRun()
+    swing = np.where(np.arange(N) % 2, 2.1, -1.9)
+    for step, values in ((10, 3.0), (20, 2.0), (30, 1.0), (40, 1.0 + swing), (50, 1.0 + swing)):
+        run.holdout(step, np.full(N, 0.0) + values)
+        run.loss(step, 1.0 / step)
+    assert judged(run) == []
+
+
+def test_one_bad_evaluation_at_the_end_is_not_a_trend() -> None:
+    run, _ = made([2.0, 1.5, 1.2, 1.0, 1.0, 2.0], noise=0.01)
+    assert judged(run) == []
+
+
+def test_three_measurements_are_too_few() -> None:
+    run, _ = made([1.0, 1.5, 2.0])
+    assert judged(run) == []
+    assert len(judged(run, holdout_measurements=3)) == 1
+
+
+def test_without_arrays_the_evidence_is_weaker_and_says_so() -> None:
+    run, losses = made(RISING, arrays=False)
+    [finding] = judged(run)
+    assert finding.severity == "warning"
+    assert finding.evidence.interval is None
+    assert finding.evidence.n == 6
+    assert finding.evidence.value == pytest.approx(losses[5].mean() - losses[2].mean())
+    assert "no interval" in finding.detail
+
+
+def test_without_a_training_loss() -> None:
+    run, _ = made(RISING, training=None)
+    [finding] = judged(run)
+    assert finding.kind == "overfitting"
+    assert finding.severity == "warning"
+    assert "between steps 30 and 60 was not recorded" in finding.detail
+    assert "Log the training loss" in finding.advice
+
+
+def test_a_training_loss_that_rises_too_is_not_overfitting() -> None:
+    run, _ = made(RISING, training=lambda step: 1.0 + step / 100)
+    [finding] = judged(run)
+    assert finding.kind == "worsening"
+    assert "rise together" in finding.title
+    assert "lower learning rate" in finding.advice
+
+
+def test_accuracy_that_still_rises_changes_the_advice() -> None:
+    [up] = judged(made(RISING, accuracy=[0.1, 0.3, 0.5, 0.6, 0.6, 0.7])[0])
+    [down] = judged(made(RISING, accuracy=[0.1, 0.3, 0.7, 0.6, 0.6, 0.5])[0])
+    assert "from 50 % to 70 %" in up.detail
+    assert "Accuracy has not fallen" in up.advice
+    assert "from 70 % to 50 %" in down.detail
+    assert "Accuracy has not fallen" not in down.advice
+    assert (up.severity, down.severity) == ("warning", "critical")
+
+
+def test_nulls_and_broken_examples_are_left_out_and_said() -> None:
+    run, _ = made(RISING[:5])
+    run.holdout(55, None, mean=None)  # a measurement without a value
+    last = np.full(N, 3.5, dtype=np.float32)
+    last[:2] = np.nan
+    run.holdout(60, last, mean=3.5)
+    [finding] = judged(run)
+    assert finding.evidence.n == N - 2
+    assert "2 examples without a finite loss left out" in finding.detail
+    assert "lowest of 6 measurements" in finding.detail
+
+
+def test_a_missing_array_file_falls_back(tmp_path) -> None:
+    from learnscope.store.backend import FolderBackend
+
+    run = MadeRun(FolderBackend.create(tmp_path / "run"))
+    for i, value in enumerate(RISING):
+        run.holdout(10 * (i + 1), [value] * 5)
+    for file in (tmp_path / "run" / "arrays").iterdir():
+        file.unlink()
+    [finding] = judged(run)
+    assert finding.evidence.interval is None
+
+
+def test_a_resumed_run_forgets_what_was_superseded() -> None:
+    run, _ = made(RISING)
+    run.resume(30)
+    for i, value in enumerate([0.9, 0.8, 0.7]):
+        run.holdout(40 + 10 * i, [value] * N)
+    assert judged(run) == []
+
+
+def test_each_holdout_probe_is_judged_on_its_own() -> None:
+    run, _ = made(RISING)
+    for i, value in enumerate([3.0, 2.0, 1.5, 1.0, 0.9, 0.8]):
+        run.holdout(10 * (i + 1), [value] * N, probe="Holdout_2")
+    assert [f.evidence.probe for f in judged(run)] == ["Holdout"]
+
+
+def test_the_interval_covers_and_large_samples_agree_with_small() -> None:
+    random = np.random.default_rng(0)
+    hits = sum(low <= 0.3 <= high for low, high in
+               (paired_interval(random.normal(0.3, 1, 80)).interval for _ in range(100)))  # fmt: skip
+    assert 88 <= hits <= 99
+    many = random.normal(0.3, 1, SMALL + 1)
+    normal, boot = paired_interval(many), paired_interval(many[:-1])
+    assert (normal.how, boot.how) == ("normal approximation", "bootstrap of 2,000")
+    assert normal.interval == pytest.approx(boot.interval, abs=0.002)
+
+
+def test_every_number_of_the_sentence_is_a_number_of_the_run() -> None:
+    first, second = (judged(made(curve)[0])[0].detail for curve in (RISING, [*RISING[:5], 2.6]))
+    assert re.findall(r"\d+\.\d+", first) != re.findall(r"\d+\.\d+", second)
