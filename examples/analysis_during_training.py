@@ -1,11 +1,11 @@
-"""Three analyzers in a training loop of one's own: which labels are wrong, where gradients go, when memorizing begins.
+"""Three analyzers in your own training loop: which labels are wrong, where gradients go, when memorizing begins.
 
     python examples/analysis_during_training.py         # 20 seconds on one core, nothing is downloaded
 
-A network learns handwritten digits, of which a tenth bears a wrong label. `LearningDynamicsAnalyzer` follows every
-example with the logits that the loop has anyway, `GradientFlowAnalyzer` reads the gradients that stand before every
-tenth step, and `MemorizationDetector` runs over training and test data every fifth epoch. None of them changes the
-training by a bit. In the end there are figures, and the wrong labels stand at the top of the list.
+A network learns handwritten digits, of which a tenth has a wrong label. `LearningDynamicsAnalyzer` tracks every example
+with the logits that the loop computes anyway, `GradientFlowAnalyzer` reads the gradients before every tenth step, and
+`MemorizationDetector` runs over training and test data every fifth epoch. None of them changes the training by a bit.
+At the end there are figures, and the wrong labels are at the top of the list.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     options = parser.parse_args()
-    torch.set_num_threads(1)  # a model this small is faster so
+    torch.set_num_threads(1)  # fastest for a model this small
     torch.manual_seed(options.seed)
     train, test, wrong = digits(torch.Generator().manual_seed(options.seed))
-    # items that carry their own index: a position in a shuffled loader is not the identity of an example
+    # items with their own index: a position in a shuffled loader does not identify an example
     train_loader = DataLoader(ls.IndexedDataset(train), batch_size=BATCH, shuffle=True)
     test_loader = DataLoader(test, batch_size=BATCH)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))

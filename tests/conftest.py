@@ -1,12 +1,84 @@
+import functools
+import gc
 import os
 
-# Tests run two at a time on two cores; more threads than that only make them wait for each other.
+# Tests run two at a time on two cores; more threads than that only make them wait for each other. Said before torch and
+# NumPy are imported, and handed on to the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # TRL tells the hub of every trainer that is made; tests need no network and use none.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
+
+from forked import run_module
+
+torch.set_num_threads(1)
+
+TOGETHER = {
+    "forked": ("seeds/", "posttrain/", "faults/", "test_bench.py", "test_docs.py", "test_examples.py"),
+    "training": ("training/", "analysis/test_trl.py"),
+    "audits": ("report/audit/", "findings/test_audit.py", "probes/bits/", "probes/robustness/", "model/bits/"),
+    "stories": ("findings/test_telemetry_story.py",),
+    "grokking": ("demo/", "findings/examples/test_grokking.py"),
+    "names": ("contract/test_names.py", "test_architecture.py"),
+}
+"""Tests that one worker runs, as each worker would build again what they share: models, a process to fork from."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = os.path.dirname(__file__)
+    for item in items:
+        place = os.path.relpath(item.path, tests)
+        for group, places in TOGETHER.items():
+            if place.startswith(places):
+                item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # what was imported stays: collections need not go through it again and again
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_look_at_git() -> Iterator[None]:
+    """Two processes for every session that a test opens, of which there are thousands."""
+    from learnscope.session import manifest
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest, "_git", functools.cache(manifest._git))
+        yield
+
+
+@pytest.fixture(scope="session")
+def grokked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the demo's run that groks, in full length; to be read, not to be written."""
+    from learnscope.demo.grokking import train_grokking
+
+    folder = tmp_path_factory.mktemp("grokked") / "run"
+    with torch.random.fork_rng(devices=[]):
+        train_grokking(folder, False, lambda *_: None)
+    return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_passes() -> Iterator[None]:
+    """The memory of a pass is measured in a process that is forked, not started: its imports take seconds.
+    (In tests/model/cost/test_memory.py it is started, as for users.)"""
+    from learnscope.model.cost import memory
+
+    forking = SimpleNamespace(run=run_module, TimeoutExpired=memory.subprocess.TimeoutExpired)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "subprocess", forking)
+        yield
 
 
 @pytest.fixture(autouse=True)

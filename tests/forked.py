@@ -6,25 +6,44 @@ import atexit
 import multiprocessing
 import os
 import runpy
+import signal
+import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 FORKS = multiprocessing.get_context("forkserver")
 # Nothing of ours: every program imports learnscope itself, and of it only what it names.
-FORKS.set_forkserver_preload(["torch", "torch._dynamo", "sklearn.datasets", "matplotlib.figure"])
+FORKS.set_forkserver_preload(
+    [
+        "torch", "torch._dynamo", "sklearn.datasets", "matplotlib.figure", "transformers.models.gpt2.modeling_gpt2",
+        "transformers.models.llama.modeling_llama", "peft", "trl.trainer.sft_trainer", "trl.trainer.grpo_trainer",
+    ]
+)  # fmt: skip
+
+
+def start_program(
+    program: Path, *arguments: str, folder: Path, out: Path, error: Path, strict: bool = False
+) -> ForkServerProcess:
+    """As `python program arguments >out 2>error` in that folder; if `strict`, a warning of a probe is an error."""
+    process = FORKS.Process(target=_run, args=(program, arguments, folder, strict, out, error))
+    process.start()
+    return process
 
 
 def run_program(
     program: Path, *arguments: str, folder: Path, strict: bool = False, timeout: float = 300
 ) -> CompletedProcess[str]:
-    """As `python program arguments` in that folder; if `strict`, a warning of a probe is an error."""
+    """The same to its end, with what it printed."""
     with tempfile.TemporaryDirectory() as printed:
         out, error = Path(printed, "out"), Path(printed, "error")
-        process = FORKS.Process(target=_run, args=(program, arguments, folder, strict, out, error))
-        process.start()
+        process = start_program(program, *arguments, folder=folder, out=out, error=error, strict=strict)
         process.join(timeout)
         status = process.exitcode
         process.kill()
@@ -32,9 +51,45 @@ def run_program(
         return CompletedProcess([str(program), *arguments], status, out.read_text(), error.read_text())
 
 
+def run_module(command: Sequence[str], **_options: Any) -> CompletedProcess[str]:
+    """In place of `subprocess.run([python, "-P", "-m", module, *arguments])`."""
+    assert command[:3] == [sys.executable, "-P", "-m"], command
+    return run_program(_source(command[3]), *command[4:], folder=Path.cwd())
+
+
+def _source(module: str) -> Path:
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin)
+
+
+def _forking(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`subprocess.run` for programs that were forked themselves: the pass whose memory is measured is forked too."""
+
+    def chosen(command: Any, *arguments: Any, **options: Any) -> Any:
+        if list(command[1:4]) != ["-P", "-m", "learnscope.model.cost.memory_child"]:
+            return run(command, *arguments, **options)
+        with tempfile.TemporaryDirectory() as printed:
+            out, error = Path(printed, "out"), Path(printed, "error")
+            child = os.fork()
+            if child == 0:
+                try:
+                    _run(_source(command[3]), tuple(command[4:]), Path.cwd(), False, out, error)
+                finally:
+                    os._exit(0)  # what it printed says whether it went well
+            os.waitpid(child, 0)
+            return CompletedProcess(command, 0, out.read_text(), error.read_text())
+
+    return chosen
+
+
 def _run(program: Path, arguments: tuple[str, ...], folder: Path, strict: bool, out: Path, error: Path) -> None:
+    subprocess.run = _forking(subprocess.run)
     for place, path in ((1, out), (2, error)):
-        os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY), place)
+        os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), place)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(folder)
     sys.argv = [str(program), *arguments]
     sys.path.insert(0, str(program.parent))

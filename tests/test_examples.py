@@ -11,11 +11,11 @@ from forked import run_program
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 SHORTER = {
-    "analysis_during_training": ["--epochs", "6"],
-    "analysis_multi_phenomenon": ["--steps", "60", "--epochs", "6"],
-    "analysis_post_hoc": ["--epochs", "0", "1", "2", "4"],
-    "telemetry_siamese": ["--epochs", "4"],
-    "trl_grpo_analysis": ["--steps", "5"],
+    "analysis_during_training": ["--epochs", "3"],
+    "analysis_multi_phenomenon": ["--steps", "30", "--epochs", "3"],
+    "analysis_post_hoc": ["--epochs", "0", "1", "2"],
+    "telemetry_siamese": ["--epochs", "2"],
+    "trl_grpo_analysis": ["--steps", "3"],
 }
 
 

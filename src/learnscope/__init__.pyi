@@ -51,6 +51,7 @@ from learnscope.probes.updates.momentum import Momentum as Momentum
 from learnscope.probes.updates.parameter_change import ParameterChange as ParameterChange
 from learnscope.probes.updates.sparse_quality import SparseQuality as SparseQuality
 from learnscope.probes.updates.weight_delta import WeightDelta as WeightDelta
+from learnscope.probes.weights.weight_kurtosis import WeightKurtosis as WeightKurtosis
 from learnscope.probes.weights.weight_spectrum import WeightSpectrum as WeightSpectrum
 from learnscope.quantities import Quantities as Quantities
 from learnscope.quantities import Quantity as Quantity

@@ -1,4 +1,4 @@
-"""95 % intervals of shares and of their differences, for whoever counts: standard library only."""
+"""95 % confidence intervals of shares and of their differences; standard library only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Interval = tuple[float, float]
 
 
 def wilson(share: float, n: int) -> Interval:
-    """Wilson's score interval of a share of `n` examples: it also holds for few of them, and near 0 and 1.
+    """Wilson's score interval of a share of `n` examples: valid for few examples too, and near 0 and 1.
 
     >>> low, high = wilson(0.5, 50)
     >>> round(low, 4), round(high, 4)
@@ -21,11 +21,12 @@ def wilson(share: float, n: int) -> Interval:
     spread = Z * sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
     centre, scale = share + Z**2 / (2 * n), 1 + Z**2 / n
     low, high = (centre - spread) / scale, (centre + spread) / scale
-    return max(low, 0.0) if share > 0 else 0.0, min(high, 1.0) if share < 1 else 1.0  # not 5e-17, but for rounding
+    # exactly 0 and 1 at the ends, not 5e-17
+    return max(low, 0.0) if share > 0 else 0.0, min(high, 1.0) if share < 1 else 1.0
 
 
 def difference(first: tuple[float, int], second: tuple[float, int]) -> Interval:
-    """Newcombe's interval of the difference of two shares of different examples, from their score intervals.
+    """Newcombe's interval of the difference between two shares of different examples, from their score intervals.
 
     >>> low, high = difference((56 / 70, 70), (48 / 80, 80))
     >>> round(low, 4), round(high, 4)
@@ -38,11 +39,11 @@ def difference(first: tuple[float, int], second: tuple[float, int]) -> Interval:
 def within_difference(
     strata: Iterable[tuple[tuple[float, int], tuple[float, int]]],
 ) -> tuple[float, Interval]:
-    """The difference of two shares within strata, so that it does not come from who is in which of them.
+    """The difference between two shares within strata, so that the make-up of the two groups does not cause it.
 
-    Σ w_k (p_k − q_k), with the weights of Mantel and Haenszel, w_k ∝ n_k m_k/(n_k + m_k). The interval is put together
-    from Wilson's of every share as Newcombe puts together that of one difference, d − √Σ w_k²((p_k − l_k)² + (u_k −
-    q_k)²): it is his for a single stratum, and never without width.
+    Σ w_k (p_k − q_k), with the weights of Mantel and Haenszel, w_k ∝ n_k m_k/(n_k + m_k). The interval combines
+    Wilson's intervals of all shares as Newcombe's does for one difference, d − √Σ w_k²((p_k − l_k)² + (u_k − q_k)²).
+    For a single stratum it is Newcombe's, and its width is never 0.
 
     >>> value, (low, high) = within_difference([((1.0, 20), (0.5, 40)), ((0.9, 10), (0.4, 30))])
     >>> round(value, 3), round(low, 3), round(high, 3)

@@ -1,8 +1,8 @@
 """From a parameter's name to its layer, its component and its adapter part.
 
-Every statistic that is "per layer" or "per component" asks here, so that two probes never disagree on
-what a layer is. The answer comes from the name alone: it is the same for a live model, for a checkpoint
-and for a run folder read on another machine.
+Every statistic per layer or per component uses this module, so that two probes never disagree on what a
+layer is. It reads nothing but the name: the result is the same for a live model, for a checkpoint and for
+a run folder read on another machine.
 """
 
 import re
@@ -13,18 +13,18 @@ from functools import lru_cache
 from typing import Any, Literal
 
 ROOT = "(root)"
-"""The layer of a parameter that hangs on the model itself, not on one of its modules."""
+"""The layer of a parameter that the model itself owns, not one of its modules."""
 
 BASE = "(base)"
 """The group of the parameters that belong to no adapter, when grouping by adapter."""
 
-# Wrappers that put a name of their own into the path, wherever they are applied.
+# Wrappers that add a name of their own to the path, wherever they are applied.
 _WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-# PEFT keeps what it adapts under these; the adapted module is the one above.
+# PEFT keeps the original module under these names; the adapted module is the one above.
 _PEFT_INNER = frozenset({"base_layer", "original_module"})
 
-# The parts that PEFT's methods add to a module. Listed, not guessed: a model may well own a `road_alpha`.
-# The lora family alone is matched by pattern, since hand-written adapters use those names too.
+# The parts that PEFT's methods add to a module. Listed, not guessed: a model may well have its own `road_alpha`.
+# Only the lora family is matched by pattern, since hand-written adapters use those names too.
 _ADAPTERS = re.compile(
     r"ia3_l|p?vera_lambda_[bd]|ranknum|adamss_[AB]|beft_bias|boft_[Rs]|c3a_kernel|deft_[PR]|delora_(?:A|B|lambda)"
     r"|fourierft_spectrum|frod_lambda_(?:l|s_values)|glora_[A-E]|gralora_[AB](?:_general)?|hada_(?:t[12]|w[12]_[ab])"
@@ -36,34 +36,33 @@ _ADAPTERS = re.compile(
     r"|(?:\w+_)?lora_\w+"
 )
 
-_STACK = re.compile(r"h|layer|block|resnets|\w*blocks|(?:\w+_)?layers")
-_NUMBERED = re.compile(r"layer\d+")  # ResNet: layer1.0
+_STACK = re.compile(r"h|layer\d*|block|resnets|\w*blocks|(?:\w+_)?layers")  # ResNet: layer1.0
 _NUMBERED_BLOCK = re.compile(r"(?:encoder_layer_|decoder_layer_|denselayer)(\d+)")  # torchvision's ViT, DenseNet
 # Resampling between stages and lists of norms are not blocks, though they are numbered.
 _NOT_A_STACK = re.compile(r"(?:down|up|norm|dropout|patch)\w*")
-# Modules whose own name says nothing about their role: GPT-2 has two `c_proj` in a block, BERT three `dense`.
+# Modules whose name alone does not tell their role: GPT-2 has two `c_proj` in a block, BERT three `dense`.
 _REUSED = frozenset({"c_proj", "dense", "LayerNorm", "proj", "convolution", "normalization"})
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterName:
-    """What a parameter's name says. `name` is its identity; the other fields may be shared.
+    """What a parameter's name tells. `name` is unique; several parameters may share the other fields.
 
     name: as `named_parameters()` gives it.
-    clean: without what wrappers put in: `module.`, `_orig_mod.`, FSDP, activation checkpointing, PEFT's
+    clean: without the parts that wrappers add: `module.`, `_orig_mod.`, FSDP, activation checkpointing, PEFT's
         `base_model.model.`, `base_layer`, `original_module`, `modules_to_save.<adapter>`, and
         `parametrizations.weight.original0` as `weight`.
-    layer: path of the block (`transformer.h.0`), or else of the module that owns the parameter (`lm_head`).
+    layer: path of the block (`transformer.h.0`), or of the owning module outside of blocks (`lm_head`).
     index, stack: number of the block and path of the list that holds it; None outside a known stack.
     component: the module that owns the parameter within the layer (`q_proj`), for an adapter the module it
-        adapts. Names that a family reuses within a block keep their path in it (`attn.c_proj`, `mlp.c_proj`);
+        adapts. Names that occur several times in a block keep their path in it (`attn.c_proj`, `mlp.c_proj`);
         experts lose their number (`w1`).
     adapter: the part of the adapter (`lora_A`), `modules_to_save` for PEFT's trained copy; None otherwise.
     recognised: whether `layer` is a block of a known stack. If not, `layer` is the owning module.
-    adapter_name: which of several adapters (`default`); None where the name does not say.
+    adapter_name: which of several adapters (`default`); None if the name does not tell.
 
-    PEFT's prompt methods put the model under `base_model.` alone, which a name cannot tell from LoRA's
-    `base_model.model.`: a Llama's `model.layers.0` reads `layers.0` under them.
+    PEFT's prompt methods put the model under `base_model.` only, which the name alone cannot tell from LoRA's
+    `base_model.model.`: with them, a Llama's `model.layers.0` becomes `layers.0`.
     """
 
     name: str
@@ -79,11 +78,11 @@ class ParameterName:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """The optimizer's groups in terms of the model's parameters.
+    """Which of the model's parameters each group of the optimizer holds.
 
     groups: name of the group → indices into the model's named parameters, in the optimizer's order.
-    unassigned: indices of the model's parameters that no group holds.
-    foreign: name of the group → positions in it of parameters that are not the model's.
+    unassigned: indices of the model's parameters that are in no group.
+    foreign: name of the group → positions in it of parameters that do not belong to the model.
     """
 
     groups: dict[str, list[int]]
@@ -95,8 +94,8 @@ class Grouping:
 def resolve(name: str) -> ParameterName:
     """Layer, component and adapter part of the parameter called `name`.
 
-    >>> found = resolve("base_model.model.model.layers.3.self_attn.q_proj.lora_A.default.weight")
-    >>> found.layer, found.index, found.component, found.adapter
+    >>> resolved = resolve("base_model.model.model.layers.3.self_attn.q_proj.lora_A.default.weight")
+    >>> resolved.layer, resolved.index, resolved.component, resolved.adapter
     ('model.layers.3', 3, 'q_proj', 'lora_A')
     """
     if not name:
@@ -128,7 +127,7 @@ def _is_adapter(part: str) -> bool:
 
 
 def _unwrap(parts: list[str]) -> tuple[list[str], str | None]:
-    """The path without wrappers, and the adapter whose trained copy (`modules_to_save`) it names."""
+    """The path without wrappers, and the adapter if it names a trained copy (`modules_to_save`)."""
     kept: list[str] = []
     saved_as: str | None = None
     rest = iter(parts[:-1])
@@ -160,46 +159,43 @@ def _owner(parts: list[str]) -> tuple[list[str], list[str], str]:
 
 
 def _block(owner: list[str]) -> int | None:
-    """Where the path of the block ends within the owning module's path; None if it is in no known stack."""
-    found: int | None = None
+    """Where the block's path ends within the owning module's path; None outside of known stacks."""
+    end: int | None = None
     for i, part in enumerate(owner):
         if _NUMBERED_BLOCK.fullmatch(part):
             return i + 1
         if i == 0 or not part.isdigit() or not _is_stack(owner[i - 1]):
             continue
-        if found is None and i > 1 and owner[i - 2].isdigit() and owner[i - 1] in ("layer", "block"):
+        if end is None and i > 1 and owner[i - 2].isdigit() and owner[i - 1] in ("layer", "block"):
             return i - 1  # features.1.0.block.2: the sequence inside a numbered block
         # A list of stages holds lists of blocks (Swin's layers.0.blocks.1); sublayers are in the singular.
-        inner = found is not None and i == found + 1 and owner[i - 1].endswith("s")
-        if found is None or (inner and owner[found - 2] != owner[i - 1]):
-            found = i + 1
-    if found is None:
+        inner = end is not None and i == end + 1 and owner[i - 1].endswith("s")
+        if end is None or (inner and owner[end - 2] != owner[i - 1]):
+            end = i + 1
+    if end is None:
         return None
-    if owner[found - 2] == "layers" and owner[found : found + 1] in (["downsample"], ["upsample"]):
+    if owner[end - 2] == "layers" and owner[end : end + 1] in (["downsample"], ["upsample"]):
         return None  # between two of Swin's stages, in none of the blocks
     # blocks.0.1.conv: stages as plain sequences of blocks. blocks.0.1 alone is a sequence of operations.
-    if len(owner) > found + 1 and owner[found].isdigit() and not owner[found + 1].isdigit():
-        return found + 1
-    return found
+    if len(owner) > end + 1 and owner[end].isdigit() and not owner[end + 1].isdigit():
+        return end + 1
+    return end
 
 
 def _is_stack(part: str) -> bool:
-    if _NOT_A_STACK.fullmatch(part):
-        return False
-    return _STACK.fullmatch(part) is not None or _NUMBERED.fullmatch(part) is not None
+    return _STACK.fullmatch(part) is not None and _NOT_A_STACK.fullmatch(part) is None
 
 
 def _component(owner: list[str], end: int | None, leaf: str) -> str:
     if not owner:
         return leaf
     inside = owner[end or 0 :]
+    named = leaf not in ("weight", "bias") and not _is_adapter(leaf)
     if not inside:  # the block itself owns it
-        named = leaf not in ("weight", "bias") and not _is_adapter(leaf)
         return leaf if named else next((p for p in reversed(owner) if not p.isdigit()), owner[-1])
     if "experts" in inside:
         below = [part for part in inside[inside.index("experts") + 1 :] if not part.isdigit()]
-        fused = leaf not in ("weight", "bias") and not _is_adapter(leaf)  # all experts in one parameter
-        return below[-1] if below else leaf if fused else "experts"
+        return below[-1] if below else leaf if named else "experts"  # named: all experts in one parameter
     if inside[-1].isdigit():
         start = len(inside)
         while start > 1 and inside[start - 1].isdigit():
@@ -211,39 +207,36 @@ def _component(owner: list[str], end: int | None, leaf: str) -> str:
 
 
 def group_parameters(names: Sequence[str], by: Literal["layer", "component", "adapter"]) -> dict[str, list[int]]:
-    """Indices into `names` by layer, component or adapter part, in the order in which they are first seen.
+    """Indices into `names` by layer, component or adapter part, groups in order of first appearance.
 
-    That order is the model's order of registration, for most models the order of the forward pass.
-    Parameters of no adapter are under `BASE` when grouping by adapter.
+    That is the order in which the model registers its modules, for most models that of the forward pass.
+    When grouping by adapter, parameters of no adapter are under `BASE`.
     """
     if by not in ("layer", "component", "adapter"):
         raise ValueError(f"by must be 'layer', 'component' or 'adapter', not {by!r}")
     groups: dict[str, list[int]] = {}
     for i, name in enumerate(names):
-        found = resolve(name)
-        key = found.layer if by == "layer" else found.component if by == "component" else found.adapter or BASE
-        groups.setdefault(key, []).append(i)
+        groups.setdefault(getattr(resolve(name), by) or BASE, []).append(i)
     return groups
 
 
 def optimizer_groups(
-    optimizer_param_groups: Iterable[Mapping[str, Any]],
-    named_parameters: Iterable[tuple[str, Any]],
+    optimizer_param_groups: Iterable[Mapping[str, Any]], named_parameters: Iterable[tuple[str, Any]]
 ) -> Grouping:
-    """Which of the model's parameters each of the optimizer's groups holds, by identity of the parameter.
+    """Which of the model's parameters each group of the optimizer holds, matched by object identity.
 
-    A group is called by its own `name` if it has one, otherwise `group_0`, `group_1` by position; names that
-    collide get their position appended. A parameter that the model lists twice counts under its first name.
+    A group keeps its own `name` if it has one, otherwise it is `group_0`, `group_1`, … by position; duplicate
+    names get their position appended. A parameter that the model lists twice counts under its first name.
     """
     index_of: dict[int, int] = {}
     for i, (_, parameter) in enumerate(named_parameters):
         index_of.setdefault(id(parameter), i)
     groups: dict[str, list[int]] = {}
     foreign: dict[str, list[int]] = {}
-    held: set[int] = set()
+    assigned: set[int] = set()
     for position, group in enumerate(optimizer_param_groups):
-        given = group.get("name")
-        key = str(given) if given else f"group_{position}"
+        own_name = group.get("name")
+        key = str(own_name) if own_name else f"group_{position}"
         while key in groups:
             key = f"{key}_{position}"
         members = groups[key] = []
@@ -253,15 +246,15 @@ def optimizer_groups(
                 foreign.setdefault(key, []).append(place)
             else:
                 members.append(index)
-                held.add(index)
-    return Grouping(groups, [i for i in index_of.values() if i not in held], foreign)
+                assigned.add(index)
+    return Grouping(groups, [i for i in index_of.values() if i not in assigned], foreign)
 
 
 def match_parameters(names: Sequence[str], patterns: str | Sequence[str]) -> list[int]:
     """Indices of the names that one of the patterns matches.
 
-    A pattern is the name of a module or a dotted path of modules, wherever it stands in the parameter's path, wrappers
-    left out; with `*`, `?` or `[` in it, it is compared with the whole path, as file names are.
+    A pattern is the name of a module or a dotted path of modules, which may stand anywhere in the parameter's path
+    (without wrappers). A pattern with `*`, `?` or `[` is matched against the whole path, like a file name.
 
     >>> match_parameters(["net.backbone.0.weight", "net.head.weight", "net.head_norm.bias"], "head")
     [1]
@@ -275,12 +268,16 @@ def match_parameters(names: Sequence[str], patterns: str | Sequence[str]) -> lis
 def _matches(path: str, pattern: str) -> bool:
     if any(sign in pattern for sign in "*?["):
         return fnmatchcase(path, pattern)
-    return f".{pattern}." in f".{path}."
+    return in_path(pattern, path)
 
 
-def unrecognised(names: Iterable[str]) -> list[str]:
-    """The names in no known stack of blocks: embeddings, heads, or a whole model of unknown shape."""
-    return [name for name in names if not resolve(name).recognised]
+def clean_path(path: str) -> str:
+    """A module's path without the parts that wrappers add; empty for the model itself.
+
+    >>> clean_path("module._orig_mod.encoder"), clean_path("_orig_mod")
+    ('encoder', '')
+    """
+    return resolve(f"{path}.weight").clean.removesuffix("weight").removesuffix(".") if path else ""
 
 
 def natural_key(text: str) -> tuple[tuple[int, int | str], ...]:
@@ -292,9 +289,10 @@ def natural_key(text: str) -> tuple[tuple[int, int | str], ...]:
     return tuple((0, int(piece)) if piece.isdigit() else (1, piece) for piece in re.split(r"(\d+)", text) if piece)
 
 
-def in_path(name: str, layer: str) -> bool:
-    """
+def in_path(name: str, path: str) -> bool:
+    """Whether `path` contains `name`, a module or several modules in a row.
+
     >>> in_path("head", "net.head.0"), in_path("head", "net.head_norm")
     (True, False)
     """
-    return f".{name}." in f".{layer}."
+    return f".{name}." in f".{path}."

@@ -13,13 +13,18 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def nearest(given: Any, known: Iterable[Any], most: int = 1) -> list[str]:
+    """The known names that are spelt most like `given`, the nearest first; none if none is near."""
+    return difflib.get_close_matches(str(given), [str(name) for name in known], n=most)
+
+
 def did_you_mean(given: Any, known: Iterable[Any]) -> str:
     """A sentence with the known name nearest to `given`, with a space before it; empty if none is near.
 
     >>> did_you_mean("evry", ["every", "at"]), did_you_mean("x", ["every"])
     (" Did you mean 'every'?", '')
     """
-    near = difflib.get_close_matches(str(given), [str(name) for name in known], n=1)
+    near = nearest(given, known)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
@@ -53,6 +58,19 @@ def whole_number(name: str, given: Any, least: int = 0) -> int:
     if isinstance(given, bool) or number < least:
         raise ValueError(f"{name}={given!r}: a whole number from {least} is needed")
     return number
+
+
+def is_whole(given: Any, least: int = 0) -> bool:
+    """Whether `given` is an integer of Python's from `least` on; True and False are none."""
+    return isinstance(given, int) and not isinstance(given, bool) and given >= least
+
+
+def check_whole(owner: Any, **least: int) -> None:
+    """Refuse options of a dataclass that are no whole numbers from their least on; None where it is the default."""
+    for name, low in least.items():
+        given = getattr(owner, name)
+        if not is_whole(given, low) and not (given is None and owner.__dataclass_fields__[name].default is None):
+            raise ValueError(f"{type(owner).__name__}({name}={given!r}): {name} is a whole number from {low}")
 
 
 def known_name(what: str, given: Any, known: Iterable[Any]) -> None:

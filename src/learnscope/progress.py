@@ -1,4 +1,4 @@
-"""A progress bar for what takes long: on a terminal, and not before two seconds have passed."""
+"""A progress bar for slow work: only on a terminal, and only after two seconds."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PATIENCE = 2.0
 def progress_bar(
     title: str, *, show: bool = True, console: Console | None = None, after: float | None = None
 ) -> Iterator[Callable[[int, int], None]]:
-    """A function to call with how much is done, of how much; the bar goes when the block ends."""
-    # imported here: what only asks for help does not wait for it
+    """A function to call with the amount done and the total; the bar disappears when the block ends."""
+    # imported here, so that commands that show no bar start faster
     from rich.console import Console
     from rich.progress import Progress
 
@@ -47,7 +47,7 @@ def progress_bar(
 
 
 def tracked(items: Sequence[T], title: str, *, show: bool = True) -> Iterator[T]:
-    """The items one by one, with a bar that says how many have been dealt with."""
+    """The items one by one, with a bar that shows how many are done."""
     with progress_bar(title, show=show) as update:
         for done, item in enumerate(items):
             update(done, len(items))

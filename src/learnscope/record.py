@@ -1,4 +1,4 @@
-"""What is remembered: records made of small tables, and findings made from records.
+"""What a run stores: records made of small tables, and findings made from records.
 
 A number that was not measured, or is not finite, is ``None`` with a status that says why; it is never 0.
 This module needs only the standard library, so that a run can be read where torch is not installed.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 SCHEMA_VERSION = 1
@@ -21,12 +21,12 @@ SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 
 
 class ProbeWarning(UserWarning):
-    """Something about the watching, never about the training: a probe failed, was never due, was not fed."""
+    """A problem with the measurements, never with the training: a probe failed, was never due, got no data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One number: what (`name`), of what (`kind`, `scope`), under which conditions (`labels`)."""
+    """One number: what it is (`name`), what it belongs to (`kind`, `scope`), under which conditions (`labels`)."""
 
     name: str
     value: Any
@@ -40,7 +40,7 @@ class Row:
 class Column:
     """One quantity over the scopes of a table.
 
-    `values` may be a tensor until the session reads it, so that a probe need not wait for its device.
+    `values` may be a tensor until the session reads it, so that a probe needs no host sync.
     `status` gives, by position, the reason for a value that is ``None``.
     """
 
@@ -50,7 +50,7 @@ class Column:
     status: Mapping[int, str] = field(default_factory=dict)
 
     def finished(self, values: Sequence[float | int | None]) -> Column:
-        """The column with plain numbers; what is not finite becomes ``None`` with its status."""
+        """The column with plain numbers; values that are not finite become ``None`` with a status."""
         if all(v is not None and math.isfinite(v) for v in values):
             return Column(self.name, list(values), self.labels, dict(self.status))
         clean: list[float | int | None] = []
@@ -67,7 +67,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Several quantities over the same scopes: a 148-tensor table is one of these, not 1,600 dictionaries."""
+    """Several quantities over the same scopes: one object for 148 tensors, not 1,600 dictionaries."""
 
     kind: str
     scopes: Sequence[str]
@@ -82,23 +82,27 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a probe may return when it has more than numbers: arrays for the side files, and notes."""
+    """What a probe returns if it has more than numbers: arrays, which get files of their own, and notes."""
 
     tables: Sequence[Table] = ()
     arrays: Mapping[str, Any] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
     finish: Callable[[Sequence[Table]], Sequence[Table]] | None = None
-    """Applied to the tables once their numbers have been read, for what depends on the numbers."""
+    """Applied to the tables once their values have been read, for what depends on the values."""
     examples: Any = None
-    """A ledger of examples, which the run keeps as its `examples.parquet`, the last one only."""
+    """A ledger of examples; the run keeps the last one as its `examples.parquet`."""
+
+
+HEADER = ("probe", "step", "epoch", "phase", "source", "attempt", "time", "cost")
+"""The keys that every recorded line has besides its tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One firing of one probe.
 
-    `step` counts finished optimizer steps, `phase` is the moment of the loop, `cost` the seconds the firing
-    took, `notes` what else a reader must know (the span of a delta, firings that a budget skipped).
+    `step` counts finished optimizer steps, `phase` is the moment in the loop, `cost` the seconds the firing
+    took, `notes` other facts a reader needs (the span of a delta, firings that a budget skipped).
     """
 
     probe: str
@@ -120,17 +124,9 @@ class Record:
 
     def to_json(self) -> str:
         """One strict JSON object on one line."""
-        body: dict[str, Any] = {
-            "probe": self.probe,
-            "step": self.step,
-            "epoch": self.epoch,
-            "phase": self.phase,
-            "source": self.source,
-            "attempt": self.attempt,
-            "time": round(self.time, 6),
-            "cost": round(self.cost, 7),
-            "tables": [_table_to_json(table) for table in self.tables],
-        }
+        body: dict[str, Any] = {name: getattr(self, name) for name in HEADER}
+        body |= {"time": round(self.time, 6), "cost": round(self.cost, 7)}
+        body["tables"] = [_table_to_json(table) for table in self.tables]
         for key in ("arrays", "notes", "error"):
             value = getattr(self, key)
             if value:
@@ -141,14 +137,7 @@ class Record:
     def from_json(cls, line: str | bytes) -> Record:
         body = json.loads(line)
         return cls(
-            probe=body["probe"],
-            step=body["step"],
-            epoch=body["epoch"],
-            phase=body["phase"],
-            source=body["source"],
-            attempt=body["attempt"],
-            time=body["time"],
-            cost=body["cost"],
+            **{name: body[name] for name in HEADER},
             tables=[_table_from_json(table) for table in body["tables"]],
             arrays=body.get("arrays"),
             notes=body.get("notes", {}),
@@ -158,7 +147,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Where a finding comes from: which numbers, how many of them, between which steps, how sure."""
+    """What a finding is based on: which numbers, how many, between which steps, with which interval."""
 
     probe: str
     name: str
@@ -171,7 +160,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A statement about a run, what it rests on, and what to do about it."""
+    """A statement about a run, its evidence, and what to do about it."""
 
     kind: str
     severity: Severity
@@ -182,16 +171,32 @@ class Finding:
     scopes: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
-        evidence = {name: getattr(self.evidence, name) for name in Evidence.__slots__}
-        return {
-            "kind": self.kind,
-            "severity": self.severity,
-            "title": self.title,
-            "detail": self.detail,
-            "advice": self.advice,
-            "scopes": list(self.scopes),
-            "evidence": evidence,
-        }
+        body = asdict(self)
+        evidence = body.pop("evidence")
+        return body | {"scopes": list(self.scopes), "evidence": evidence}
+
+
+def plain_json(
+    value: Any, *, nonfinite: Callable[[float], Any] = lambda _number: None, other: Callable[[Any], Any] | None = None
+) -> Any:
+    """`value` as strict JSON can hold it: keys as text, tensors and arrays as lists, any other object as its text.
+
+    `nonfinite` says what stands for a number that is not finite, `other` for what JSON has no form for; both may raise.
+
+    >>> plain_json({"a": float("nan"), 1: (2, {3})})
+    {'a': None, '1': [2, '{3}']}
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else nonfinite(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain_json(item, nonfinite=nonfinite, other=other) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_json(item, nonfinite=nonfinite, other=other) for item in value]
+    if other is not None:
+        return other(value)
+    return plain_json(value.tolist(), nonfinite=nonfinite) if hasattr(value, "tolist") else str(value)
 
 
 def _nonfinite_name(value: float) -> str:

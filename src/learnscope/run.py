@@ -36,7 +36,7 @@ class Run:
 
     @property
     def reader(self) -> RunReader:
-        """The same, for analyses and reports."""
+        """The reader that analyses and reports use."""
         return self._reader
 
     @property
@@ -50,7 +50,7 @@ class Run:
 
     @property
     def problems(self) -> list[str]:
-        """Lines that could not be read, such as one torn by a kill."""
+        """Lines that could not be read, such as one cut off by a kill."""
         for _ in self._reader.records():
             pass
         return list(self._reader.problems)
@@ -63,27 +63,27 @@ class Run:
         self, probe: str | None = None, name: str | None = None, kind: str | None = None,
         *, superseded: bool = False,
     ) -> pd.DataFrame:  # fmt: skip
-        """All numbers as a tidy DataFrame, one row a number; arguments narrow it."""
+        """All numbers as a tidy DataFrame, one row per number; arguments select a part."""
         return self._reader.frame(probe, name, kind, superseded=superseded)
 
     def arrays(self, probe: str, step: int | None = None) -> dict[str, NDArray[Any]]:
-        """The arrays a probe kept at a step (by default its last): logits, labels, predictions…"""
+        """The arrays that a probe stored at a step (by default its last): logits, labels, predictions…"""
         return self._reader.arrays(probe, step)
 
     def array_steps(self, probe: str) -> list[int]:
-        """The steps for which `arrays` has something."""
+        """The steps at which a probe stored arrays."""
         return self._reader.array_steps(probe)
 
     def arrays_of(self, record: Record) -> dict[str, NDArray[Any]]:
-        """The arrays that were kept with one record; most have none."""
+        """The arrays that were stored with a record; most records have none."""
         return self._backend.arrays(record.arrays) if record.arrays else {}
 
     def examples(self) -> pd.DataFrame:
-        """One row a training example, as an `ExampleLedger` last kept them; see `learnscope.ledger.table.frame`."""
+        """One row per training example, from an `ExampleLedger`; see `learnscope.ledger.table.frame`."""
         return self.ledger().frame()
 
     def ledger(self) -> Ledger:
-        """The ledger of examples, as an `ExampleLedger` last kept it."""
+        """The ledger of examples, as an `ExampleLedger` last stored it."""
         from learnscope.ledger.of_run import ledger_of
 
         ledger = ledger_of(self._backend)
@@ -92,7 +92,7 @@ class Run:
         return ledger
 
     def findings(self, cuts: Cuts | None = None) -> list[Finding]:
-        """What the records say, the gravest first."""
+        """What the records show, the most severe first."""
         from learnscope.findings import find
 
         return find(self._reader, cuts)
@@ -102,6 +102,14 @@ class Run:
 
         `findings` spares looking for them again; with a folder of its own, nothing is written into the run's.
         """
+        return self.report_with_findings(folder, findings=findings)[0]
+
+    def report_with_findings(
+        self, folder: str | Path | None = None, *, findings: Sequence[Finding] | None = None
+    ) -> tuple[Path, list[Finding]]:
+        """The same and the findings that it states; the records are read once for both."""
+        from learnscope.findings import find
+        from learnscope.reading.gather import one_pass
         from learnscope.report.markdown import write_report
 
         target = Path(folder) if folder is not None else None
@@ -109,15 +117,17 @@ class Run:
             if self.path is None:
                 raise ValueError("this run is in memory: say where the report goes, run.report('folder')")
             target = self.path / "report"
-        found = self.findings() if findings is None else list(findings)
+        records = one_pass(self._reader)
+        stated = find(records) if findings is None else list(findings)
         if folder is None and self.path is not None:
-            write_json(self.path / "findings.json", [finding.to_json() for finding in found])
-        return write_report(self._reader, found, target, name=self.path.resolve().name if self.path else "run")
+            write_json(self.path / "findings.json", [finding.to_json() for finding in stated])
+        name = self.path.resolve().name if self.path else "run"
+        return write_report(records, stated, target, name=name), stated
 
     def export_patch(self, old: Any, new: Any, path: str | Path | None = None) -> PatchInfo:
-        """Write what turns the checkpoint `old` into `new`; see `learnscope.export_patch`. Needs torch.
+        """Write a patch that turns the checkpoint `old` into `new`; see `learnscope.export_patch`. Needs torch.
 
-        Each may also be a step of which the run keeps the weights (`w.save_state()`): its floating-point parameters.
+        Each may also be a step at which the run saved its weights (`w.save_state()`): its floating-point parameters.
         By default the patch goes to `patches/<old>-<new>.safetensors` in the run folder.
         """
         from learnscope.model.updates.patch import export_patch

@@ -229,7 +229,7 @@ def test_no_hook_stays_behind(how: str) -> None:
     model, optimizer = Net(), None
     train(analyzer, 5, model=model, inputs=None)
     assert hooks(model) == 1
-    optimizer = analyzer._measuring.subject.optimizers[0]  # type: ignore[union-attr]
+    optimizer = analyzer._session.subject.optimizers[0]  # type: ignore[union-attr]
     assert optimizer._optimizer_step_pre_hooks
     if how == "gone":
         del analyzer
@@ -362,8 +362,8 @@ def test_an_optimizer_of_another_model_is_not_taken_for_this_ones() -> None:
         nn.functional.cross_entropy(model(x), y).backward()
         mine.step()
         analyzer.on_optimizer_step(model)
-    assert analyzer._measuring is not None
-    assert list(analyzer._measuring.subject.optimizers) == [mine]
+    assert analyzer._session is not None
+    assert list(analyzer._session.subject.optimizers) == [mine]
 
 
 def test_lbfgs_is_left_alone_and_the_rest_goes_on() -> None:
@@ -466,11 +466,11 @@ def test_nothing_is_copied_for_those_who_keep_nothing() -> None:
 
     analyzer = create(interval=1, sparse_quality_enabled=False).add_metric(Looks())
     train(analyzer, 2)
-    assert analyzer._measuring is not None
-    assert analyzer._measuring._history is not None
-    before = analyzer._measuring._history.kept
+    assert analyzer._session is not None
+    assert analyzer._session._history is not None
+    before = analyzer._session._history.kept
     train(analyzer, 3)
-    assert analyzer._measuring._history.kept is before
+    assert analyzer._session._history.kept is before
 
 
 def test_any_probe_is_a_metric_and_a_class_is_not() -> None:

@@ -58,11 +58,12 @@ def test_a_small_model(size: float) -> None:
             assert metrics[f"param_change/{key}/sparsity"] == pytest.approx(part["sparsity_at_1e-08"], rel=1e-6)
 
 
-def test_a_hundred_million_entries() -> None:
-    """Where a running float32 sum is 20 % off in the L1 norm."""
+@pytest.mark.parametrize("entries", [10_000_000, pytest.param(100_000_000, marks=pytest.mark.soak)])
+def test_millions_of_entries(entries: int) -> None:
+    """Where a running float32 sum is off in the L1 norm: by 0.6 % at ten million, by 20 % at a hundred million."""
     model, analyzer = nn.Module(), create()
-    model.register_parameter("weight", nn.Parameter(torch.zeros(100_000_000)))
-    for start in range(0, 100_000_000, 10_000_000):
+    model.register_parameter("weight", nn.Parameter(torch.zeros(entries)))
+    for start in range(0, entries, 10_000_000):
         draw = torch.Generator().manual_seed(start)
         model.weight.data[start : start + 10_000_000] = torch.randn(10_000_000, generator=draw)
     analyzer.on_optimizer_step(model)
@@ -71,13 +72,13 @@ def test_a_hundred_million_entries() -> None:
     metrics = analyzer.on_optimizer_step(model)
     sums = np.zeros(4)
     new = model.weight.detach().numpy()
-    for start in range(0, 100_000_000, 10_000_000):
+    for start in range(0, entries, 10_000_000):
         delta = (new[start : start + 10_000_000] - old[start : start + 10_000_000]).astype(np.float64)
         sums += [np.abs(delta).sum(), (delta**2).sum(), delta.sum(), (np.abs(delta) <= 1e-4).sum()]
     assert metrics["param_change/norm_l1"] == pytest.approx(sums[0], rel=1e-6)
     assert metrics["param_change/norm_l2"] == pytest.approx(math.sqrt(sums[1]), rel=1e-6)
-    assert metrics["param_change/mean"] == pytest.approx(sums[2] / 1e8, rel=1e-6)
-    assert metrics["param_change/sparsity_at_1e-04"] == sums[3] / 1e8
+    assert metrics["param_change/mean"] == pytest.approx(sums[2] / entries, rel=1e-6)
+    assert metrics["param_change/sparsity_at_1e-04"] == sums[3] / entries
 
 
 def test_the_statistics_of_a_delta_are_the_same_numbers() -> None:

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from comparison.made import compared, made
-from learnscope.comparison.series import direction, is_clock
+from learnscope.comparison.series import Key, direction, is_clock
+from learnscope.quantities import declared
 
 
 def test_last_best_and_difference() -> None:
@@ -47,7 +48,15 @@ def test_only_a_known_direction_has_a_best() -> None:
      ("loss_scale", None), ("glossary", None), ("holdout_accuracy", "highest"), ("accuracy_std", None), ("norm", None)],
 )  # fmt: skip
 def test_direction_is_taken_from_names_that_tell_it(name: str, expected: str | None) -> None:
-    assert direction(name) == expected
+    assert direction(Key("Own", "model", "model", name)) == expected
+
+
+def test_direction_of_a_declared_name_is_the_declared_one() -> None:
+    judged = [(probe, q) for probe, quantities in declared().items() for q in quantities.all() if q.better]
+    assert judged
+    for probe, quantity in judged:
+        key = Key(f"{probe}_2", "model", "model", quantity.name)
+        assert direction(key) == ("lowest" if quantity.better == "lower" else "highest")
 
 
 @pytest.mark.parametrize("name", ["step_time", "time/step", "elapsed", "batch_ms", "tokens_per_sec", "gpu memory"])

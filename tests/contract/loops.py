@@ -23,13 +23,14 @@ class Net(nn.Module):
         super().__init__()
         self.first = nn.Linear(10, 24)
         self.norm = nn.BatchNorm1d(24)
+        self.relu = nn.ReLU()
         self.drop = nn.Dropout(0.3)
         self.last = nn.Linear(24, 4)
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1  # state that only a buffer guard puts back
-        return self.last(self.drop(F.relu(self.norm(self.first(x)))))
+        return self.last(self.drop(self.relu(self.norm(self.first(x)))))
 
 
 @dataclass
@@ -41,6 +42,8 @@ class Outcome:
     random: Tensor
     modes: list[bool]
     calls: int
+    run: ls.Run | None = None
+    """What was recorded; not part of the comparison."""
 
     def differences(self, other: Outcome) -> list[str]:
         found = [
@@ -54,12 +57,15 @@ class Outcome:
 
 
 def dataset() -> TensorDataset:
+    """Inputs, classes, ids, and an attribute that goes with the class for most."""
     generator = torch.Generator().manual_seed(5)
     x = torch.randn(96, 10, generator=generator)
-    return TensorDataset(x, (x[:, 0] > 0).long() + 2 * (x[:, 1] > 0).long())
+    y = (x[:, 0] > 0).long() + 2 * (x[:, 1] > 0).long()
+    attribute = torch.where(torch.rand(96, generator=generator) < 0.8, y, (y + 1) % 4)
+    return TensorDataset(x, y, torch.arange(96), attribute)
 
 
-def outcome(model: nn.Module, losses: list[Tensor]) -> Outcome:
+def outcome(model: nn.Module, losses: list[Tensor], w: ls.Watch | None) -> Outcome:
     inner = getattr(model, "_orig_mod", model)
     return Outcome(
         losses,
@@ -67,6 +73,7 @@ def outcome(model: nn.Module, losses: list[Tensor]) -> Outcome:
         torch.get_rng_state(),
         [module.training for module in inner.modules()],
         int(inner.calls),
+        w.run if w is not None else None,
     )
 
 
@@ -84,12 +91,20 @@ def run_loop(
     compiler: str | None = None,
     compile_late: bool = False,
     inside_autocast: bool = False,
+    change: Callable[[nn.Module], nn.Module] = lambda model: model,
+    nan_at: int | None = None,
+    sizes: bool = False,
 ) -> Outcome:
-    """One loop over a shuffling loader with its own generator; watched if `probes` is not None."""
+    """One loop over a shuffling loader with its own generator; watched if `probes` is not None.
+
+    `change` makes the model another, with adapters or of half precision; the loss of step `nan_at` is NaN; with `sizes`
+    the loop says how large its micro-batches are.
+    """
     torch.manual_seed(1)
     model: nn.Module = Net()
     model.norm.requires_grad_(True)
     model.drop.train()
+    model = change(model)
     if compiler and not compile_late:
         model = torch.compile(model, backend=compiler)  # type: ignore[assignment]
     opt = optimizer(model.parameters())
@@ -99,15 +114,22 @@ def run_loop(
     w = None
     if probes is not None:
         # the probe reads the very data set that the loader shuffles
-        w = ls.watch(model, opt, probes=probes, holdout=loader, train=loader, test=loader, strict=True)
+        data_given = {"holdout": loader, "train": loader, "test": loader}
+        w = ls.watch(model, opt, probes=probes, groups={"ends": ["*first*", "*last*"]}, strict=True, **data_given)
     if compiler and compile_late:  # after the watch was opened on the module itself
         model = torch.compile(model, backend=compiler)  # type: ignore[assignment]
     losses: list[Tensor] = []
     steps = micro = 0
     while steps < STEPS:
-        for x, y in loader:
+        for batch in loader:
+            x, y, ids, attribute = batch
+            if w is not None and sizes:
+                w.micro_batch(len(x))
             with torch.autocast("cpu", torch.bfloat16, enabled=half or inside_autocast):
-                loss = F.cross_entropy(model(x).float(), y) / accumulate
+                logits = model(x).float()
+                loss = F.cross_entropy(logits, y) / accumulate
+                if steps + 1 == nan_at:
+                    loss = loss * torch.nan
                 if inside_autocast:  # some loops never leave the context
                     loss.backward()
             if not inside_autocast:
@@ -131,16 +153,17 @@ def run_loop(
             opt.zero_grad()
             steps += 1
             if w is not None:
-                w.log(loss=loss)
-                w.batch((x, y))
-                w.examples(torch.arange(len(x)), torch.zeros(len(x), 4), y)
+                w.log(loss=loss, accuracy=(logits.argmax(1) == y).float().mean(), other=1.0)
+                w.log(other=2.0)
+                w.batch(batch)
+                w.examples(ids, logits, y, inputs=x, groups=attribute)
             if steps == STEPS:
                 break
         if w is not None:
             w.end_epoch()
     if w is not None:
         w.close()
-    return outcome(model, losses)
+    return outcome(model, losses, w)
 
 
 def run_pending(probes: Probes) -> Outcome:
@@ -159,15 +182,16 @@ def run_pending(probes: Probes) -> Outcome:
         w = ls.watch(both, first, probes=probes, holdout=data, train=data, test=data, task=task, strict=True)
     losses = []
     for step in range(STEPS):
-        x, y = (t[step * 8 : step * 8 + 8] for t in data.tensors)
+        x, y, ids, attribute = batch = tuple(t[step * 8 : step * 8 + 8] for t in data.tensors)
         pending = F.cross_entropy(other(x), y % 2)
-        loss = F.cross_entropy(model(x), y)
+        logits = model(x)
+        loss = F.cross_entropy(logits, y)
         loss.backward()
         first.step()
         if w is not None:
             w.log(loss=loss)
-            w.batch((x, y))
-            w.examples(torch.arange(8), torch.zeros(8, 4), y)
+            w.batch(batch)
+            w.examples(ids, logits, y, inputs=x, groups=attribute)
         pending.backward()
         second.step()
         first.zero_grad()
@@ -177,9 +201,32 @@ def run_pending(probes: Probes) -> Outcome:
             w.end_epoch()
     if w is not None:
         w.close()
-    result = outcome(model, losses)
+    result = outcome(model, losses, w)
     result.state |= {f"other.{name}": value.clone() for name, value in other.state_dict().items()}
     return result
+
+
+def half_precision(model: nn.Module) -> nn.Module:
+    """The model in bfloat16, which takes the same inputs as before."""
+    model.register_forward_pre_hook(lambda inner, inputs: (inputs[0].to(next(inner.parameters()).dtype),))
+    return model.to(torch.bfloat16)
+
+
+def with_adapters(config: Any) -> Callable[[nn.Module], nn.Module]:
+    """What gives the model adapters of PEFT, in both linear layers."""
+
+    def change(model: nn.Module) -> nn.Module:
+        from peft import get_peft_model
+
+        return get_peft_model(model, config)  # type: ignore[arg-type]
+
+    return change
+
+
+def lora(**options: Any) -> Callable[[nn.Module], nn.Module]:
+    from peft import LoraConfig
+
+    return with_adapters(LoraConfig(r=2, lora_dropout=0.1, target_modules=["first", "last"], **options))
 
 
 class _NetOnly(ls.TupleTask):

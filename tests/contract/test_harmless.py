@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,9 @@ import pytest
 import torch
 
 import learnscope as ls
-from contract.loops import STEPS, Outcome, run_loop, run_pending
+from contract.loops import STEPS, Outcome, lora, run_loop, run_pending
+from contract.probes import MORE, build, packaged
 from learnscope.core.probe import At
-from learnscope.probes import all_probes
-
-PACKAGED = tuple(
-    probe
-    for probe in all_probes()
-    if probe.__module__.startswith("learnscope.probes.")
-    and probe.__module__.split(".")[2] not in ("adapters", "bits", "cost", "robustness", "weights")
-    and probe.__name__ not in ("ExampleLedger", "Performance", "WeightDelta")
-)
 
 
 class Careless(ls.Probe):
@@ -35,7 +28,7 @@ class Careless(ls.Probe):
         model = moment.model
         model.train()
         with torch.enable_grad():
-            x, y = moment.train_data[0]
+            x, y, *_ = moment.train_data[0]
             forward = model["net"] if isinstance(model, torch.nn.ModuleDict) else model
             loss = torch.nn.functional.cross_entropy(forward(x).float(), y)
             loss.backward()
@@ -53,26 +46,21 @@ class ZeroedWeights(ls.Probe):
         as_is = moment.holdout.losses
         zeros = {name: torch.zeros_like(p) for name, p in moment.model.named_parameters()}
         with moment.exchanged(zeros):
-            x, _ = moment.train_data[0]
+            x, *_ = moment.train_data[0]
             model = moment.model["net"] if isinstance(moment.model, torch.nn.ModuleDict) else moment.model
             flat = model(x).float()
         assert as_is is not None
         return {"spread": flat.abs().max().item(), "loss": as_is.mean().item()}
 
 
-def probes_under_test() -> list[Any]:
-    built_in = [partial(kind, every=1) for kind in PACKAGED]
-    built_in += [partial(ls.GradientFlow, every=1, stability=True, per_tensor=True)]
-    built_in += [partial(ls.Holdout, every=1, at="epoch"), partial(ls.ParameterChange, every=2, snapshot_device="disk")]
-    return [*built_in, Careless, ZeroedWeights]
+def probes_under_test(*, adapters: bool) -> dict[str, Any]:
+    """What makes each, by a name for it."""
+    built_in = {name: partial(build, name) for name in packaged(adapters=adapters)}
+    built_in |= {f"{name}-{'-'.join(options)}": partial(build, name, **options) for name, options in MORE}
+    return {**built_in, "Careless": Careless, "ZeroedWeights": ZeroedWeights}
 
 
-def name_of(make: Any) -> str:
-    kind = make.func if isinstance(make, partial) else make
-    extra = [f"{k}={v}" for k, v in make.keywords.items() if k != "every"] if isinstance(make, partial) else []
-    return "-".join([kind.__name__, *extra])
-
-
+ADAPTERS = "adapters"
 LOOPS: dict[str, Any] = {
     "adamw": partial(run_loop),
     "sgd": partial(run_loop, optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
@@ -85,6 +73,7 @@ LOOPS: dict[str, Any] = {
     "backward pending": run_pending,
     "compiled": partial(run_loop, compiler="aot_eager"),
     "compiled late": partial(run_loop, compiler="aot_eager", compile_late=True, accumulate=2),
+    ADAPTERS: partial(run_loop, change=lora(), accumulate=2, sizes=True),
 }
 
 
@@ -93,48 +82,42 @@ def unwatched(loop: str) -> Outcome:
     return LOOPS[loop](None)
 
 
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where probes that keep a file may do so."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("make", probes_under_test(), ids=name_of)
-def test_a_watched_run_is_bit_identical(make: Any, loop: str) -> None:
-    assert LOOPS[loop]([make()]).differences(unwatched(loop)) == []
+def test_all_probes_together_change_nothing(loop: str) -> None:
+    adapters = loop == ADAPTERS
+    watched = LOOPS[loop]([make() for make in probes_under_test(adapters=adapters).values()])
+    assert watched.differences(unwatched(loop)) == []
+    recorded = {record.probe for record in watched.run.records()}  # type: ignore[union-attr]
+    assert recorded >= set(packaged(adapters=adapters)), "each was measured"
 
 
-def test_all_probes_together_in_every_loop() -> None:
-    for loop, run in LOOPS.items():
-        watched = run([make() for make in probes_under_test()])
-        assert watched.differences(unwatched(loop)) == [], loop
+def test_probes_of_adapters_refuse_a_model_without_them_by_name() -> None:
+    others = packaged(adapters=False)
+    for name in packaged():
+        if name not in others:
+            with pytest.raises(ls.AdapterError, match="Net has no adapters: wrap it with peft"):
+                run_loop([build(name)])
 
 
-def audit_probes() -> list[ls.Probe]:
-    """What audits ask of finished models, asked in the middle of a training, as cheaply as it gets."""
-    now: dict[str, Any] = {"every": 5, "at": "after_step"}
-    attack = {"epsilons": (0.1,), "steps": 2, "restarts": 1, "examples": 4}
-    return [
-        ls.Performance(**now),
-        ls.InferenceSpeed(**now, batches=(2,), seconds=0.01, repeats=3),
-        ls.LayerTimes(**now, repeats=2, seconds=0.01),
-        ls.MemoryUse(**now),
-        ls.BitSensitivity(**now, bits=(4,), examples=4),
-        ls.BitWidths(**now, bits=(4, 2), examples=4),
-        ls.BitOptimum(**now, bits=(4, 2), examples=4),
-        ls.ExportedSpeed(**now, seconds=0.01, repeats=3),
-        ls.Attacks(**now, **attack),
-        ls.NoiseRobustness(**now, sigmas=(0.1,), bits=(4,), examples=4),
-        ls.InputPerturbation(**now, levels=(0.2,), examples=4),
-        ls.BitRobustness(**now, bits=(4,), steps=2, examples=4),
-    ]
-
-
-@pytest.mark.parametrize("loop", ["adamw", "stepping inside autocast", "backward pending", "compiled"])
-def test_an_audit_in_the_middle_of_a_training_changes_nothing(loop: str) -> None:
-    assert LOOPS[loop](audit_probes()).differences(unwatched(loop)) == []
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("loop", "probe"), [(loop, probe) for loop in LOOPS for probe in probes_under_test(adapters=loop == ADAPTERS)]
+)
+def test_a_watched_run_is_bit_identical(loop: str, probe: str) -> None:
+    assert LOOPS[loop]([probes_under_test(adapters=True)[probe]()]).differences(unwatched(loop)) == []
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_a_model_compiled_by_inductor() -> None:
     run = partial(run_loop, compiler="inductor")
     plain = run(None)
-    assert run([make() for make in probes_under_test()]).differences(plain) == []
+    assert run([make() for make in probes_under_test(adapters=False).values()]).differences(plain) == []
 
 
 class Harmful(ls.Probe):

@@ -15,16 +15,12 @@ from torch import nn
 import learnscope as ls
 from learnscope.demo import SCENARIOS, folders, run_demo, runs
 from learnscope.demo.data import digits, few_with_wrong_labels, sums_modulo, with_a_blank_image
-from learnscope.demo.grokking import lasting_from, train_grokking, when_it_grokked
+from learnscope.demo.grokking import lasting_from, when_it_grokked
 from learnscope.demo.scenario import DemoRun
-from learnscope.probes import all_probes
+from learnscope.probes import probe_modules
 
 BASIC = {"GradientFlow", "ParameterChange", "LearningRate", "Loss", "BatchStats", "Holdout"}
 NAMES = ["digits", "overfit", "vanishing", "nan", "grokking"]
-
-
-def quiet(*_: object) -> None:
-    pass
 
 
 def make_run(folder: Path, *probes: ls.Probe) -> None:
@@ -70,10 +66,10 @@ def test_quick_demo_shows_what_it_promises(tmp_path: Path) -> None:
 
 def check_healthy(run: ls.Run) -> None:
     assert {
-        probe.__name__
-        for probe in all_probes()
-        if probe.__module__.split(".")[2] in ("gradients", "updates", "outputs", "examples", "features", "landscape")
-        and probe.__name__ not in ("ExampleLedger", "Performance", "WeightDelta")
+        name
+        for name, module in probe_modules().items()
+        if module.split(".")[2] in ("gradients", "updates", "outputs", "examples", "features", "landscape")
+        and name not in ("ExampleLedger", "Performance", "WeightDelta")
     } <= {record.probe for record in run.records()}
     assert [f for f in run.findings() if f.severity != "info"] == []
     assert curve(run, "holdout_accuracy")[-1] > 0.8
@@ -128,14 +124,8 @@ def check_printed(text: str, out: Path) -> None:
     assert f"ls.open_run({str(out / 'grokking')!r})" in text
 
 
-def test_grokking_groks(tmp_path: Path) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        train_grokking(tmp_path / "grokking", False, quiet)
-    finally:
-        torch.set_num_threads(threads)
-    run = ls.open_run(tmp_path / "grokking")
+def test_grokking_groks(grokked: Path) -> None:
+    run = ls.open_run(grokked)
     by_heart, understood = lasting_from(run, "train_accuracy", 0.99), lasting_from(run, "holdout_accuracy", 0.95)
     assert by_heart is not None
     assert understood is not None

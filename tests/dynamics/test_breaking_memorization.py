@@ -319,7 +319,7 @@ class Stream(IterableDataset[Any]):
         (data(5), iter(DataLoader(data(5))), {}, "an iterator would be used up"),
         (data(0), data(5), {}, "empty"),
         (TensorDataset(data(5).tensors[0]), data(5), {}, "have no targets"),
-        (data(30, classes=4), data(5), {}, "none of the model's classes.*classes are counted from 0, one a logit"),
+        (data(30, classes=4), data(5), {}, "none of the model's classes.*classes are counted from 0, one per logit"),
         (TensorDataset(data(30).tensors[0], data(30).tensors[1] - 1), data(5), {}, "classes are counted from 0"),
         (data(30), data(5), {"num_classes": 2}, "num_classes=2, but batch 0 of the train data has target 2"),
         (data(30), data(5), {"num_classes": 7}, "num_classes=7, but the model tells 3 classes apart"),

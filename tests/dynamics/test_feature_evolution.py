@@ -25,6 +25,7 @@ from learnscope.dynamics.feature_evolution import FeatureEvolutionTracker
 from learnscope.findings.features.feature_course import fewest_values, level_changes
 from learnscope.model.data import DataError
 from learnscope.model.guard import guard
+from learnscope.quantities.features import FeatureEvolution
 from learnscope.reading.gather import Series
 from learnscope.report.features.evolution import Kept, draw_numbers, draw_plane
 from learnscope.report.features.projection import project
@@ -477,11 +478,11 @@ def test_panels_have_the_numbers_that_were_measured_and_their_changes() -> None:
     epochs = np.arange(0, 90, 10)
     level = np.where(epochs < 50, 0.1, 0.8)
     courses = {
-        "silhouette": Series(epochs, level, [None] * 9),
-        "effective_rank": Series(epochs, np.where(epochs == 20, np.nan, 3.0), [None] * 9),
-        "linear_probe": Series(epochs, np.full(9, np.nan), ["float targets are no classes"] * 9),
+        FeatureEvolution.silhouette: Series(epochs, level, [None] * 9),
+        FeatureEvolution.effective_rank: Series(epochs, np.where(epochs == 20, np.nan, 3.0), [None] * 9),
+        FeatureEvolution.linear_probe: Series(epochs, np.full(9, np.nan), ["float targets are no classes"] * 9),
     }
-    changes = {"silhouette": level_changes(courses["silhouette"])}
+    changes = {FeatureEvolution.silhouette: level_changes(courses[FeatureEvolution.silhouette])}
     figure = draw_numbers(courses, changes, "layer2")
     panels = {axes.get_title(loc="left"): axes for axes in shown(figure)}
     assert list(panels) == ["silhouette score", "directions in use"]

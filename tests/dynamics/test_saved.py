@@ -16,10 +16,10 @@ from torch import nn
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
-from learnscope.dynamics.saved import KEY, SavedError, load_looking, save_looking
+from learnscope.dynamics.saved import KEY, SavedError, load_session, save_session
 from learnscope.record import Column, Measurement, Table
 from learnscope.run import open_run
-from learnscope.session.looking import Looking
+from learnscope.session.manual import ManualSession, own_backend
 from learnscope.store.backend import RunError
 
 KIND = "Walker"
@@ -51,23 +51,24 @@ class Walk(Probe):
         return Measurement([Table("layer", ["a/b", "ж"], columns)], arrays=arrays)
 
 
-def walker(run: Path | None = None) -> Looking:
-    return Looking({"walk": Walk(), "again": Walk()}, run=run)
+def walker(run: Path | None = None) -> ManualSession:
+    return ManualSession({"walk": Walk(), "again": Walk()}, own_backend(run), source="dynamics")
 
 
-def look(looking: Looking, steps: range) -> None:
+def look(session: ManualSession, steps: range) -> None:
     model = nn.Linear(2, 1)
     for step in steps:
-        looking.look(model, step=step, epoch=step, phase="epoch")
+        session.open(model)
+        session.measure(session.moment("epoch", step=step, epoch=step))
 
 
-def told(looking: Looking) -> list[Any]:
+def told(session: ManualSession) -> list[Any]:
     """Everything but the clock."""
-    records = [json.loads(record.to_json()) | {"time": 0, "cost": 0} for record in looking.run.records()]
+    records = [json.loads(record.to_json()) | {"time": 0, "cost": 0} for record in session.run.records()]
     arrays = [
-        {name: (array.dtype, array.tolist()) for name, array in looking.run.arrays(label, step).items()}
+        {name: (array.dtype, array.tolist()) for name, array in session.run.arrays(label, step).items()}
         for label in ("Walk", "Walk_2")
-        for step in looking.run.array_steps(label)
+        for step in session.run.array_steps(label)
     ]
     return [records, arrays]
 
@@ -80,15 +81,15 @@ def test_it_goes_on_as_if_never_interrupted(tmp_path: Path, name: str, folder: b
     look(half, range(1, 4))
     own = {"w": torch.tensor([[1.5, float("nan")]], dtype=torch.bfloat16).T, "e": np.zeros((0, 3), np.int32)}
     options = {"n": 3, "none": None, "text": "ж", "deep": {"list": [1, 2.5, True]}}
-    path = save_looking(tmp_path / name, half, KIND, options, own)
-    saved = load_looking(path, KIND)
+    path = save_session(tmp_path / name, half, KIND, options, own)
+    saved = load_session(path, KIND)
     assert saved.options == options
     assert saved.arrays["w"].dtype == torch.bfloat16
     assert torch.equal(saved.arrays["w"].nan_to_num(7), own["w"].nan_to_num(7))  # type: ignore[union-attr]
     assert saved.arrays["e"].shape == (0, 3)
     assert saved.arrays["e"].dtype == torch.int32
     again = walker(tmp_path / "another" if folder else None)
-    again.remember(saved.remembered)
+    again.restore(saved.session)
     assert told(again) == told(half)
     look(again, range(4, 7))
     assert told(again) == told(whole)
@@ -101,27 +102,27 @@ def test_it_goes_on_as_if_never_interrupted(tmp_path: Path, name: str, folder: b
 
 
 def test_saving_changes_nothing_and_twice_is_the_same_file(tmp_path: Path) -> None:
-    looking = walker()
-    look(looking, range(3))
-    save_looking(tmp_path / "a", looking, KIND, {})
-    save_looking(tmp_path / "b", looking, KIND, {})
+    session = walker()
+    look(session, range(3))
+    save_session(tmp_path / "a", session, KIND, {})
+    save_session(tmp_path / "b", session, KIND, {})
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert "_between" in looking.state("walk")
+    assert "_between" in session.state("walk")
 
 
 def test_before_the_first_look(tmp_path: Path) -> None:
-    save_looking(tmp_path / "a", walker(), KIND, {})
+    save_session(tmp_path / "a", walker(), KIND, {})
     again, whole = walker(), walker()
-    again.remember(load_looking(tmp_path / "a", KIND).remembered)
+    again.restore(load_session(tmp_path / "a", KIND).session)
     look(again, range(2))
     look(whole, range(2))
     assert told(again) == told(whole)
 
 
 def test_no_model_no_pickle_in_it(tmp_path: Path) -> None:
-    looking = walker()
-    look(looking, range(2))
-    path = save_looking(tmp_path / "a.pkl", looking, KIND, {})
+    session = walker()
+    look(session, range(2))
+    path = save_session(tmp_path / "a.pkl", session, KIND, {})
     with safe_open(path, framework="pt") as file:
         assert json.loads(file.metadata()[KEY])["kind"] == KIND
     whole = path.read_bytes()
@@ -134,18 +135,18 @@ def test_no_model_no_pickle_in_it(tmp_path: Path) -> None:
 def test_a_real_pickle_is_refused(tmp_path: Path, protocol: int) -> None:
     (tmp_path / "a.pkl").write_bytes(pickle.dumps({"epoch": 3}, protocol=protocol))
     with pytest.raises(SavedError, match=r"(?i)save the analyzer anew"):
-        load_looking(tmp_path / "a.pkl", KIND)
+        load_session(tmp_path / "a.pkl", KIND)
 
 
 def test_a_file_that_begins_as_pickles_do_is_read(tmp_path: Path) -> None:
     """The first byte is a part of the header's length, and that is any multiple of 8."""
-    looking = walker()
-    look(looking, range(1))
+    session = walker()
+    look(session, range(1))
     began = set()
     for length in range(0, 264, 8):
-        path = save_looking(tmp_path / "a", looking, KIND, {"text": "x" * length})
+        path = save_session(tmp_path / "a", session, KIND, {"text": "x" * length})
         began.add(path.read_bytes()[0])
-        assert load_looking(path, KIND).options == {"text": "x" * length}
+        assert load_session(path, KIND).options == {"text": "x" * length}
     assert 0x80 in began
 
 
@@ -180,59 +181,59 @@ CHANGES = {
 
 @pytest.mark.parametrize("said", CHANGES)
 def test_other_files_are_refused_by_what_is_wrong(tmp_path: Path, said: str) -> None:
-    looking = walker()
-    look(looking, range(2))
-    path = changed(save_looking(tmp_path / "a", looking, KIND, {}), tmp_path / "b", CHANGES[said])
+    session = walker()
+    look(session, range(2))
+    path = changed(save_session(tmp_path / "a", session, KIND, {}), tmp_path / "b", CHANGES[said])
     with pytest.raises(SavedError, match=said):
-        load_looking(path, KIND)
+        load_session(path, KIND)
 
 
 def test_torn_and_foreign_files_are_refused(tmp_path: Path) -> None:
-    looking = walker()
-    look(looking, range(2))
-    whole = save_looking(tmp_path / "a", looking, KIND, {}).read_bytes()
+    session = walker()
+    look(session, range(2))
+    whole = save_session(tmp_path / "a", session, KIND, {}).read_bytes()
     for length in (0, 5, 100, len(whole) - 1):
         (tmp_path / "torn").write_bytes(whole[:length])
         with pytest.raises(SavedError, match="only a part"):
-            load_looking(tmp_path / "torn", KIND)
+            load_session(tmp_path / "torn", KIND)
     save_file({"weight": torch.zeros(2)}, tmp_path / "weights")
     with pytest.raises(SavedError, match="not written by an analyzer"):
-        load_looking(tmp_path / "weights", KIND)
+        load_session(tmp_path / "weights", KIND)
     torch.save({"a": torch.zeros(1)}, tmp_path / "t.pt")
     with pytest.raises(SavedError, match="torch archive"):
-        load_looking(tmp_path / "t.pt", KIND)
+        load_session(tmp_path / "t.pt", KIND)
     with pytest.raises(FileNotFoundError):
-        load_looking(tmp_path / "nothing", KIND)
+        load_session(tmp_path / "nothing", KIND)
 
 
 @pytest.mark.parametrize("options", [{"model": object()}, {"keys": {1: 2}}, {"pair": (1, 2)}])
 def test_what_cannot_come_back_as_it_was_is_not_saved(tmp_path: Path, options: dict[str, Any]) -> None:
-    looking = walker()
-    path = save_looking(tmp_path / "a", looking, KIND, {"first": 1})
+    session = walker()
+    path = save_session(tmp_path / "a", session, KIND, {"first": 1})
     before = path.read_bytes()
     with pytest.raises(SavedError, match="cannot be saved"):
-        save_looking(path, looking, KIND, options)
+        save_session(path, session, KIND, options)
     assert path.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a"]
 
 
 def test_a_memory_that_cannot_come_back_is_not_saved(tmp_path: Path) -> None:
-    looking = walker()
-    look(looking, range(1))
-    looking.state("walk")["array"] = np.zeros(2)
+    session = walker()
+    look(session, range(1))
+    session.state("walk")["array"] = np.zeros(2)
     with pytest.raises(SavedError, match="'array' of walk: ndarray"):
-        save_looking(tmp_path / "a", looking, KIND, {})
+        save_session(tmp_path / "a", session, KIND, {})
     assert not list(tmp_path.iterdir())
 
 
 def test_only_a_fresh_one_can_remember(tmp_path: Path) -> None:
-    looking = walker()
-    look(looking, range(1))
-    saved = load_looking(save_looking(tmp_path / "a", looking, KIND, {}), KIND)
+    session = walker()
+    look(session, range(1))
+    saved = load_session(save_session(tmp_path / "a", session, KIND, {}), KIND)
     with pytest.raises(RuntimeError, match="already"):
-        looking.remember(saved.remembered)
+        session.restore(saved.session)
     with pytest.raises(ValueError, match="cannot take up the memory of walk, again"):
-        Looking({"walk": Walk()}).remember(saved.remembered)
+        ManualSession({"walk": Walk()}, own_backend(None), source="dynamics").restore(saved.session)
 
 
 def test_a_folder_that_holds_a_run_is_left_alone(tmp_path: Path) -> None:

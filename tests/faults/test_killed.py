@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,19 +12,24 @@ import pytest
 import torch
 
 import learnscope as ls
+from forked import start_program
 
 PROGRAM = Path(__file__).with_name("killed_run.py")
 
 
 def run_and_kill(folder: Path, after: float) -> int:
     """Start the run, kill it `after` seconds into its recording; the last step it reported."""
-    with subprocess.Popen([sys.executable, str(PROGRAM), str(folder)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().strip() == "ready"
-        time.sleep(after)
-        process.send_signal(signal.SIGKILL)
-        steps = [int(line) for line in process.stdout.read().split() if line.isdigit()]
-    return max(steps, default=0)
+    folder.parent.mkdir(exist_ok=True)
+    out, error = folder.with_name("out"), folder.with_name("error")
+    process = start_program(PROGRAM, str(folder), folder=folder.parent, out=out, error=error)
+    while not (out.exists() and out.read_text().startswith("ready\n")):
+        assert process.is_alive(), error.read_text()
+        time.sleep(0.01)
+    time.sleep(after)
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    return max((int(line) for line in out.read_text().split("\n")[:-1] if line.isdigit()), default=0)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -145,7 +145,7 @@ def test_ids_that_come_back_with_another_target_or_input_are_refused_and_nothing
         ({"p_gold": [0.5]}, "p_gold has shape"),
         ({"correct": [1, 0]}, "pass booleans"),
         ({"ids": [0.0, 1.0]}, "ids is float64"),
-        ({"ids": [[0], [1]]}, "one whole number an example"),
+        ({"ids": [[0], [1]]}, "one whole number per example"),
         ({"ids": np.array([0, 2**63], dtype=np.uint64)}, "fit 64 bits"),
         ({"epoch": -1}, "epoch"),
         ({"target": ["a", "b"]}, "target is"),

@@ -11,7 +11,7 @@ from torch import nn
 
 import learnscope as ls
 from learnscope.posttrain.examined import Examined
-from learnscope.session.looking import value
+from learnscope.reading.cells import value
 
 DATA = [(torch.arange(24.0).reshape(8, 3), torch.arange(8) % 2)]
 

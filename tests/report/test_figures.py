@@ -11,6 +11,8 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_rgba
 
 from findings.made_run import MadeRun
+from learnscope.quantities.gradients import GradientFlow
+from learnscope.quantities.outputs import Loss
 from learnscope.reading.gather import Grid, Series, grid, one_pass, series
 from learnscope.record import Column, Table
 from learnscope.report.heatmap import cells, common_prefix, heatmap
@@ -246,7 +248,7 @@ def test_grids_keep_the_models_order_and_tell_null_from_nan() -> None:
     run = MadeRun(layers=["first", "second", "third"])
     run.gradients(1, {"third": 3.0, "first": 1.0})
     run.gradients(2, {"second": None, "third": math.nan, "first": 1.0})
-    found = grid(run.reader, "GradientFlow", "norm", stage="stepped")
+    found = grid(run.reader, GradientFlow.norm, stage="stepped")
     assert found.scopes == ["first", "second", "third"]
     np.testing.assert_array_equal(found.values, [[1, np.nan, 3], [1, np.nan, np.nan]])
     assert found.broken.tolist() == [[False, False, False], [False, False, True]]
@@ -263,4 +265,4 @@ def test_small_helpers() -> None:
     assert log_ticks(0.04, 0.6) == pytest.approx([0.05, 0.1, 0.2, 0.5])
     assert plain(5e-4) == "5·10⁻⁴"
     np.testing.assert_allclose(running_median(np.array([1.0, 9.0, 2.0, 3.0]), 3), [5, 2, 3, 2.5])
-    assert len(series(MadeRun().reader, "Loss", "loss")) == 0
+    assert len(series(MadeRun().reader, Loss.loss)) == 0

@@ -11,13 +11,14 @@ from matplotlib.figure import Figure
 
 from findings.made_run import MadeRun
 from learnscope.reading.gather import Grid, one_pass
+from learnscope.reading.undrawn import measured_once, undrawn
 from learnscope.record import Column, Table
 from learnscope.report.broken import Breaks, breaks
+from learnscope.report.by_kind import other_figure
 from learnscope.report.gradients.batches import class_figure, noise_figure
 from learnscope.report.heatmap import heatmap, layer_names
 from learnscope.report.layout import BAR, head, new_figure
 from learnscope.report.lines import change_figure, change_note, loss_figure, norm_figure, rate_figure, running_median
-from learnscope.report.others import measured_once, other_figure, other_numbers
 from learnscope.report.panels import gradient_heatmap, update_heatmap
 
 
@@ -93,11 +94,12 @@ def test_numbers_of_unknown_probes_and_other_logged_ones() -> None:
         run.write("Mine", step, [Table("model", ["model"], columns), Table("layer", ["a"], [Column("y", [1.0])])])
         run.model("Holdout", step, holdout_loss=1.0)
     run.model("Once", 1, size=1437.0)
-    assert list(other_numbers(run.reader)) == ["reward", "Mine: x (part 1)", "Mine: x (part 2)", "Once: size"]
+    assert [number.title for number in undrawn(run.reader, "model")] == ["reward", "Mine: x", "Once: size"]
     assert measured_once(run.reader) == ["Once: size 1,437"]
     figure = drawn(other_figure(run.reader))
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["reward", "Mine: x (part 1)", "Mine: x (part 2)"]
-    np.testing.assert_array_equal(figure.axes[2].lines[0].get_ydata(), [2, 4, 6])
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["reward", "Mine: x"]
+    assert [line.get_label() for line in figure.axes[1].lines] == ["part 1", "part 2"]
+    np.testing.assert_array_equal(figure.axes[1].lines[1].get_ydata(), [2, 4, 6])
 
 
 def test_too_many_numbers_are_counted() -> None:

@@ -11,8 +11,6 @@ import math
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from forked import run_program
 from learnscope.cli.audit import main
 from learnscope.posttrain import ModelAnalyzer
 from learnscope.report.audit.results import SECTIONS
@@ -117,10 +116,7 @@ def the_basic_command(block: str, room: Room) -> None:
     words = shlex.split(second)
     assert words[:2] == ["python", "analyze_model.py"]
     put(room.folder / "path" / "to")
-    result = subprocess.run(
-        [sys.executable, str(ROOT / "analyze_model.py"), *words[2:], "--examples", "6", "--length", "24"],
-        cwd=room.folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    result = run_program(ROOT / words[1], *words[2:], "--examples", "6", "--length", "24", folder=room.folder)
     assert result.returncode == 0, result.stderr
     body = assert_report(room.folder / "results")
     assert body["performance"]

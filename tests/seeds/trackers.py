@@ -16,17 +16,26 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from forked import run_program
 from learnscope.cli import main
 from learnscope.trackers import GradientFlowTracker, SpectralTracker
 from seeds.room import Names, Room
 from training.small import hardly_trained_base
 
 ROOT = Path(__file__).parents[2]
+FEWER_STEPS = """
+import runpy, sys
+from learnscope.training import builtin
+builtin.STEPS = 20
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 METRICS = (
     "singular_values", "spectral_gap", "condition_number", "effective_rank", "nuclear_norm", "frobenius_norm",
     "top1_sv_ratio", "top5_sv_ratio", "top10_sv_ratio",
@@ -86,9 +95,7 @@ def the_first_command(block: str, room: Room) -> None:
     """As a user would run it: `python run.py` of the repository, in another folder."""
     words = arguments(block, steps=100, output="")
     assert words[:3] == ["--enable_tracking", "--tracking_frequency", "100"]
-    result = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), *words], cwd=room.folder, capture_output=True, text=True, check=False
-    )
+    result = run_program(ROOT / "run.py", *words, folder=room.folder)
     assert result.returncode == 0, result.stderr
     output = room.folder / "output_with_tracking"
     assert logged_steps(output) == ([100], [100])
@@ -120,23 +127,35 @@ def other_attention(block: str, room: Room) -> None:
     assert re.search(r"attn_implementation:\s*sdpa", (output / "train_config.yaml").read_text())
 
 
-def a_script(block: str, room: Room) -> None:
+def a_program(block: str, room: Room) -> None:
     """A script or module of the repository that ends with 0, its import mapped as in the other blocks."""
     words = shlex.split(block)
-    interpreter = {"python": sys.executable, "bash": "bash"}[words[0]]
-    mapped = [word.replace("perl.trackers.test_integration", "learnscope.trackers.check") for word in words[1:]]
-    path = [str(ROOT / word) if word.startswith("scripts/") else word for word in mapped]
-    fewer = ["--config.training.max_steps", "20"] if interpreter == "bash" else []  # what it shows, it shows so too
-    result = subprocess.run(
-        [interpreter, *path, *fewer], cwd=room.folder, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHON": sys.executable},
-    )  # fmt: skip
+    assert words[0] == "python"
+    program = ROOT / words[1]
+    if words[1] == "-m":
+        spec = find_spec(words[2].replace("perl.trackers.test_integration", "learnscope.trackers.check"))
+        assert spec is not None
+        program = Path(str(spec.origin))
+    result = run_program(program, folder=room.folder)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.strip()
-    if interpreter == "bash":
-        assert result.stderr == ""
-        assert result.stdout.startswith("making the built-in model …\nattention: sdpa, since flash_attention_2 cannot")
-        assert result.stdout.endswith("all documented files are there\n")
+
+
+def a_full_training(block: str, room: Room) -> None:
+    """With fewer steps, of the training and of the built-in model's: what it shows, it shows so too."""
+    words = shlex.split(block)
+    assert words[0] == "bash"
+    python = room.folder / "python"
+    python.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-c", FEWER_STEPS])} "$@"\n')
+    python.chmod(0o755)
+    result = subprocess.run(
+        ["bash", str(ROOT / words[1]), "--config.training.max_steps", "20"],
+        cwd=room.folder, capture_output=True, text=True, check=False, env={**os.environ, "PYTHON": str(python)},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stderr == ""
+    assert result.stdout.startswith("making the built-in model …\nattention: sdpa, since flash_attention_2 cannot")
+    assert result.stdout.endswith("all documented files are there\n")
 
 
 # ---- files
@@ -212,7 +231,8 @@ COMPARED: dict[str, Callable[[str, Room], None]] = {
         only_gradients,
         dotted_options,
         other_attention,
-        a_script,
+        a_program,
+        a_full_training,
         the_tree,
     )
 }

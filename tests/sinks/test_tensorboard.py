@@ -178,7 +178,7 @@ def test_closing_writes_what_is_waiting_and_closing_twice_does_nothing(tmp_path:
     sink.close()
     sink.close()
     assert [step for step, _, _ in read(tmp_path / "deep" / "tb")["P/x"]] == list(range(500))
-    with pytest.raises(ValueError, match="is closed: give every session a sink of its own"):
+    with pytest.raises(ValueError, match="is closed: give every session its own sink"):
         sink.write(record(501, one("x", 1.0)))
 
 

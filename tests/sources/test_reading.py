@@ -70,7 +70,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     refusals: list[tuple[Any, dict[str, Any], str, str | None]] = [
         (tmp_path / "row.jsonl", {}, r"there is no file or folder .*did you mean .*rows.jsonl", "name"),
         (tmp_path / "no" / "row.jsonl", {}, r"there is no folder .*no either", "name"),
-        (tmp_path / "rows.jsonl", {}, r"line 2 is not JSON .*: mend or remove it", None),
+        (tmp_path / "rows.jsonl", {}, r"line 2 is not JSON .*: fix or remove it", None),
         ("./nowhere", {}, "there is no file or folder", "name"),
         (tmp_path, {}, r"no folder that Dataset\.save_to_disk wrote", None),
         ("someone/something", {}, r"no such file or folder here, and the hub is not asked", None),

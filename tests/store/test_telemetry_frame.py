@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import learnscope as ls
-from learnscope.store import telemetry, telemetry_arrow
+from learnscope.store.telemetry import arrow, table
 from learnscope.store.telemetry.table import read_telemetry
 
 FIXED = ["batch_idx", "epoch", "global_step", "timestamp", "status"]
@@ -55,9 +55,9 @@ def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def choose(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "FAST_FROM", 0 if name.startswith("arrow") else math.inf)
+    monkeypatch.setattr(table, "FAST_FROM", 0 if name.startswith("arrow") else math.inf)
     if name.endswith("pieces"):
-        monkeypatch.setattr(telemetry, "CHUNK", 40)  # bytes: every line is a piece of its own
+        monkeypatch.setattr(table, "CHUNK", 40)  # bytes: every line is a piece of its own
 
 
 @pytest.mark.usefixtures("reader")
@@ -244,7 +244,7 @@ def by_hand(places: list[tuple[int, int]]) -> list[int]:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=30))
 def test_made_steps_never_decrease(places: list[tuple[int, int]]) -> None:
     epoch, batch = (np.array([place[i] for place in places], dtype=np.int64) for i in (0, 1))
-    steps = telemetry.global_steps(batch, epoch, np.full(len(places), np.nan))
+    steps = table.global_steps(batch, epoch, np.full(len(places), np.nan))
     assert steps.tolist() == by_hand(places)
     assert (np.diff(steps) >= 0).all()
 
@@ -296,17 +296,17 @@ def test_all_readers_agree(tmp_path: Path, lines: list[bytes], logits: bool) -> 
 def test_large_plain_files_are_read_by_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with some lines torn: only their piece is not."""
     used = []
-    plain = telemetry_arrow.by_arrow
+    plain = arrow.by_arrow
 
     def by_arrow(data: bytes, logits: bool) -> Any:
         used.append(plain(data, logits) is not None)
         return plain(data, logits)
 
-    monkeypatch.setattr(telemetry_arrow, "by_arrow", by_arrow)
+    monkeypatch.setattr(arrow, "by_arrow", by_arrow)
     lines = [line(step) for step in range(4000)]
     path = write(tmp_path / "t", *lines, b"{\n", *lines)
-    assert path.stat().st_size > telemetry.FAST_FROM
-    monkeypatch.setattr(telemetry, "CHUNK", 1 << 20)
+    assert path.stat().st_size > table.FAST_FROM
+    monkeypatch.setattr(table, "CHUNK", 1 << 20)
     with pytest.warns(UserWarning, match="line 4001"):
         assert len(read_telemetry(path)) == 8000
     assert used.count(False) == 1
@@ -315,10 +315,10 @@ def test_large_plain_files_are_read_by_pyarrow(tmp_path: Path, monkeypatch: pyte
 
 def test_large_files_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "t", *[line(step) for step in range(20)])
-    monkeypatch.setattr(telemetry, "FAST_FROM", 0)
+    monkeypatch.setattr(table, "FAST_FROM", 0)
     expected = read_telemetry(path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.setattr(telemetry_arrow, "by_arrow", None)
+    monkeypatch.setattr(arrow, "by_arrow", None)
     pd.testing.assert_frame_equal(read_telemetry(path), expected)
 
 

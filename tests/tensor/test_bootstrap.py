@@ -91,7 +91,7 @@ def test_sums_are_float64() -> None:
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="one entry an example on both sides"):
+    with pytest.raises(ValueError, match="one entry per example is needed"):
         ratio_interval(torch.ones(3), torch.ones(4))
     with pytest.raises(ValueError, match="resamples=0"):
         ratio_interval(torch.ones(3), torch.ones(3), resamples=0)

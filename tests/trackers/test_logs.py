@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import torch
 from PIL import Image
 
 import learnscope as ls
+from learnscope.record import Record
+from learnscope.store.backend import FolderBackend
 from learnscope.trackers import GradientFlowTracker, SpectralTracker, TrackerConfig, probes_for, write_logs
+from learnscope.trackers.logs import CheckpointFiles
 from model.adapters.adapted import Adapted, adapted
 from seeds.tiny import language_model
 from trackers.tracked import FIRST, train
@@ -167,3 +171,29 @@ def test_all_trained_matrices_of_a_run(tmp_path: Path) -> None:
     truth = torch.linalg.svdvals(head.detach().double())
     assert spectral.get_layer_history("lm_head.weight")["nuclear_norm"][-1] == pytest.approx(float(truth.sum()))
     assert "gradient_logs/gradient_heatmap_weight.png" in tree(tmp_path)
+
+
+def test_a_later_checkpoint_reads_only_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TrackerConfig(**BOTH, spectral_log_frequency=1, gradient_log_frequency=2)
+    one, files = adapted("lora"), CheckpointFiles(config)
+    passes: list[Path] = []
+    records = FolderBackend.records
+
+    def counted(backend: FolderBackend, problems: list[str]) -> Iterator[Record]:
+        passes.append(backend.path)
+        return records(backend, problems)
+
+    monkeypatch.setattr(FolderBackend, "records", counted)
+    with ls.watch(one.model, one.optimizer, run=tmp_path / "run", probes=probes_for(config), sinks=[files]) as w:
+        for step in (2, 4):
+            train(one, range(step - 2, step))
+            files.save(w.run, tmp_path / f"checkpoint-{step}")
+            files.save(w.run, tmp_path / f"again-{step}")
+        assert len(passes) == 2  # one for each tracker, at the first checkpoint
+        for kind, name in ((SpectralTracker, "spectral_history.pt"), (GradientFlowTracker, "gradient_flow.pt")):
+            whole = kind.from_run(w.run)
+            for folder in ("checkpoint-4", "again-4"):
+                saved = kind.load(tmp_path / folder / name)
+                assert saved.steps == whole.steps
+                assert saved.get_layer_history(FIRST) == whole.get_layer_history(FIRST)
+    assert SpectralTracker.load(tmp_path / "checkpoint-2" / "spectral_history.pt").steps == [1, 2]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import learnscope as ls
+from forked import start_program
 from learnscope.cli import main
 from training.small import command_line
 
@@ -48,16 +51,18 @@ def test_both_ways_to_start_it_are_the_same() -> None:
 def test_ctrl_c(base: Path, tmp_path: Path) -> None:
     flags = ("--enable_gradient_tracking", "--tracking_frequency", "2")
     line = command_line(base, tmp_path / "out", *flags, max_steps=100_000, save_steps=3)
-    process = subprocess.Popen(
-        [sys.executable, "-u", "run.py", *line], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    for printed in process.stdout:
-        if printed.startswith("step      8/"):
-            process.send_signal(signal.SIGINT)
-            break
-    out, error = process.communicate(timeout=120)
-    assert process.returncode == 130
+    printed, failed = tmp_path / "printed", tmp_path / "failed"
+    process = start_program(ROOT / "run.py", *line, folder=ROOT, out=printed, error=failed)
+    deadline = time.monotonic() + 120
+    while not (printed.exists() and "\nstep      8/" in printed.read_text()):
+        assert process.is_alive(), failed.read_text()
+        assert time.monotonic() < deadline, printed.read_text()
+        time.sleep(0.02)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGINT)
+    process.join(120)
+    assert process.exitcode == 130
+    out, error = printed.read_text(), failed.read_text()
     assert "broken off after" in out
     assert "--config.training.resume_from_checkpoint latest" in out
     assert "Traceback" not in error

@@ -29,7 +29,12 @@ PARTS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+ALWAYS = ("lora", "adalora", "vera", "ia3")
+"""One for each way of being built: low-rank, with ranks that change, with shared matrices, without matrices."""
+EVERY_FAMILY = [family if family in ALWAYS else pytest.param(family, marks=pytest.mark.soak) for family in FAMILIES]
+
+
+@pytest.fixture(scope="module", params=EVERY_FAMILY)
 def finished(request: Any, base: Path, tmp_path_factory: Any) -> tuple[str, Path, Outcome]:
     folder = tmp_path_factory.mktemp("family") / "out"
     outcome, _ = trained(base, folder, *BOTH, "--config.peft.type", request.param, learning_rate=1e-2)

@@ -31,7 +31,10 @@ def broken_off(base: Path, folder: Path, *flags: str, **training: object) -> Non
             trained(base, folder, *flags, **training)
 
 
-@pytest.mark.parametrize("family", ["lora", "lora-fa", "pissa", "adalora"])
+SELDOM = [pytest.param(family, marks=pytest.mark.soak) for family in ("lora-fa", "pissa")]
+
+
+@pytest.mark.parametrize("family", ["lora", "adalora", *SELDOM])
 def test_sft_ends_bit_for_bit_the_same(base: Path, tmp_path: Path, family: str) -> None:
     flags = ("--config.peft.type", family, "--config.peft.lora_dropout", "0.1", *BOTH)
     whole, _ = trained(base, tmp_path / "whole", *flags, **LONG)

@@ -9,7 +9,6 @@ import pytest
 
 import learnscope as ls
 from learnscope.trackers import GradientFlowTracker, SpectralTracker
-from learnscope.training import tracking
 from learnscope.training.errors import TrainError
 from training.small import BOTH, assert_same, trained, weights
 
@@ -112,7 +111,7 @@ def test_a_failure_of_tracking_does_not_end_the_training(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tracking.SpectralTracker, "save", full)
+    monkeypatch.setattr(SpectralTracker, "save", full)
     outcome, said = trained(base, tmp_path / "out", *BOTH)
     assert said.count("tracking has failed and training goes on: OSError: [Errno 28] No space left on device") == 1
     assert "the trackers' files could not be written" in said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import nn
@@ -20,20 +19,14 @@ class Batches:
     """Finds a measurement's batch and the task that reads it."""
 
     def __init__(self, task: Task | None, wanted: Callable[[], bool]) -> None:
-        self._task, self._wanted = task, wanted
-        self._capture: BatchCapture | None = None
+        self._task, self.capture = task, BatchCapture(wanted)
         self.problem = NO_BATCH
         """Why there is none."""
-
-    def look_out(self, model: nn.Module) -> None:
-        """Take the arguments of the model's forwards from now on, on the steps for which they are wanted."""
-        if self._capture is None:
-            self._capture = BatchCapture(model, self._wanted)
 
     def find(self, subject: Subject, inputs: Any, attention_mask: Any) -> Any:
         """The batch, also put where probes look for it; None if there is none, with the reason in `problem`."""
         subject.holdout, self.problem = None, NO_BATCH
-        call = self._capture.take() if self._capture is not None else None
+        call = self.capture.take()
         try:
             found = self._read(subject.model, inputs, attention_mask, call)
         except TypeError as error:
@@ -54,17 +47,3 @@ class Batches:
         if call is not None and takes_it_whole(call, inputs):
             return {"args": call[0], "kwargs": call[1]}, CallTask()
         return batch, task_for(batch, model)
-
-    def forget(self) -> None:
-        """The step is over: what was seen in it is not held on to."""
-        if self._capture is not None:
-            self._capture.take()
-
-    def paused(self) -> AbstractContextManager[None]:
-        """While forwards are the analysis's own."""
-        return self._capture.paused() if self._capture is not None else nullcontext()
-
-    def close(self) -> None:
-        if self._capture is not None:
-            self._capture.close()
-            self._capture = None

@@ -55,15 +55,13 @@ class Metric:
         prepares = type(self.probe).prepare is not Probe.prepare
         return prepares or self.probe.at == "before_step" or bool(self.needs & {"grads", "optimizer"})
 
-    def keys(self, record: Record) -> dict[str, Any]:
+    def read(self, record: Record | None) -> tuple[dict[str, Any], dict[str, str]]:
+        """What was recorded by its keys, and why some of it is NaN."""
+        if record is None or record.error is not None:
+            return {}, {}
         if not isinstance(self.computer, ProbeMetrics) or isinstance(self.probe, _Computed):
-            return self.returned
-        return self.computer.keys(record.tables)
-
-    def reasons(self, record: Record) -> dict[str, str]:
-        if not isinstance(self.computer, ProbeMetrics) or isinstance(self.probe, _Computed):
-            return {}
-        return self.computer.reasons(record.tables)
+            return self.returned, {}
+        return self.computer.keys(record.tables), self.computer.reasons(record.tables)
 
 
 class _Computed(Probe):

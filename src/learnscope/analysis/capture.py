@@ -33,12 +33,21 @@ class BatchCapture:
     Generation and evaluation run without gradients and are not taken for training.
     """
 
-    def __init__(self, model: nn.Module, wanted: Callable[[], bool]) -> None:
+    def __init__(self, wanted: Callable[[], bool]) -> None:
         self._wanted = wanted
         self._call: Call | None = None
         self._paused = False
-        handle = model.register_forward_pre_hook(_BeforeForward(self), with_kwargs=True)
-        self.close = weakref.finalize(self, handle.remove)
+        self._remove: weakref.finalize[..., BatchCapture] | None = None
+
+    def look_out(self, model: nn.Module) -> None:
+        """From now on; again it does nothing."""
+        if self._remove is None:
+            handle = model.register_forward_pre_hook(_BeforeForward(self), with_kwargs=True)
+            self._remove = weakref.finalize(self, handle.remove)
+
+    def close(self) -> None:
+        if self._remove is not None:
+            self._remove()
 
     def see(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # what is compiled must not ask for the step, or it would be compiled anew when the answer changes

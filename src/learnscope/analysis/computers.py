@@ -11,7 +11,8 @@ import torch
 from learnscope.analysis.metrics import AnalysisContext, MetricComputer
 from learnscope.analysis.naming import parameter_change_keys, plain_keys, reasons, sparse_quality_keys
 from learnscope.analysis.primitives import ParameterDelta, ParameterSnapshot
-from learnscope.core.moment import Moment, standing_gradients
+from learnscope.core.gradients import standing_gradients
+from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.core.subject import Subject
 from learnscope.model.guard import guard

@@ -23,8 +23,8 @@ from learnscope.analysis.computers import (
     SparseQualityMetrics,
 )
 from learnscope.analysis.config import AnalysisConfig
-from learnscope.analysis.measuring import Measuring
 from learnscope.analysis.metrics import MetricComputer
+from learnscope.analysis.session import AnalysisSession
 from learnscope.core.probe import Probe, ProbeWarning
 from learnscope.options import explain_options
 from learnscope.run import Run
@@ -69,7 +69,7 @@ class ModelAnalysisManager:
         """For the last measurement: why a metric is NaN."""
         self._options: dict[str, Any] = {"run": run, "task": task, "strict": strict}
         self._computers: list[MetricComputer] = []
-        self._measuring: Measuring | None = None
+        self._session: AnalysisSession | None = None
         self._state: Mapping[str, Any] | None = None
         self._warned: set[str] = set()
 
@@ -90,8 +90,8 @@ class ModelAnalysisManager:
             hint = f"write {kind}() with its parentheses" if isinstance(computer, type) else "derive it from one"
             raise TypeError(f"a metric is an instance of MetricComputer or of learnscope.Probe; {kind} is not: {hint}")
         self._computers.append(computer)
-        if self._measuring is not None:
-            self._measuring.add(computer)
+        if self._session is not None:
+            self._session.add(computer)
         return self
 
     def on_optimizer_step(
@@ -123,18 +123,18 @@ class ModelAnalysisManager:
 
     def close(self) -> None:
         """Finish the run folder, if there is one, and take every hook away."""
-        if self._measuring is not None:
-            self._measuring.close()
-            self._measuring = None
+        if self._session is not None:
+            self._session.close()
+            self._session = None
 
     @property
     def run(self) -> Run | None:
         """What was recorded, if a run folder was named and measuring has begun."""
-        return None if self._measuring is None or self._options["run"] is None else self._measuring.run
+        return None if self._session is None or self._options["run"] is None else self._session.run
 
     def state_dict(self) -> dict[str, Any]:
         """What going on after a restart needs: the count of steps, the kept weights, the metrics' small memories."""
-        return {} if self._measuring is None else self._measuring.state_dict()
+        return {} if self._session is None else self._session.state_dict()
 
     def load_state_dict(
         self, state: Mapping[str, Any], model: nn.Module | None = None, optimizer: Optimizer | None = None
@@ -155,23 +155,23 @@ class ModelAnalysisManager:
     def _step(
         self, model: nn.Module, inputs: Any, optimizer: Optimizer | None, metadata: dict[str, Any]
     ) -> dict[str, Any]:
-        measuring = self._measuring
-        if measuring is None:
+        session = self._session
+        if session is None:
             resumed = self._state is not None
-            measuring = self._begin(model, optimizer)
+            session = self._begin(model, optimizer)
             if not resumed:
                 return {}
-        metrics, self.reasons = measuring.step(model, inputs, optimizer, metadata)
+        metrics, self.reasons = session.step(model, inputs, optimizer, metadata)
         return metrics
 
-    def _begin(self, model: nn.Module, optimizer: Optimizer | None) -> Measuring:
+    def _begin(self, model: nn.Module, optimizer: Optimizer | None) -> AnalysisSession:
         """Look at this model from now on."""
         state, self._state = self._state, None
-        measuring = Measuring(model, self.config, self._computers, self._warn, optimizer, **self._options)
-        self._measuring = measuring
+        session = AnalysisSession(model, self.config, self._computers, optimizer, **self._options)
+        self._session = session
         if state is not None:
-            measuring.load_state_dict(state)
-        return measuring
+            session.load_state_dict(state)
+        return session
 
     def _warn(self, key: str, message: str) -> None:
         """Say something once."""

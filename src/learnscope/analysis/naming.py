@@ -8,11 +8,21 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from learnscope.names import resolve
+from learnscope.quantities.updates import ParameterChange, SparseQuality
 from learnscope.record import Label, Row, Table
 
 _NOT_FINITE = {"inf": math.inf, "-inf": -math.inf}
-_CHANGE_NAMES = {"l1": "norm_l1", "l2": "norm_l2", "max": "norm_max", "mean_abs": "mean_abs_delta"}
-_OF_A_PART = ("mean_abs", "l2", "update_to_weight", "visible_share", "absorbed_share", "decay_absorbed_share")
+_CHANGE_NAMES = {
+    ParameterChange.l1.name: "norm_l1", ParameterChange.l2.name: "norm_l2", ParameterChange.max.name: "norm_max",
+    ParameterChange.mean_abs.name: "mean_abs_delta",
+}  # fmt: skip
+_OF_A_PART = frozenset(
+    quantity.name
+    for quantity in (
+        ParameterChange.mean_abs, ParameterChange.l2, ParameterChange.update_to_weight, ParameterChange.visible_share,
+        ParameterChange.absorbed_share, ParameterChange.decay_absorbed_share,
+    )
+)  # fmt: skip
 _SILENT = ("dtype", "unit", "origin", "function", "kl_bound")
 """Labels that every number of a name shares, or that only explain it."""
 
@@ -48,7 +58,7 @@ def parameter_change_keys(tables: Iterable[Table], thresholds: Sequence[float]) 
         scopes = _scope_keys(table)
         for row in table.rows():
             scope, value = scopes[row.scope], number(row)
-            if row.name == "sparsity":
+            if row.name == ParameterChange.sparsity.name:
                 threshold = float(row.labels["threshold"])
                 if table.kind != "model":
                     keys |= {f"{scope}sparsity": value} if threshold == thresholds[0] else {}
@@ -67,7 +77,7 @@ def sparse_quality_keys(tables: Iterable[Table], thresholds: Sequence[float]) ->
     for row in (row for table in tables for row in table.rows()):
         mask = str(row.labels["mask"])
         end = f"_at_{names[float(row.labels['threshold'])]}" + ("" if mask == "magnitude" else f"_{mask}")
-        if row.name == "kept_share":
+        if row.name == SparseQuality.kept_share.name:
             keys[f"kept_ratio{end}"] = number(row)
             keys[f"unchanged_ratio{end}"] = 1 - number(row)
         else:

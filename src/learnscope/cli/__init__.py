@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from learnscope.cli import audit, compact, compare, demo, patch, query, report, train
+from learnscope.cli import audit, compact, compare, demo, patch, probes, query, report, train
+from learnscope.options import nearest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; the exit status: 0 if it worked, 2 if it could not be done as asked."""
+    """Run a command; returns the exit status: 0 if it worked, 2 if it could not be done as asked."""
     given = list(sys.argv[1:] if argv is None else argv)
-    if given[:1] == ["train"]:  # has a parser of its own, for files and sections
+    if given[:1] == ["train"]:  # it has its own parser, for files and sections
         return train.main(given[1:])
     parser = _parser()
     try:
         args = parser.parse_args(given)
-    except SystemExit as stop:  # argparse has said why
+    except SystemExit as stop:  # argparse has printed why
         return stop.code if isinstance(stop.code, int) else 2
     if args.command is None:
         parser.print_help()
         return 0
-    # imported here: a report must not wait for torch, and --help for neither
+    # imported here: --help must not wait for it
     from learnscope.store.backend import RunError
 
     try:
@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
         "  learnscope train                 train an adapter on a small model, tracked on request\n"
         "  learnscope audit                 examine a finished model: speed, bit widths, robustness\n"
         "  learnscope report runs/a         findings and figures of a run folder\n"
+        "  learnscope probes                which probes there are, and what they record\n"
         "  learnscope compare runs/a runs/b what was set differently, and where they part\n"
         "  learnscope query SQL runs        ask all runs in a folder\n"
         "  learnscope compact runs/a        its records as Parquet\n"
@@ -52,18 +53,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"learnscope {version('learnscope')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
-    for module in (report, demo, train, audit, patch, compare, query, compact):
+    for module in (report, demo, train, audit, probes, patch, compare, query, compact):
         module.add(commands)
     return parser
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser that says which command was probably meant."""
+    """An argument parser that suggests the command that was probably meant."""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         choices = list(action.choices or [])
         if action.choices is not None and value not in choices:
-            close = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
+            close = nearest(value, choices)
             hint = f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(map(str, choices))}"
             raise argparse.ArgumentError(None, f"there is no command '{value}'; {hint}")
 

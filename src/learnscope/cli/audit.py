@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from learnscope.cli.commands import command
+from learnscope.record import Finding
 
 EXAMPLES = """examples:
   learnscope audit                                   a small GPT-2 made here, on a built-in text
@@ -21,8 +22,9 @@ EXAMPLES = """examples:
   learnscope audit --solve analysis_results/sensitivity.json --max_mb 3   another budget: nothing is measured again"""
 DESCRIPTION = (
     "Examines a finished model: loss, speed and memory; how few bits its layers need; how it stands up to attacks and "
-    "noise. Writes analysis_results.json, summary_report.md, insights.md and plots. Results are remembered by content "
-    "in OUTPUT_DIR/cache: a second audit only does what is missing. No code from a model file is run."
+    "noise. Writes a run folder with analysis_results.json, summary_report.md, insights.md and plots. Results are "
+    "remembered by content in OUTPUT_DIR/cache: a second audit only does what is missing. No code from a model file is "
+    "run."
 )
 
 
@@ -109,7 +111,7 @@ def _count(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     if args.solve is not None:
         return _solve(args)
-    from learnscope.posttrain.command import AuditOptions, named, run_audit
+    from learnscope.posttrain.command import AuditOptions, audited, named
     from learnscope.posttrain.errors import PosttrainError
     from learnscope.sources.quiet import quiet
 
@@ -141,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
                 cache=not args.no_cache,
                 progress=not args.quiet,
             )
-            runs = run_audit(options, say)
+            runs = audited(options, say)
     except (PosttrainError, ValueError) as error:
         print(f"learnscope audit: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -149,24 +151,23 @@ def run(args: argparse.Namespace) -> int:
         kept = "what was measured is remembered, and the same command goes on from there"
         print(f"interrupted; {'nothing is remembered (--no_cache)' if args.no_cache else kept}", file=sys.stderr)
         return 130
-    _print_findings(runs, args, options.thresholds)
+    _print_findings({name: findings for name, (_, findings) in runs.items()}, args)
     return 0
 
 
-def _print_findings(runs: Any, args: argparse.Namespace, thresholds: Mapping[str, float]) -> None:
-    """The same findings as in the report, by the same thresholds."""
+def _print_findings(found: Mapping[str, Sequence[Finding]], args: argparse.Namespace) -> None:
+    """Those of the reports."""
     from rich.console import Console
 
-    from learnscope.posttrain.analyzer import with_thresholds
     from learnscope.report.terminal import print_findings
 
     if not args.quiet:
         console = Console(highlight=False)
-        for name, examined in runs.items():
-            if len(runs) > 1:
+        for name, findings in found.items():
+            if len(found) > 1:
                 console.print(f"\n{name}", markup=False)
-            print_findings(examined.findings(with_thresholds(None, thresholds)), console)
-    print(args.output_dir / ("comparison.md" if len(runs) > 1 else "summary_report.md"))
+            print_findings(findings, console)
+    print(args.output_dir / ("comparison.md" if len(found) > 1 else "summary_report.md"))
 
 
 def _solve(args: argparse.Namespace) -> int:

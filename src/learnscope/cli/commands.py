@@ -1,4 +1,4 @@
-"""What the commands share: how one is declared."""
+"""How a command is declared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 def command(
     commands: Any, name: str, action: Any, summary: str, description: str, epilog: str
 ) -> argparse.ArgumentParser:
-    """Declare a command; the parser to which its arguments are added."""
+    """Declare a command; returns the parser for its arguments."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=textwrap.fill(description, 90), epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> int:
             if args.new is not None or args.out is None:
                 raise RunError("to apply a patch: learnscope patch --apply PATCH BASE -o OUT")
             with progress_bar("applying") as progress:
-                made = apply_patch(args.old, args.apply, args.out, verify=not args.no_verify, progress=progress)
-            console.print(f"written: {made}", markup=False, soft_wrap=True)
+                written = apply_patch(args.old, args.apply, args.out, verify=not args.no_verify, progress=progress)
+            console.print(f"written: {written}", markup=False, soft_wrap=True)
             return 0
         if args.new is None:
             raise RunError("to make a patch: learnscope patch OLD NEW -o PATCH")
@@ -78,7 +78,7 @@ def _print_patch(info: PatchInfo, console: Console, rows: int = 8) -> None:
     for title in ("entries", "changed", "bytes"):
         table.add_column(title, justify="right")
     for change in changed[:rows]:
-        # Text, not markup: a name in square brackets is a name
+        # Text: a name in square brackets must not be read as markup
         name, number = Text(change.name), f"{change.entries:,}"
         table.add_row(name, change.how, number, share(change.changed_share), size(change.bytes))
     if changed:

@@ -9,6 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from learnscope.cli.commands import command
+from learnscope.record import plain_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,26 +76,18 @@ def _plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON knows it; what is missing, or no finite number, is null."""
-    if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float) and value - value != 0:
-        return None
-    return value if value is None or isinstance(value, str | bool | int | float) else _text(value)
+    """A value for JSON; null if it is missing or not finite."""
+    return plain_json(value, other=_other)
 
 
-def _text(value: Any) -> str | None:
+def _other(value: Any) -> Any:
     import pandas as pd
 
-    return None if value is pd.NA or value is pd.NaT else str(value)
+    return None if value is pd.NA or value is pd.NaT else plain_json(value)
 
 
 def _csv(frame: pd.DataFrame) -> str:
-    """Numbers with all their digits; maps and lists as JSON."""
+    """Numbers with all digits; maps and lists as JSON."""
     plain = frame.copy()
     for name in frame.columns:
         if any(isinstance(value, dict | list) or hasattr(value, "tolist") for value in frame[name].head(1)):
@@ -107,8 +100,8 @@ def _print_table(frame: pd.DataFrame, total: int) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    terminal = sys.stdout.isatty()  # what is read by a program is not cut
-    console = Console(highlight=False, width=None if terminal else 1_000_000)
+    # output for a program is not cut
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 1_000_000)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name, column in frame.items():
         table.add_column(Text(str(name)), justify="right" if column.dtype.kind in "iuf" else "left", no_wrap=True)
@@ -123,5 +116,5 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:.1f}" if 1e6 <= abs(value) < 1e15 else f"{value:.6g}"  # seconds since 1970 keep their digits
+        return f"{value:.1f}" if 1e6 <= abs(value) < 1e15 else f"{value:.6g}"  # timestamps keep their digits
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

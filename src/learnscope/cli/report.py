@@ -27,9 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from learnscope.report.terminal import print_findings
     from learnscope.run import open_run
 
-    opened = open_run(args.run)
-    findings = opened.findings()
-    report = opened.report(args.out, findings=findings)
+    report, findings = open_run(args.run).report_with_findings(args.out)
     console = Console(highlight=False)
     print_findings(findings, console)
     console.print(f"report: {report}", markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`learnscope train`: its options go through a parser of their own, which knows files and sections."""
+"""`learnscope train`, whose options have a parser of their own, for files and sections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def add(commands: Any) -> None:
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "learnscope train") -> int:
-    """Run it; the exit status: 0 if it worked, 2 if it could not be done as asked, 130 after Ctrl-C."""
+    """Run it; returns the exit status: 0 if it worked, 2 if it could not be done as asked, 130 after Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     from learnscope.training.errors import TrainError
     from learnscope.training.settings.help import help_text

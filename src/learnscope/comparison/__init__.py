@@ -1,6 +1,6 @@
-"""Runs side by side: where they were set up differently, where they part, how far apart they end.
+"""Runs side by side: their settings, the step at which they part, and how far apart they end.
 
-Not called `compare`, which is the function: a submodule of that name would hide it.
+Not called `compare`: a submodule of that name would hide the function.
 """
 
 from learnscope.comparison.compared import Comparison, compare

@@ -1,4 +1,4 @@
-"""The distance of the runs' weights, layer by layer."""
+"""A figure of the distance between the runs' weights, by layer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from learnscope.comparison.weights import Weights
 from learnscope.reading.words import count, percent
 from learnscope.report.heatmap import layer_names, shorten
 from learnscope.report.layout import QUIET, head, new_figure
-from learnscope.report.style import BROKEN, finish, log_ticks
+from learnscope.report.style import BROKEN, finish, guides, log_ticks
 
 MOST = 40
-"""Layers that are drawn: the farthest, in the model's order."""
+"""At most so many layers are drawn: those farthest apart, in the model's order."""
 
 
 def weight_figure(weights: Weights, tints: Mapping[str, str]) -> Figure | None:
@@ -27,7 +27,7 @@ def weight_figure(weights: Weights, tints: Mapping[str, str]) -> Figure | None:
         return None
     shown = table
     if len(table) > MOST:
-        farthest = table.fillna(np.inf).max(axis=1).nlargest(MOST).index  # what has no value is far from well
+        farthest = table.fillna(np.inf).max(axis=1).nlargest(MOST).index  # a layer without a value is worth a look
         shown = table[table.index.isin(farthest)]
     runs = len(shown.columns)
     figure = new_figure(1.9 + 0.26 * len(shown) * (1 if runs == 1 else 0.45 * runs + 0.3))
@@ -42,16 +42,15 @@ def weight_figure(weights: Weights, tints: Mapping[str, str]) -> Figure | None:
         axes.barh(places, np.nan_to_num(values[:, n]) - start * log, left=start, height=high * 0.9,
                   color=tints[label], label=shorten(str(label)))  # fmt: skip
         for place, value in zip(places.tolist(), values[:, n].tolist(), strict=True):
-            told, tint = (percent(value), QUIET) if np.isfinite(value) else ("no value", BROKEN)
-            axes.annotate(told, (max(value, start) if np.isfinite(value) else start, place), (4, 0), va="center",
+            text, tint = (percent(value), QUIET) if np.isfinite(value) else ("no value", BROKEN)
+            axes.annotate(text, (max(value, start) if np.isfinite(value) else start, place), (4, 0), va="center",
                           textcoords="offset points", fontsize=8, color=tint)  # fmt: skip
     _scale(figure, float(positive.max()) if len(positive) else 1.0, start, log)
     names, common = layer_names([str(layer) for layer in table.index], {})
     names = [name for name, layer in zip(names, table.index, strict=True) if layer in shown.index]
     axes.set_yticks(np.arange(len(shown)) + 0.5, [shorten(name) for name in names])
     axes.set_ylim(len(shown), 0)
-    axes.set_axisbelow(True)
-    axes.grid(axis="x", color="#E6E6E6", linewidth=0.8)
+    guides(axes, "x")
     finish(axes, x="‖ΔW‖/‖W‖", y="layer")
     axes.tick_params(axis="y", length=0)
     if runs > 1:
@@ -82,9 +81,7 @@ def _facts(weights: Weights, layers: int, shown: int, common: str) -> str:
     facts = [count(layers, "layer") + (f" of {common}" if common else ""), f"weights of {steps}"]
     if shown < layers:
         facts.append(f"the {shown} farthest are shown")
-    wholes = [(label, found.whole) for label, found in weights.distances.items()]
-    facts += [
-        f"{label} as a whole {percent(one.relative) if one.relative is not None else one.status}"
-        for label, one in wholes
-    ]
+    for label, distance in weights.distances.items():
+        whole = distance.whole
+        facts.append(f"{label} as a whole {percent(whole.relative) if whole.relative is not None else whole.status}")
     return "; ".join(facts)

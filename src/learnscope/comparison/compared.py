@@ -1,19 +1,20 @@
-"""Comparing runs: what `ls.compare` gives."""
+"""`ls.compare` and the `Comparison` that it returns."""
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from learnscope.comparison.audits import audit_json, read_audits
 from learnscope.comparison.opening import facts_of, notes_on, open_runs
 from learnscope.comparison.parting import Parting, find_parting, partings
 from learnscope.comparison.series import Key, SeriesOf, aligned, all_keys, read_series
 from learnscope.comparison.settings import differences
 from learnscope.comparison.table import Line, as_frame, lines
 from learnscope.comparison.weights import compare_weights
+from learnscope.options import nearest
 from learnscope.reading.gather import Series
 from learnscope.reading.words import listed
 from learnscope.run import Run
@@ -32,7 +33,7 @@ def compare(
 ) -> Comparison:  # fmt: skip
     """Compare two or more runs, each with the first.
 
-    `names` are what to call the runs (by default their folders' names), `metrics` the quantities to compare (`"loss"`,
+    `names` are labels for the runs (by default their folders' names), `metrics` the quantities to compare (`"loss"`,
     `"norm"`; by default all). Two values are the same if they differ by no more than `tolerance`, relative to the
     larger; 0 asks for the same bits. Reads the run folders and writes nothing.
     """
@@ -44,7 +45,7 @@ def compare(
 
 
 class Comparison:
-    """Runs side by side. Everything is read when it is made: a run that goes on does not change it."""
+    """Runs side by side. Everything is read at construction: a run that is still being written does not change it."""
 
     def __init__(self, runs: dict[str, Run], metrics: Sequence[str] | None, tolerance: float) -> None:
         manifests = {label: run.manifest for label, run in runs.items()}
@@ -52,19 +53,21 @@ class Comparison:
         self.tolerance = tolerance
         self._series: dict[str, SeriesOf] = {label: read_series(run) for label, run in runs.items()}
         self.runs = [facts_of(label, run, manifests[label], self._series[label]) for label, run in runs.items()]
-        """What each run is, in the order given: label, folder, steps, status."""
+        """Label, folder, steps and status of each run, in the order given."""
         if metrics is not None:
             self._series = _only(metrics, self._series)
         self.notes: list[str] = notes_on(self.runs)
-        """What else has to be known: damaged lines, runs that have not ended."""
+        """Warnings about the runs: damaged lines, runs that have not ended."""
         self.keys: tuple[Key, ...] = all_keys(list(self._series.values()))
         """Every series that at least one run has."""
         self.differences = differences(manifests, folders)
         """The settings that are not the same in all runs."""
         self.partings: list[Parting] = list(partings(self._series, tolerance))
-        """Where each other run parts from the first."""
+        """Where each of the other runs parts from the first."""
         self.lines: list[Line] = lines(self.keys, self._series, self.partings)
-        """Every series in short, as `table()` has it."""
+        """A summary of every series, for `table()`."""
+        self.audits = read_audits(runs, self._series) if metrics is None else {}
+        """What was measured of finished models, where runs hold that."""
         self.weights = compare_weights(folders, manifests)
         """How far the last weights are from the first run's, where runs kept any."""
 
@@ -80,7 +83,7 @@ class Comparison:
         return find_parting(first, other, self._series, self.tolerance)
 
     def of(self, key: Key) -> dict[str, Series]:
-        """A series of every run that has it, as it was recorded."""
+        """The recorded series of every run that has it."""
         return {label: series[key] for label, series in self._series.items() if key in series}
 
     def aligned(self, key: Key) -> pd.DataFrame:
@@ -94,27 +97,27 @@ class Comparison:
         self, name: str, *, probe: str | None = None, kind: str | None = "model", scope: str | None = None,
         **labels: Any,
     ) -> pd.DataFrame:  # fmt: skip
-        """`aligned` for the one series that is called so: `comparison.curve("norm", stage="stepped")`."""
+        """`aligned` for the one series of that name: `comparison.curve("norm", stage="stepped")`."""
         wanted = set(labels.items())
-        found = [
+        matches = [
             key for key in self.keys
             if key.name == name and probe in (None, key.probe) and kind in (None, key.kind)
             and scope in (None, key.scope) and wanted <= set(key.labels)
         ]  # fmt: skip
-        if len(found) == 1:
-            return self.aligned(found[0])
-        if not found:
-            there = sorted({key.name for key in self.keys if key.kind == kind or kind is None})
+        if len(matches) == 1:
+            return self.aligned(matches[0])
+        if not matches:
+            known = sorted({key.name for key in self.keys if key.kind == kind or kind is None})
             raise RunError(
-                f"no run has a series {name!r} of that kind, with these labels; there are: {listed(there, 20)}"
+                f"no run has a series {name!r} of that kind, with these labels; there are: {listed(known, 20)}"
             )
-        several = "; ".join(map(str, found[:5]))
-        raise RunError(f"{len(found)} series are called {name!r}: {several}. Say probe=, kind=, scope= or a label")
+        several = "; ".join(map(str, matches[:5]))
+        raise RunError(f"{len(matches)} series are called {name!r}: {several}. Say probe=, kind=, scope= or a label")
 
     def table(self, kind: str | None = None) -> pd.DataFrame:
-        """A row a series: last value, best, number of steps, difference from the first run, the step of parting.
+        """A row for each series: last and best value, number of steps, difference from the first run, step of parting.
 
-        Columns are pairs: `table()["last"]` has a column for each run. `kind` narrows it, to `"model"` for example.
+        Columns are pairs: `table()["last"]` has a column for each run. `kind="model"` keeps the series of the model.
         """
         return as_frame([line for line in self.lines if kind in (None, line.key.kind)], self.labels)
 
@@ -124,6 +127,14 @@ class Comparison:
 
         return write_figures(self, Path(folder))
 
+    def save_audits(self, folder: str | Path) -> Path:
+        """Write comparison.md and comparison.png, the audits of finished models side by side; the path of the first."""
+        from learnscope.comparison.audit_page import save_audits
+
+        if not self.audits:
+            raise RunError("none of these runs holds an audit: ls.audit and `learnscope audit` make them")
+        return save_audits(self.audits, Path(folder))
+
     def save(self, folder: str | Path) -> Path:
         """Write compare.md with its figures, and compare.json; the path of compare.md."""
         from learnscope.comparison.markdown import write_comparison
@@ -131,7 +142,7 @@ class Comparison:
         return write_comparison(self, Path(folder))
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the curves, which are in the runs: strict JSON, with null for what is not known."""
+        """Everything but the curves, which are in the runs: strict JSON, with null for unknown values."""
         return {
             "schema": SCHEMA_VERSION,
             "tolerance": self.tolerance,
@@ -140,6 +151,7 @@ class Comparison:
             "differences": [difference.to_json() for difference in self.differences],
             "partings": [parting.to_json() for parting in self.partings],
             "series": [line.to_json() for line in self.lines],
+            "audits": audit_json(self.audits),
             "weights": self.weights.to_json(),
         }
 
@@ -151,7 +163,7 @@ def _only(metrics: Sequence[str], series: dict[str, SeriesOf]) -> dict[str, Seri
     known = sorted({key.name for run in series.values() for key in run})
     for metric in metrics:
         if metric not in known:
-            close = difflib.get_close_matches(metric, known, n=1)
+            close = nearest(metric, known)
             hint = f"did you mean {close[0]!r}?" if close else f"there are: {listed(known, 20)}"
             raise RunError(f"no run recorded {metric!r}; {hint}")
-    return {label: {key: one for key, one in run.items() if key.name in metrics} for label, run in series.items()}
+    return {label: {key: run[key] for key in run if key.name in metrics} for label, run in series.items()}

@@ -1,4 +1,4 @@
-"""Curves of runs over each other, and how far their weights are apart."""
+"""Figures of the runs' curves, and of the distance of their weights."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from learnscope.comparison.audit_page import audit_figure
 from learnscope.comparison.bars import weight_figure
 from learnscope.comparison.series import Key, direction
+from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series
 from learnscope.reading.words import count
 from learnscope.report.heatmap import shorten
-from learnscope.report.layout import INK, QUIET, head, new_figure, save
+from learnscope.report.layout import INK, QUIET, head, new_figure, panels_on, save
 from learnscope.report.lines import MANY, curve
 from learnscope.report.style import COLOURS, DASHES, finish, lined, maybe_log
 
 if TYPE_CHECKING:
     from learnscope.comparison.compared import Comparison
 
+AUDITS = "audits.png"
 MOST, ACROSS = 12, 3
-"""Series on a figure, and in a row of it."""
+"""Most series on a figure, and in a row of it."""
 DECADES = 100
 """Factor between the largest and the smallest number beyond which a scale is logarithmic."""
 
 
 def write_figures(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write every figure that there is data for; their paths."""
+    """Write every figure that there is data for; returns their paths."""
     paths = []
     for name, figure in drawn(comparison):
         save(figure, folder / name)
@@ -42,7 +45,7 @@ def write_figures(comparison: Comparison, folder: Path) -> list[Path]:
 
 
 def drawn(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
-    """File names and figures, one at a time: a figure is a few megabytes."""
+    """File names and figures, one at a time: a figure takes a few megabytes."""
     used: set[str] = set()
     for probe, keys in families(comparison).items():
         name = re.sub(r"[^\w.-]", "_", f"curves-{probe}")
@@ -52,6 +55,9 @@ def drawn(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
         figure = family_figure(comparison, probe, keys)
         if figure is not None:
             yield f"{name}.png", figure
+    audits = audit_figure(comparison.audits, Cuts()) if comparison.audits else None
+    if audits is not None:
+        yield AUDITS, audits
     tints = {label: look.colour for label, look in looks(comparison.labels).items()}
     weights = weight_figure(comparison.weights, tints)
     if weights is not None:
@@ -60,17 +66,17 @@ def drawn(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
 
 def families(comparison: Comparison) -> dict[str, list[Key]]:
     """The model's own series by probe; those of the optimizer's groups where a probe has no others (learning rates)."""
-    found: dict[str, list[Key]] = {}
+    by_probe: dict[str, list[Key]] = {}
     for probe in dict.fromkeys(key.probe for key in comparison.keys):
         own = [key for key in comparison.keys if key.probe == probe]
         keys = [key for key in own if key.kind == "model"] or [key for key in own if key.kind == "group"]
         if keys:
-            found[probe] = sorted(keys, key=lambda key: direction(key.name) is None)
-    return found
+            by_probe[probe] = sorted(keys, key=lambda key: direction(key) is None)
+    return by_probe
 
 
 class Look(NamedTuple):
-    """How a run is drawn, on every figure alike."""
+    """How a run is drawn, the same on every figure."""
 
     colour: str
     dash: str
@@ -78,7 +84,7 @@ class Look(NamedTuple):
 
 
 def looks(labels: Sequence[str]) -> dict[str, Look]:
-    """The first run broad, so that it still shows where another lies on it; dashes where colours are used up."""
+    """The first run wide, so that it still shows below another; dashes where the colours are used up."""
     return {
         label: Look(COLOURS[n % len(COLOURS)], DASHES[n // len(COLOURS) % len(DASHES)], max(3.4 - 1.8 * n, 1.4))
         for n, label in enumerate(labels)
@@ -86,61 +92,53 @@ def looks(labels: Sequence[str]) -> dict[str, Look]:
 
 
 def family_figure(comparison: Comparison, probe: str, keys: Sequence[Key]) -> Figure | None:
-    """Small multiples of a probe's series, every run in its colour; None where no series has anything to show."""
-    every = {key: comparison.of(key) for key in keys}
-    reasons = {key: _why_not(runs) for key, runs in every.items()}
-    worth = [key for key, reason in reasons.items() if reason is None]
-    if not worth:
+    """Small multiples of a probe's series, every run in its colour; None if there is nothing to show."""
+    candidates = {key: comparison.of(key) for key in keys}
+    reasons = {key: _why_not(runs) for key, runs in candidates.items()}
+    drawable = [key for key, reason in reasons.items() if reason is None]
+    if not drawable:
         return None
-    shown = {key: every[key] for key in worth[:MOST]}
+    shown = {key: candidates[key] for key in drawable[:MOST]}
     columns = min(ACROSS, len(shown))
     down = math.ceil(len(shown) / columns)
     figure = new_figure(1.9 + (2.1 if down > 1 else 3.0) * down)
     grid = figure.subplots(down, columns, sharex=True, squeeze=False)
     partings = {p.other: p for p in comparison.partings}
-    titles = _titles(list(every))
+    titles = _titles(keys)
     marks: set[str] = set()
-    for place, axes in enumerate(grid.flat):
-        if place >= len(shown):
-            axes.set_visible(False)
-            continue
-        key, runs = list(shown.items())[place]
+    for axes, (key, runs), lowest in panels_on(grid, list(shown.items())):
         parts = {other: p.series[key].step for other, p in partings.items() if key in p.series}
         marks |= _panel(axes, runs, parts, looks(comparison.labels))
-        # the lowest of each column has the steps below it
-        below = place + columns >= len(shown)
-        finish(axes, x="step" if below else "", size=10)
-        axes.tick_params(labelbottom=below)
+        finish(axes, x="step" if lowest else "", size=10)
+        axes.tick_params(labelbottom=lowest)
         axes.set_title(shorten(titles[key], 110 // columns), loc="left", fontsize=10, color=INK)
     _legend(figure, comparison.labels, marks)
     facts = [count(len(shown), "series", "series")]
-    facts += [f"{len(worth) - MOST:,} more left out"] if len(worth) > MOST else []
+    facts += [f"{len(drawable) - MOST:,} more left out"] if len(drawable) > MOST else []
     left = Counter(reason for reason in reasons.values() if reason is not None)
     facts += [f"{n:,} {reason} left out" for reason, n in left.items()]
-    if any(len(one.finite) > MANY for runs in shown.values() for one in runs.values()):
+    if any(len(series.finite) > MANY for runs in shown.values() for series in runs.values()):
         facts.append(f"more than {MANY} points thin, with their running median over them")
     head(figure, probe, "; ".join(facts))
     return figure
 
 
 def _why_not(runs: Mapping[str, Series]) -> str | None:
-    """Why a series has nothing to show over the steps; the table has its values all the same."""
+    """Why a series is not drawn; the table has its values."""
     if len(runs) < 2:
         return "that only one run has"
-    if not any(len(one.finite) > 1 for one in runs.values()):
+    if not any(len(series.finite) > 1 for series in runs.values()):
         return "with no two values in any run"
-    values = {value for one in runs.values() for value in one.values.tolist()}
+    values = {value for series in runs.values() for value in series.values.tolist()}
     return "that never change" if len(values) == 1 else None
 
 
 def _titles(keys: Sequence[Key]) -> dict[Key, str]:
-    """Short names that still differ: a label that all series of a name have alike goes without saying."""
+    """Short names that still differ: without labels that all series of a name share."""
     titles = {}
     for key in keys:
-        alike = [set(other.labels) for other in keys if other.name == key.name]
-        own = ", ".join(
-            f"{label}={value}" for label, value in key.labels if not all((label, value) in a for a in alike)
-        )
+        shared = set.intersection(*(set(other.labels) for other in keys if other.name == key.name))
+        own = ", ".join(f"{label}={value}" for label, value in key.labels if (label, value) not in shared)
         where = "" if key.kind == "model" else f" {key.scope}"
         titles[key] = f"{key.name}{where}{f' ({own})' if own else ''}"
     return titles
@@ -149,27 +147,27 @@ def _titles(keys: Sequence[Key]) -> dict[Key, str]:
 def _panel(
     axes: Axes, runs: Mapping[str, Series], parts: Mapping[str, int | None], look_of: Mapping[str, Look]
 ) -> set[str]:
-    """One series of all runs; the marks on it that the legend must explain."""
+    """Draw one series of all runs; returns the marks that the legend must explain."""
     marks = set()
-    for n, (label, one) in enumerate(runs.items()):
+    for n, (label, series) in enumerate(runs.items()):
         look = look_of[label]
-        few = len(one.finite) <= 60
-        curve(axes, one, look.colour, "", markers=few, width=look.width, dash=look.dash)
-        if len(one.broken):
-            # at the foot of the axes, each run on a line of its own
-            height = np.full(len(one.broken), 0.03 + 0.06 * n)
-            axes.plot(one.broken, height, "x", color=look.colour, markersize=5, markeredgewidth=1.4,
+        few = len(series.finite) <= 60
+        curve(axes, series, look.colour, "", markers=few, width=look.width, dash=look.dash)
+        if len(series.broken):
+            # at the bottom of the axes, each run on a line of its own
+            height = np.full(len(series.broken), 0.03 + 0.06 * n)
+            axes.plot(series.broken, height, "x", color=look.colour, markersize=5, markeredgewidth=1.4,
                       transform=axes.get_xaxis_transform())  # fmt: skip
             marks.add("broken")
     parted = [step for step in parts.values() if step is not None]
     for label, step in parts.items():
         if step is not None:
-            # in the colour of the run, where it is one of several and not at the place of another
+            # in the colour of the run if there are several, unless another parts at the same step
             alone = len(parts) > 1 and parted.count(step) == 1
             axes.axvline(step, color=look_of[label].colour if alone else QUIET, linestyle=":", zorder=1)
             marks.add("parts")
     lined(axes, ticks=4)
-    maybe_log(axes, [one.finite.values for one in runs.values()], factor=DECADES, most=4)
+    maybe_log(axes, [series.finite.values for series in runs.values()], factor=DECADES, most=4)
     if axes.get_yscale() == "linear":
         axes.locator_params(axis="y", nbins=4)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")

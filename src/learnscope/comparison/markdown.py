@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from learnscope.comparison import words
-from learnscope.comparison.figures import write_figures
+from learnscope.comparison.audit_page import audit_text
+from learnscope.comparison.figures import AUDITS, write_figures
 from learnscope.reading.words import count
 from learnscope.report.markdown import escape, table
 from learnscope.store.files import write_json, write_text
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
     from learnscope.comparison.compared import Comparison
 
 CELL = 80
-"""Characters of a setting that a page shows; compare.json has all of them."""
+"""Most characters of a setting on the page; compare.json has all of them."""
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> Path:
-    """Write everything; the path of compare.md. Figures of an earlier comparison there that are not made now go."""
+    """Write everything and remove figures of an earlier comparison that are not made now; the path of compare.md."""
     before = _figures_before(folder / "compare.json")
     figures = write_figures(comparison, folder)
     path = folder / "compare.md"
@@ -35,7 +36,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> Path:
 
 
 def _figures_before(path: Path) -> list[str]:
-    """What an earlier comparison in this folder says it drew; nothing else is touched."""
+    """The figures that an earlier comparison in this folder lists; no other file is removed."""
     try:
         names = json.loads(path.read_text(encoding="utf-8")).get("figures", [])
     except (OSError, ValueError, AttributeError):
@@ -46,13 +47,16 @@ def _figures_before(path: Path) -> list[str]:
 def _text(comparison: Comparison, figures: Sequence[Path]) -> str:
     labels = [escape(label) for label in comparison.labels]
     parts = [f"# {', '.join(labels[:-1])} and {labels[-1]} compared"]
-    parts += [escape(words.parting_text(one, comparison.tolerance)) for one in comparison.partings]
+    parts += [escape(words.parting_text(parting, comparison.tolerance)) for parting in comparison.partings]
     if comparison.notes:
         parts += ["\n".join(f"- {escape(note)}" for note in comparison.notes)]
     parts += ["## Runs", table(("run", "steps", "source", "status", "folder"), words.run_rows(comparison))]
     parts += ["## Settings that differ", *_settings(comparison, labels)]
     parts += ["## Last values", *_values(comparison, labels)]
-    curves = [figure for figure in figures if figure.name != "weights.png"]
+    if comparison.audits:
+        parts += ["## Models side by side", *audit_text(comparison.audits)]
+        parts += [_image(figure) for figure in figures if figure.name == AUDITS]
+    curves = [figure for figure in figures if figure.name not in ("weights.png", AUDITS)]
     if curves:
         parts += [
             "## Curves",
@@ -96,5 +100,4 @@ def _weights(comparison: Comparison, figures: Sequence[Path]) -> list[str]:
 
 
 def _image(figure: Path) -> str:
-    title = figure.stem.removeprefix("curves-")
-    return f"![{title}]({figure.name})"
+    return f"![{figure.stem.removeprefix('curves-')}]({figure.name})"

@@ -1,4 +1,4 @@
-"""The runs that are compared: opened, told apart by short names, and what each of them is."""
+"""The runs to compare: opened, labelled, and described."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from learnscope.store.backend import RunError
 
 
 def open_runs(runs: Sequence[str | Path | Run], names: Sequence[str] | None = None) -> dict[str, Run]:
-    """The runs by what to call them: by `names`, or by as much of their folders' paths as tells them apart."""
+    """The runs by label: `names`, or as much of each folder's path as makes them differ."""
     if isinstance(runs, str | Path | Run) or len(runs) < 2:
         raise RunError("a comparison needs two runs or more: ls.compare(['runs/a', 'runs/b'])")
     opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
@@ -33,7 +33,7 @@ def open_runs(runs: Sequence[str | Path | Run], names: Sequence[str] | None = No
 
 
 def _labels(runs: Sequence[Path | Run]) -> list[str]:
-    """Folder names, longer by a parent for those that have the same, until none have."""
+    """Folder names; where two are the same, with as many parents as makes them differ."""
     paths = [run.parts if isinstance(run, Path) else (f"in memory {n}",) for n, run in enumerate(runs, start=1)]
     used = [1] * len(paths)
     while True:
@@ -47,7 +47,7 @@ def _labels(runs: Sequence[Path | Run]) -> list[str]:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a run is and how far it came."""
+    """Where a run is, and how far it came."""
 
     label: str
     path: str | None
@@ -58,29 +58,27 @@ class RunFacts:
     last_step: int | None
     """Of what was recorded; None for a run without numbers."""
     resumed_at: tuple[int, ...]
-    """The steps from which later attempts went on; what they superseded is left out."""
+    """The first step of each later attempt; what they superseded is left out."""
     problems: tuple[str, ...]
     """Lines that could not be read."""
 
 
 def facts_of(label: str, run: Run, manifest: Mapping[str, Any], series: SeriesOf) -> RunFacts:
-    firsts = [int(one.steps[0]) for one in series.values()]
-    lasts = [int(one.steps[-1]) for one in series.values()]
     attempts = manifest.get("attempts") or []
     return RunFacts(
         label=label,
         path=str(run.path) if run.path is not None else None,
         source=manifest.get("source"),
         status=manifest.get("status"),
-        first_step=min(firsts, default=None),
-        last_step=max(lasts, default=None),
+        first_step=min((int(values.steps[0]) for values in series.values()), default=None),
+        last_step=max((int(values.steps[-1]) for values in series.values()), default=None),
         resumed_at=tuple(int(entry["start_step"]) for entry in attempts[1:]),
         problems=tuple(run.problems),
     )
 
 
 def notes_on(runs: Sequence[RunFacts]) -> list[str]:
-    """What a reader of the comparison has to know about the runs beside their numbers."""
+    """Warnings about the runs for the reader of the comparison."""
     notes = [
         f"{facts.label}: {problem}; a difference may come from that" for facts in runs for problem in facts.problems
     ]

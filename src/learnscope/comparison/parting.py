@@ -36,50 +36,50 @@ class Parting:
     step: int | None
     """The first step at which any series differs."""
     series: Mapping[Key, SeriesParting]
-    """Every series that both have and that does not only tell of the machine."""
+    """Every series that both have, without times and memory."""
     common_steps: int
-    """Steps at which at least one series is known of both."""
+    """Steps at which both have a value of at least one series."""
     steps_before: int
-    """Those of them before `step`: there both are the same in everything that was recorded of both."""
+    """Those before `step`: there the runs are the same in everything that both recorded."""
     left_out: tuple[Key, ...]
-    """Series of times and memory, which are never the same and say nothing of the training."""
+    """Series of times and memory, which always differ and say nothing about the training."""
     only_first: int
     only_other: int
     """How many series only one of the two has."""
 
     @property
     def state(self) -> str:
-        """`"parts"`, `"never"`, or `"no common step"`, where nothing can be said."""
+        """`"parts"`, `"never"`, or `"no common step"`."""
         if self.step is not None:
             return "parts"
         return "never" if self.common_steps else "no common step"
 
     @property
     def parted(self) -> list[Key]:
-        """The series that differ at `step`: the model's own before its parts', losses before all else."""
-        keys = [key for key, one in self.series.items() if one.step is not None and one.step == self.step]
-        return sorted(keys, key=lambda key: (key.kind != "model", direction(key.name) is None))
+        """The series that differ at `step`: those of the model first, and of these losses and accuracies first."""
+        keys = [key for key, parting in self.series.items() if parting.step is not None and parting.step == self.step]
+        return sorted(keys, key=lambda key: (key.kind != "model", direction(key) is None))
 
     def to_json(self) -> dict[str, Any]:
-        there = [
-            {**key._asdict(), "labels": dict(key.labels), "values": list(one.values), "status": list(one.status)}
-            for key, one in ((key, self.series[key]) for key in self.parted)
+        parted = [
+            {**key._asdict(), "labels": dict(key.labels), "values": list(at.values), "status": list(at.status)}
+            for key, at in ((key, self.series[key]) for key in self.parted)
         ]
         return {
             "first": self.first, "other": self.other, "state": self.state, "step": self.step,
             "common_steps": self.common_steps, "steps_before": self.steps_before, "series_compared": len(self.series),
             "series_only_first": self.only_first, "series_only_other": self.only_other,
-            "left_out": sorted({key.name for key in self.left_out}), "series": there,
+            "left_out": sorted({key.name for key in self.left_out}), "series": parted,
         }  # fmt: skip
 
 
-def find_parting(first: str, other: str, series: Mapping[str, SeriesOf], tolerance: float = 0.0) -> Parting:
+def find_parting(first: str, other: str, runs: Mapping[str, SeriesOf], tolerance: float = 0.0) -> Parting:
     """Compare two runs, series by series."""
-    left, right = series[first], series[other]
+    left, right = runs[first], runs[other]
     shared = [key for key in left if key in right]
     compared = {key: part(left[key], right[key], tolerance) for key in shared if not is_clock(key.name)}
-    known = np.unique(np.concatenate([np.array([], np.int64), *(one.common for one in compared.values())]))
-    step = min((one.step for one in compared.values() if one.step is not None), default=None)
+    known = np.unique(np.concatenate([np.array([], np.int64), *(series.common for series in compared.values())]))
+    step = min((series.step for series in compared.values() if series.step is not None), default=None)
     return Parting(
         first=first, other=other, step=step, series=compared, common_steps=len(known),
         steps_before=len(known) if step is None else int((known < step).sum()),
@@ -91,8 +91,8 @@ def find_parting(first: str, other: str, series: Mapping[str, SeriesOf], toleran
 def part(left: Series, right: Series, tolerance: float = 0.0) -> SeriesParting:
     """The first common step at which the values differ by more than `tolerance`, relative to the larger.
 
-    With a tolerance of 0 they differ if any bit does. A value that is missing differs from a number and from one that
-    is missing for another reason: NaN is the same as NaN, not as infinity.
+    With a tolerance of 0 they differ if any bit does. A missing value differs from a number, and from a value that is
+    missing for another reason: NaN equals NaN, but not infinity.
     """
     common, at_left, at_right = np.intersect1d(left.steps, right.steps, assume_unique=True, return_indices=True)
     differs = differ(left.values[at_left], right.values[at_right], tolerance)
@@ -108,7 +108,7 @@ def part(left: Series, right: Series, tolerance: float = 0.0) -> SeriesParting:
 
 
 def differ(left: Floats, right: Floats, tolerance: float) -> NDArray[np.bool_]:
-    """Where two numbers differ, and where only one is there. What neither has is the same here."""
+    """Where two numbers differ, or only one of them is missing. Two missing values count as the same here."""
     if tolerance == 0:
         different: NDArray[np.bool_] = left.view(np.int64) != right.view(np.int64)
     else:
@@ -122,8 +122,8 @@ def _number(value: float) -> float | None:
     return None if np.isnan(value) else value
 
 
-def partings(series: Mapping[str, SeriesOf], tolerance: float) -> Iterator[Parting]:
-    """Every other run against the first."""
-    first, *others = series
+def partings(runs: Mapping[str, SeriesOf], tolerance: float) -> Iterator[Parting]:
+    """Each of the other runs against the first."""
+    first, *others = runs
     for other in others:
-        yield find_parting(first, other, series, tolerance)
+        yield find_parting(first, other, runs, tolerance)

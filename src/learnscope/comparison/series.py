@@ -1,4 +1,4 @@
-"""The numbers of a run, a series for everything that was measured."""
+"""The numbers of a run as series, one for each quantity, scope and set of labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from learnscope.reading.gather import Floats, Series
+from learnscope.quantities import quantity_of
+from learnscope.reading.gather import Floats, Series, class_of
 from learnscope.record import Label
 from learnscope.run import Run
 
@@ -21,7 +22,7 @@ _CLOCKS = re.compile(
 
 
 class Key(NamedTuple):
-    """What a series is known by, in every run alike."""
+    """Identifies a series, in the same way in every run."""
 
     probe: str
     kind: str
@@ -51,18 +52,18 @@ SeriesOf = Mapping[Key, Series]
 
 @dataclass
 class _Block:
-    """The records of one quantity over the same scopes: a row a record."""
+    """The records of one quantity over the same scopes, a row for each."""
 
     steps: list[int] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
-    """When each was written, in numbers of records."""
+    """The position of each record in the run."""
     rows: list[Floats] = field(default_factory=list)
     reasons: dict[int, dict[int, str]] = field(default_factory=dict)
-    """By position of the scope and number of the row, for values that are missing."""
+    """Why values are missing, by position of the scope and number of the row."""
 
 
 class _Piece(NamedTuple):
-    """What a block has of one series."""
+    """The part of a block that belongs to one series."""
 
     steps: NDArray[np.int64]
     turns: NDArray[np.int64]
@@ -73,9 +74,9 @@ class _Piece(NamedTuple):
 def read_series(run: Run) -> dict[Key, Series]:
     """Every series of a run in the order of recording, without what a later attempt superseded.
 
-    Of several numbers for one step the last counts.
+    Of several numbers for the same step the last counts.
     """
-    # row by row and not number by number, which would take three times as long
+    # row by row: number by number would take three times as long
     blocks: dict[tuple[Any, ...], _Block] = {}
     for turn, record in enumerate(run.records()):
         for table in record.tables:
@@ -95,11 +96,11 @@ def read_series(run: Run) -> dict[Key, Series]:
         for position, scope in enumerate(scopes):
             piece = _Piece(steps, turns, values[position], block.reasons.get(position, {}))
             pieces.setdefault(Key(probe, kind, scope, name, labels), []).append(piece)
-    return {key: _joined(key, found) for key, found in pieces.items()}
+    return {key: _joined(key, parts) for key, parts in pieces.items()}
 
 
 def _joined(key: Key, pieces: Sequence[_Piece]) -> Series:
-    """In the order of steps, with the last written of those that are equal."""
+    """Sorted by step; of equal steps the last written."""
     steps, turns, values = (np.concatenate([piece[n] for piece in pieces]) for n in range(3))
     reasons: list[str | None] = []
     for piece in pieces:
@@ -121,16 +122,16 @@ def all_keys(runs: Sequence[SeriesOf]) -> tuple[Key, ...]:
 def aligned(series: Mapping[str, Series | None]) -> pd.DataFrame:
     """One series of several runs side by side, by step. NaN where a run has none: nothing is interpolated."""
     columns = {
-        label: pd.Series(one.values, index=one.steps, dtype="float64")
-        if one is not None
+        label: pd.Series(values.values, index=values.steps, dtype="float64")
+        if values is not None
         else pd.Series(index=pd.Index([], dtype="int64"), dtype="float64")
-        for label, one in series.items()
+        for label, values in series.items()
     }
     return pd.DataFrame(columns).sort_index().rename_axis(index="step")
 
 
 def is_clock(name: str) -> bool:
-    """Whether a number tells of the machine (time, memory), which no two runs have alike.
+    """Whether a name is of a time or of memory, which differ from run to run.
 
     >>> [is_clock(name) for name in ("step_time", "seconds", "tokens_per_second", "loss", "timestep")]
     [True, True, True, False, False]
@@ -142,11 +143,17 @@ _LOWEST = re.compile(r"(?:^|[^a-z])(?:loss|perplexity|nll)$|^loss/")
 _HIGHEST = re.compile(r"accuracy(?!.*std$)")
 
 
-def direction(name: str) -> str | None:
-    """Which of a quantity's values is the best: the "lowest", the "highest"; None where a name does not tell.
+def direction(key: Key) -> str | None:
+    """Which of a series' values is the best: the "lowest", the "highest"; None where neither is.
 
-    >>> [direction(name) for name in ("holdout_loss", "loss_std", "loss_scale", "train/accuracy", "norm")]
-    ['lowest', None, None, 'highest', None]
+    As the quantity is declared; where that says nothing, as of the user's own numbers, as the name tells.
+
+    >>> logged = [Key("Loss", "model", "model", name) for name in ("val_loss", "loss_std", "train/accuracy")]
+    >>> [direction(key) for key in (*logged, Key("LossLandscape", "model", "model", "loss"))]
+    ['lowest', None, 'highest', 'lowest']
     """
-    name = name.lower()
+    quantity = quantity_of(class_of(key.probe), key.name)
+    if quantity is not None and quantity.better is not None:
+        return {"lower": "lowest", "higher": "highest"}[quantity.better]
+    name = key.name.lower()
     return "lowest" if _LOWEST.search(name) else "highest" if _HIGHEST.search(name) else None

@@ -1,24 +1,25 @@
-"""What was set up differently: the manifests of runs, entry by entry."""
+"""The settings that differ between runs, from their manifests."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from learnscope.record import plain_json
+
 _FIRST = ("config", "optimizers", "model", "probes", "budget")
-"""What is read first; everything else follows, the environment last."""
+"""Sections that come first; the others follow, the environment last."""
 _LEFT_OUT = frozenset({"created", "started", "ended", "updated", "timestamp", "pid", "run_id"})
-"""What no two runs have alike, wherever it stands."""
+"""Entries that differ in every run, at any depth."""
 _NOT_SETTINGS = frozenset({"status", "attempts", "id", "run"})
-"""What is no setting, at the top of a manifest."""
+"""Top-level entries of a manifest that are not settings."""
 
 
 class Absent:
-    """Stands where a run has no such entry, which is not the same as one that is null."""
+    """Marks an entry that a run does not have, as opposed to one that is null."""
 
     def __repr__(self) -> str:
         return "absent"
@@ -35,7 +36,7 @@ class Difference:
     values: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Runs without the entry are listed as such: a null among the values is one that was set."""
+        """Runs without the entry are listed under `absent`: a null among the values was set."""
         return {
             "key": self.key,
             "values": {label: strict(value) for label, value in self.values.items() if value is not ABSENT},
@@ -44,14 +45,14 @@ class Difference:
 
 
 def differences(manifests: Mapping[str, Mapping[str, Any]], folders: Mapping[str, Path | None]) -> list[Difference]:
-    """The entries that differ: options of probes, the model, optimizers, configuration, versions, the code's state.
+    """The entries that differ: options of probes, the model, optimizers, configuration, versions, git state.
 
-    Times, costs and how the runs ended are no settings. A path into a run's own folder reads `<run>/…`, its id `<run>`.
+    Times, costs and the runs' status are not settings. A path in a run's own folder becomes `<run>/…`, its id `<run>`.
     """
     labels = list(manifests)
     settings = [_settings(manifests[label], folders[label]) for label in labels]
-    found = [Difference(".".join(path), dict(zip(labels, values, strict=True))) for path, values in _walk((), settings)]
-    return sorted(found, key=lambda one: _place(one.key.split(".")[0]))  # stable: the rest in the manifest's order
+    changes = [Difference(".".join(path), dict(zip(labels, each, strict=True))) for path, each in _walk((), settings)]
+    return sorted(changes, key=lambda change: _place(change.key.split(".")[0]))  # stable: else in the manifest's order
 
 
 def _place(section: str) -> int:
@@ -63,14 +64,14 @@ def _settings(manifest: Mapping[str, Any], folder: Path | None) -> dict[str, Any
     attempts = manifest.get("attempts") or []
     cost = attempts[-1].get("cost") if attempts else None
     if isinstance(cost, Mapping) and cost.get("budget") is not None:
-        kept["budget"] = cost["budget"]  # the share of time that the probes were given, an option of the run
+        kept["budget"] = cost["budget"]  # an option of the run, although it is recorded with the cost
     own = _Own(folder.resolve().parts if folder is not None else (), manifest.get("id"))
     cleaned: dict[str, Any] = _cleaned(kept, own)
     return cleaned
 
 
 class _Own(NamedTuple):
-    """What is a run's own and tells nothing: the parts of its folder's path, and its id."""
+    """What differs in every run and is not a setting: the parts of its folder's path, and its id."""
 
     folder: tuple[str, ...]
     run: Any
@@ -91,9 +92,9 @@ def _cleaned(value: Any, own: _Own, least: int = 2) -> Any:
 
 
 def own_path(text: str, folder: tuple[str, ...], least: int = 2) -> str:
-    """A path to the run's own folder or into it, also after `option=`, without what tells the folder.
+    """`text` with the run's own folder replaced by `<run>`, where it is a path to it or into it, also after `option=`.
 
-    A path must have two parts to be one, unless its name says that it is: an optimizer may be called as the folder is.
+    Only text of at least `least` parts is taken for a path: an optimizer may have the same name as the folder.
 
     >>> folder = ("/", "home", "runs", "adam")
     >>> [own_path(text, folder) for text in ("runs/adam/x.pt", "--out=/home/runs/adam", "adam", "runs/sgd")]
@@ -108,16 +109,16 @@ def own_path(text: str, folder: tuple[str, ...], least: int = 2) -> str:
 
 
 def _walk(path: tuple[str, ...], values: Sequence[Any]) -> Iterator[tuple[tuple[str, ...], Sequence[Any]]]:
-    """The entries that differ. What a run lacks altogether is one entry, except a whole section of the manifest."""
-    there = [value for value in values if value is not ABSENT]
-    if len(there) == len(values) or len(path) < 2:
-        if all(isinstance(value, Mapping) for value in there):
-            for key in dict.fromkeys(key for value in there for key in value):
+    """The entries that differ. A mapping that a run lacks is one entry, unless it is a section of the manifest."""
+    present = [value for value in values if value is not ABSENT]
+    if len(present) == len(values) or len(path) < 2:
+        if all(isinstance(value, Mapping) for value in present):
+            for key in dict.fromkeys(key for value in present for key in value):
                 yield from _walk((*path, key), [_entry(value, key) for value in values])
-            if any(there) or len(there) == len(values):
+            if any(present) or len(present) == len(values):
                 return
-        elif all(isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value) for value in there):
-            for n in range(max(len(value) for value in there)):
+        elif all(isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value) for value in present):
+            for n in range(max(len(value) for value in present)):
                 yield from _walk((*path, str(n)), [_item(value, n) for value in values])
             return
     if len({_canonical(value) for value in values}) > 1:
@@ -133,7 +134,7 @@ def _item(value: Any, n: int) -> Any:
 
 
 def _canonical(value: Any) -> str:
-    """Equal for equal settings: 1 and 1.0 are, 1 and true are not."""
+    """The same text for equal settings: 1 equals 1.0, but not true."""
     return repr(value) if value is ABSENT else json.dumps(_as_floats(value), sort_keys=True, default=repr)
 
 
@@ -147,11 +148,5 @@ def _as_floats(value: Any) -> Any:
 
 
 def strict(value: Any) -> Any:
-    """What strict JSON can hold: a number that is not finite, and any other object, as text."""
-    if isinstance(value, Mapping):
-        return {str(key): strict(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    return value if value is None or isinstance(value, str | bool | int | float) else repr(value)
+    """`value` for strict JSON: numbers that are not finite, and other objects, become text."""
+    return plain_json(value, nonfinite=repr, other=repr)

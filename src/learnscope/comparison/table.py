@@ -1,9 +1,10 @@
-"""Every series of every run in one table: where it ended, where it was best, how far from the first run's."""
+"""All series of all runs in one table: last value, best value, difference from the first run."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,25 +19,25 @@ class Summary(NamedTuple):
     """One series of one run."""
 
     last: float | None
-    """The last value; None if it is missing, with the reason in `status`."""
+    """None if it is missing, with the reason in `status`."""
     status: str | None
     last_step: int
     steps: int
     """How many steps it was recorded at."""
     best: float | None
     best_step: int | None
-    """The best value, where the name tells which is; None otherwise."""
+    """None where the name does not say which value is best."""
 
 
 def summarise(key: Key, series: Series) -> Summary:
     """
-    >>> one = Series(np.array([1, 2, 3]), np.array([2.0, 0.5, np.nan]), [None, None, "inf"])
-    >>> summarise(Key("Loss", "model", "model", "loss"), one)
+    >>> series = Series(np.array([1, 2, 3]), np.array([2.0, 0.5, np.nan]), [None, None, "inf"])
+    >>> summarise(Key("Loss", "model", "model", "loss"), series)
     Summary(last=None, status='inf', last_step=3, steps=3, best=0.5, best_step=2)
     """
     last = float(series.values[-1])
     best, best_step = None, None
-    finite, wanted = series.finite, direction(key.name)
+    finite, wanted = series.finite, direction(key)
     if wanted is not None and len(finite):
         place = int(finite.values.argmin() if wanted == "lowest" else finite.values.argmax())
         best, best_step = float(finite.values[place]), int(finite.steps[place])
@@ -46,23 +47,23 @@ def summarise(key: Key, series: Series) -> Summary:
 
 
 class Line(NamedTuple):
-    """One series over all runs, by their labels; a run that does not have it is not among them."""
+    """One series of all runs that have it, by their labels."""
 
     key: Key
     of: Mapping[str, Summary]
     differences: Mapping[str, float | None]
-    """The last value minus the first run's, for every other run; None where one of the two is missing."""
+    """The last value minus the first run's, for each of the other runs; None where one of the two is missing."""
     common_steps: int
     """Steps that all runs have."""
     parts_at: Mapping[str, int | None]
-    """The first step at which it differs from the first run's; None if it never does. Without runs that have no step
-    in common, and without times and memory."""
+    """The first step at which it differs from the first run's, None if it never does. Runs that share no step with
+    the first are not in it; empty for times and memory."""
 
     def to_json(self) -> dict[str, Any]:
         return {
-            **self.key._asdict(), "labels": dict(self.key.labels), "best_is": direction(self.key.name),
+            **self.key._asdict(), "labels": dict(self.key.labels), "best_is": direction(self.key),
             "common_steps": self.common_steps, "parts_at": dict(self.parts_at), "difference": dict(self.differences),
-            "runs": {label: one._asdict() for label, one in self.of.items()},
+            "runs": {label: summary._asdict() for label, summary in self.of.items()},
         }  # fmt: skip
 
 
@@ -80,11 +81,7 @@ def _line(key: Key, series: Mapping[str, SeriesOf], partings: Sequence[Parting])
         differences[label] = gap if gap is not None and math.isfinite(gap) else None
     common = 0
     if len(of) == len(series):
-        steps = [run[key].steps for run in series.values()]
-        kept = steps[0]
-        for more in steps[1:]:
-            kept = np.intersect1d(kept, more, assume_unique=True)
-        common = len(kept)
+        common = len(reduce(np.intersect1d, (run[key].steps for run in series.values())))
     parts_at = {p.other: p.series[key].step for p in partings if key in p.series and len(p.series[key].common)}
     return Line(key, of, differences, common, parts_at)
 
@@ -92,19 +89,19 @@ def _line(key: Key, series: Mapping[str, SeriesOf], partings: Sequence[Parting])
 _PER_RUN = ("last", "status", "last_step", "steps", "best", "best_step")
 
 
-def as_frame(found: Sequence[Line], labels: Sequence[str]) -> pd.DataFrame:
-    """A row a series; columns are (what, run): `frame["last"]` has a column a run, `frame["difference"]` as well."""
+def as_frame(lines: Sequence[Line], labels: Sequence[str]) -> pd.DataFrame:
+    """A row for each series; columns are (what, run): `frame["last"]` has a column for each run."""
     columns: dict[tuple[str, str], Any] = {}
     for what in _PER_RUN:
         for label in labels:
-            cells = [getattr(line.of[label], what) if label in line.of else None for line in found]
+            cells = [getattr(line.of[label], what) if label in line.of else None for line in lines]
             columns[what, label] = _column(what, cells)
     for label in labels[1:]:
-        columns["difference", label] = pd.array([line.differences[label] for line in found], dtype="Float64")
-        columns["parts_at", label] = pd.array([line.parts_at.get(label) for line in found], dtype="Int64")
-    columns["common_steps", ""] = pd.array([line.common_steps for line in found], dtype="Int64")
+        columns["difference", label] = pd.array([line.differences[label] for line in lines], dtype="Float64")
+        columns["parts_at", label] = pd.array([line.parts_at.get(label) for line in lines], dtype="Int64")
+    columns["common_steps", ""] = pd.array([line.common_steps for line in lines], dtype="Int64")
     index = pd.MultiIndex.from_tuples(
-        [(*line.key[:4], line.key.conditions) for line in found], names=["probe", "kind", "scope", "name", "labels"]
+        [(*line.key[:4], line.key.conditions) for line in lines], names=["probe", "kind", "scope", "name", "labels"]
     )
     frame = pd.DataFrame(columns, index=index)
     for what in ("last", "best", "difference"):

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from learnscope.comparison import words
+from learnscope.comparison.audits import audit_rows
 from learnscope.comparison.series import direction
 from learnscope.reading.words import count
 
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from learnscope.comparison.compared import Comparison
 
 ROWS = 20
-"""Rows of a table; what follows is counted."""
+"""Most rows of a table; the others are counted."""
 CELL = 40
 
 
 def print_comparison(comparison: Comparison, console: Console, rest: str) -> None:
-    """Where the runs part, what was set differently, where they ended; `rest` says where what is cut off is."""
+    """Print where the runs part, settings that differ, and last values; `rest` says where to find the other rows."""
     for parting in comparison.partings:
         _say(console, words.parting_text(parting, comparison.tolerance), style="bold")
     for note in comparison.notes:
@@ -34,6 +35,8 @@ def print_comparison(comparison: Comparison, console: Console, rest: str) -> Non
         console.print()
         _say(console, "Settings: no difference.")
     _print_values(comparison, console, rest)
+    if comparison.audits:
+        _table(console, "Models side by side", ("metric", *comparison.labels), audit_rows(comparison.audits), rest)
     weights = comparison.weights
     for label in weights.distances:
         head, rows = words.weight_table(weights, label)
@@ -45,18 +48,18 @@ def print_comparison(comparison: Comparison, console: Console, rest: str) -> Non
 
 
 def _print_values(comparison: Comparison, console: Console, rest: str) -> None:
-    """Of the series that can be compared; those first that matter most, then those that differ."""
-    every = words.main_lines(comparison)
-    found = [line for line in every if len(line.of) > 1]
-    found.sort(key=lambda line: (direction(line.key.name) is None, not any(line.parts_at.values())))
-    if found:
-        head, rows = words.last_head(comparison), words.last_rows(comparison, found)
+    """The series that several runs have: losses and accuracies first, then those that differ."""
+    lines = words.main_lines(comparison)
+    common = [line for line in lines if len(line.of) > 1]
+    common.sort(key=lambda line: (direction(line.key) is None, not any(line.parts_at.values())))
+    if common:
+        head, rows = words.last_head(comparison), words.last_rows(comparison, common)
         n = len(comparison.labels)
         if n > 2:  # no room for differences beside the values themselves
             head, rows = (*head[: n + 1], head[-1]), [(*row[: n + 1], row[-1]) for row in rows]
         _table(console, "Last values", head, rows, rest, right=True, wrap_first=True)
     for label in comparison.labels:
-        alone = sum(list(line.of) == [label] for line in every)
+        alone = sum(list(line.of) == [label] for line in lines)
         if alone:
             _say(console, f"only {label} has {count(alone, 'more series', 'more series')} of the model as a whole")
 
@@ -67,14 +70,13 @@ def _table(
 ) -> None:  # fmt: skip
     """The first rows, and how many more there are; `keep_last` for a row that sums up the others.
 
-    Where the terminal is narrow, the first column keeps its width and the others do not, or with `wrap_first` the
-    other way round.
+    In a narrow terminal the first column keeps its width and the others wrap; with `wrap_first` the other way round.
     """
     table = Table(
         title=Text(title), title_justify="left", title_style="bold", box=None, header_style="bold", pad_edge=False
     )
     for n, cell in enumerate(head):
-        # Text, not markup: a name in square brackets is a name
+        # Text: a name in square brackets must not be read as markup
         table.add_column(Text(cell), justify="right" if right and n else "left", no_wrap=(n == 0) != wrap_first)
     shown = rows if len(rows) <= ROWS else [*rows[: ROWS - keep_last], *rows[len(rows) - keep_last :]]
     for row in shown:

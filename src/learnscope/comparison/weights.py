@@ -1,4 +1,4 @@
-"""How far apart the runs ended, in their weights, where they kept any. Needs torch only then."""
+"""The distance between the last weights of the runs that kept any. Needs torch only then."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Weights:
 
     reference: str | None = None
     steps: Mapping[str, int] = field(default_factory=dict)
-    """The step that the weights of each run are of."""
+    """The step of each run's weights."""
     distances: Mapping[str, WeightDistance] = field(default_factory=dict)
-    """For every other run that kept any."""
+    """For each of the other runs that kept any."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """The runs whose weights cannot be compared, and why."""
 
     def frame(self) -> pd.DataFrame:
         """A row for each layer of each run, and one for the whole `model`."""
         rows = [
-            {"run": label, **asdict(one)}
-            for label, found in self.distances.items()
-            for one in (*found.layers, found.whole)
+            {"run": label, **asdict(layer)}
+            for label, distance in self.distances.items()
+            for layer in (*distance.layers, distance.whole)
         ]
         columns = ["run", "layer", "entries", "distance", "relative", "largest", "different", "status"]
         frame = pd.DataFrame(rows, columns=columns)
@@ -47,7 +47,7 @@ class Weights:
     def to_json(self) -> dict[str, Any]:
         return {
             "reference": self.reference, "steps": dict(self.steps), "missing": dict(self.missing),
-            "distances": {label: asdict(found) for label, found in self.distances.items()},
+            "distances": {label: asdict(distance) for label, distance in self.distances.items()},
         }  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def compare_weights(folders: Mapping[str, Path | None], manifests: Mapping[str, 
         except CheckpointError as error:
             missing[label] = str(error)
             continue
-        if last is None:  # states of probes that compare with no earlier weights
+        if last is None:  # states of probes that keep no weights
             missing[label] = _NONE
         else:
             kept[label] = last
@@ -77,14 +77,14 @@ def compare_weights(folders: Mapping[str, Path | None], manifests: Mapping[str, 
     distances = {}
     if reference is not None:
         order = (manifests[reference].get("model") or {}).get("layers") or []
-        for label, one in kept.items():
+        for label, last in kept.items():
             if label != reference:
-                distances[label] = weight_distance(kept[reference].weights, one.weights, order)
-    return Weights(reference, {label: one.step for label, one in kept.items()}, distances, missing)
+                distances[label] = weight_distance(kept[reference].weights, last.weights, order)
+    return Weights(reference, {label: last.step for label, last in kept.items()}, distances, missing)
 
 
 def _why_not(folder: Path | None) -> str | None:
-    """Whether there is anything to look into, told without torch."""
+    """Why a run has no weights to compare, None if it has files of them; without torch."""
     if folder is None:
         return "it is in memory and kept none; ls.watch(..., run='runs/…') with w.save_state() keeps them"
     files = any((folder / "state").glob("step-*.safetensors")) or (folder / CHECKPOINT).exists()

@@ -1,4 +1,4 @@
-"""A comparison in words and cells, for a page and for a terminal alike."""
+"""Sentences and table cells of a comparison, for the page and the terminal."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def run_rows(comparison: Comparison) -> list[Cells]:
 
 def setting_rows(comparison: Comparison, limit: int) -> list[Cells]:
     """Every setting that differs, with a cell of up to `limit` characters for each run."""
-    return [(one.key, *setting_cells(list(one.values.values()), limit)) for one in comparison.differences]
+    return [(change.key, *setting_cells(list(change.values.values()), limit)) for change in comparison.differences]
 
 
 def setting_cells(values: Sequence[Any], limit: int) -> list[str]:
-    """Long ones from where they differ.
+    """The values as text; long ones start shortly before they differ.
 
     >>> setting_cells([0.1, None, ABSENT, "text"], 20)
     ['0.1', 'null', 'absent', 'text']
@@ -45,11 +45,11 @@ def setting_cells(values: Sequence[Any], limit: int) -> list[str]:
     texts = [_setting(value) for value in values]
     if max(map(len, texts)) <= limit:
         return texts
-    told = [text for text, value in zip(texts, values, strict=True) if value is not ABSENT]
+    present = [text for text, value in zip(texts, values, strict=True) if value is not ABSENT]
     shared = next(
-        (n for n, letters in enumerate(zip(*told, strict=False)) if len(set(letters)) > 1), min(map(len, told))
+        (n for n, letters in enumerate(zip(*present, strict=False)) if len(set(letters)) > 1), min(map(len, present))
     )
-    start = max(0, shared - limit * 3 // 4) if len(told) > 1 else 0
+    start = max(0, shared - limit * 3 // 4) if len(present) > 1 else 0
     return [
         text if value is ABSENT or (len(text) <= limit and not start) else _cut(text, start, limit)
         for text, value in zip(texts, values, strict=True)
@@ -82,33 +82,32 @@ def parting_text(parting: Parting, tolerance: float) -> str:
             f"{pair} never part: {_of_both(parting)} is the same {alike} at all of their "
             f"{count(parting.common_steps, 'common step')}.{_aside(parting)}"
         )
-    told = [f"{key} ({_values(parting.series[key])})" for key in parting.parted[:3]]
-    more = len(parting.parted) - len(told)
+    shown = [f"{key} ({_values(parting.series[key])})" for key in parting.parted[:3]]
+    more = len(parting.parted) - len(shown)
     also = f" and {more:,} more" if more else ""
     before = "which is the first that they have in common"
     if parting.steps_before:
         n = parting.steps_before
         before = f"the same {alike} at {'the one common step' if n == 1 else f'the {n:,} common steps'} before"
-    return f"{pair} part at step {parting.step:,}, {before}: in {', '.join(told)}{also}.{_aside(parting)}"
+    return f"{pair} part at step {parting.step:,}, {before}: in {', '.join(shown)}{also}.{_aside(parting)}"
 
 
 def _of_both(parting: Parting) -> str:
-    n = len(parting.series)
-    return f"what both recorded ({count(n, 'series', 'series')})"
+    return f"what both recorded ({count(len(parting.series), 'series', 'series')})"
 
 
 def _aside(parting: Parting) -> str:
     left_out = sorted({key.name for key in parting.left_out})
-    return f" Times and memory were not asked: {listed(left_out, 6)}." if left_out else ""
+    return f" Times and memory were not compared: {listed(left_out, 6)}." if left_out else ""
 
 
-def _values(one: SeriesParting) -> str:
+def _values(parting: SeriesParting) -> str:
     first, other = (
         exact(value) if value is not None else status or "missing"
-        for value, status in zip(one.values, one.status, strict=True)
+        for value, status in zip(parting.values, parting.status, strict=True)
     )
-    if first == other and one.values[0] is not None and one.values[1] is not None:
-        return f"{first}, {one.values[1] - one.values[0]:+.2g}"
+    if first == other and parting.values[0] is not None and parting.values[1] is not None:
+        return f"{first}, {parting.values[1] - parting.values[0]:+.2g}"
     return f"{first}, {other}"
 
 
@@ -121,9 +120,9 @@ def exact(value: float) -> str:
 
 
 def main_lines(comparison: Comparison) -> list[Line]:
-    """The model's own series, those first whose better direction is known."""
-    found = [line for line in comparison.lines if line.key.kind == "model"]
-    return sorted(found, key=lambda line: direction(line.key.name) is None)
+    """The model's own series, losses and accuracies first."""
+    own = [line for line in comparison.lines if line.key.kind == "model"]
+    return sorted(own, key=lambda line: direction(line.key) is None)
 
 
 def last_head(comparison: Comparison) -> Cells:
@@ -131,82 +130,80 @@ def last_head(comparison: Comparison) -> Cells:
     return ("series", *comparison.labels, *(f"{label} − {first}" for label in others), "part at step")
 
 
-def last_rows(comparison: Comparison, found: Sequence[Line]) -> list[Cells]:
+def last_rows(comparison: Comparison, lines: Sequence[Line]) -> list[Cells]:
     """The last value of each series in each run, with its step where the runs' steps differ."""
     rows: list[Cells] = []
-    for line in found:
-        ends = {one.last_step for one in line.of.values()}
+    for line in lines:
+        ends = {summary.last_step for summary in line.of.values()}
         cells = [_last(line.of.get(label), len(ends) > 1) for label in comparison.labels]
         gaps = ["–" if gap is None else "0" if gap == 0 else f"{gap:+.3g}" for gap in line.differences.values()]
         rows.append((str(line.key), *cells, *gaps, _parts_at(line)))
     return rows
 
 
-def _last(one: Summary | None, with_step: bool) -> str:
-    if one is None:
+def _last(summary: Summary | None, with_step: bool) -> str:
+    if summary is None:
         return "absent"
-    value = exact(one.last) if one.last is not None else one.status or "missing"
-    return f"{value} (step {one.last_step:,})" if with_step else value
+    value = exact(summary.last) if summary.last is not None else summary.status or "missing"
+    return f"{value} (step {summary.last_step:,})" if with_step else value
 
 
 def _parts_at(line: Line) -> str:
-    told = []
+    cells = []
     for label in line.differences:
-        if label not in line.parts_at:
-            told.append("no common step")
-        else:
-            step = line.parts_at[label]
-            told.append("never" if step is None else f"{step:,}")
-    return ", ".join(told)
+        step = line.parts_at.get(label)
+        never = "never" if label in line.parts_at else "no common step"
+        cells.append(never if step is None else f"{step:,}")
+    return ", ".join(cells)
 
 
 def best_rows(comparison: Comparison) -> list[Cells]:
-    """The best value of each series whose name tells which is better, and its step."""
+    """The best value of each loss and accuracy, and its step."""
     rows: list[Cells] = []
     for line in main_lines(comparison):
-        wanted = direction(line.key.name)
+        wanted = direction(line.key)
         if wanted is None or len(line.of) < 2:
             continue
-        found = [line.of.get(label) for label in comparison.labels]
-        cells = [
-            f"{exact(one.best)} (step {one.best_step:,})" if one is not None and one.best is not None else "–"
-            for one in found
-        ]
+        cells = []
+        for label in comparison.labels:
+            run = line.of.get(label)
+            cells.append("–" if run is None or run.best is None else f"{exact(run.best)} (step {run.best_step:,})")
         rows.append((f"{line.key}, {wanted}", *cells))
     return rows
 
 
 def weight_table(weights: Weights, label: str) -> tuple[Cells, list[Cells]]:
-    """Head and rows: one for each layer, and one for the model. A last column says what could not be told and why."""
-    found = weights.distances[label]
-    noted = any(one.status for one in (*found.layers, found.whole))
+    """Head and rows: one for each layer, and one for the model. Where values are missing, a last column says why."""
+    distance = weights.distances[label]
+    parts = (*distance.layers, distance.whole)
+    with_notes = any(part.status for part in parts)
     rows: list[Cells] = []
-    for one in (*found.layers, found.whole):
-        numbers = [num(v) if v is not None else "–" for v in (one.distance, one.largest)]
-        relative = percent(one.relative) if one.relative is not None else "–"
-        changed = "–" if one.different is None or not one.entries else percent(one.different / one.entries)
-        note = (one.status or "",) if noted else ()
-        rows.append((one.layer, f"{one.entries:,}", numbers[0], relative, numbers[1], changed, *note))
+    for part in parts:
+        numbers = [num(v) if v is not None else "–" for v in (part.distance, part.largest)]
+        relative = percent(part.relative) if part.relative is not None else "–"
+        changed = "–" if part.different is None or not part.entries else percent(part.different / part.entries)
+        note = (part.status or "",) if with_notes else ()
+        rows.append((part.layer, f"{part.entries:,}", numbers[0], relative, numbers[1], changed, *note))
     head = ("layer", "entries", "‖ΔW‖", "‖ΔW‖/‖W‖", "max|ΔW|", "entries that differ")
-    return (*head, "note") if noted else head, rows
+    return (*head, "note") if with_notes else head, rows
 
 
 def weight_notes(weights: Weights) -> list[str]:
-    """Of which steps the weights are, which of them could not be compared, and which runs kept none."""
+    """The steps of the weights, which parameters could not be compared, and which runs kept none."""
     notes = []
     if weights.distances:
-        told = [f"{label} at step {step:,}" for label, step in weights.steps.items()]
-        moved = "" if len(set(weights.steps.values())) < 2 else ", which are not the same"
-        notes.append(f"Weights of {listed(told, 8)}{moved}; ΔW is a run's weights minus those of {weights.reference}.")
-    for label, found in weights.distances.items():
-        sides = ((weights.reference, found.only_reference), (label, found.only_other))
+        runs = [f"{label} at step {step:,}" for label, step in weights.steps.items()]
+        differ = "" if len(set(weights.steps.values())) < 2 else ", which are not the same"
+        notes.append(f"Weights of {listed(runs, 8)}{differ}; ΔW is a run's weights minus those of {weights.reference}.")
+    for label, distance in weights.distances.items():
+        sides = ((weights.reference, distance.only_reference), (label, distance.only_other))
         for owner, names in sides:
             if names:
                 notes.append(f"{count(len(names), 'parameter')} only in {owner}: {listed(names, 4)}.")
-        if found.other_shape:
-            shapes = [f"{name} {list(old)} and {list(new)}" for name, old, new in found.other_shape]
+        if distance.other_shape:
+            shapes = [f"{name} {list(old)} and {list(new)}" for name, old, new in distance.other_shape]
             notes.append(f"Other shapes in {label}: {listed(shapes, 4)}.")
-        if found.not_floating:
-            notes.append(f"Not floating-point, so not compared: {listed(found.not_floating, 4)}.")
+        if distance.not_floating:
+            notes.append(f"Not floating-point, so not compared: {listed(distance.not_floating, 4)}.")
     notes += [f"The weights of {label} are not compared: {why}." for label, why in weights.missing.items()]
     return notes

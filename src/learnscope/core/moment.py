@@ -6,72 +6,32 @@ What two probes ask for at the same moment is computed once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
+from learnscope.core.cache import Cache
+from learnscope.core.gradients import Gradients
+from learnscope.core.handed import Examples, HandedOver, MicroBatches
 from learnscope.core.subject import Subject
 from learnscope.model.features.pooling import Pooling
 from learnscope.model.features.vectors import Features, pooled_features
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import Evaluation, evaluate
-from learnscope.model.weights.content import data_content, machine, model_content, task_content
+from learnscope.model.weights.content import machine
 from learnscope.model.weights.snapshot import Snapshot
 from learnscope.model.weights.swap import swapped
 from learnscope.progress import tracked
-from learnscope.store.memo import Memo
 from learnscope.task import Task
-from learnscope.tensor.gradients.gradient import GradientTable, gradient_statistics
 
 T = TypeVar("T")
 
 
 class NotAvailable(LookupError):
     """A probe asked for something that this moment does not have; the message says how to give it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gradients:
-    """The gradients of one step and what is known about them.
-
-    `table` holds statistics per parameter of `names`, taken before clipping where a clip was seen;
-    `coefficients` is what clipping multiplied each by (None: no clip was seen).
-    """
-
-    names: Sequence[str]
-    positions: Sequence[int]
-    tensors: Sequence[Tensor]
-    missing: Sequence[str]
-    table: GradientTable
-    coefficients: Tensor | None = None
-    scale: float | Tensor = 1.0
-    origin: str = "accumulated"
-
-
-@dataclass(frozen=True, slots=True)
-class MicroBatches:
-    """Squared gradient norms of the micro-batches of one step, and of their sum, all in the same units."""
-
-    sum_squares: Sequence[Tensor]
-    accumulated: Tensor
-    sizes: Sequence[float] | None
-    """Examples or tokens in each, where the loop said so."""
-
-
-@dataclass(frozen=True, slots=True)
-class Examples:
-    """A batch that the loop has run: ids, its own logits and targets, and what else it handed over."""
-
-    ids: Any
-    logits: Tensor
-    targets: Tensor
-    inputs: Any = None
-    """What the model was given, or the whole batch: ids that come back with other inputs are noticed by it."""
-    groups: Any = None
-    """The group of each example, numbers or names; without, its class."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,17 +45,12 @@ class Moment:
     epoch: int | None = None
     state: dict[str, Any] = field(default_factory=dict)
     """The probe's own small memory, kept and saved by the session."""
-    logged: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    given: Mapping[str, Any] = field(default_factory=dict)
+    handed: HandedOver = field(default_factory=HandedOver)
+    """What the loop handed over for this step."""
     snapshot: Snapshot | None = None
-    micro_batches: MicroBatches | None = None
     take_gradients: Callable[[], Gradients] | None = None
-    cache: dict[Any, Any] = field(default_factory=dict)
-    memo: Memo | None = None
-    """Results of earlier examinations of the same weights on the same data."""
-    show_progress: bool = False
-    sealed: bool = False
-    """Set while weights are exchanged: what is not computed yet must not be computed from a variant."""
+    cache: Cache = field(default_factory=Cache)
+    """What has been computed at this moment."""
 
     @property
     def model(self) -> nn.Module:
@@ -127,10 +82,17 @@ class Moment:
     @property
     def grads(self) -> dict[str, Tensor]:
         """The gradients by parameter name, unscaled, as the optimizer will use them."""
-        found = self.gradients
-        if isinstance(found.scale, float) and found.scale == 1.0:
-            return dict(zip(found.names, found.tensors, strict=True))
-        return {name: g / found.scale for name, g in zip(found.names, found.tensors, strict=True)}
+        return self.gradients.by_name()
+
+    @property
+    def logged(self) -> Mapping[str, Sequence[Any]]:
+        """Numbers that the loop passed to `w.log(...)` for this step, by name."""
+        return self.handed.logged
+
+    @property
+    def micro_batches(self) -> MicroBatches | None:
+        """Gradient norms of this step's micro-batches, where there were several and a probe uses them."""
+        return self.handed.micro_batches
 
     @property
     def previous(self) -> Snapshot:
@@ -142,7 +104,7 @@ class Moment:
     @property
     def holdout(self) -> Evaluation:
         """Outputs on the fixed holdout batches."""
-        return self.once("holdout", lambda: self._evaluate("holdout"))
+        return self.once("holdout", self._evaluate)
 
     @property
     def train_data(self) -> Sequence[Any]:
@@ -165,8 +127,7 @@ class Moment:
     @property
     def all_examples(self) -> Sequence[Examples]:
         """All that it passed, for each micro-batch of the step, in order."""
-        found: Sequence[Examples] = self._given("all_examples", "call w.examples(ids, logits, targets) in the loop")
-        return found
+        return list(self._given("all_examples", "call w.examples(ids, logits, targets) in the loop"))
 
     def holdout_batches(self, examples: int) -> list[Any]:
         """The first so many examples of the holdout batches, for what runs the model more than once."""
@@ -180,8 +141,7 @@ class Moment:
 
     def features(self, *layers: str) -> dict[str, Tensor]:
         """Outputs of the named layers on the holdout batches."""
-        key = ("features", layers)
-        return self.once(key, lambda: self._evaluate("holdout", layers)).features
+        return self.once(("features", layers), lambda: self._evaluate(layers)).features
 
     def pooled_features(self, *layers: str, examples: int, pooling: Pooling = "mean") -> Features:
         """One vector for each of the first holdout examples from each layer; sequences are pooled on the way."""
@@ -195,23 +155,17 @@ class Moment:
         with guard(self.model), swapped(self.model, weights), self.sealing():
             yield
 
-    @contextmanager
-    def sealing(self) -> Iterator[None]:
+    def sealing(self) -> AbstractContextManager[None]:
         """While weights are not the model's own: what is not computed yet cannot be computed from a variant."""
-        self.sealed = True
-        try:
-            yield
-        finally:
-            self.sealed = False
+        return self.cache.sealing()
 
     def once(self, key: Any, compute: Callable[[], T]) -> T:
         """`compute()`, the first time at this moment; the same object for every later asker."""
         if key not in self.cache:
-            if self.sealed:
+            if self.cache.sealed:
                 raise NotAvailable(f"{key} was not computed before the weights were exchanged: ask for it first")
             self.cache[key] = compute()
-        value: T = self.cache[key]
-        return value
+        return cast(T, self.cache[key])
 
     def remember(
         self, part: Mapping[str, Any], compute: Callable[[], Mapping[str, Any]], *, on_this_machine: bool = False
@@ -220,69 +174,27 @@ class Moment:
 
         `part` says all else that the result depends on. Times are known for this machine and thread count only.
         """
-        if self.sealed:
+        if self.cache.sealed:
             raise NotAvailable(f"{part} was asked for while the weights were exchanged: ask outside")
-        if self.memo is None:
+        memo = self.subject.memo
+        if memo is None:
             return dict(compute())
-        of = self.once("content", self._content)
-        return self.memo.once({**of, **(machine() if on_this_machine else {}), "part": part}, compute)
+        of = self.once("content", self.subject.content)
+        return memo.once({**of, **(machine() if on_this_machine else {}), "part": part}, compute)
 
     def track(self, items: Sequence[T], title: str) -> Iterator[T]:
         """The items one by one, with a progress bar where the session shows any."""
-        return tracked(items, title, show=self.show_progress)
-
-    def _content(self) -> dict[str, str]:
-        given = {name: getattr(self.subject, name) for name in ("holdout", "train_data", "test_data")}
-        return {
-            "model": model_content(self.model),
-            "task": task_content(self.subject.task),
-            "torch": torch.__version__,
-            **{name: data_content(batches) for name, batches in given.items() if batches is not None},
-        }
+        return tracked(items, title, show=self.subject.show_progress)
 
     def _data(self, which: str) -> Sequence[Any]:
-        data: Sequence[Any] | None = getattr(self.subject, which)
-        if data is None:
+        if (data := getattr(self.subject, which)) is None:
             raise NotAvailable(f"no {which} was given: pass {which.removesuffix('_data')}= when opening the session")
-        return data
+        return cast(Sequence[Any], data)
 
-    def _evaluate(self, which: str, layers: Sequence[str] = ()) -> Evaluation:
-        return evaluate(self.model, self.task, self._data(which), layers)
+    def _evaluate(self, layers: Sequence[str] = ()) -> Evaluation:
+        return evaluate(self.model, self.task, self._data("holdout"), layers)
 
     def _given(self, what: str, cure: str) -> Any:
-        if what not in self.given:
+        if what not in self.handed.given:
             raise NotAvailable(f"no {what} was given for step {self.step}: {cure}")
-        return self.given[what]
-
-
-def read_gradients(
-    subject: Subject,
-    found: Mapping[int, Tensor],
-    *,
-    scale: float | Tensor = 1.0,
-    coefficients: Tensor | None = None,
-    origin: str = "accumulated",
-) -> Gradients:
-    """Statistics of the gradients `found`, by position among the subject's parameters."""
-    positions = sorted(found)
-    missing = [
-        name
-        for position, (name, p) in enumerate(zip(subject.names, subject.parameters, strict=True))
-        if p.requires_grad and position not in found
-    ]
-    tensors = [found[position] for position in positions]
-    return Gradients(
-        [subject.names[position] for position in positions],
-        positions,
-        tensors,
-        missing,
-        gradient_statistics(tensors),
-        coefficients,
-        scale,
-        origin,
-    )
-
-
-def standing_gradients(subject: Subject) -> Gradients:
-    """Those that stand beside the weights: after the step as before it, until they are cleared."""
-    return read_gradients(subject, {i: p.grad for i, p in enumerate(subject.parameters) if p.grad is not None})
+        return self.handed.given[what]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, dataclass_transform
 
-from learnscope.options import explain_options
+from learnscope.options import explain_options, is_whole
 from learnscope.quantities.base import Quantities, names_table
-from learnscope.record import Measurement, ProbeWarning, Row, Table
+from learnscope.record import Measurement, ProbeWarning, Row, Table, plain_json
 
 if TYPE_CHECKING:
     from learnscope.core.moment import Moment
@@ -97,9 +97,7 @@ class Probe:
 
 
 def check_schedule(owner: str, every: Schedule) -> None:
-    if callable(every):
-        return
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+    if not callable(every) and not is_whole(every, 1):
         raise ValueError(f"{owner}(every={every!r}): every is a whole number from 1, or a function from step to bool")
 
 
@@ -115,16 +113,24 @@ def describe(probe: Probe) -> dict[str, Any]:
         "probe": type(probe).__name__,
         **{name: _plain(value) for name, value in options.items()},
         "needs": sorted(probe.needs),
+        **_own_names(probe),
     }
 
 
+def _own_names(probe: Probe) -> dict[str, Any]:
+    """What a user's probe declares: the package's own names are known wherever a run is read."""
+    if probe.quantities is None or type(probe).__module__.startswith("learnscope."):
+        return {}
+    return {"names": [quantity.to_json() for quantity in probe.quantities.all()]}
+
+
 def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
+    return plain_json(value, nonfinite=float, other=_named)
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, set | frozenset):
+        return _plain(list(value))
     return getattr(value, "__qualname__", None) or repr(value)
 
 

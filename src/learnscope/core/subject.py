@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from learnscope.model.weights.content import data_content, model_content, task_content
 from learnscope.names import group_parameters, match_parameters, optimizer_groups
+from learnscope.store.memo import Memo
 from learnscope.task import Task
 from learnscope.tensor.segments import Segments
 
@@ -54,6 +56,10 @@ class Subject:
     """Groups of parameters that the user named, with the patterns of their names."""
     names: list[str] = field(default_factory=list)
     parameters: list[nn.Parameter] = field(default_factory=list)
+    memo: Memo | None = None
+    """Results of earlier examinations of the same weights on the same data."""
+    show_progress: bool = False
+    """Whether what takes long shows a bar."""
     backward_order: list[str] = field(default_factory=list)
     """Names in the order in which a backward reached them, if it has been seen."""
     _held: list[tuple[int, ...]] = field(default_factory=list)
@@ -92,6 +98,16 @@ class Subject:
     def group_kinds(self) -> list[str]:
         """The kinds of groups there are besides layers and components: the optimizers', and those with names."""
         return [*(["group"] if self.optimizers else []), *(["named"] if self.groups else [])]
+
+    def content(self) -> dict[str, str]:
+        """What results depend on: hashes of the weights, the data and how they are read."""
+        given = {name: getattr(self, name) for name in ("holdout", "train_data", "test_data")}
+        return {
+            "model": model_content(self.model),
+            "task": task_content(self.task),
+            "torch": torch.__version__,
+            **{name: data_content(batches) for name, batches in given.items() if batches is not None},
+        }
 
     def by_name(self) -> dict[str, nn.Parameter]:
         return dict(zip(self.names, self.parameters, strict=True))

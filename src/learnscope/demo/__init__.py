@@ -51,11 +51,11 @@ SCENARIOS = (
 
 
 def run_demo(out: Path, quick: bool = False) -> int:
-    """Train the demo's models into folders below `out` and say what was found; the exit code.
+    """Train the demo's models into folders below `out` and print their findings; returns the exit code.
 
-    Runs of an earlier demo in `out` are made again; anything else in their place is refused with a `RunError`.
+    Runs of an earlier demo in `out` are replaced; any other folder in their place raises a `RunError`.
     """
-    data.digits()  # now, rather than after the first run has been removed
+    data.digits()  # fails here, if at all: before the first run is removed
     folders.check_free(out / scenario.name for scenario in SCENARIOS)
     console = screen.make_console()
     outcomes = []
@@ -78,14 +78,15 @@ def run_demo(out: Path, quick: bool = False) -> int:
 def examine(folder: Path) -> screen.Outcome:
     """Open the finished run as anyone would, and write its report."""
     run = ls.open_run(folder)
-    return screen.Outcome(folder.name, run, run.findings(), run.report())
+    report, findings = run.report_with_findings()
+    return screen.Outcome(folder.name, run, findings, report)
 
 
 @contextmanager
 def small_model_settings() -> Iterator[None]:
-    """One thread, with which models this small are quickest and which gives every machine the same run.
+    """One thread: fastest for models this small, and the same run on every machine.
 
-    The caller's number of threads and random state are put back afterwards.
+    The caller's number of threads and random state are restored afterwards.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -24,14 +24,14 @@ def digits() -> tuple[TensorDataset, TensorDataset]:
     bunch = load_digits()
     images = torch.tensor(bunch.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(bunch.target, dtype=torch.int64)
-    # the file is sorted by writer: drawn at random, both parts hold all of them
+    # the file is sorted by writer: a random split has all writers in both parts
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     held, kept = order[:HELD_OUT], order[HELD_OUT:]
     return TensorDataset(images[kept], labels[kept]), TensorDataset(images[held], labels[held])
 
 
 def few_with_wrong_labels(data: TensorDataset, examples: int, wrong: float) -> TensorDataset:
-    """The first `examples`, the share `wrong` of which get another digit's label: noise to be memorised."""
+    """The first `examples`, a share `wrong` of them with another digit's label: noise to be memorised."""
     images, labels = data.tensors[0][:examples], data.tensors[1][:examples].clone()
     count = round(wrong * examples)
     shift = torch.randint(1, 10, (count,), generator=torch.Generator().manual_seed(0))
@@ -40,7 +40,7 @@ def few_with_wrong_labels(data: TensorDataset, examples: int, wrong: float) -> T
 
 
 def with_a_blank_image(data: TensorDataset, position: int) -> TensorDataset:
-    """The same data with one image empty, as a broken file or a failed crop leaves it."""
+    """The same data with one blank image, as a broken file or a failed crop gives."""
     images = data.tensors[0].clone()
     images[position] = 0
     return TensorDataset(images, data.tensors[1])

@@ -1,4 +1,4 @@
-"""The demo's folders: runs of an earlier demo make room, anything else is left alone."""
+"""The demo's folders: runs of an earlier demo are replaced, anything else is left alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from learnscope.demo.scenario import DemoRun
 
 
 def check_free(folders: Iterable[Path]) -> None:
-    """Refuse, before anything is trained or removed, if a folder holds what the demo did not make."""
+    """Raise a `RunError`, before anything is trained or removed, if a folder was not made by the demo."""
     for folder in folders:
         if not is_free(folder) and not is_demo_run(folder):
             raise ls.RunError(
@@ -28,16 +28,16 @@ def clear(folder: Path) -> None:
 
 
 def is_free(folder: Path) -> bool:
-    """Nothing there, or an empty folder."""
-    if folder.is_symlink() or not folder.exists():
-        return not folder.is_symlink()
-    return folder.is_dir() and not any(folder.iterdir())
+    """Whether there is nothing, or an empty folder."""
+    if folder.is_symlink():
+        return False
+    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
 
 
 def is_demo_run(folder: Path) -> bool:
-    """Whether run.json says so: every run of the demo, finished or interrupted, lists the probe DemoRun."""
+    """Whether its run.json lists the probe DemoRun, as every run of the demo does, finished or interrupted."""
     if folder.is_symlink():
-        return False  # what a link leads to is somewhere else, and somebody else's
+        return False  # its target may belong to something else
     try:
         manifest = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         mark = manifest["probes"][DemoRun.__name__]

@@ -1,4 +1,4 @@
-"""Grokking: a model that knows its training data by heart, and understands it much later."""
+"""Grokking: a model that memorises its training data, and generalises much later."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import learnscope as ls
 from learnscope.demo import data
 from learnscope.demo.models import ModularAdder
 from learnscope.demo.scenario import DemoRun, Show
+from learnscope.quantities.outputs import Holdout
 
 P = 47
 
 
 @ls.probe(every=10)
 def circle(moment: ls.Moment) -> dict[str, float | Tensor]:
-    """A probe of our own: how much of the embedding lies on circles, and how large the weights are.
+    """A custom probe: how much of the embedding lies on circles, and the norm of the weights.
 
-    Addition modulo p is turning a circle, so a model that has understood it keeps few frequencies:
+    Addition modulo p is a rotation of a circle, so a model that generalises needs few frequencies:
     `top_frequencies` is the share of the embedding's power in its five strongest.
     """
     assert isinstance(moment.model, ModularAdder)
@@ -34,13 +35,13 @@ def circle(moment: ls.Moment) -> dict[str, float | Tensor]:
 
 
 def train_grokking(run: Path, quick: bool, show: Show, *, seed: int = 0) -> None:
-    """All training pairs in every step; weight decay does the rest."""
+    """Full batches, and weight decay, which makes it grok."""
     torch.manual_seed(seed)
     train, held_out = data.sums_modulo(P, share=0.4, seed=seed)
     pairs, sums = train.tensors
     steps = 300 if quick else 1800
     model = ModularAdder(P)
-    # eps: in the end gradients are so small that Adam at its usual 1e-8 would blow them up into jolts
+    # eps: late gradients are so small that Adam, with its usual 1e-8, would turn them into large steps
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.98), eps=1e-6, weight_decay=1.0)
     probes = [
         ls.GradientFlow(every=10), ls.ParameterChange(every=50), ls.Holdout(every=10, keep_arrays=False),
@@ -60,13 +61,14 @@ def train_grokking(run: Path, quick: bool, show: Show, *, seed: int = 0) -> None
 
 
 def when_it_grokked(run: ls.Run) -> str:
-    """From which step on the training pairs are known by heart, and from which the held-out ones are right too."""
-    by_heart, understood = lasting_from(run, "train_accuracy", 0.99), lasting_from(run, "holdout_accuracy", 0.95)
-    if by_heart is None:
+    """The step from which the training pairs are known by heart, and the one from which held-out pairs are right."""
+    memorised = lasting_from(run, "train_accuracy", 0.99)
+    generalised = lasting_from(run, Holdout.holdout_accuracy.name, 0.95)
+    if memorised is None:
         return f"in {run.last_step} steps not even the training pairs were learned"
-    if understood is None:
-        return f"known by heart from step {by_heart}, not understood by step {run.last_step}: that takes about 1,000"
-    return f"known by heart from step {by_heart}, understood from step {understood}"
+    if generalised is None:
+        return f"known by heart from step {memorised}, not understood by step {run.last_step}: that takes about 1,000"
+    return f"known by heart from step {memorised}, understood from step {generalised}"
 
 
 def lasting_from(run: ls.Run, name: str, level: float) -> int | None:

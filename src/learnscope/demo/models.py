@@ -1,4 +1,4 @@
-"""The demo's models: each small, and all but two with something wrong in them on purpose."""
+"""The demo's models: small, and all but two with a deliberate fault."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _block(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class WideNet(nn.Module):
-    """Far more weights than examples, and nothing that holds them back: free to memorise."""
+    """Far more weights than examples and no regularisation: free to memorise."""
 
     def __init__(self, width: int = 256) -> None:
         super().__init__()
@@ -63,9 +63,9 @@ class DeepSigmoidNet(nn.Module):
 
 
 class UnsafeNorm(nn.Module):
-    """RMS normalisation whose guard against zero stands in the wrong place, after the root.
+    """RMS normalisation whose guard against division by zero is in the wrong place, after the root.
 
-    Forward it works: 0 / 1e-6 is 0. Backward it does not: the root's slope at 0 is infinite, and the zero
+    The forward works: 0 / 1e-6 is 0. The backward does not: the root's slope at 0 is infinite, and the zero
     that `clamp` passes back times infinity is NaN. The guard belongs under the root: (mean + eps).sqrt().
     """
 

@@ -1,4 +1,4 @@
-"""Four runs on handwritten digits: one healthy, three with a mistake that people really make."""
+"""Four runs on handwritten digits: one healthy, three with a common mistake."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def train_healthy(run: Path, quick: bool, show: Show) -> None:
     model = ConvNet()
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warm_up_and_cosine(step, steps // 10, steps))
-    # the usual thresholds keep almost all of what a learning rate as high as this one changes
+    # the default thresholds would keep almost every change of so high a learning rate
     sparse = ls.SparseQuality(every=20, thresholds=(1e-4, 1e-3, 5e-3))
     probes = [
         ls.GradientFlow(every=2, stability=True), ls.ParameterChange(every=10), ls.Holdout(every=10), ls.Loss(),
@@ -56,14 +56,14 @@ def train_healthy(run: Path, quick: bool, show: Show) -> None:
 
 
 def warm_up_and_cosine(step: int, warm_up: int, steps: int) -> float:
-    """The factor of the learning rate: up in a line over `warm_up` steps, down along a cosine to 0."""
+    """The factor of the learning rate: linear up over `warm_up` steps, then a cosine down to 0."""
     if step < warm_up:
         return (step + 1) / (warm_up + 1)
     return 0.5 * (1 + math.cos(math.pi * (step - warm_up) / (steps - warm_up)))
 
 
 def train_overfit(run: Path, quick: bool, show: Show) -> None:
-    """200 examples, a fifth of them labelled wrong, and more passes over them than they have to teach."""
+    """200 examples, a fifth of them labelled wrong, and far too many passes over them."""
     torch.manual_seed(0)
     train, held_out = data.digits()
     train = data.few_with_wrong_labels(train, examples=200, wrong=0.2)
@@ -75,15 +75,7 @@ def train_overfit(run: Path, quick: bool, show: Show) -> None:
         ls.LearningRate(every=1), ls.BatchStats(), DemoRun(scenario="overfit", training_examples=len(train)),
     ]  # fmt: skip
     with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out) as w:
-        for x, y in batches(train, steps, size=50):
-            logits = model(x)
-            loss = cross_entropy(logits, y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            w.log(loss=loss, train_accuracy=(logits.argmax(1) == y).float().mean())
-            w.batch((x, y))
-            show(w.steps, steps, loss)
+        train_on(train, model, optimizer, w, steps, 50, show, accuracy=True)
 
 
 def train_vanishing(run: Path, quick: bool, show: Show) -> None:
@@ -100,40 +92,37 @@ def train_vanishing(run: Path, quick: bool, show: Show) -> None:
         ls.LearningRate(every=1), ls.BatchStats(), DemoRun(scenario="vanishing", training_examples=len(train)),
     ]  # fmt: skip
     with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out) as w:
-        for x, y in batches(train, steps, size=64):
-            loss = cross_entropy(model(x), y)
-            model.zero_grad()
-            loss.backward()
-            optimizer.step()
-            w.log(loss=loss)
-            w.batch((x, y))
-            show(w.steps, steps, loss)
+        train_on(train, model, optimizer, w, steps, 64, show)
 
 
 def train_nan(run: Path, quick: bool, show: Show) -> None:
-    """All is well until the one blank image among 1,437 is drawn; one NaN gradient later the model is gone."""
+    """Healthy until the one blank image among 1,437 is drawn: one NaN gradient destroys the model."""
     torch.manual_seed(0)
     train, held_out = data.digits()
     train = data.with_a_blank_image(train, position=7)
     steps = 100 if quick else 140  # past one pass over the data, so that the image has been drawn
     model = UnsafeNet()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    # every step: the first bad tensor can be named only at the step in which it turned bad
+    # every step: the first bad tensor can be named only at the step at which it turned bad
     probes = [
         ls.GradientFlow(every=1), ls.ParameterChange(every=10), ls.Holdout(every=10), ls.Loss(),
         ls.LearningRate(every=1), ls.BatchStats(), DemoRun(scenario="nan", training_examples=len(train)),
     ]  # fmt: skip
     with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out) as w:
-        for x, y in batches(train, steps, size=16):
-            loss = cross_entropy(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            w.log(loss=loss)
-            w.batch((x, y))
-            show(w.steps, steps, loss)
+        train_on(train, model, optimizer, w, steps, 16, show)
 
 
-def batches(train: TensorDataset, steps: int, size: int) -> DataLoader[tuple[torch.Tensor, ...]]:
-    """So many batches, drawn without replacement until the data is used up, then again."""
-    return DataLoader(train, batch_size=size, sampler=RandomSampler(train, num_samples=steps * size))
+def train_on(
+    data: TensorDataset, model: nn.Module, optimizer: torch.optim.Optimizer, w: ls.Watch, steps: int, size: int,
+    show: Show, *, accuracy: bool = False,
+) -> None:  # fmt: skip
+    """A plain training loop of `steps` batches, drawn without replacement until the data is used up, then again."""
+    for x, y in DataLoader(data, batch_size=size, sampler=RandomSampler(data, num_samples=steps * size)):
+        logits = model(x)
+        loss = cross_entropy(logits, y)
+        model.zero_grad()
+        loss.backward()
+        optimizer.step()
+        w.log(loss=loss, **({"train_accuracy": (logits.argmax(1) == y).float().mean()} if accuracy else {}))
+        w.batch((x, y))
+        show(w.steps, steps, loss)

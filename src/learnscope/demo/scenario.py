@@ -1,4 +1,4 @@
-"""What the demo's runs have in common: their description, their mark in run.json, and the probes they use."""
+"""What the demo's runs share: their description, and the probe that marks them in run.json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 import learnscope as ls
 
 Show = Callable[[int, int, Tensor], None]
-"""Told after every step: how many steps are done, of how many, and the loss."""
+"""Called after every step with the steps done, the number of steps, and the loss."""
 Train = Callable[[Path, bool, Show], None]
 """Trains into a run folder; the second argument asks for fewer steps."""
 
@@ -25,11 +25,11 @@ class Scenario:
     look_for: str
     train: Train
     outcome: Callable[[ls.Run], str] | None = None
-    """One more line about the finished run, where the usual numbers do not say it."""
+    """Another line about the finished run, where the usual numbers do not suffice."""
 
 
 class DemoRun(ls.Probe):
-    """A probe for its fields alone: they are kept in run.json, which so tells the demo's runs from others."""
+    """A probe for its fields only: they are kept in run.json and mark the demo's runs."""
 
     at = "once"
     scenario: str

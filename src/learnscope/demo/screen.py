@@ -1,4 +1,4 @@
-"""What the demo prints. Nothing moves, and no line is cut, where the output is not a terminal."""
+"""What the demo prints. Without a terminal there is no progress bar, and no line is cut."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from torch import Tensor
 
 import learnscope as ls
 from learnscope.demo.scenario import Scenario, Show
+from learnscope.quantities import Quantity
+from learnscope.quantities.outputs import Holdout, Loss
 from learnscope.report.terminal import print_findings
 
 COLOURS = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
@@ -25,7 +27,7 @@ COLOURS = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A finished run as the closing table shows it."""
+    """A finished run, for the closing table."""
 
     name: str
     run: ls.Run
@@ -47,7 +49,7 @@ def heading(console: Console, number: int, of: int, scenario: Scenario) -> None:
 
 @contextmanager
 def progress(console: Console) -> Iterator[Show]:
-    """A bar with steps and loss that goes away when the run is done."""
+    """A bar with steps and loss that disappears when the run is done."""
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("steps  {task.fields[loss]}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None, loss="")
@@ -59,10 +61,10 @@ def progress(console: Console) -> Iterator[Show]:
 
 
 def result(console: Console, scenario: Scenario, outcome: Outcome, seconds: float) -> None:
-    """How the run went, what was found in it, and where the report is."""
+    """Print first and last losses, the findings, and where the report is."""
     run = outcome.run
-    facts = [f"{run.last_step} steps in {seconds:.1f} s", f"loss {_course(run, 'loss')}"]
-    facts.append(f"held-out loss {_course(run, 'holdout_loss')}")
+    facts = [f"{run.last_step} steps in {seconds:.1f} s", f"loss {_course(run, Loss.loss)}"]
+    facts.append(f"held-out loss {_course(run, Holdout.holdout_loss)}")
     if scenario.outcome is not None:
         facts.append(scenario.outcome(run))
     console.print(Text(", ".join(facts), style="dim"))
@@ -91,7 +93,7 @@ def closing(console: Console, outcomes: Sequence[Outcome]) -> None:
 
 
 def _summary(findings: Sequence[ls.Finding]) -> Text:
-    """How many of each severity, and the gravest in words."""
+    """How many of each severity, and the title of the gravest."""
     if not findings:
         return Text("none", style="green")
     counts = Counter(finding.severity for finding in findings)
@@ -102,8 +104,8 @@ def _summary(findings: Sequence[ls.Finding]) -> Text:
     return Text(", ").join(parts).append(f": {findings[0].title}")
 
 
-def _course(run: ls.Run, name: str) -> str:
+def _course(run: ls.Run, quantity: Quantity) -> str:
     """Its first and last value."""
-    values = run.frame(name=name, kind="model").sort_values("step")
+    values = run.frame(name=quantity.name, kind="model").sort_values("step")
     first, last = values["value"].iloc[[0, -1]]
     return f"{first:.3g} to {last:.3g}"

@@ -12,31 +12,31 @@ import numpy as np
 from torch import nn
 
 from learnscope.core.moment import NotAvailable
-from learnscope.dynamics.saved import SavedError, load_looking, save_looking
+from learnscope.dynamics.saved import SavedError, load_session, save_session
 from learnscope.findings.features.feature_course import LevelChanges, course, evolution, level_changes
 from learnscope.model.data import fixed_batches
 from learnscope.model.features.pooling import Pooling
 from learnscope.model.features.vectors import check_layers, default_layers
 from learnscope.options import explain_options, known_name, whole_number
-from learnscope.probes.features.feature_evolution import NAMES, FeatureEvolution
+from learnscope.probes.features.feature_evolution import FeatureEvolution
+from learnscope.quantities.features import FeatureEvolution as Q
 from learnscope.reading.changepoints import PERMUTATIONS
 from learnscope.reading.gather import one_pass
 from learnscope.report.features.evolution import Kept, plot_numbers, plot_plane
 from learnscope.report.features.projection import METHODS
 from learnscope.run import Run
-from learnscope.session.looking import Looking
+from learnscope.session.manual import ManualSession, own_backend
 from learnscope.session.opening import check_model
 from learnscope.task import Task
 
 KIND = "FeatureEvolutionTracker"
 ALIASES = {
-    "silhouette_score": "silhouette", "class_separability": "separability", "linear_probe_accuracy": "linear_probe",
+    "silhouette_score": Q.silhouette, "class_separability": Q.separability, "linear_probe_accuracy": Q.linear_probe,
 }  # fmt: skip
 _PROBE = "features"
-_RECORDS = "FeatureEvolution"
 _CACHED = 2
 """Samples that are kept: that of the training data, and one of other data."""
-_MARKED = ("silhouette", "separability", "linear_probe", "effective_rank", "cka_previous")
+_MARKED = (Q.silhouette, Q.separability, Q.linear_probe, Q.effective_rank, Q.cka_previous)
 """Numbers whose changes of level the figure marks. CKA with the first epoch falls slowly, which is no level."""
 
 
@@ -93,7 +93,7 @@ class FeatureEvolutionTracker:
         """For the last epoch, by layer: why a number is None."""
         self._options: dict[str, Any] = {"pooling": pooling, "keep_features": keep_features, "memory_mb": memory_mb}
         probe = FeatureEvolution(layers=self.layer_names, samples=None, **self._options)
-        self._looking = Looking({_PROBE: probe}, run=run)
+        self._session = ManualSession({_PROBE: probe}, own_backend(run), source="dynamics")
         self._samples: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
         self._epochs: list[int] = []
 
@@ -119,9 +119,9 @@ class FeatureEvolutionTracker:
         check_layers(self.model, self.layer_names)
         if self.device is not None:
             self.model.to(self.device)
-        record = self._looking.look(
-            self.model, step=number, epoch=number, task=self.task, data={"holdout": batches}, only=_PROBE
-        )[_PROBE]
+        self._session.open(self.model)
+        self._session.read_with(self.task, holdout=batches)
+        record = self._session.measure(self._session.moment("epoch", step=number, epoch=number))[_PROBE]
         self._epochs.append(number)
         found: dict[str, dict[str, float | None]] = {layer: {} for layer in self.layer_names}
         self.reasons = {layer: {} for layer in self.layer_names}
@@ -137,7 +137,7 @@ class FeatureEvolutionTracker:
         `order`, whether it `changed_first`, and `how`, in words.
         """
         self._need_epochs()
-        return evolution(self._looking.reader, self.layer_names)
+        return evolution(self._session.reader, self.layer_names)
 
     def detect_phase_transitions(
         self, layer: str, metric: str = "silhouette_score", *, alpha: float = 0.05, permutations: int = PERMUTATIONS
@@ -155,9 +155,10 @@ class FeatureEvolutionTracker:
         """The same with its p-value, the values it rests on, the epochs left out, and why there is none."""
         self._need_epochs()
         known_name("layer", layer, self.layer_names)
-        name = ALIASES.get(metric, metric)
-        known_name("metric", name if name in NAMES else metric, [*NAMES, *ALIASES])
-        return level_changes(course(self._looking.reader, layer, name), alpha=alpha, permutations=permutations)
+        metrics = {quantity.name: quantity for quantity in Q.all()} | ALIASES
+        known_name("metric", metric, metrics)
+        series = course(self._session.reader, layer, metrics[metric])
+        return level_changes(series, alpha=alpha, permutations=permutations)
 
     def visualize_evolution(self, layer: str, save_dir: str | Path, method: str = "pca") -> list[Path]:
         """Draw the examples in one plane at up to six epochs, coloured by class; the paths of the figures.
@@ -176,9 +177,9 @@ class FeatureEvolutionTracker:
         """Draw the numbers of a layer over the epochs, with their changes of level; the paths of the figures."""
         self._need_epochs()
         known_name("layer", layer, self.layer_names)
-        reader = one_pass(self._looking.reader)
-        courses = {name: course(reader, layer, name) for name in NAMES}
-        changes = {name: level_changes(courses[name]) for name in _MARKED if len(courses[name].finite)}
+        reader = one_pass(self._session.reader)
+        courses = {quantity: course(reader, layer, quantity) for quantity in Q.all()}
+        changes = {quantity: level_changes(courses[quantity]) for quantity in _MARKED if len(courses[quantity].finite)}
         return plot_numbers(courses, changes, layer, Path(save_dir))
 
     def remove_hooks(self) -> None:
@@ -187,12 +188,12 @@ class FeatureEvolutionTracker:
     @property
     def run(self) -> Run:
         """All that was recorded, with the features as arrays."""
-        return self._looking.run
+        return self._session.run
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write records, features and options to one file, whole or not at all; not the model."""
         facts = {"layer_names": self.layer_names, "epochs": self._epochs, **self._options}
-        return save_looking(path, self._looking, KIND, facts)
+        return save_session(path, self._session, KIND, facts)
 
     @classmethod
     def load(
@@ -200,19 +201,19 @@ class FeatureEvolutionTracker:
         run: str | Path | None = None,
     ) -> FeatureEvolutionTracker:  # fmt: skip
         """The tracker that was saved, which goes on with `model`; `run` is a new folder for its records, or none."""
-        saved = load_looking(path, KIND)
+        saved = load_session(path, KIND)
         facts = dict(saved.options)
         if missing := [name for name in ("layer_names", "epochs") if name not in facts]:
             raise SavedError(f"{path} is damaged: it does not say its {missing[0]}. Save the tracker anew")
         layers, epochs = facts.pop("layer_names"), facts.pop("epochs")
         tracker = cls(model, layers, device, task=task, run=run, **facts)
-        tracker._looking.remember(saved.remembered)
+        tracker._session.restore(saved.session)
         tracker._epochs = epochs
         return tracker
 
     def close(self) -> None:
         """Finish the run, if there is one on disk."""
-        self._looking.close()
+        self._session.close()
 
     def _sample(self, loader: Any, limit: int | None) -> list[Any]:
         """The first examples, kept with what they were read from: another object may get its address."""
@@ -229,16 +230,17 @@ class FeatureEvolutionTracker:
     def _kept(self, layer: str) -> tuple[list[Kept], str]:
         """The epochs whose features can be drawn together, and which cannot."""
         found: list[Kept] = []
-        for epoch in sorted(self.run.array_steps(_RECORDS)):
-            arrays = self.run.arrays(_RECORDS, epoch)
+        for epoch in sorted(self.run.array_steps(Q.probe)):
+            arrays = self.run.arrays(Q.probe, epoch)
             if f"features/{layer}" in arrays:
                 found.append(Kept(epoch, arrays[f"features/{layer}"], arrays.get("labels")))
         sound = [one for one in found if np.isfinite(one.features).all()]
         wide = [one for one in sound if one.features.shape[1] == sound[-1].features.shape[1]]
         if not wide:
+            why = self.reasons.get(layer, {}).get(Q.dimensions.name, "it has none")
             raise NotAvailable(
                 f"{layer} has no features to draw at any of {len(self._epochs)} epochs: "
-                + ("none of them are finite" if found else self.reasons.get(layer, {}).get("dimensions", "it has none"))
+                + ("none of them are finite" if found else why)
             )
         drawn = {one.epoch for one in wide}
         lost = [str(epoch) for epoch in sorted(self._epochs) if epoch not in drawn]

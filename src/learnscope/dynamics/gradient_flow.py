@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from learnscope.core.moment import Gradients, NotAvailable, read_gradients, standing_gradients
+from learnscope.core.gradients import Gradients, read_gradients, standing_gradients
+from learnscope.core.handed import HandedOver
+from learnscope.core.moment import NotAvailable
 from learnscope.core.subject import Subject
-from learnscope.dynamics.saved import SavedError, load_looking, save_looking
+from learnscope.dynamics.saved import SavedError, load_session, save_session
 from learnscope.findings.gradients.absent import absent
 from learnscope.findings.gradients.layer_norms import LayerNorms, Spread, layer_norms
 from learnscope.findings.gradients.nonfinite import nonfinite
@@ -25,12 +27,13 @@ from learnscope.names import resolve
 from learnscope.options import explain_options, whole_number
 from learnscope.probes.gradients.gradient_flow import GradientFlow
 from learnscope.probes.outputs.loss import Loss
+from learnscope.reading.cells import by_scope, value
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import one_pass
 from learnscope.record import SEVERITIES, Record
 from learnscope.report.gradients.layers import plot_gradients
 from learnscope.run import Run
-from learnscope.session.looking import Looking, by_scope, value
+from learnscope.session.manual import ManualSession, own_backend
 from learnscope.session.opening import check_model
 from learnscope.store.backend import MemoryBackend
 from learnscope.store.reader import RunReader
@@ -76,14 +79,15 @@ class GradientFlowAnalyzer:
             raise ValueError("track_layers=[] tracks nothing: name layers, or pass None for all of them")
         self._tracked: tuple[Any, list[int] | None] = (None, None)
         self._positions(Subject(model))  # an unknown name is refused now
-        self._looking = Looking({"flow": GradientFlow(every=1, weights_every=1), "loss": Loss()}, run=run)
+        probes = {"flow": GradientFlow(every=1, weights_every=1), "loss": Loss()}
+        self._session = ManualSession(probes, own_backend(run), source="dynamics")
         self._steps: dict[tuple[int, int], int] = {}
         self._recent: deque[Record] = deque(maxlen=KEPT)
 
     @property
     def run(self) -> Run:
         """All that was recorded."""
-        return self._looking.run
+        return self._session.run
 
     def track_batch_gradients(self, loss: Any, epoch: int, batch_idx: int) -> dict[str, Any]:
         """Read the gradients that stand, after `loss.backward()` and before `optimizer.step()`.
@@ -96,11 +100,12 @@ class GradientFlowAnalyzer:
             "batch": [place[1]],
             **({} if loss is None else {"loss": [_one_number(loss)]}),
         }
-        found = self._standing(self._looking.subject(self.model))
+        found = self._standing(self._session.open(self.model))
         step = self._steps.get(place, len(self._steps) + 1)
-        records = self._looking.look(
-            self.model, step=step, epoch=place[0], phase="before_step", take_gradients=lambda: found, logged=logged
+        moment = self._session.moment(
+            "before_step", step=step, epoch=place[0], take_gradients=lambda: found, handed=HandedOver(logged)
         )
+        records = self._session.measure(moment)
         self._steps[place] = step
         self._recent += records.values()
         norms, reasons = by_scope(records["flow"], "layer", "norm", stage="stepped")
@@ -149,19 +154,19 @@ class GradientFlowAnalyzer:
     def save(self, path: str | Path) -> Path:
         """Everything in one file, which is safetensors whatever it is called; see `load`."""
         options = {"track_layers": self.track_layers, "cuts": asdict(self.cuts)}
-        return save_looking(path, self._looking, KIND, options)
+        return save_session(path, self._session, KIND, options)
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module, *, run: str | Path | None = None) -> GradientFlowAnalyzer:
         """The analyzer that was saved, which goes on with `model`; `run` is a new folder for its records, or none."""
-        saved = load_looking(path, KIND)
-        layers = (saved.remembered.manifest.get("model") or {}).get("layers") or []
+        saved = load_session(path, KIND)
+        layers = (saved.session.manifest.get("model") or {}).get("layers") or []
         lost = [layer for layer in layers if layer not in Subject(model).scopes("layer")]
         if lost:
             raise SavedError(f"{path} is of a model with a layer {lost[0]!r}, which {type(model).__name__} lacks")
         analyzer = cls(model, saved.options["track_layers"], run=run, cuts=Cuts(**saved.options["cuts"]))
-        analyzer._looking.remember(saved.remembered)
-        for record in analyzer._looking.reader.records("Loss"):
+        analyzer._session.restore(saved.session)
+        for record in analyzer._session.reader.records(Loss.__name__):
             batch = value(record, "batch")
             assert record.epoch is not None
             assert batch is not None
@@ -196,7 +201,7 @@ class GradientFlowAnalyzer:
         first = steps[0] - self.cuts.measurements + 1
         window = range(max(first, 1), steps[-1] + 1)
         there = {record.step for record in self._recent}
-        records: Iterable[Record] = self._recent if there.issuperset(window) else self._looking.reader.records()
+        records: Iterable[Record] = self._recent if there.issuperset(window) else self._session.reader.records()
         part = MemoryBackend()
         part.put_manifest(self._reader().manifest)
         for record in records:
@@ -207,9 +212,9 @@ class GradientFlowAnalyzer:
     def _reader(self) -> RunReader:
         if not self._steps:
             raise NotAvailable("no batch has been tracked: call track_batch_gradients after loss.backward()")
-        positions = self._positions(self._looking.subject(self.model))
-        reader = self._looking.reader
-        return reader if positions is None else _Tracked(reader, self._looking.subject(self.model), positions)
+        positions = self._positions(self._session.open(self.model))
+        reader = self._session.reader
+        return reader if positions is None else _Tracked(reader, self._session.open(self.model), positions)
 
 
 class _Tracked(RunReader):

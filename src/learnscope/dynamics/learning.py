@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from learnscope.core.moment import Examples
+from learnscope.core.handed import Examples
 from learnscope.dynamics.placing import check_device
-from learnscope.dynamics.saved import load_looking, save_looking
+from learnscope.dynamics.saved import load_session, save_session
 from learnscope.ledger import Ledger
 from learnscope.ledger.of_run import epoch_statistics
 from learnscope.ledger.patterns import patterns
@@ -27,7 +27,7 @@ from learnscope.probes.examples.example_ledger import ExampleLedger, batch_of
 from learnscope.probes.examples.gathering import Gathering, check_announced, presentations
 from learnscope.record import Record
 from learnscope.run import Run
-from learnscope.session.looking import Looking
+from learnscope.session.manual import ManualSession, own_backend
 from learnscope.task import Task, task_for
 from learnscope.task.batches import first_tensor
 from learnscope.task.shapes import flatten_positions, is_single, logits_in
@@ -88,7 +88,7 @@ class LearningDynamicsAnalyzer:
                 "examples=, the data set's size"
             )
         self._probe = ExampleLedger(**self._options, keep_every=0)
-        self._looking = Looking({_PROBE: self._probe}, run=run)
+        self._session = ManualSession({_PROBE: self._probe}, own_backend(run), source="dynamics")
         self._batches, self._measured, self._checked = 0, 0, False
         self._model: nn.Module | None = None
         self._epoch: int | None = None
@@ -152,7 +152,7 @@ class LearningDynamicsAnalyzer:
         assert model is not None, "a batch was tracked, or the model was given"
         self._gathered().take_in()  # what is refused is refused here, and leaves the ledger as it was
         epoch = self._epoch if epoch is None else epoch
-        record = self._looking.look(model, step=self._batches, epoch=epoch)[_PROBE]
+        record = self._measure(model, "epoch", epoch)
         self._measured = self._batches
         return epoch_statistics(record)
 
@@ -173,7 +173,7 @@ class LearningDynamicsAnalyzer:
     @property
     def epoch_statistics(self) -> list[dict[str, Any]]:
         """What `compute_epoch_statistics` returned, epoch by epoch."""
-        return [epoch_statistics(record) for record in self._looking.run.records("ExampleLedger") if record.tables]
+        return [epoch_statistics(record) for record in self._records() if record.tables]
 
     @property
     def ledger(self) -> Ledger:
@@ -189,7 +189,7 @@ class LearningDynamicsAnalyzer:
     @property
     def run(self) -> Run:
         """The records of all epochs."""
-        return self._looking.run
+        return self._session.run
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write everything to one file, whole or not at all. Any name will do; what it holds is never a pickle."""
@@ -197,23 +197,27 @@ class LearningDynamicsAnalyzer:
             "options": self._options, "num_classes": self.num_classes, "batches": self._batches,
             "measured": self._measured, "epoch": self._epoch,
         }  # fmt: skip
-        save_looking(path, self._looking, KIND, facts)
+        save_session(path, self._session, KIND, facts)
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, task: Task | None = None) -> LearningDynamicsAnalyzer:
         """The analyzer as it was saved; it can be continued. A task of your own is given again."""
-        saved = load_looking(path, KIND)
+        saved = load_session(path, KIND)
         facts, options = saved.options, dict(saved.options["options"])
         made = cls(facts["num_classes"], options.pop("track"), examples=options.pop("total"), task=task, **options)
-        made._looking.remember(saved.remembered)
+        made._session.restore(saved.session)
         made._batches, made._measured, made._epoch = facts["batches"], facts["measured"], facts.get("epoch")
         return made
 
     def close(self) -> None:
         """Finish the run, if there is one on disk: it keeps the ledger as its `examples.parquet`."""
         if self.run.path is not None and self._model is not None:
-            self._looking.look(self._model, step=self._batches, epoch=None, phase="end")
-        self._looking.close()
+            self._measure(self._model, "end", None)
+        self._session.close()
+
+    def _measure(self, model: nn.Module, phase: str, epoch: int | None) -> Record:
+        self._session.open(model)
+        return self._session.measure(self._session.moment(phase, step=self._batches, epoch=epoch))[_PROBE]
 
     def _aligned(self, model: nn.Module, inputs: Any, targets: Tensor, logits: Any) -> tuple[Tensor, Tensor, Any]:
         """Logits and targets position by position, after a forward of our own if there are no logits; the batch."""
@@ -264,12 +268,15 @@ class LearningDynamicsAnalyzer:
     def _gathered(self) -> Gathering:
         """The ledger and what waits for it."""
         if self._gathering is None:
-            self._gathering = self._probe.gathering(self._looking.state(_PROBE))
+            self._gathering = self._probe.gathering(self._session.state(_PROBE))
             self._gathering.classes = self.num_classes
         return self._gathering
 
     def _by_epoch(self) -> Mapping[int, Record]:
-        return {r.epoch: r for r in self._looking.run.records("ExampleLedger") if r.epoch is not None}
+        return {record.epoch: record for record in self._records() if record.epoch is not None}
+
+    def _records(self) -> Iterator[Record]:
+        return self._session.run.records(ExampleLedger.__name__)
 
 
 def _or_none(name: str, given: Any) -> int | None:

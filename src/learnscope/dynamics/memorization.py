@@ -15,7 +15,7 @@ from torch import nn
 from learnscope.core.moment import NotAvailable
 from learnscope.dynamics.labels import Announced, known_noise
 from learnscope.dynamics.placing import check_device
-from learnscope.dynamics.saved import load_looking, save_looking
+from learnscope.dynamics.saved import load_session, save_session
 from learnscope.dynamics.scores import SPLITS, accuracies_of, curves_of, scores_of
 from learnscope.findings.examples.grokking import grokked
 from learnscope.findings.examples.label_noise import Doubts, LabelsChanged, noise_scores, ranking
@@ -24,11 +24,13 @@ from learnscope.model.data import InOrder
 from learnscope.model.guard import preserve_rng
 from learnscope.options import explain_options, whole_number
 from learnscope.probes.examples.memorization import Memorization
+from learnscope.quantities.examples import Memorization as Q
+from learnscope.reading.cells import by_scope
 from learnscope.reading.cuts import Cuts
 from learnscope.record import Record
 from learnscope.report.examples.memorization import Told, plot_memorized
 from learnscope.run import Run
-from learnscope.session.looking import Looking, by_scope
+from learnscope.session.manual import ManualSession, own_backend
 from learnscope.session.opening import check_model
 from learnscope.task import Task, task_for
 
@@ -57,14 +59,13 @@ class MemorizationDetector:
     ) -> None:  # fmt: skip
         num_classes = None if num_classes is None else whole_number("num_classes", num_classes, 2)
         self.num_classes, self.device, self.task = num_classes, device, task
-        self._looking = Looking(
-            {"memory": Memorization(num_classes=num_classes)}, run=None if run is None else Path(run)
-        )
+        probes = {"memory": Memorization(num_classes=num_classes)}
+        self._session = ManualSession(probes, own_backend(None if run is None else Path(run)), source="dynamics")
 
     @property
     def run(self) -> Run:
         """All that was recorded."""
-        return self._looking.run
+        return self._session.run
 
     def compute_memorization_scores(
         self, model: nn.Module, train_loader: Any, test_loader: Any, epoch: int
@@ -88,7 +89,9 @@ class MemorizationDetector:
             f"{split}_data": Announced(loader, split, task, self.num_classes)
             for split, loader in zip(SPLITS, (train_loader, test_loader), strict=True)
         }
-        return scores_of(self._looking.look(model, step=epoch, epoch=epoch, task=task, data=data)["memory"])
+        self._session.open(model)
+        self._session.read_with(task, **data)
+        return scores_of(self._session.measure(self._session.moment("epoch", step=epoch, epoch=epoch))["memory"])
 
     def analyze_memorization_evolution(self, *, cuts: Cuts | None = None) -> dict[str, Any]:
         """How the generalization gap went, and when the memorizing plateau ended.
@@ -100,10 +103,10 @@ class MemorizationDetector:
         """
         records = self._records()
         epochs, curves = list(records), curves_of(records)
-        found = evolution(epochs, curves["generalization_gap"])
+        found = evolution(epochs, curves[Q.generalization_gap.name])
         when = grokked(accuracies_of(epochs, curves), cuts or Cuts())
         return {
-            "epochs": epochs, **curves, "memorization_score": curves["generalization_gap"],
+            "epochs": epochs, **curves, "memorization_score": curves[Q.generalization_gap.name],
             "transition_epoch": found.transition_epoch, "reason": found.reason, "peak_gap": found.peak_gap,
             "peak_epoch": found.peak_epoch, "final_gap": found.final_gap, "change_points": found.change_epochs,
             "p_value": found.changes.p_value, "no_change_points": why_no_changes(found),
@@ -136,7 +139,7 @@ class MemorizationDetector:
         import pandas as pd
 
         record, arrays = self._record(epoch), self._arrays(epoch)
-        errors, reasons = by_scope(record, "split", "calibration_error")
+        errors, reasons = by_scope(record, "split", Q.calibration_error.name)
         return {
             split: {
                 "calibration_error": errors[split], "reason": reasons.get(split),
@@ -190,28 +193,28 @@ class MemorizationDetector:
             suspects = self.find_label_noise()
         except NotAvailable as error:
             why = str(error)
-        found = evolution(list(records), curves["generalization_gap"])
+        found = evolution(list(records), curves[Q.generalization_gap.name])
         told = Told(list(records), curves, found, self.calibration(), self.memorization_proxies(), suspects, why)
         return plot_memorized(told, Path(save_dir))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Everything in one file, which is safetensors whatever it is called; see `load`."""
         device = None if self.device is None else str(torch.device(self.device))
-        return save_looking(path, self._looking, KIND, {"num_classes": self.num_classes, "device": device})
+        return save_session(path, self._session, KIND, {"num_classes": self.num_classes, "device": device})
 
     @classmethod
     def load(
         cls, path: str | os.PathLike[str], *, task: Task | None = None, run: str | os.PathLike[str] | None = None
     ) -> MemorizationDetector:
         """The detector that was saved, which goes on from there; a task of your own is given again."""
-        saved = load_looking(path, KIND)
+        saved = load_session(path, KIND)
         detector = cls(saved.options["num_classes"], saved.options["device"], task=task, run=run)
-        detector._looking.remember(saved.remembered)
+        detector._session.restore(saved.session)
         return detector
 
     def _records(self) -> dict[int, Record]:
         """The last record of each epoch, in the order of epochs."""
-        records = {record.step: record for record in self._looking.reader.records()} if self._looking.begun else {}
+        records = {record.step: record for record in self._session.reader.records()} if self._session.begun else {}
         if not records:
             raise NotAvailable("nothing has been evaluated: call compute_memorization_scores first")
         return dict(sorted(records.items()))
@@ -228,7 +231,7 @@ class MemorizationDetector:
 
     def _kept(self, record: Record) -> dict[str, NDArray[Any]]:
         assert record.arrays is not None, "the probe keeps arrays"
-        return self._looking.reader.backend.arrays(record.arrays)
+        return self._session.reader.backend.arrays(record.arrays)
 
     def _doubts(self) -> tuple[Doubts, dict[str, NDArray[Any]]]:
         doubts, arrays = Doubts(), {}

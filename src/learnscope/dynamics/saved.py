@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from learnscope.record import SCHEMA_VERSION, Record
-from learnscope.session.looking import Looking, Remembered
+from learnscope.session.manual import ManualSession, SavedSession
 from learnscope.store.files import write_atomically
 
 KEY = "learnscope.dynamics"
@@ -35,22 +35,22 @@ class SavedError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a file holds: the analyzer's options and arrays, and what its looks left behind."""
+    """What a file holds: the analyzer's options and arrays, and all that its session needs to go on."""
 
     options: dict[str, Any]
     arrays: dict[str, Tensor]
-    remembered: Remembered
+    session: SavedSession
 
 
-def save_looking(
-    path: str | os.PathLike[str], looking: Looking, kind: str, options: Mapping[str, Any],
+def save_session(
+    path: str | os.PathLike[str], session: ManualSession, kind: str, options: Mapping[str, Any],
     arrays: Mapping[str, Tensor | NDArray[Any]] | None = None,
 ) -> Path:  # fmt: skip
     """Write all of it, or leave the file that is there as it was. Any name will do, the content is safetensors.
 
     `options` are what JSON can hold; `arrays` are the analyzer's own, beside those of its records.
     """
-    earlier = looking.remembered()
+    earlier = session.saved()
     tensors = {_name(_OWN, name): _tensor(array) for name, array in (arrays or {}).items()}
     # lines stand in a tensor: a long run's would not fit into the file's header
     text = "".join(f"{line}\n" for line in earlier.lines).encode()
@@ -75,8 +75,8 @@ def save_looking(
     return target
 
 
-def load_looking(path: str | os.PathLike[str], kind: str) -> Saved:
-    """What `save_looking` wrote of an analyzer of this kind; anything else is refused, and nothing is executed."""
+def load_session(path: str | os.PathLike[str], kind: str) -> Saved:
+    """What `save_session` wrote of an analyzer of this kind; anything else is refused, and nothing is executed."""
     path = Path(path)
     told, tensors = _read(path)
     for what, known in (("version", VERSION), ("schema", SCHEMA_VERSION)):
@@ -112,7 +112,7 @@ def _sorted_out(told: dict[str, Any], tensors: Mapping[str, Tensor]) -> Saved:
             own[rest[0]] = tensor
     for line in lines:
         Record.from_json(line)  # the file was written whole: a line that cannot be read was damaged later
-    return Saved(told["options"], own, Remembered(told["manifest"], lines, arrays, states, told["last_step"]))
+    return Saved(told["options"], own, SavedSession(told["manifest"], lines, arrays, states, told["last_step"]))
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from learnscope.findings.examples.grokking import Accuracies
+from learnscope.quantities.examples import Memorization as Q
+from learnscope.reading.cells import by_scope
 from learnscope.record import Record
-from learnscope.session.looking import by_scope
 
 SPLITS = ("train", "test")
-_OF_SPLITS = ("accuracy", "loss", "confidence", "calibration_error", "brier")
-_COUNTS = ("examples", "positions")
-_OF_MODEL = ("generalization_gap", "loss_gap", "proxy_membership_auc", "proxy_excess_confidence")
+_OF_SPLITS = tuple(q.name for q in (Q.accuracy, Q.loss, Q.confidence, Q.calibration_error, Q.brier))
+_COUNTS = (Q.examples.name, Q.positions.name)
+_OF_MODEL = tuple(q.name for q in (Q.generalization_gap, Q.loss_gap, Q.proxy_membership_auc, Q.proxy_excess_confidence))
 CURVES = (*(f"{split}_{name}" for name in _OF_SPLITS for split in SPLITS), *_OF_MODEL)
 
 
@@ -30,7 +31,7 @@ def scores_of(record: Record) -> dict[str, Any]:
         numbers, why = by_scope(record, "model", name)
         scores[name] = numbers["model"]
         reasons |= {name: why["model"]} if why else {}
-    return {**scores, "memorization_score": scores["generalization_gap"], "reasons": reasons}
+    return {**scores, "memorization_score": scores[Q.generalization_gap.name], "reasons": reasons}
 
 
 def curves_of(records: Mapping[int, Record]) -> dict[str, list[float]]:
@@ -44,6 +45,4 @@ def accuracies_of(epochs: list[int], curves: Mapping[str, list[float]]) -> Accur
     both = np.array([curves[f"{split}_accuracy"] for split in SPLITS])
     there = np.isfinite(both).all(0)
     steps = np.array(epochs, dtype=np.float64)[there]
-    return Accuracies(
-        steps, both[0, there], both[1, there], "Memorization", "accuracy", "a pass over the training data"
-    )
+    return Accuracies(steps, both[0, there], both[1, there], Q.probe, Q.accuracy, "a pass over the training data")

@@ -17,7 +17,7 @@ from learnscope.core.moment import NotAvailable
 from learnscope.findings.examples.critical import Attributions, CriticalExamples, analyze, critical_examples
 from learnscope.model.data import fixed_batches
 from learnscope.model.examples.attribution import Attribution, Progress, tracin, transition_scores
-from learnscope.model.examples.noted import Noted, Notes
+from learnscope.model.examples.noted import NotedBatches, Notes
 from learnscope.model.examples.per_example import MAX_BYTES
 from learnscope.model.examples.trak import trak
 from learnscope.model.guard import preserve_rng
@@ -155,7 +155,7 @@ class PhaseTransitionAttributor:
         return plot_attributions(found, Path(save_dir), whole_number("top_k", top_k))
 
     def _transition(self, before: int, after: int, update: Progress) -> Attributions:
-        data = Noted(self.train_data, self.task)
+        data = NotedBatches(self.train_data, self.task)
         found = transition_scores(
             self._model(before), self._model(after), self.task, data, progress=update, **self._options
         )
@@ -171,7 +171,7 @@ class PhaseTransitionAttributor:
             raise ValueError(f"method={method!r} scores examples for test data: give test_data=")
         # both go over the data once for each checkpoint: what a data set augments at random is the same each time
         train, test = (fixed_batches(data, self.task) for data in (self.train_data, self.test_data))
-        noted = Noted(train, self.task)
+        noted = NotedBatches(train, self.task)
         for _ in noted:
             pass
         found: Attribution = score([self._model(epoch) for epoch in epochs], train, test)

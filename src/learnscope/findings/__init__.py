@@ -3,7 +3,7 @@
 Each analysis is a function of a run and of the cuts, marked with `@analysis`. None needs torch.
 """
 
-from learnscope.findings.registry import analyses
+from learnscope.findings.registry import analyses, findings_of
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import one_pass
 from learnscope.record import SEVERITIES, Finding
@@ -16,5 +16,5 @@ def find(reader: RunReader, cuts: Cuts | None = None) -> list[Finding]:
     """All findings of a run, the gravest first."""
     cuts = cuts or Cuts()
     run = one_pass(reader)
-    found = [finding for analysis in analyses() for finding in analysis(run, cuts)]
+    found = [finding for analysis in analyses() for finding in findings_of(analysis, run, cuts)]
     return sorted(found, key=lambda finding: -SEVERITIES.index(finding.severity))

@@ -11,6 +11,7 @@ from functools import cache
 from importlib import import_module
 
 from learnscope.reading.cuts import Cuts
+from learnscope.reading.gather import one_pass
 from learnscope.record import Finding
 from learnscope.store.reader import RunReader
 
@@ -26,6 +27,12 @@ def analysis(*, place: int = 1000) -> Callable[[Analysis], Analysis]:
         return function
 
     return mark
+
+
+def findings_of(function: Analysis, reader: RunReader, cuts: Cuts) -> list[Finding]:
+    """What an analysis says of a run; found once for a run that was read in one pass, whoever asks."""
+    run = one_pass(reader)
+    return run.remember((function, cuts), lambda: list(function(run, cuts)))
 
 
 @cache

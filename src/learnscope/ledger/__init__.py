@@ -1,4 +1,4 @@
-"""Statistics of every training example over its presentations, in memory that does not grow with them."""
+"""Statistics of every training example over its presentations, in memory that does not grow with their number."""
 
 from learnscope.ledger.errors import IdError, LedgerError
 from learnscope.ledger.ledger import Ledger

@@ -1,4 +1,4 @@
-"""A batch on its way into the ledger: checked, and split where an id comes more than once."""
+"""A batch for the ledger: checked, and split if an id comes more than once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from learnscope.ledger.errors import LedgerError, reused
 
 
-def unlike(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Where two checksums are of different inputs; a NaN, which stands for none, is unlike nothing."""
-    found: NDArray[np.bool_] = (one != other) & ~np.isnan(one) & ~np.isnan(other)
-    return found
+def unlike(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Where two checksums are of different inputs; NaN means that there is none, and matches anything."""
+    differ: NDArray[np.bool_] = (a != b) & ~np.isnan(a) & ~np.isnan(b)
+    return differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Batch:
     target: NDArray[np.int64] | None
 
     def where(self, keep: NDArray[Any]) -> Batch:
-        """The examples that a mask or an index names."""
+        """The examples that a mask or an index array selects."""
         if keep.dtype == np.bool_ and keep.all():
             return self
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -54,18 +54,18 @@ class Batch:
         ids = np.sort(self.ids)
         return bool((ids[1:] == ids[:-1]).any())
 
-    def in_turn(self, places: NDArray[np.int64]) -> Iterator[tuple[Batch, NDArray[np.int64]]]:
-        """Parts without a repeated id, with their places: first presentations, second presentations, …"""
+    def in_turn(self, rows: NDArray[np.int64]) -> Iterator[tuple[Batch, NDArray[np.int64]]]:
+        """Parts without a repeated id, with their rows: first presentations, second presentations, …"""
         order = np.argsort(self.ids, kind="stable")
         same = self.ids[order][1:] == self.ids[order][:-1]
         starts = np.flatnonzero(np.r_[True, ~same])
         turn = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
         for number in range(int(turn.max()) + 1):
             part = np.sort(order[turn == number])
-            yield self.where(part), places[part]
+            yield self.where(part), rows[part]
 
     def check_itself(self) -> None:
-        """Refuse an id that stands for two things in this very batch."""
+        """Refuse an id that has two targets or inputs within this batch."""
         order = np.argsort(self.ids, kind="stable")
         ids = self.ids[order]
         same = ids[1:] == ids[:-1]
@@ -87,26 +87,28 @@ def as_batch(
     optional: Mapping[str, ArrayLike | None],
     target: ArrayLike | None,
 ) -> Batch:
-    """The arrays with their types, or an error that names the one that does not fit."""
-    whole = _whole("ids", ids)
+    """The arrays with their dtypes, or an error that names the one that does not fit."""
+    id_array = _integers("ids", ids)
     if isinstance(epoch, bool) or not isinstance(epoch, int | np.integer) or not 0 <= epoch < 2**31:
         raise LedgerError(f"epoch={epoch!r}: a whole number from 0")
-    right = np.asarray(correct)
-    if right.dtype != np.bool_:
-        raise LedgerError(f"correct is {right.dtype}: pass booleans")
+    is_correct = np.asarray(correct)
+    if is_correct.dtype != np.bool_:
+        raise LedgerError(f"correct is {is_correct.dtype}: pass booleans")
     given: dict[str, Any] = {name: np.asarray(value, dtype=np.float64) for name, value in scores.items()}
     given |= {name: None if v is None else np.asarray(v, dtype=np.float64) for name, v in optional.items()}
-    given |= {"correct": right, "target": None if target is None else _whole("target", target)}
+    given |= {"correct": is_correct, "target": None if target is None else _integers("target", target)}
     for name, value in given.items():
-        if value is not None and value.shape != whole.shape:
-            raise LedgerError(f"{name} has shape {value.shape} and ids {whole.shape}: one entry an example")
-    return Batch(ids=whole, epoch=int(epoch), **given)
+        if value is not None and value.shape != id_array.shape:
+            raise LedgerError(
+                f"{name} has shape {value.shape}, not {id_array.shape} as ids: give one entry per example"
+            )
+    return Batch(ids=id_array, epoch=int(epoch), **given)
 
 
-def _whole(name: str, values: ArrayLike) -> NDArray[np.int64]:
+def _integers(name: str, values: ArrayLike) -> NDArray[np.int64]:
     array = np.asarray(values)
     if array.ndim != 1:
-        raise LedgerError(f"{name} has shape {array.shape}: one whole number an example")
+        raise LedgerError(f"{name} has shape {array.shape}: one whole number per example is needed")
     if array.size == 0:
         return array.astype(np.int64)
     if array.dtype.kind not in "iu" or (array.dtype == np.uint64 and int(array.max()) >= 2**63):

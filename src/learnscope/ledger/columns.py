@@ -1,4 +1,4 @@
-"""Parallel arrays, one entry an example, that grow as examples come."""
+"""Parallel arrays with one entry per example, which grow as examples come."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPTIONAL = ("target", "checksum", *GRAND, "grand_count")
 
 
 class Columns:
-    """Arrays of equal length. They grow by a quarter, so that a ledger never holds much more than it uses."""
+    """Arrays of equal length. They grow by a quarter, so that a ledger never allocates much more than it uses."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -50,20 +50,20 @@ class Columns:
         return sum(array.nbytes for array in self._arrays.values())
 
     def need(self, *names: str) -> None:
-        """Make optional columns if they are not there."""
+        """Make optional columns that do not exist yet."""
         for name in names:
             if name not in self._arrays:
                 self._arrays[name] = _filled(name, len(self._arrays["id"]))
 
     def grow(self, size: int) -> None:
-        """Room for `size` examples."""
+        """Make room for `size` examples."""
         capacity = len(self._arrays["id"])
         if size > capacity:
             self._resize(max(size, capacity + capacity // 4, 1024))
         self.size = size
 
     def trim(self) -> None:
-        """Give spare room back."""
+        """Free spare memory."""
         if len(self._arrays["id"]) > self.size:
             self._resize(self.size)
 
@@ -72,13 +72,13 @@ class Columns:
         return {name: array[: self.size] for name, array in self._arrays.items()}
 
     def fill(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Take these for all there is."""
+        """Replace all columns by these."""
         self._arrays = {name: np.array(value, dtype=_DTYPES[name]) for name, value in arrays.items()}
         self.size = len(self._arrays["id"])
 
     def _resize(self, capacity: int) -> None:
         kept = min(self.size, capacity)
-        for name, old in self._arrays.items():  # one at a time: never two of the whole
+        for name, old in self._arrays.items():  # one column at a time: never two copies of everything
             new = _filled(name, capacity)
             new[:kept] = old[:kept]
             self._arrays[name] = new

@@ -1,18 +1,18 @@
-"""What a ledger refuses."""
+"""The errors of a ledger."""
 
 from __future__ import annotations
 
 
 class LedgerError(ValueError):
-    """A batch or a file that a ledger cannot take as it is; the message says why."""
+    """A batch or a file that a ledger refuses; the message says why."""
 
 
 class IdError(LedgerError):
-    """An id stood for different examples at different times, so that its statistics would mean nothing."""
+    """An id was used for different examples, so that its statistics would be meaningless."""
 
 
 def reused(what: str, ids: list[int]) -> IdError:
-    """The error for ids that came back with something else."""
+    """The error for ids that came again with another `what`."""
     shown = ", ".join(map(str, ids[:5])) + (", …" if len(ids) > 5 else "")
     return IdError(
         f"{len(ids)} of the batch's ids came with another {what} than before (ids {shown}): an id must always name the "

@@ -21,7 +21,7 @@ KEY = "learnscope.ledger"
 VERSION = 1
 _PARQUET = b"PAR1"
 NAMES = ("examples.parquet", "examples.safetensors")
-"""What a run folder calls its ledger, in either form."""
+"""File names of a ledger in a run folder, in either form."""
 
 
 def has_parquet() -> bool:
@@ -29,7 +29,7 @@ def has_parquet() -> bool:
 
 
 def write(path: Path, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], *, durable: bool = True) -> None:
-    """Write the arrays whole or not at all. Parquet has what follows from them too, for other readers."""
+    """Write the arrays atomically. Parquet also gets the derived columns, for other readers."""
     meta = {KEY: json.dumps({"version": VERSION, **facts})}
     if not has_parquet():
         kept = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
@@ -42,7 +42,7 @@ def write(path: Path, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], *,
 
 
 def read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """The arrays and the facts beside them; what is not a ledger's file is refused, and never executed."""
+    """The arrays and the facts stored with them; a file that is not a ledger's is refused, and never executed."""
     with path.open("rb") as file:
         start = file.read(4)
     arrays, text = _read_parquet(path) if start == _PARQUET else _read_safetensors(path)
@@ -73,5 +73,5 @@ def _read_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], str | None]:
             return arrays, (file.metadata() or {}).get(KEY)
     except SafetensorError as error:
         raise LedgerError(
-            f"{path} is neither Parquet nor safetensors ({error}); pickles are never read: save the ledger anew"
+            f"{path} is neither Parquet nor safetensors ({error}); pickles are never read: save the ledger again"
         ) from error

@@ -1,4 +1,4 @@
-"""From an example's id to its place in the arrays."""
+"""From an example's id to its row in the arrays."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
 DENSE = 2**24
-"""Ids below this are looked up in an array of 4 bytes an id; ids beyond it or below 0 by bisection."""
+"""Ids below this are looked up in an array with 4 bytes per id; larger or negative ids by bisection."""
 
 
 class IdIndex:
-    """Gives every new id the next place. Ids may be any int64; 0..N−1 take the fast path."""
+    """Gives every new id the next row. Ids may be any int64; 0..N−1 take the fast path."""
 
     def __init__(self) -> None:
         self.size = 0
-        self._table: NDArray[np.int32] | None = np.zeros(0, dtype=np.int32)  # place + 1, 0 for unknown
+        self._table: NDArray[np.int32] | None = np.zeros(0, dtype=np.int32)  # row + 1, 0 for unknown
         self._sorted, self._recent = _Sorted.empty(), _Sorted.empty()
 
     @property
@@ -26,35 +26,35 @@ class IdIndex:
         return table + self._sorted.nbytes + self._recent.nbytes
 
     def find(self, ids: Ids) -> NDArray[np.int64]:
-        """Places, −1 for an id not seen before."""
+        """Rows, −1 for an unknown id."""
         if self._table is not None:
             inside = (ids >= 0) & (ids < len(self._table))
             if inside.all():
                 return self._table[ids].astype(np.int64) - 1
-            places = np.full(len(ids), -1, dtype=np.int64)
-            places[inside] = self._table[ids[inside]].astype(np.int64) - 1
-            return places
-        places = self._sorted.find(ids)
-        unknown = places < 0
+            rows = np.full(len(ids), -1, dtype=np.int64)
+            rows[inside] = self._table[ids[inside]].astype(np.int64) - 1
+            return rows
+        rows = self._sorted.find(ids)
+        unknown = rows < 0
         if unknown.any():
-            places[unknown] = self._recent.find(ids[unknown])
-        return places
+            rows[unknown] = self._recent.find(ids[unknown])
+        return rows
 
     def add(self, ids: Ids) -> None:
-        """Give ids that are new, and different from each other, the next places, in their order."""
+        """Give new, distinct ids the next rows, in their order."""
         if not len(ids):
             return
-        places = np.arange(self.size, self.size + len(ids), dtype=np.int64)
+        rows = np.arange(self.size, self.size + len(ids), dtype=np.int64)
         self.size += len(ids)
         if self._table is not None and not self._fits(ids):
             self._leave_table()
         if self._table is not None:
-            self._table[ids] = places + 1
+            self._table[ids] = rows + 1
             return
-        self._recent = self._recent.merged(ids, places)
-        # two levels: moving all of a million ids for every batch would take minutes
+        self._recent = self._recent.merged(ids, rows)
+        # two levels: moving a million ids for every batch would take minutes
         if len(self._recent.ids) > max(4096, len(self._sorted.ids) // 16):
-            self._sorted = self._sorted.merged(self._recent.ids, self._recent.places)
+            self._sorted = self._sorted.merged(self._recent.ids, self._recent.rows)
             self._recent = _Sorted.empty()
 
     def _fits(self, ids: Ids) -> bool:
@@ -76,10 +76,10 @@ class IdIndex:
 
 
 class _Sorted:
-    """Ids in order, with their places."""
+    """Sorted ids with their rows."""
 
-    def __init__(self, ids: Ids, places: NDArray[Any]) -> None:
-        self.ids, self.places = ids, places.astype(np.int32)
+    def __init__(self, ids: Ids, rows: NDArray[Any]) -> None:
+        self.ids, self.rows = ids, rows.astype(np.int32)
 
     @classmethod
     def empty(cls) -> _Sorted:
@@ -87,15 +87,15 @@ class _Sorted:
 
     @property
     def nbytes(self) -> int:
-        return self.ids.nbytes + self.places.nbytes
+        return self.ids.nbytes + self.rows.nbytes
 
     def find(self, ids: Ids) -> NDArray[np.int64]:
         if not len(self.ids):
             return np.full(len(ids), -1, dtype=np.int64)
         at = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
-        return np.where(self.ids[at] == ids, self.places[at], -1).astype(np.int64)
+        return np.where(self.ids[at] == ids, self.rows[at], -1).astype(np.int64)
 
-    def merged(self, ids: Ids, places: NDArray[Any]) -> _Sorted:
+    def merged(self, ids: Ids, rows: NDArray[Any]) -> _Sorted:
         joined = np.concatenate([self.ids, ids])
         order = np.argsort(joined, kind="stable")
-        return _Sorted(joined[order], np.concatenate([self.places, places.astype(np.int32)])[order])
+        return _Sorted(joined[order], np.concatenate([self.rows, rows.astype(np.int32)])[order])

@@ -1,4 +1,4 @@
-"""The ledger: what has happened to every example so far."""
+"""The ledger: the history of every example so far."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """Streaming statistics of every example over its presentations: a fixed number of bytes an example.
+    """Streaming statistics of every example over its presentations, in a fixed number of bytes per example.
 
     A presentation is one time that the loop trained on the example. An id that comes twice, in a batch or in an
     epoch (sampling with replacement, the padding of a distributed sampler), was trained on twice: both count, in
-    order. For passes over the data that only look, `once_an_epoch` leaves the second one out.
+    order. For passes over the data without training, `once_an_epoch` leaves the second one out.
 
     >>> ledger = Ledger()
-    >>> for epoch, right in enumerate([[False, True], [True, False], [True, False]]):
-    ...     ledger.update([7, 9], p_gold=[0.5, 0.25], correct=right, margin=[1, -1], loss=[1, 2], el2n=[1, 1],
+    >>> for epoch, correct in enumerate([[False, True], [True, False], [True, False]]):
+    ...     ledger.update([7, 9], p_gold=[0.5, 0.25], correct=correct, margin=[1, -1], loss=[1, 2], el2n=[1, 1],
     ...                   epoch=epoch)
     >>> print(ledger.frame()[["id", "forgetting_events", "first_learned", "cumulative_loss"]].to_string(index=False))
     id  forgetting_events  first_learned  cumulative_loss
@@ -37,12 +37,12 @@ class Ledger:
      9                  1           <NA>              6.0
 
     Args:
-        track: how many examples to follow at most; None for all.
-        sample: which: the `first` different ids that come, or of the ids 0..examples−1 an `even` or `random` choice.
+        track: how many examples to track at most; None for all.
+        sample: which ones: the `first` distinct ids, or an `even` or `random` choice of the ids 0..examples−1.
         examples: the data set's size, for `even` and `random`.
         seed: of the random choice.
-        check_ids: refuse ids that come back with another target or input (`IdError`).
-        once_an_epoch: count an example's first presentation in an epoch only.
+        check_ids: refuse ids that come again with another target or input (`IdError`).
+        once_an_epoch: count only an example's first presentation in an epoch.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Ledger:
         }  # fmt: skip
         self._index, self._columns = IdIndex(), Columns()
         self.untracked = 0
-        """Presentations of examples that are not followed."""
+        """Presentations of examples that are not tracked."""
         self.repeated = 0
         """Presentations left out by `once_an_epoch`."""
 
@@ -75,7 +75,7 @@ class Ledger:
 
     @property
     def nbytes(self) -> int:
-        """What the arrays and the index take."""
+        """Memory of the arrays and the index."""
         return self._columns.nbytes + self._index.nbytes
 
     def update(
@@ -103,28 +103,28 @@ class Ledger:
             el2n: ‖p − onehot(y)‖₂.
             epoch: in which they were presented.
             grand: gradient norms, where they were computed; NaN for an example without.
-            target: the class, or a whole number that stands for the target: it tells reused ids.
+            target: the class, or an integer that stands for the target: it reveals reused ids.
             checksum: a number that stands for the input, for the same purpose; not for augmented inputs.
         """
         batch = as_batch(
             ids, epoch, {"p_gold": p_gold, "margin": margin, "loss": loss, "el2n": el2n}, correct,
             {"grand": grand, "checksum": checksum}, target,
         )  # fmt: skip
-        followed = batch
+        tracked = batch
         if self._chosen is not None:
-            followed = batch.where(among(batch.ids, self._chosen))
-        repeats = followed.repeats()
-        places = self._index.find(followed.ids)
+            tracked = batch.where(among(batch.ids, self._chosen))
+        repeats = tracked.repeats()
+        rows = self._index.find(tracked.ids)
         if self._settings["check_ids"]:
             if repeats:
-                followed.check_itself()
-            self._check(followed, places)
-        if (places < 0).any():
-            followed = followed.where(self._make_room(followed.ids, places))
-            places = self._index.find(followed.ids)
-        self.untracked += len(batch.ids) - len(followed.ids)
-        if len(followed.ids):
-            for part, at in followed.in_turn(places) if repeats else [(followed, places)]:
+                tracked.check_itself()
+            self._check(tracked, rows)
+        if (rows < 0).any():
+            tracked = tracked.where(self._make_room(tracked.ids, rows))
+            rows = self._index.find(tracked.ids)
+        self.untracked += len(batch.ids) - len(tracked.ids)
+        if len(tracked.ids):
+            for part, at in tracked.in_turn(rows) if repeats else [(tracked, rows)]:
                 self._apply(part, at)
 
     def summary(self) -> tuple[dict[str, Any], dict[str, list[float]]]:
@@ -132,11 +132,11 @@ class Ledger:
         return table.summary(self._columns.used())
 
     def frame(self) -> pd.DataFrame:
-        """One row an example, in the order of their ids; see `learnscope.ledger.table.frame`."""
+        """One row per example, in the order of their ids; see `learnscope.ledger.table.frame`."""
         return table.frame(self.arrays())
 
     def arrays(self, *, by_id: bool = True) -> dict[str, NDArray[Any]]:
-        """All that the ledger holds, in the order of the ids, or in which they came; what was not measured is NaN."""
+        """All columns, in the order of the ids or (`by_id=False`) of arrival; NaN for what was not measured."""
         used = self._columns.used()
         order = np.argsort(used["id"], kind="stable") if by_id else np.arange(len(self))
         return table.with_nan({name: array[order] for name, array in used.items()})
@@ -150,13 +150,13 @@ class Ledger:
         return ledger
 
     def trim(self) -> None:
-        """Give spare room back, when no more examples are expected."""
+        """Free spare memory, when no more examples are expected."""
         self._columns.trim()
 
     def save(self, path: str | Path) -> None:
-        """Write the ledger whole or not at all: Parquet, or safetensors where pyarrow is not installed.
+        """Write the ledger atomically: Parquet, or safetensors where pyarrow is not installed.
 
-        Any name will do: what the file holds is never a pickle.
+        Any file name is allowed; the file is never a pickle.
         """
         files.write(Path(path), self.arrays(), self._facts())
 
@@ -166,43 +166,42 @@ class Ledger:
     def save_in(self, folder: str | Path) -> None:
         """Write `examples.parquet` into a folder, or `examples.safetensors` where pyarrow is not installed."""
         name, other = files.NAMES if files.has_parquet() else files.NAMES[::-1]
-        # written again and again while a run goes on, like its records: whole, but not waited for
+        # written many times during a run, like its records: atomic, but without fsync
         files.write(Path(folder) / name, self.arrays(), self._facts(), durable=False)
         (Path(folder) / other).unlink(missing_ok=True)
 
     @classmethod
     def load_from(cls, folder: str | Path) -> Ledger | None:
         """The ledger in a folder; None if there is none."""
-        there = [Path(folder) / name for name in files.NAMES if (Path(folder) / name).exists()]
-        return cls.load(there[0]) if there else None
+        paths = [Path(folder) / name for name in files.NAMES if (Path(folder) / name).exists()]
+        return cls.load(paths[0]) if paths else None
 
     @classmethod
     def load(cls, path: str | Path) -> Ledger:
-        """The ledger as it was saved, to the bit; it can be continued."""
+        """The ledger exactly as it was saved; it can be continued."""
         arrays, facts = files.read(Path(path))
         ledger = cls.from_arrays(arrays, **facts["settings"])
         ledger.untracked, ledger.repeated = facts["untracked"], facts["repeated"]
         return ledger
 
-    def _check(self, batch: Batch, places: NDArray[np.int64]) -> None:
-        """Refuse ids whose target or input is another than before."""
-        known: Any = places >= 0
+    def _check(self, batch: Batch, rows: NDArray[np.int64]) -> None:
+        """Refuse ids whose target or input differs from before."""
+        known: Any = rows >= 0
         known = slice(None) if known.all() else known
         if batch.target is not None and "target" in self._columns:
-            before, now = self._columns["target"][places[known]], batch.target[known]
+            before, now = self._columns["target"][rows[known]], batch.target[known]
             differ = (before != now) & (before != UNKNOWN_TARGET) & (now != UNKNOWN_TARGET)
             if differ.any():
                 raise reused("target", batch.ids[known][differ].tolist())
         if batch.checksum is not None and "checksum" in self._columns:
-            differ = unlike(self._columns["checksum"][places[known]], batch.checksum[known])
+            differ = unlike(self._columns["checksum"][rows[known]], batch.checksum[known])
             if differ.any():
                 raise reused("input", batch.ids[known][differ].tolist())
 
-    def _make_room(self, ids: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Take in the ids that are new, as far as the limit allows; which of them all are followed."""
-        unknown = ids[places < 0]
-        different, first = np.unique(unknown, return_index=True)
-        new = different[np.argsort(first)]  # in the order in which they came
+    def _make_room(self, ids: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Add rows for new ids, up to the limit; returns which of all ids are tracked."""
+        distinct, first = np.unique(ids[rows < 0], return_index=True)
+        new = distinct[np.argsort(first)]  # in the order of arrival
         track = self._settings["track"]
         if track is not None:
             new = new[: max(track - len(self), 0)]
@@ -210,11 +209,11 @@ class Ledger:
         self._index.add(new)
         self._columns.grow(start + len(new))
         self._columns["id"][start : start + len(new)] = new
-        followed: NDArray[np.bool_] = self._index.find(ids) >= 0
-        return followed
+        tracked: NDArray[np.bool_] = self._index.find(ids) >= 0
+        return tracked
 
     def _apply(self, batch: Batch, at: NDArray[np.int64]) -> None:
-        """One presentation of different examples, at these places."""
+        """One presentation of distinct examples, at these rows."""
         columns = self._columns
         if self._settings["once_an_epoch"]:
             again = (columns["presentations"][at] > 0) & (columns["last_epoch"][at] == batch.epoch)
@@ -231,7 +230,8 @@ class Ledger:
             columns["checksum"][at] = batch.checksum
         if batch.grand is not None:
             columns.need(*GRAND, "grand_count")
-            self._grand(at, batch.grand)
+            measured = np.isfinite(batch.grand)
+            self._grand(at[measured], batch.grand[measured])
         finite = batch.finite()
         if not finite.all():
             columns["nonfinite"][at[~finite]] += 1
@@ -245,7 +245,7 @@ class Ledger:
         columns["forgetting_events"][at] += (last > 0) & (last == number - 1) & ~correct
         columns["last_correct"][at] = np.where(correct, number, last)
         columns["first_correct"][at] = np.where(correct & (first == 0), number, first)
-        # learned means correct from then on: a wrong answer takes it back
+        # learned means correct from then on: a wrong answer resets it
         columns["first_learned"][at] = np.where(correct, np.where(since == 0, number, since), 0)
         columns["learned_epoch"][at] = np.where(correct & (since == 0), epoch, columns["learned_epoch"][at])
         columns["first_epoch"][at] = np.where(number == 1, epoch, columns["first_epoch"][at])
@@ -255,10 +255,10 @@ class Ledger:
         columns = self._columns
         count = columns["presentations"][at] - columns["nonfinite"][at]
         mean = columns["confidence"][at]
-        apart = batch.p_gold - mean
-        mean += apart / count
+        deviation = batch.p_gold - mean
+        mean += deviation / count
         columns["confidence"][at] = mean
-        columns["confidence_m2"][at] += apart * (batch.p_gold - mean)  # Welford: no difference of large sums
+        columns["confidence_m2"][at] += deviation * (batch.p_gold - mean)  # Welford: no difference of large sums
         for name, values in (("aum", batch.margin), ("el2n_mean", batch.el2n)):
             before = columns[name][at]
             columns[name][at] = before + (values - before) / count
@@ -266,8 +266,7 @@ class Ledger:
         columns["cumulative_loss"][at] += batch.loss
 
     def _grand(self, at: Any, grand: NDArray[np.float64]) -> None:
-        there = np.isfinite(grand)
-        at, grand, columns = at[there], grand[there], self._columns
+        columns = self._columns
         columns["grand_count"][at] += 1
         before = columns["grand_mean"][at]
         columns["grand_mean"][at] = before + (grand - before) / columns["grand_count"][at]

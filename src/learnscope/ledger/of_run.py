@@ -1,4 +1,4 @@
-"""The ledger that a run keeps, wherever the run lives."""
+"""The ledger of a run, in a folder or in memory."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from learnscope.store.backend import Backend, FolderBackend, MemoryBackend
 
 
 def ledger_of(backend: Backend) -> Ledger | None:
-    """As it was last kept; None if no examples were followed."""
+    """The ledger as it was last stored; None if no examples were tracked."""
     if isinstance(backend, FolderBackend):
         return Ledger.load_from(backend.path)
-    kept = backend.examples if isinstance(backend, MemoryBackend) else None
-    return None if kept is None else Ledger.from_arrays(kept)
+    arrays = backend.examples if isinstance(backend, MemoryBackend) else None
+    return None if arrays is None else Ledger.from_arrays(arrays)
 
 
 def epoch_statistics(record: Record) -> dict[str, Any]:
-    """A record of `ExampleLedger` under plain names; None for what was not measured."""
+    """The numbers of a record of `ExampleLedger` by plain names; None for what was not measured."""
     named = {
         "accuracy": "accuracy", "loss": "mean_loss", "confidence": "mean_p_gold", "examples": "examples",
         "presentations": "presentations", "total_forgetting_events": "forgetting_events", "learned": "learned",
@@ -27,8 +27,7 @@ def epoch_statistics(record: Record) -> dict[str, Any]:
     }  # fmt: skip
     by_kind = {table.kind: table for table in record.tables}
     columns = {column.name: column.values[0] for column in by_kind["model"].columns if not column.labels}
-    found = {"epoch": record.epoch, **{key: columns.get(name) for key, name in named.items()}}
+    statistics = {"epoch": record.epoch, **{key: columns.get(name) for key, name in named.items()}}
     groups = by_kind.get("group")
-    accuracy = groups.columns[0].values if groups is not None else []
-    found["accuracy_by_group"] = dict(zip(groups.scopes if groups is not None else [], accuracy, strict=True))
-    return found
+    accuracy = {} if groups is None else dict(zip(groups.scopes, groups.columns[0].values, strict=True))
+    return statistics | {"accuracy_by_group": accuracy}

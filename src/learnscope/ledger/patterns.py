@@ -1,4 +1,4 @@
-"""Kinds of examples: hard, easy and between, by cuts that are stated; no torch."""
+"""Hard, easy and medium examples, by stated thresholds; no torch."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from learnscope.ledger.table import derived
 
 FENCE = 1.5
-"""Difficulty is far out beyond the third quartile plus so many interquartile ranges (Tukey's fence)."""
+"""Difficulty is an outlier above the third quartile plus this many interquartile ranges (Tukey's fence)."""
 EARLY = 0.25
-"""Share of an example's presentations that is early."""
+"""Share of an example's presentations that counts as early."""
 
 
 def patterns(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Which examples are hard, easy, or between, by id, and what was forgotten, from a ledger's `arrays()`.
+    """The ids of hard, easy and medium examples, and how much was forgotten, from a ledger's `arrays()`.
 
-    Difficulty is 1 − mean p(gold). Hard: difficulty beyond Q3 + 1.5·IQR of all examples (`hard_cut`), or never correct
-    at all. Easy: correct from within the first quarter of its presentations on (at least from the first one), and never
-    forgotten. Medium: the rest. Hard examples come hardest first, easy ones easiest first. An example whose
-    probabilities were never finite has no difficulty: it is hard if it was never correct, and else medium.
+    Difficulty is 1 − mean p(gold). Hard: difficulty above Q3 + 1.5·IQR of all examples (`hard_cut`), or never correct.
+    Easy: first correct within the first quarter of its presentations (or at the first), and never forgotten. Medium:
+    the rest. Hard examples come hardest first, easy ones easiest first. An example whose probabilities were never
+    finite has no difficulty: it is hard if it was never correct, otherwise medium.
     """
     ids, extra = arrays["id"], derived(arrays)
     shown = arrays["presentations"]
@@ -51,7 +51,7 @@ def patterns(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 
 def _forgetting(arrays: Mapping[str, NDArray[Any]], extra: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Never learned is kept apart from never forgotten: neither has an event."""
+    """Never learned is counted apart from never forgotten: neither has an event."""
     events, shown = arrays["forgetting_events"], arrays["presentations"] > 0
     learned = extra["never_learned"] ^ shown
     return {
@@ -65,7 +65,7 @@ def _forgetting(arrays: Mapping[str, NDArray[Any]], extra: Mapping[str, NDArray[
 
 
 def _ids(ids: NDArray[Any], chosen: NDArray[np.bool_], order: NDArray[np.float64]) -> list[int]:
-    """The chosen ids, by `order`, and by id where that is the same."""
-    places = np.flatnonzero(chosen)
-    found: list[int] = ids[places[np.lexsort((ids[places], order[places]))]].tolist()
-    return found
+    """The chosen ids, sorted by `order`, ties by id."""
+    positions = np.flatnonzero(chosen)
+    ordered: list[int] = ids[positions[np.lexsort((ids[positions], order[positions]))]].tolist()
+    return ordered

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_GROUPS = 100
-"""Groups that are told apart; of more, none is."""
+"""With more groups than this, none are kept apart."""
 _COLUMNS = 5
-"""Presentations, those that were correct, those with finite scores, and of these the sums of p(gold) and loss."""
+"""Presentations, correct ones, those with finite scores, and of these the sums of p(gold) and loss."""
 
 
 class GroupSums:
-    """Sums by group: a fixed number of numbers each, whatever the number of examples.
+    """Sums by group: the same few numbers per group, whatever the number of examples.
 
     >>> sums = GroupSums()
     >>> sums.add(["cat", "dog", "cat"], correct=np.array([True, True, False]), p_gold=np.array([0.9, 0.5, 0.1]),
@@ -28,13 +28,13 @@ class GroupSums:
         self.names: list[str] = []
         self.table: NDArray[np.float64] = np.zeros((0, _COLUMNS))
         self.too_many = False
-        """Whether groups were given up, since there were more than `MOST_GROUPS`."""
+        """Whether groups were dropped because there were more than `MOST_GROUPS`."""
 
     def add(
         self, groups: str | Sequence[Any] | NDArray[Any], *, correct: NDArray[np.bool_], p_gold: NDArray[np.float64],
         loss: NDArray[np.float64],
     ) -> None:  # fmt: skip
-        """One presentation of each; `groups` names each one's group, or the one group of all."""
+        """One presentation of each example; `groups` is the group of each, or the one group of all."""
         if self.too_many or not len(groups):
             return
         finite = np.isfinite(p_gold) & np.isfinite(loss)
@@ -43,8 +43,8 @@ class GroupSums:
         if isinstance(groups, str):
             names, which = [groups], np.zeros(len(finite), np.int64)
         else:
-            named, which = _told_apart(np.asarray(groups))
-            names = [str(name) for name in named]
+            values, which = _distinct(np.asarray(groups))
+            names = [str(value) for value in values]
         fresh = [name for name in names if name not in self.names]
         if len(self.names) + len(fresh) > MOST_GROUPS:
             self.names, self.table, self.too_many = [], np.zeros((0, _COLUMNS)), True
@@ -52,18 +52,17 @@ class GroupSums:
         self.names += fresh
         self.table = np.concatenate([self.table, np.zeros((len(fresh), _COLUMNS))])
         rows = [self.names.index(name) for name in names]
-        # each sum goes on one by one from where it was: the same to the last digit, however batches were put together
+        # examples are added one by one to the sums so far: the same to the last digit, however they were batched
         which = np.concatenate([np.arange(len(names)), which])
         for column, part in enumerate((np.ones(len(finite)), correct, finite, p_gold, loss)):
             self.table[rows, column] = np.bincount(which, weights=np.concatenate([self.table[rows, column], part]))
 
     def means(self) -> dict[str, NDArray[np.float64]]:
-        """By group, in the order of `names`: share correct, mean p(gold), mean loss, presentations; NaN for none."""
-        shown, right, finite, p_gold, loss = self.table.T
+        """By group, in the order of `names`: share correct, mean p(gold), mean loss, presentations; NaN if none."""
+        shown, correct, finite, p_gold, loss = self.table.T
         with np.errstate(invalid="ignore"):
-            return {
-                "accuracy": right / shown, "confidence": p_gold / finite, "loss": loss / finite, "presentations": shown,
-            }  # fmt: skip
+            accuracy, confidence, mean_loss = correct / shown, p_gold / finite, loss / finite
+        return {"accuracy": accuracy, "confidence": confidence, "loss": mean_loss, "presentations": shown}
 
     def total(self) -> dict[str, float]:
         """The same over all groups; NaN where nothing was presented."""
@@ -72,17 +71,17 @@ class GroupSums:
         return {name: float(values[0]) for name, values in whole.means().items()}
 
     def in_order(self) -> list[int]:
-        """Places of the groups in the order of their names, numbers by size."""
+        """Indices of the groups in the order of their names, numbers by size."""
         return sorted(range(len(self.names)), key=lambda i: _natural(self.names[i]))
 
 
-def _told_apart(groups: NDArray[Any]) -> tuple[list[Any], NDArray[np.int64]]:
-    """The different groups, and which of them each entry is."""
+def _distinct(groups: NDArray[Any]) -> tuple[list[Any], NDArray[np.int64]]:
+    """The distinct groups, and the index of each entry's group."""
     if groups.dtype.kind in "iu" and groups.min() >= 0 and groups.max() < 1000:  # classes: counting beats sorting
-        there = np.bincount(groups) > 0
-        return np.flatnonzero(there).tolist(), (np.cumsum(there) - 1)[groups]
-    named, which = np.unique(groups, return_inverse=True)
-    return named.tolist(), which.astype(np.int64)
+        present = np.bincount(groups) > 0
+        return np.flatnonzero(present).tolist(), (np.cumsum(present) - 1)[groups]
+    values, which = np.unique(groups, return_inverse=True)
+    return values.tolist(), which.astype(np.int64)
 
 
 def _natural(name: str) -> tuple[bool, int, str]:

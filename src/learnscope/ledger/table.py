@@ -1,4 +1,4 @@
-"""The ledger as people read it: a row an example, and numbers over all of them."""
+"""The ledger as a table with one row per example, and summary statistics over all examples."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, NDArray[Any]]
 QUANTILES = (0.1, 0.5, 0.9)
 TOGETHER = 2**16
-"""Examples up to which all scores are summed up together."""
+"""Up to this many examples all scores are summarised together."""
 
 
 def with_nan(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """Means over nothing as NaN, which the running sums keep as 0."""
+    """Means over no presentations as NaN; internally they are 0."""
     return _unmeasured(arrays, np.nan)
 
 
 def without_nan(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """The inverse; refuses what is not a ledger's."""
+    """The inverse; refuses arrays that are not a ledger's."""
     missing = [name for name in ALWAYS if name not in arrays]
     if missing:
-        raise LedgerError(f"these are not the arrays of a ledger: {', '.join(missing)} not there")
+        raise LedgerError(f"these are not the arrays of a ledger: {', '.join(missing)} missing")
     return _unmeasured({name: arrays[name] for name in (*ALWAYS, *OPTIONAL) if name in arrays}, 0.0)
 
 
@@ -44,7 +44,7 @@ def _unmeasured(arrays: Arrays, fill: float) -> dict[str, NDArray[Any]]:
 
 
 def derived(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """What follows from the arrays: share correct, deviation, and the two kinds that are never forgotten."""
+    """Derived columns: share correct, standard deviation, never learned, and learned but never forgotten."""
     presentations = np.maximum(arrays["presentations"], 1)
     measured = np.maximum(arrays["presentations"] - arrays["nonfinite"], 1)
     learned = arrays["first_correct"] > 0
@@ -57,17 +57,17 @@ def derived(arrays: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def frame(arrays: Arrays) -> pd.DataFrame:
-    """One row an example. Presentations count from 1; NA where it did not happen, NaN where it was not measured.
+    """One row per example. Presentations count from 1; NA for what did not happen, NaN for what was not measured.
 
     | column | meaning |
     |---|---|
     | `presentations`, `nonfinite` | how often it was shown; how often a score was not finite (left out of the means) |
     | `confidence`, `variability`, `correctness` | mean p(gold), its population standard deviation, share correct |
-    | `forgetting_events` | times it was correct at one presentation and wrong at the next |
-    | `never_learned`, `unforgettable` | never correct; correct at some time and not forgotten since |
+    | `forgetting_events` | how often it was correct at one presentation and wrong at the next |
+    | `never_learned`, `unforgettable` | never correct; correct at some time and never forgotten |
     | `first_correct`, `last_correct` | the first and last presentation at which it was correct |
-    | `first_learned`, `learned_epoch` | the first presentation from which it is correct up to its last one, and that \
-one's epoch; a wrong answer takes both back |
+    | `first_learned`, `learned_epoch` | the presentation from which on it was always correct, and its epoch; a wrong \
+answer resets both |
     | `first_epoch`, `last_epoch` | of its presentations |
     | `aum`, `cumulative_loss` | mean margin; sum of the losses |
     | `el2n_mean`, `el2n_last`, `grand_mean`, `grand_last` | over its presentations, and at the last that was measured |
@@ -89,14 +89,14 @@ one's epoch; a wrong answer takes both back |
         "never_learned", "unforgettable", "first_correct", "last_correct", "first_learned", "learned_epoch",
         "first_epoch", "last_epoch", "aum", "cumulative_loss", "el2n_mean", "el2n_last", *GRAND, "target",
     )  # fmt: skip
-    there: dict[str, Any] = {**arrays, **extra, **whole}
-    return pd.DataFrame({name: there[name] for name in order if name in there})
+    columns: dict[str, Any] = {**arrays, **extra, **whole}
+    return pd.DataFrame({name: columns[name] for name in order if name in columns})
 
 
 def summary(arrays: Arrays) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """Numbers over all examples, None where there is nothing to take them from; and `QUANTILES` of each score.
+    """Statistics over all examples, None where there is no data; and `QUANTILES` of each score.
 
-    `learned` is the share correct at their last presentation.
+    `learned` is the share of examples that were correct at their last presentation.
     """
     examples = len(arrays["id"])
     if not examples:
@@ -118,7 +118,7 @@ def summary(arrays: Arrays) -> tuple[dict[str, Any], dict[str, list[float]]]:
         return numbers | {f"mean_{name}": None for name in per_example}, {}
     chosen: Any = slice(None) if measured.all() else measured
     quantiles: dict[str, list[float]] = {}
-    # of few examples all scores together, which is faster; of many one by one, so that none but one is copied
+    # with few examples all scores at once, which is faster; with many one by one, so that only one is copied at a time
     for names in [list(per_example)] if examples <= TOGETHER else [[name] for name in per_example]:
         kept = np.stack([per_example[name][chosen] for name in names])
         numbers |= {f"mean_{name}": float(mean) for name, mean in zip(names, kept.mean(1), strict=True)}
@@ -127,17 +127,17 @@ def summary(arrays: Arrays) -> tuple[dict[str, Any], dict[str, list[float]]]:
 
 
 def _quantiles(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`np.quantile(rows, QUANTILES, axis=1).T`, several times as fast; puts the rows out of order."""
+    """`np.quantile(rows, QUANTILES, axis=1).T`, several times as fast; reorders the rows' entries."""
     where = np.array(QUANTILES) * (rows.shape[1] - 1)
     low = where.astype(np.int64)
     high = np.minimum(low + 1, rows.shape[1] - 1)
     rows.partition([*low.tolist(), *high.tolist()], axis=1)
     below, above = rows[:, low], rows[:, high]
-    found: NDArray[np.float64] = below + (above - below) * (where - low)
-    return found
+    quantiles: NDArray[np.float64] = below + (above - below) * (where - low)
+    return quantiles
 
 
-def _nullable(values: NDArray[Any], there: NDArray[np.bool_]) -> Any:
+def _nullable(values: NDArray[Any], known: NDArray[np.bool_]) -> Any:
     import pandas as pd
 
-    return pd.arrays.IntegerArray(values.astype(np.int64), ~there)
+    return pd.arrays.IntegerArray(values.astype(np.int64), ~known)

@@ -13,18 +13,18 @@ from learnscope.task import Task
 from learnscope.task.batches import map_leaves
 
 JOINED = 1024
-"""Examples up to which batches are joined: enough that what a pass costs anyway no longer matters."""
+"""Batches are joined up to this many examples: the fixed cost of a pass is then negligible."""
 
 
 def cut(task: Task, batch: Any, start: int, stop: int) -> Any:
-    """Examples `start` to `stop` of the batch; what is not per example stays whole, as in `Task.take`."""
+    """Examples `start` to `stop` of the batch; values that are not per example stay whole, as in `Task.take`."""
     size = task.size(batch)
     if start == 0 and stop == size:
         return batch
     if type(task).take is not Task.take:
         raise DataError(
-            f"{type(task).__name__} cuts batches in a way of its own (take), which knows no single example in the "
-            "middle: give batches of one example each"
+            f"{type(task).__name__} has its own take(), which cannot cut an example out of the middle of a batch: "
+            "give batches of one example each"
         )
 
     def change(leaf: Any) -> Any:
@@ -34,30 +34,30 @@ def cut(task: Task, batch: Any, start: int, stop: int) -> Any:
 
 
 def joined(task: Task, batches: Iterable[Any], max_bytes: int) -> Iterator[Any]:
-    """The same examples in the same order, consecutive batches of one shape as one, up to a size.
+    """The same examples in the same order, with consecutive batches of one shape joined, up to a size.
 
-    Only batches all of whose values are tensors with a row an example are joined, and none if the task cuts batches
-    in a way of its own.
+    A batch is joined only if all its values are tensors with one row per example, and only if the task does not
+    have its own `take()`.
     """
     if type(task).take is not Task.take:
         yield from batches
         return
     waiting: list[Any] = []
-    examples = held = 0
+    examples = held_bytes = 0
     for batch in batches:
-        size, amount = task.size(batch), sum(leaf.nbytes for leaf in leaves(batch) if isinstance(leaf, Tensor))
-        fits = examples + size <= JOINED and held + amount <= max_bytes
+        size, nbytes = task.size(batch), sum(leaf.nbytes for leaf in leaves(batch) if isinstance(leaf, Tensor))
+        fits = examples + size <= JOINED and held_bytes + nbytes <= max_bytes
         shape = _shape(task, batch)
         if waiting and not (fits and shape is not None and shape == _shape(task, waiting[0])):
-            yield _one(waiting)
-            waiting, examples, held = [], 0, 0
+            yield _concatenated(waiting)
+            waiting, examples, held_bytes = [], 0, 0
         waiting.append(batch)
-        examples, held = examples + size, held + amount
+        examples, held_bytes = examples + size, held_bytes + nbytes
     if waiting:
-        yield _one(waiting)
+        yield _concatenated(waiting)
 
 
-def _one(batches: list[Any]) -> Any:
+def _concatenated(batches: list[Any]) -> Any:
     if len(batches) == 1:
         return batches[0]
     columns = iter([torch.cat(column) for column in zip(*map(leaves, batches), strict=True)])
@@ -65,13 +65,13 @@ def _one(batches: list[Any]) -> Any:
 
 
 def _shape(task: Task, batch: Any) -> list[Any] | None:
-    """What must agree for batches to be joined; None for one that cannot be."""
+    """What two batches must have in common to be joined; None for a batch that cannot be joined."""
     size = task.size(batch)
-    found = leaves(batch)
-    if not size or not all(is_per_example(leaf, size) for leaf in found):
+    values = leaves(batch)
+    if not size or not all(is_per_example(leaf, size) for leaf in values):
         return None
     keys = list(batch) if isinstance(batch, Mapping) else None
-    return [type(batch), keys, *((leaf.shape[1:], leaf.dtype, leaf.device) for leaf in found)]
+    return [type(batch), keys, *((leaf.shape[1:], leaf.dtype, leaf.device) for leaf in values)]
 
 
 def is_per_example(leaf: Any, size: int) -> bool:
@@ -79,7 +79,7 @@ def is_per_example(leaf: Any, size: int) -> bool:
 
 
 def _is_plain_values(leaf: Any, size: int) -> bool:
-    """A list or NumPy array with a value an example: nothing that vmap can take apart."""
+    """A list or NumPy array with one value per example, which vmap cannot split."""
     if isinstance(leaf, Tensor) or not (isinstance(leaf, (list, tuple)) or getattr(leaf, "shape", None)):
         return False
     return len(leaf) == size
@@ -90,11 +90,11 @@ def has_plain_values(batch: Any, size: int) -> bool:
 
 
 def leaves(batch: Any) -> list[Any]:
-    found: list[Any] = []
+    values: list[Any] = []
 
     def keep(leaf: Any) -> Any:
-        found.append(leaf)
+        values.append(leaf)
         return leaf
 
     map_leaves(batch, keep)
-    return found
+    return values

@@ -1,4 +1,4 @@
-"""Data that probes look at: a fixed subset, read without touching the user's loader."""
+"""Data that probes read: a fixed subset, taken without touching the user's loader."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from learnscope.model.guard import preserve_rng
 from learnscope.task import Task, task_for
 
 BATCH_SIZE = 64
+_EMPTY = "the data given to learnscope is empty: there is no batch to read"
 
 
 class DataError(TypeError):
@@ -23,30 +24,30 @@ def fixed_batches(data: Any, task: Task | None = None, *, examples: int | None =
 
     `data` may be a loader, a data set, a list of batches, or one batch. A loader is never iterated: its
     sampler, generator and workers stay as they are, and its data set is read in order instead. The batches
-    are kept, so that a data set that augments at random still gives a fixed subset.
+    are kept, so that a data set with random augmentation still gives a fixed subset.
     """
     with preserve_rng():
         batches: list[Any] = []
         left = examples
         for batch in _in_order(data):
-            chosen = task or task_for(batch)
-            size = chosen.size(batch)
+            own_task = task or task_for(batch)
+            size = own_task.size(batch)
             if left is not None and size > left:
-                batch, size = chosen.take(batch, left), left
+                batch, size = own_task.take(batch, left), left
             batches.append(batch)
             if left is not None:
                 left -= size
                 if left <= 0:
                     break
     if not batches:
-        raise DataError("the data given to learnscope is empty: there is no batch to look at")
+        raise DataError(_EMPTY)
     return batches
 
 
 class InOrder:
-    """The batches of `data` in order, read anew at every iteration, so that none of them is kept.
+    """The batches of `data` in order, read again at every iteration, so that none is kept in memory.
 
-    As `fixed_batches`, of a loader only the data set is read.
+    As with `fixed_batches`, a loader is never iterated, only its data set is read.
     """
 
     def __init__(self, data: Any) -> None:
@@ -58,7 +59,7 @@ class InOrder:
             empty = False
             yield batch
         if empty:
-            raise DataError("the data given to learnscope is empty: there is no batch to look at")
+            raise DataError(_EMPTY)
 
 
 def _in_order(data: Any) -> Iterator[Any]:
@@ -86,7 +87,7 @@ def _is_batch(data: Sequence[Any]) -> bool:
 
 
 def _wraps_loader(data: Any) -> bool:
-    # Accelerate's and Lightning's loaders are not DataLoaders but carry one's attributes
+    # Accelerate's and Lightning's loaders are not DataLoaders but have the attributes of one
     return hasattr(data, "dataset") and hasattr(data, "collate_fn")
 
 
@@ -98,11 +99,6 @@ def _loader_in_order(loader: Any) -> Iterator[Any]:
 
 
 def _sequential(dataset: Dataset[Any], size: int, collate: Any = None) -> Iterable[Any]:
-    # a generator of its own: making an iterator draws a base seed, by default from the global generator
-    return DataLoader(
-        dataset,
-        batch_size=size,
-        shuffle=False,
-        collate_fn=collate,
-        generator=torch.Generator().manual_seed(0),
-    )
+    # its own generator: creating an iterator draws a base seed, by default from the global generator
+    generator = torch.Generator().manual_seed(0)
+    return DataLoader(dataset, batch_size=size, shuffle=False, collate_fn=collate, generator=generator)

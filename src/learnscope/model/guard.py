@@ -1,7 +1,7 @@
 """The guard: the only thing that may run or disturb a model while it trains.
 
-On the way out, also after an error, everything is as it was: modes, buffers, gradients, `requires_grad`,
-random numbers, hooks. What it cannot undo (weights or gradients that were written in place) it reports.
+On exit, also after an error, everything is as it was: modes, buffers, gradients, `requires_grad`, random state,
+hooks. It reports what it cannot undo: weights or gradients that were written in place.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 
 class GuardError(RuntimeError):
-    """Something under the guard changed what it must not: the message names it."""
+    """A weight or gradient was changed in place under the guard; the message names it."""
 
 
 @contextmanager
 def guard(model: nn.Module, *, training: bool = False) -> Iterator[None]:
-    """Run `model` without leaving a trace. Inside, it is in eval mode unless `training` is true."""
+    """Run `model` and restore its state afterwards. Inside, it is in eval mode unless `training` is true."""
     with ExitStack() as stack:
         stack.enter_context(preserve_rng())
         stack.enter_context(_fresh_autocast_cache())
@@ -39,7 +39,7 @@ def guard(model: nn.Module, *, training: bool = False) -> Iterator[None]:
 
 @contextmanager
 def preserve_rng() -> Iterator[None]:
-    """Python's, NumPy's, torch's CPU and every initialised accelerator's random state, put back."""
+    """Restore the random state of Python, NumPy, torch on the CPU and every initialised accelerator."""
     import numpy as np
 
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
@@ -58,7 +58,7 @@ def _accelerator_states() -> list[tuple[Any, int, Tensor]]:
     if not torch.accelerator.is_available():
         return []
     module = torch.get_device_module(torch.accelerator.current_accelerator())
-    # asking an accelerator that nothing has used yet would start it and take its memory
+    # reading the state of an accelerator that is not in use yet would initialise it and take its memory
     if not getattr(module, "is_initialized", lambda: True)():
         return []
     return [(module, index, module.get_rng_state(index)) for index in range(module.device_count())]
@@ -66,7 +66,7 @@ def _accelerator_states() -> list[tuple[Any, int, Tensor]]:
 
 @contextmanager
 def _fresh_autocast_cache() -> Iterator[None]:
-    """Inside the user's autocast, cached casts of the weights would outlive an exchange of the weights."""
+    """Inside the user's autocast, cached casts would go on holding the old weights after these are exchanged."""
     torch.clear_autocast_cache()
     try:
         yield
@@ -76,7 +76,7 @@ def _fresh_autocast_cache() -> Iterator[None]:
 
 @contextmanager
 def _eager() -> Iterator[None]:
-    """Compiled models run as written: no recompilation for our batch shapes, and hooks fire."""
+    """Compiled models run eagerly: no recompilation for our batch shapes, and hooks fire."""
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, and importing dynamo takes seconds
         yield
         return
@@ -103,7 +103,7 @@ def _resharded(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _preserve_modes(model: nn.Module) -> Iterator[None]:
-    # flags are set one by one: model.train() would also thaw what was frozen on purpose
+    # flags are set one by one: model.train() would also switch modules that are in eval mode on purpose
     flags = [(module, module.training) for module in model.modules()]
     try:
         yield
@@ -133,7 +133,7 @@ def _preserve_buffers(model: nn.Module) -> Iterator[None]:
 
 
 def _write(target: Tensor, source: Tensor) -> None:
-    """Copy entry by entry, also into an expanded tensor, where one place in memory stands for many entries."""
+    """Copy entry by entry, also into an expanded tensor, where many entries share one memory location."""
     for dim, (stride, length) in enumerate(zip(target.stride(), target.shape, strict=True)):
         if stride == 0 and length > 1:
             target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
@@ -142,7 +142,7 @@ def _write(target: Tensor, source: Tensor) -> None:
 
 @contextmanager
 def _preserve_hooks(model: nn.Module) -> Iterator[None]:
-    """Hooks of modules and of parameters that were added inside are removed again."""
+    """Remove the hooks that were added inside, to modules and to parameters."""
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     places: list[tuple[Any, str]] = [(module, kind) for module in model.modules() for kind in kinds]
     places += [(p, kind) for p in model.parameters() for kind in ("_backward_hooks", "_post_accumulate_grad_hooks")]
@@ -158,14 +158,14 @@ def _preserve_hooks(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _preserve_parameters(model: nn.Module) -> Iterator[None]:
-    """`requires_grad` and gradients are put back; a weight or gradient written in place is reported.
+    """Restore `requires_grad` and gradients; report a weight or gradient that was written in place.
 
-    A gradient steps aside at the moment when a backward of the guarded code reaches its parameter, so that
-    it can be read until then and is never added to, without a copy.
+    A gradient is set aside when a backward of the guarded code reaches its parameter, so that it can be read until
+    then and is never accumulated into, without a copy.
     """
     parameters = list(model.named_parameters())
     saved = [(name, p, p.requires_grad, p._version, p.grad, _version(p.grad)) for name, p in parameters]
-    handles = [p.register_hook(_StepAside(p)) for _, p in parameters if p.requires_grad and p.grad is not None]
+    handles = [p.register_hook(_SetAside(p)) for _, p in parameters if p.requires_grad and p.grad is not None]
     try:
         yield
     finally:
@@ -186,8 +186,8 @@ def _preserve_parameters(model: nn.Module) -> Iterator[None]:
         )
 
 
-class _StepAside:
-    """Leaf hook: runs before the new gradient is added, and lets it land in an empty place."""
+class _SetAside:
+    """Leaf hook: runs before the new gradient is accumulated, and clears `.grad` once, so that it starts from zero."""
 
     def __init__(self, parameter: nn.Parameter) -> None:
         self.parameter, self.done = parameter, False

@@ -1,31 +1,31 @@
-"""Which parameters a name stands for: those of a layer, of a module, or one of them; and a few layers of many."""
+"""Selecting parameters by the name of a layer, a module or a parameter; and choosing a few layers of many."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 from torch import nn
 
-from learnscope.names import group_parameters, resolve
+from learnscope.names import clean_path, group_parameters, resolve
+from learnscope.options import is_whole, nearest
 
 
 class SelectionError(ValueError):
-    """A name that stands for no parameter of the model; the message names those that are near."""
+    """A name that matches no parameter of the model; the message lists close names."""
 
 
 def select_parameters(model: nn.Module, wanted: str | Iterable[str]) -> list[int]:
-    """Positions among `model.named_parameters()` of what the names stand for, in order and once each.
+    """Positions in `model.named_parameters()` of the parameters that the names select, in order, each once.
 
-    A name is that of a layer, of a module as in `model.named_modules()`, or of a parameter; what wrappers put into
-    names (`module.`, `_orig_mod.`, …) may be there or not. A weight that two modules share belongs to both.
+    A name is that of a layer, of a module as in `model.named_modules()`, or of a parameter, with or without what
+    wrappers add (`module.`, `_orig_mod.`, …). A weight that two modules share belongs to both.
     """
     named = list(model.named_parameters())
     names = [wanted] if isinstance(wanted, str) else list(wanted)
     layers = group_parameters([name for name, _ in named], "layer")
     modules = _modules(model, [id(p) for _, p in named])
-    parameters = {known: [i] for i, (name, _) in enumerate(named) for known in (resolve(name).clean, name)}
-    found: set[int] = set()
+    parameters = {spelling: [i] for i, (name, _) in enumerate(named) for spelling in (resolve(name).clean, name)}
+    selected: set[int] = set()
     for name in names:
         if not isinstance(name, str):
             raise SelectionError(f"{name!r} is a {type(name).__name__}: name a layer, a module or a parameter")
@@ -34,20 +34,20 @@ def select_parameters(model: nn.Module, wanted: str | Iterable[str]) -> list[int
             raise _unknown(model, name, [*layers, *modules, *parameters])
         if not inside:
             raise SelectionError(f"{name!r} of {type(model).__name__} is a module without parameters")
-        found.update(inside)
-    return sorted(found)
+        selected.update(inside)
+    return sorted(selected)
 
 
 def check_max_layers(owner: str, most: object) -> None:
-    """Refuse what is no number of layers."""
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+    """Refuse a `max_layers` that is not a whole number from 1, or None."""
+    if most is not None and not is_whole(most, 1):
         raise ValueError(f"{owner}(max_layers={most!r}): max_layers is a whole number from 1, or None for all layers")
 
 
 def spread(layers: Iterable[str], most: int | None) -> list[str]:
-    """At most so many of the layers, once each, in order: the first, the last, the others evenly between them.
+    """At most `most` of the layers, each once, in order: the first, the last, and others evenly between them.
 
-    One alone is the middle one. None stands for all.
+    With `most=1` it is the middle one; None keeps all.
 
     >>> spread([f"h.{i}" for i in range(6)], 3)
     ['h.0', 'h.3', 'h.5']
@@ -62,30 +62,25 @@ def spread(layers: Iterable[str], most: int | None) -> list[str]:
 
 
 def _modules(model: nn.Module, ids: Sequence[int]) -> dict[str, list[int]]:
-    """By identity, since a weight that is shared is listed under its first name only."""
-    position = {one: i for i, one in enumerate(ids)}
-    found: dict[str, list[int]] = {}
+    """Parameters of every module, by identity: a shared weight is listed under its first name only."""
+    position = {identity: i for i, identity in enumerate(ids)}
+    members: dict[str, list[int]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         inside = [position[id(p)] for p in module.parameters()]
-        found.setdefault(_clean(name), inside)
-        found[name] = inside
-    return found
+        members.setdefault(clean_path(name), inside)
+        members[name] = inside
+    return members
 
 
 def _first(name: str, *tables: dict[str, list[int]]) -> list[int] | None:
-    for spelt in (name, _clean(name)):
+    for spelt in (name, clean_path(name)):
         for table in tables:
             if spelt in table:
                 return table[spelt]
     return None
 
 
-def _clean(name: str) -> str:
-    """A module's path without wrappers."""
-    return resolve(f"{name}.weight").clean.removesuffix("weight").removesuffix(".") if name else name
-
-
 def _unknown(model: nn.Module, name: str, known: Iterable[str]) -> SelectionError:
-    named = [one for one in dict.fromkeys(known) if one]
-    near = difflib.get_close_matches(name, named, n=3) or named[:6]
+    named = [other for other in dict.fromkeys(known) if other]
+    near = nearest(name, named, most=3) or named[:6]
     return SelectionError(f"{type(model).__name__} has no layer, module or parameter {name!r}; near: {', '.join(near)}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from learnscope.findings import Cuts
+from learnscope.findings import Cuts, find
 from learnscope.options import explain_options
 from learnscope.posttrain.bit_widths import BitWidthAnalyzer
 from learnscope.posttrain.data import load_data
@@ -19,8 +19,11 @@ from learnscope.posttrain.examined import Examined
 from learnscope.posttrain.loading import load_model
 from learnscope.posttrain.performance import PerformanceAnalyzer
 from learnscope.posttrain.robustness import RobustnessAnalyzer
+from learnscope.reading.gather import one_pass
+from learnscope.record import Finding, plain_json
 from learnscope.report.audit.folder import write_audit
 from learnscope.run import Run
+from learnscope.store.files import write_json
 from learnscope.task import Task
 
 _TELLING = (
@@ -66,6 +69,8 @@ class ModelAnalyzer:
         self.bit_width_analyzer = BitWidthAnalyzer(self.examined)
         self.robustness_analyzer = RobustnessAnalyzer(self.examined)
         self.results: dict[str, dict[str, Any]] = {}
+        self.findings: list[Finding] = []
+        """Those of the last report."""
         self._about_data: dict[str, Any] = {}
 
     def analyze_performance(self, data_loader: Any = None) -> dict[str, Any]:
@@ -110,17 +115,19 @@ class ModelAnalyzer:
     ) -> Path:
         """Write `analysis_results.json`, `summary_report.md`, `insights.md` and `plots/`; the folder.
 
-        What has not been analyzed is said not to have been. `thresholds` of the deployment scenarios:
-        `tokens_per_second`, `memory_bytes`, `robustness_gap`; or any cut of the findings through `cuts`.
+        They are views of the run that is written beside them, which `ls.open_run(output_dir)` opens; one of an earlier
+        report is replaced. What has not been analyzed is said not to have been. `thresholds` of the deployment
+        scenarios: `tokens_per_second`, `memory_bytes`, `robustness_gap`; or any cut of the findings through `cuts`.
         """
         if not self.results and not list(self.examined.run.records()):
             raise PosttrainError(
                 "nothing has been analyzed yet: call analyze_performance(data_loader) first, or another"
             )
-        folder = Path(output_dir)
-        write_audit(
-            self.run.reader, folder, cuts=with_thresholds(cuts, thresholds), name=self.name, about=self._about()
-        )  # fmt: skip
+        folder, about, cuts = Path(output_dir), self._about(), with_thresholds(cuts, thresholds)
+        reader = one_pass(self.examined.save(folder, plain_json(about)).reader)
+        write_audit(reader, folder, cuts=cuts, name=self.name, about=about)
+        self.findings = find(reader, cuts)
+        write_json(folder / "findings.json", [finding.to_json() for finding in self.findings])
         return folder
 
     def _analyze(self, part: str, analyze: Any, data_loader: Any, **options: Any) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 from typing import Any
 
 from torch import nn
 
 from learnscope.model.guard import preserve_rng
+from learnscope.options import nearest
 from learnscope.posttrain.configuration import Configuration
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.sources.errors import first_line
@@ -49,7 +49,7 @@ def _config(configuration: Configuration) -> Any:
     kind = fields["model_type"]
     known = list(CONFIG_MAPPING.keys())
     if kind not in known:
-        near = difflib.get_close_matches(str(kind), known, n=1)
+        near = nearest(kind, known)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise PosttrainError(
             f"{where}: transformers {__version__} has no model type {kind!r}{hint}, and code that comes with a model "

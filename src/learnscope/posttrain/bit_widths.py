@@ -30,6 +30,7 @@ from learnscope.model.bits.torchao_export import to_torchao
 from learnscope.model.weights.content import model_content
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.examined import Examined
+from learnscope.posttrain.views import by_scope, number
 from learnscope.probes.bits.bit_optimum import BitOptimum
 from learnscope.probes.bits.bit_sensitivity import BitSensitivity
 from learnscope.probes.bits.bit_widths import BitWidths
@@ -64,12 +65,10 @@ class BitWidthAnalyzer:
             units[name] = {**facts, "bits": {}, "reasons": {}}
         for row in record.rows():
             unit = units[row.scope]
-            if "bits" not in row.labels:
+            if "bits" in row.labels:
+                unit["bits"].setdefault(int(row.labels["bits"]), {})[row.name] = number(row, unit["reasons"])
+            else:
                 unit[row.name] = row.value
-                continue
-            unit["bits"].setdefault(int(row.labels["bits"]), {})[row.name] = _number(row.value)
-            if row.value is None:
-                unit["reasons"][row.name] = row.status or "not measured"
         return {"layers": _by_layer(units, record.notes["judged_by"]), "units": units, **_about(record)}
 
     def test_configurations(
@@ -106,11 +105,10 @@ class BitWidthAnalyzer:
             "left_out",
         )  # fmt: skip
         told = {name: record.notes[name] for name in names if name in record.notes}
-        model = {row.name: _number(row.value) for row in record.rows() if row.kind == "model"}
-        chosen = {row.scope: row.value for row in record.rows() if row.kind == "unit"}
+        chosen = {unit: numbers["chosen_bits"] for unit, numbers in by_scope(record, "unit").items()}
         return {
             **told,
-            **model,
+            **by_scope(record, "model")["model"],
             "expected_kl": record.notes["expected"],
             "chosen_bits": chosen,
             "configurations": _configurations(record),
@@ -142,13 +140,7 @@ class BitWidthAnalyzer:
         Options are those of `learnscope.ExportedSpeed`. A copy that cannot be made has NaN, and `reasons`.
         """
         record = self.examined.look(ExportedSpeed(**options), data_loader)
-        found: dict[str, dict[str, Any]] = {}
-        for row in record.rows():
-            one = found.setdefault(row.scope, {"real": True})
-            one[row.name] = _number(row.value)
-            if row.status is not None:
-                one.setdefault("reasons", {})[row.name] = row.status
-        return found
+        return {scope: {"real": True, **numbers} for scope, numbers in by_scope(record, "exported").items()}
 
     def export_torchao(self, bits: int | Mapping[str, int] = 8) -> nn.Module:
         """A copy of the model that holds these units (a number: all blocks) in 8 or 4 bits through torchao."""
@@ -167,7 +159,7 @@ class BitWidthAnalyzer:
             if row.name in plain:
                 plain[row.name][row.scope] = row.value
             elif row.name == judged:
-                damage[row.scope][int(row.labels["bits"])] = _number(row.value)
+                damage[row.scope][int(row.labels["bits"])] = number(row, {})
             elif row.name == "bytes":
                 size[row.scope][int(row.labels["bits"])] = row.value
         found = Sensitivities(
@@ -227,16 +219,10 @@ def _by_layer(units: Mapping[str, Mapping[str, Any]], judged: str) -> dict[int |
 
 def _configurations(record: Record) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for row in record.rows():
-        if row.kind != "configuration":
-            continue
-        into = found.setdefault(row.scope, {"reasons": {}})
-        name = _KEYS.get(row.name, row.name)
-        into[name] = _number(row.value)
-        if row.value is None:
-            into["reasons"][name] = row.status or "not measured"
-    for name, bits in record.notes["bits"].items():
-        found[name]["bits"] = dict(bits)
+    for name, numbers in by_scope(record, "configuration").items():
+        reasons = {_KEYS.get(key, key): why for key, why in numbers.pop("reasons", {}).items()}
+        renamed = {_KEYS.get(key, key): value for key, value in numbers.items()}
+        found[name] = {"reasons": reasons, **renamed, "bits": dict(record.notes["bits"][name])}
     return found
 
 
@@ -258,7 +244,3 @@ def _frontier(record: Record, found: Mapping[str, Mapping[str, Any]]) -> list[di
 def _about(record: Record) -> dict[str, Any]:
     names = ("examples", "positions", "scheme", "judged_by", "rerun", "rerun_reason")
     return {name: record.notes[name] for name in names if name in record.notes}
-
-
-def _number(value: Any) -> Any:
-    return math.nan if value is None else value

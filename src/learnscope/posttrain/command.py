@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from learnscope.comparison import compare
 from learnscope.posttrain.analyzer import PARTS, ModelAnalyzer, with_thresholds
 from learnscope.posttrain.builtin import make_builtin
 from learnscope.posttrain.errors import PosttrainError
+from learnscope.posttrain.examined import check_folder
 from learnscope.progress import progress_bar
-from learnscope.report.audit.comparison import write_comparison
-from learnscope.run import Run
+from learnscope.record import Finding
+from learnscope.run import Run, open_run
 
 SENSITIVITY = "sensitivity.json"
 CACHE = "cache"
@@ -51,11 +53,16 @@ class AuditOptions:
 
 
 def run_audit(options: AuditOptions, say: Say = print) -> dict[str, Run]:
-    """Examine every model and write its report; the runs, by the models' names.
+    """Examine every model and write its run folder with its report; the runs, by the models' names.
 
     A single model's report goes into `output_dir`, several go into folders of their names below it, with a comparison.
     A model that cannot be loaded is refused before anything is written.
     """
+    return {name: run for name, (run, _) in audited(options, say).items()}
+
+
+def audited(options: AuditOptions, say: Say) -> dict[str, tuple[Run, list[Finding]]]:
+    """The runs with the findings of their reports."""
     _check(options)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -64,13 +71,16 @@ def run_audit(options: AuditOptions, say: Say = print) -> dict[str, Run]:
     if len(models) > 1:
         for name, model in models.items():
             _opened(name, model, options, options.output_dir)
-    runs, folders = {}, _folders(models)
-    for name, model in models.items():
-        folder = options.output_dir if len(models) == 1 else options.output_dir / folders[name]
-        runs[name] = _audit_one(_opened(name, model, options, folder), options, folder, say)
+    folders = _folders(models, options.output_dir)
+    for folder in folders.values():
+        check_folder(folder)
+    runs = {
+        name: _audit_one(_opened(name, model, options, folders[name]), options, folders[name], say)
+        for name, model in models.items()
+    }
     if len(runs) > 1:
-        write_comparison({name: run.reader for name, run in runs.items()}, options.output_dir)
-        say(f"side by side: {options.output_dir / 'comparison.md'}")
+        written = compare([run for run, _ in runs.values()], names=list(runs)).save_audits(options.output_dir)
+        say(f"side by side: {written}")
     return runs
 
 
@@ -98,7 +108,7 @@ def _check(options: AuditOptions) -> None:
             raise PosttrainError(f"{folder} is a file: name a folder for the report (--output_dir)")
 
 
-def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say: Say) -> Run:
+def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say: Say) -> tuple[Run, list[Finding]]:
     for note in analyzer.notes:
         say(f"{analyzer.name}: {note}")
     data = analyzer.data(
@@ -118,7 +128,7 @@ def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say
         made = analyzer.bit_width_analyzer.export(options.export)
         say(f"packed: {made['path']}, {made['tensor_bytes']:,} bytes of weights")
     analyzer.generate_comprehensive_report(folder, thresholds=options.thresholds)
-    return analyzer.run
+    return open_run(folder), analyzer.findings
 
 
 def _opened(name: str, model: Any, options: AuditOptions, folder: Path) -> ModelAnalyzer:
@@ -147,11 +157,13 @@ def named(paths: Sequence[str | Path]) -> dict[str, str | Path]:
     return {"/".join(part[-depth:]): path for part, path in zip(parts, paths, strict=True)}
 
 
-def _folders(names: Iterable[str]) -> dict[str, str]:
-    """A folder for each model, by its name; no two share one."""
-    found: dict[str, str] = {}
+def _folders(names: Collection[str], home: Path) -> dict[str, Path]:
+    """A folder for each model below `home`, by its name; no two share one. A single model has it to itself."""
+    if len(names) == 1:
+        return dict.fromkeys(names, home)
+    found: dict[str, Path] = {}
     for name in names:
         plain = name.replace("/", "_").replace("\\", "_").lstrip(".") or "model"
         tries = (plain if number == 1 else f"{plain}_{number}" for number in count(1))
-        found[name] = next(one for one in tries if one not in found.values())
+        found[name] = next(home / one for one in tries if home / one not in found.values())
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,18 @@ from learnscope.model.data import fixed_batches
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.reader import check_tokens
 from learnscope.record import Record
-from learnscope.run import Run
-from learnscope.session.engine import Engine
+from learnscope.run import Run, open_run
 from learnscope.session.manifest import new_manifest
 from learnscope.session.opening import check_model
+from learnscope.session.replay import opened
 from learnscope.sinks.last import LastRecords
-from learnscope.store.backend import MemoryBackend
+from learnscope.store.backend import Backend, MemoryBackend, RunError
 from learnscope.store.memo import Memo
+from learnscope.store.replacing import check_replaceable, replace_run
 from learnscope.task import Task, task_for
+
+AUDITED = "audited"
+"""The entry of a manifest that marks runs written here: the model's name, and facts that no probe measures."""
 
 
 class Examined:
@@ -41,7 +45,7 @@ class Examined:
         check_model(model)
         self.model, self.task, self.tokenizer, self.name, self.progress = model, task, tokenizer, name, progress
         self.memo = Memo(None if cache is None else _writable(Path(cache)))
-        self._said: dict[str, tuple[Probe, Record]] = {}
+        self._looks: dict[str, tuple[Probe, Record, Backend]] = {}
         self._shared: Moment | None = None
 
     def look(self, probe: Probe, data_loader: Any) -> Record:
@@ -51,15 +55,14 @@ class Examined:
         """
         moment = self._shared if self._shared is not None else self._moment(data_loader)
         last = LastRecords()
-        engine = Engine(
-            moment.subject, [probe], MemoryBackend(), source="audit", provides=NEEDS, sinks=[last], strict=True
-        )
-        engine.open_probes(moment)
+        engine = opened(
+            moment.subject, [probe], None, source="audit", provides=set(NEEDS), sinks=[last], strict=True
+        )  # fmt: skip
         [bound] = engine.bound
         engine.fire(bound, moment)
         engine.flush()
         record = last.take()[bound.label]
-        self._said[bound.label] = probe, record
+        self._looks[bound.label] = probe, record, engine.backend
         return record
 
     @contextmanager
@@ -76,30 +79,47 @@ class Examined:
 
     def record(self, probe: str) -> Record | None:
         """What the probe of this name said last; None if it has not looked."""
-        said = self._said.get(probe)
-        return None if said is None else said[1]
+        return self._looks[probe][1] if probe in self._looks else None
 
     @property
     def run(self) -> Run:
         """All that was said, as a run in memory."""
+        return Run(self._backend({}))
+
+    def save(self, folder: Path, about: Mapping[str, Any]) -> Run:
+        """All that was said, as a run folder, in place of one that was saved there before; `about` is kept with it."""
+        check_folder(folder)
+        replace_run(self._backend({AUDITED: {"name": self.name, "about": dict(about)}}), folder)
+        return open_run(folder)
+
+    def _backend(self, facts: Mapping[str, Any]) -> MemoryBackend:
         backend = MemoryBackend()
-        probes = [(label, probe) for label, (probe, _) in self._said.items()]
+        probes = [(label, probe) for label, (probe, _, _) in self._looks.items()]
         manifest = new_manifest("audit", Subject(self.model), probes, git=False)
-        times = [record.time for _, record in self._said.values()]
+        times = [record.time for _, record, _ in self._looks.values()]
         attempt = {"attempt": 0, "start_step": 0, "started": min(times, default=0.0), "last_step": 0}
-        backend.put_manifest({**manifest, "attempts": [attempt], "status": "finished"})
-        for _, record in self._said.values():
+        backend.put_manifest({**manifest, "attempts": [attempt], "status": "finished", **facts})
+        for _, record, kept in self._looks.values():
             backend.append(record.to_json())
-        return Run(backend)
+            if record.arrays is not None:
+                backend.put_arrays(record.arrays, kept.arrays(record.arrays))
+        return backend
 
     def _moment(self, data_loader: Any) -> Moment:
         batches = fixed_batches(data_loader, self.task)
         check_tokens(self.model, batches)
         task = self.task or task_for(batches[0], self.model)
         subject = Subject(self.model, task=task, holdout=batches, tokenizer=self.tokenizer)
-        return Moment(
-            step=0, phase="audit", source="audit", subject=subject, memo=self.memo, show_progress=self.progress
-        )
+        subject.memo, subject.show_progress = self.memo, self.progress
+        return Moment(step=0, phase="audit", source="audit", subject=subject)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that holds a run which was not saved here."""
+    try:
+        check_replaceable(folder, AUDITED)
+    except RunError as error:
+        raise PosttrainError(str(error)) from error
 
 
 def _writable(folder: Path) -> Path:

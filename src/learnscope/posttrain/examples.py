@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from learnscope.options import did_you_mean
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.reader import Reader
 from learnscope.posttrain.tokenizing import ByteTokenizer
@@ -70,8 +70,7 @@ class Encoder:
         there = list(row)
         for asked in (self.text_column, self.label_column):
             if asked is not None and asked not in there:
-                near = difflib.get_close_matches(asked, there, n=1)
-                hint = f" Did you mean {near[0]!r}?" if near else ""
+                hint = did_you_mean(asked, there)
                 raise PosttrainError(f"the data have no column {asked!r}.{hint} There are: {', '.join(there)}.")
         column = self.text_column or next((name for name in (IDS, "text") if name in there), None)
         if column is None:

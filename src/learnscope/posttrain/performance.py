@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from learnscope.posttrain.examined import Examined
-from learnscope.probes.cost.inference_speed import NAMES, InferenceSpeed
+from learnscope.posttrain.views import by_scope, entries, number
+from learnscope.probes.cost.inference_speed import InferenceSpeed
 from learnscope.probes.cost.layer_times import LayerTimes
 from learnscope.probes.cost.memory_use import MemoryUse
 from learnscope.probes.outputs.performance import Performance
-from learnscope.record import Record, Row
 
 _NO_CACHE = "not a causal language model of transformers with a cache"
 _SPEED = {
@@ -39,9 +38,9 @@ class PerformanceAnalyzer:
         for row in record.rows():
             if "k" in row.labels:
                 k = str(row.labels["k"])
-                found.setdefault(row.name, {})[k] = _number(row, reasons, f"{row.name}[{k}]")
+                found.setdefault(row.name, {})[k] = number(row, reasons, f"{row.name}[{k}]")
             else:
-                found[row.name] = _number(row, reasons)
+                found[row.name] = number(row, reasons)
         return {**found, "reasons": reasons}
 
     def benchmark_inference_speed(self, data_loader: Any, **options: Any) -> dict[str, Any]:
@@ -50,7 +49,7 @@ class PerformanceAnalyzer:
         Percentiles of the latency are NaN where there are too few passes, `n`, for them.
         """
         record = self.examined.look(InferenceSpeed(**options), data_loader)
-        sweep = _settings(record)
+        sweep = [{"reasons": {}, **setting} for setting in entries(record, "model")["model"]]
         main = next(setting for setting in sweep if setting["main"])
         found: dict[str, Any] = {key: main[name] for key, name in _SPEED.items()}
         reasons = {key: main["reasons"][name] for key, name in _SPEED.items() if name in main["reasons"]}
@@ -63,30 +62,19 @@ class PerformanceAnalyzer:
     def profile_memory(self, data_loader: Any, **options: Any) -> dict[str, Any]:
         """`parameters`, `model_bytes`, `peak_bytes`, `run_bytes`, `process`, and `parts` with the size of each."""
         record = self.examined.look(MemoryUse(**options), data_loader)
-        found: dict[str, Any] = {"parts": {}}
-        reasons: dict[str, str] = {}
+        found: dict[str, Any] = {"parts": by_scope(record, "part"), "reasons": {}}
         for row in record.rows():
-            if row.kind == "part":
-                found["parts"].setdefault(row.scope, {})[row.name] = _number(row, reasons)
-            else:
-                found[row.name] = _number(row, reasons)
+            if row.kind == "model":
+                found[row.name] = number(row, found["reasons"])
                 found |= row.labels
-        return {**found, **dict(record.notes), "reasons": reasons}
+        return {**found, **record.notes}
 
     def profile_layers(self, data_loader: Any, **options: Any) -> dict[str, Any]:
         """`total_seconds` of a pass, of `layers` and of `modules`, these with `self_seconds` and `calls` too."""
         record = self.examined.look(LayerTimes(**options), data_loader)
-        found: dict[str, Any] = {"total_seconds": math.nan, "layers": {}, "modules": {}}
-        reasons: dict[str, str] = {}
-        for row in record.rows():
-            number = _number(row, reasons)
-            if row.kind == "module":
-                found["modules"].setdefault(row.scope, {})[row.name] = number
-            elif row.kind == "layer":
-                found["layers"][row.scope] = number
-            else:
-                found[row.name] = number
-        return {**found, **dict(record.notes), "reasons": reasons}
+        layers = {scope: layer["total_seconds"] for scope, layer in by_scope(record, "layer").items()}
+        whole = {"reasons": {}, **by_scope(record, "model")["model"]}
+        return {"layers": layers, "modules": by_scope(record, "module"), **whole, **record.notes}
 
     def analyze(self, data_loader: Any, *, seconds: float = InferenceSpeed.seconds) -> dict[str, Any]:
         """All four, by `basic_metrics`, `speed`, `memory` and `layers`; each setting is timed for so many seconds."""
@@ -97,21 +85,3 @@ class PerformanceAnalyzer:
                 "memory": self.profile_memory(data_loader),
                 "layers": self.profile_layers(data_loader, seconds=4 * seconds),
             }
-
-
-def _settings(record: Record) -> list[dict[str, Any]]:
-    """One dictionary a setting: its labels, its numbers, and why some are missing."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in record.rows():
-        if row.name in NAMES:
-            here = found.setdefault(tuple(row.labels.values()), {**row.labels, "reasons": {}})
-            here[row.name] = _number(row, here["reasons"])
-    return list(found.values())
-
-
-def _number(row: Row, reasons: dict[str, str], key: str | None = None) -> float | int:
-    if row.value is None:
-        reasons[key or row.name] = row.status or "not measured"
-        return math.nan
-    number: float | int = row.value
-    return number

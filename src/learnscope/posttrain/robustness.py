@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from learnscope.options import explain_options
 from learnscope.posttrain.examined import Examined
+from learnscope.posttrain.views import entries
 from learnscope.probes.robustness.attacks import Attacks
 from learnscope.probes.robustness.bit_robustness import BitRobustness
 from learnscope.probes.robustness.input_perturbation import InputPerturbation
 from learnscope.probes.robustness.noise_robustness import NoiseRobustness
-from learnscope.record import Record
 
 FLAGS = ("pgd_at_least_fgsm", "monotone_in_epsilon", "monotone_in_steps", "random_below_attack")
-
-Entry = dict[str, Any]
 
 
 class RobustnessAnalyzer:
@@ -48,10 +46,10 @@ class RobustnessAnalyzer:
             ),
             data_loader,
         )  # fmt: skip
-        entries = _entries(record, "attack")
-        found: dict[str, Any] = {"clean": entries["clean"][0]}
-        found |= {scope: entries[scope] for scope in ("random", "fgsm", "pgd")}
-        model = _entries(record, "model")["model"][0]
+        attacks = entries(record, "attack")
+        found: dict[str, Any] = {"clean": attacks["clean"][0]}
+        found |= {scope: attacks[scope] for scope in ("random", "fgsm", "pgd")}
+        model = entries(record, "model")["model"][0]
         names = ("robustness_gap", "robustness_gap_low", "robustness_gap_high")
         reasons = model.get("reasons", {})
         found |= {name: model[name] for name in names} | {"flags": {name: _flag(model[name]) for name in FLAGS}}
@@ -71,7 +69,7 @@ class RobustnessAnalyzer:
         record = self.examined.look(
             NoiseRobustness(sigmas=noise_levels, bits=bits, examples=examples, seeds=seeds, seed=seed), data_loader
         )
-        return {**_entries(record, "noise"), **record.notes}
+        return {**entries(record, "noise"), **record.notes}
 
     @explain_options
     def test_input_perturbations(
@@ -85,8 +83,8 @@ class RobustnessAnalyzer:
         record = self.examined.look(
             InputPerturbation(examples=examples, dropout=dropout, seeds=seeds, seed=seed, levels=levels), data_loader
         )
-        entries = _entries(record, "perturbation")
-        return {**entries, "clean": entries["clean"][0], **record.notes}
+        damaged = entries(record, "perturbation")
+        return {**damaged, "clean": damaged["clean"][0], **record.notes}
 
     @explain_options
     def test_bit_robustness(
@@ -105,7 +103,7 @@ class RobustnessAnalyzer:
             ),
             data_loader,
         )  # fmt: skip
-        clean, transfer = _entries(record, "bits")["clean"], _entries(record, "transfer")["pgd"]
+        clean, transfer = entries(record, "bits")["clean"], entries(record, "transfer")["pgd"]
         return {"clean": clean, "transfer": transfer, **record.notes}
 
     @explain_options
@@ -124,23 +122,6 @@ class RobustnessAnalyzer:
                 "robustness_gap": adversarial["robustness_gap"],
                 "flags": adversarial["flags"],
             }
-
-
-def _entries(record: Record, kind: str) -> dict[str, list[Entry]]:
-    """The numbers of a kind by scope, those of the same labels together; NaN with its reason where there is none."""
-    found: dict[str, dict[tuple[tuple[str, Any], ...], Entry]] = {}
-    for row in record.rows():
-        if row.kind != kind:
-            continue
-        entry = found.setdefault(row.scope, {}).setdefault(_key(row.labels), dict(row.labels))
-        entry[row.name] = math.nan if row.value is None else row.value
-        if row.value is None:
-            entry.setdefault("reasons", {})[row.name] = row.status or "not measured"
-    return {scope: list(entries.values()) for scope, entries in found.items()}
-
-
-def _key(labels: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(labels.items()))
 
 
 def _flag(value: float) -> bool | float:

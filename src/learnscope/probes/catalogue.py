@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import MISSING, fields
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
-from learnscope.core.probe import Probe
-from learnscope.quantities.base import Quantity, names_table
+from learnscope.core.probe import Probe, Schedule
+from learnscope.quantities.base import names_table
 
 DOCS = """# Probes and their names
 
@@ -28,35 +32,40 @@ def entry(probe: type[Probe]) -> dict[str, Any]:
         "module": probe.__module__,
         "family": probe.__module__.split(".")[2] if probe.__module__.startswith("learnscope.probes.") else None,
         "summary": (probe.__doc__ or "").strip().split("\n")[0],
-        "at": defaults["at"],
-        "every": defaults["every"] if isinstance(defaults["every"], int) else "a function of the step",
+        "looks": schedule(defaults["at"], defaults["every"]),
         "needs": sorted(probe.needs),
         "uses": sorted(probe.uses),
         "cost": probe.cost or None,
         "runs_the_model": not probe.reads_only,
-        "names": None if quantities is None else [_plain(quantity) for quantity in quantities.all()],
+        "names": None if quantities is None else [quantity.to_json() for quantity in quantities.all()],
     }
 
 
-def _plain(quantity: Quantity) -> dict[str, Any]:
-    kept = ("name", "meaning", "when", "unit", "source", "better", "scale")
-    return {
-        **{field: getattr(quantity, field) or None for field in kept},
-        "kinds": list(quantity.kinds),
-        "labels": dict(quantity.labels),
-    }
+def import_probes(source: str) -> None:
+    """Import a Python file, or a module by its name, for the probes that it defines."""
+    path = Path(source)
+    if path.suffix != ".py":
+        import_module(source)
+        return
+    if not path.is_file():
+        raise FileNotFoundError(f"{source}: there is no such file; name a Python file or a module with probes")
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[path.stem] = module  # where dataclasses look for the annotations of a class
+    spec.loader.exec_module(module)
 
 
-def schedule(shown: dict[str, Any]) -> str:
-    """When a probe looks by default.
+def schedule(at: str, every: Schedule) -> str:
+    """When a probe looks.
 
-    >>> schedule({"at": "before_step", "every": 10}), schedule({"at": "once", "every": 1})
+    >>> schedule("before_step", 10), schedule("once", 1)
     ('before every 10th step', 'once, when the session opens')
     """
     once = {"once": "once, when the session opens", "end": "once, at the end"}
-    if shown["at"] in once:
-        return once[shown["at"]]
-    every = shown["every"]
+    if at in once:
+        return once[at]
     if every == 1:
         often = "every"
     elif isinstance(every, int):
@@ -64,7 +73,7 @@ def schedule(shown: dict[str, Any]) -> str:
     else:
         often = "a scheduled"
     where = {"before_step": "before {} step", "after_step": "after {} step", "epoch": "at the end of {} epoch"}
-    return where[shown["at"]].format(often)
+    return where[at].format(often)
 
 
 def page(probes: Iterable[type[Probe]]) -> str:
@@ -72,7 +81,7 @@ def page(probes: Iterable[type[Probe]]) -> str:
     parts = [DOCS]
     for probe in probes:
         shown = entry(probe)
-        facts = [f"Looks {schedule(shown)}."]
+        facts = [f"Looks {shown['looks']}."]
         facts += [f"Needs {', '.join(shown['needs'])}."] if shown["needs"] else []
         facts += [f"Takes {shown['cost']}."] if shown["cost"] else []
         parts += [f"## {shown['probe']}", shown["summary"], " ".join(facts)]

@@ -23,6 +23,7 @@ def declared() -> dict[str, type[Quantities]]:
     }
 
 
+@cache
 def quantity_of(probe: str, name: str) -> Quantity | None:
     """What a probe's recorded name means; None for a user's own that nobody declared."""
     quantities = declared().get(probe)

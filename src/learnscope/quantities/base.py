@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
 from learnscope.record import Column, Label, Row
@@ -30,13 +30,13 @@ class _Fields:
     kinds: tuple[str, ...] = ("model",)
     """What it is a number of: `model`, `layer`, `component`, `group` (of the optimizer), `named` (a group that the
     user named), `tensor`, `module`, or a kind of the probe's own such as `site` or `configuration`."""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Conditions under which it is measured, with what each means: `{"threshold": "the t of |Δ| ≤ t"}`."""
     unit: str = ""
     source: str = ""
     """Where the formula comes from."""
     better: Better | None = None
-    """Which direction is better; None if neither is."""
+    """Which direction is better, of what runs are judged by: a comparison of runs then tells the best value."""
     scale: Scale = "linear"
     drawn: Drawn = "by kind"
     """In a report: `by kind` gives layers a heatmap and the model a curve."""
@@ -75,6 +75,17 @@ class Quantity(_Fields):
         """
         return replace(self, name=self.name.format(**places))
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, without what is empty."""
+        body = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {key: value for key, value in body.items() if value and key != "probe"} | {"kinds": list(self.kinds)}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Quantity:
+        """What `to_json` gave; fields of a later version are left out."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in body.items() if key in known} | {"kinds": tuple(body["kinds"])})
+
     def names(self, name: str) -> bool:
         """Whether a recorded name is this quantity's.
 
@@ -86,18 +97,29 @@ class Quantity(_Fields):
         return re.fullmatch(".+".join(map(re.escape, parts)), name) is not None
 
 
+def with_interval(quantity: Quantity, over: str) -> tuple[Quantity, Quantity, Quantity]:
+    """A quantity and the ends of its 95 % interval, for attributes `x, x_low, x_high`."""
+    end = replace(quantity, name="", meaning=f"95 % interval, {over}", better=None, drawn="not")
+    return quantity, end, end
+
+
 class Quantities:
-    """The quantities of a probe. A subclass has the probe's name, and those that it inherits become its own."""
+    """The quantities of a probe. A subclass has the probe's name, and those that it inherits become its own.
+
+    Keywords of a subclass are fields of what it inherits: `class Cut(VariantOutputs, labels={"rank": "of the cut"})`.
+    """
 
     probe: ClassVar[str] = ""
     records: ClassVar[str] = ""
     """What the probe adds to a run, in a few words."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
+    def __init_subclass__(cls, **inherited: Any) -> None:
+        super().__init_subclass__()
         cls.probe = cls.__name__
         for attribute, quantity in _attributes(cls).items():
-            setattr(cls, attribute, replace(quantity, name=quantity.name or attribute, probe=cls.__name__))
+            changed = {} if attribute in vars(cls) else inherited
+            named = replace(quantity, name=quantity.name or attribute, probe=cls.__name__, **changed)
+            setattr(cls, attribute, named)
 
     @classmethod
     def all(cls) -> list[Quantity]:
@@ -109,6 +131,14 @@ class Quantities:
         """The quantity of a recorded name; a name without places goes before one with them."""
         exact = [quantity for quantity in cls.all() if quantity.name == name]
         return next(iter([*exact, *(quantity for quantity in cls.all() if quantity.names(name))]), None)
+
+    @classmethod
+    def named(cls, name: str) -> Quantity:
+        """The quantity of a name that was made elsewhere, to record under it: `top5_sv_ratio` with its 5."""
+        quantity = cls.of(name)
+        if quantity is None:
+            raise KeyError(f"{cls.__name__} declares no quantity {name!r}: add it to {cls.__module__}")
+        return replace(quantity, name=name)
 
 
 def _attributes(cls: type) -> dict[str, Quantity]:

@@ -24,9 +24,9 @@ class GradientFlow(Quantities):
         when="where a clip by norm was seen",
     )  # fmt: skip
     zero_share = Quantity("share of entries that are 0", kinds=("model", "layer"), scale="share", drawn="not")
-    nan = Quantity("entries that are NaN", kinds=("model", "layer"), better="lower", drawn="not")
-    inf = Quantity("entries that are ±∞", kinds=("model", "layer"), better="lower", drawn="not")
-    nonfinite_tensors = Quantity("tensors with a NaN or ±∞", better="lower", drawn="not")
+    nan = Quantity("entries that are NaN", kinds=("model", "layer"), drawn="not")
+    inf = Quantity("entries that are ±∞", kinds=("model", "layer"), drawn="not")
+    nonfinite_tensors = Quantity("tensors with a NaN or ±∞", drawn="not")
     first_nonfinite = Quantity(
         "bad entries of the first tensor in backward order that has any", kinds=("tensor",), drawn="not",
         when="where a tensor has any",

@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from learnscope.names import in_path
+from learnscope.quantities import Quantity
+from learnscope.quantities.adapters import AdapterSpectrum, AdapterTruncation
 from learnscope.reading.gather import Grid, grid, rows
 from learnscope.store.reader import RunReader
 
-MEASURED = (
-    ("AdapterSpectrum", "frobenius_norm"),
-    ("AdapterTruncation", "recommended_rank"),
-    ("AdapterSpectrum", "intruder_dimensions"),
-)
-"""Probes and numbers that tell which adapters there are."""
+MEASURED = (AdapterSpectrum.frobenius_norm, AdapterTruncation.recommended_rank, AdapterSpectrum.intruder_dimensions)
+"""Numbers that tell which adapters there are."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +53,13 @@ class Adapted:
 
 def adapted(reader: RunReader) -> list[Adapted]:
     """Every adapter that was measured; empty if none was."""
-    names = [str(name) for probe, number in MEASURED for name in _adapters(reader, probe, number)]
-    names = list(dict.fromkeys(names))
+    names = list(dict.fromkeys(name for quantity in MEASURED for name in adapter_names(reader, quantity)))
     return [
         Adapted(
             name,
-            norms=grid(reader, "AdapterSpectrum", "frobenius_norm", "module", adapter=name),
-            utilisation=grid(reader, "AdapterSpectrum", "rank_utilisation", "module", adapter=name),
-            ranks=grid(reader, "AdapterSpectrum", "rank", "module", adapter=name),
+            norms=grid(reader, AdapterSpectrum.frobenius_norm, kind="module", adapter=name),
+            utilisation=grid(reader, AdapterSpectrum.rank_utilisation, kind="module", adapter=name),
+            ranks=grid(reader, AdapterSpectrum.rank, kind="module", adapter=name),
             several=len(names) > 1,
             tried=_tried(reader, name),
         )
@@ -70,29 +67,30 @@ def adapted(reader: RunReader) -> list[Adapted]:
     ]
 
 
-def _adapters(reader: RunReader, probe: str, number: str) -> list[object]:
-    frame = rows(reader, probe, number, "module")
-    return [] if frame.empty else frame["adapter"].unique().tolist()
+def adapter_names(reader: RunReader, quantity: Quantity) -> list[str]:
+    """The adapters for whose modules it was recorded."""
+    frame = rows(reader, quantity, kind="module")
+    return [] if frame.empty else [str(name) for name in frame["adapter"].unique()]
 
 
 def _tried(reader: RunReader, name: str) -> Tried | None:
     """Of the last record in which ranks were found for this adapter."""
-    best = rows(reader, "AdapterTruncation", "recommended_rank", "module", adapter=name)
+    best = rows(reader, AdapterTruncation.recommended_rank, kind="module", adapter=name)
     best = best[best["value"].notna()]
     if best.empty:
         return None
     step = int(best["step"].max())
     best = best[best["step"] == step]
     record = [one for one in reader.records(str(best["probe"].iloc[-1])) if one.step == step][-1]
-    judged = str(record.notes.get("judged_by", "kl"))
-    choices = rows(reader, "AdapterTruncation", "recommended_energy", "model")
+    judged = str(record.notes.get("judged_by", AdapterTruncation.kl.name))
+    choices = rows(reader, AdapterTruncation.recommended_energy)
     choice = choices[choices["step"] == step].iloc[-1]
-    far = rows(reader, "AdapterTruncation", judged, "model")
+    far = rows(reader, AdapterTruncation.named(judged))
     far = far[far["step"] == step]
     scale = float(far[far["energy"] == 0]["value"].iloc[-1])
     here = far[(far["energy"] == choice["value"]) & (far["cut"] == choice["cut"])]["value"].iloc[-1]
-    kept = rows(reader, "AdapterTruncation", "recommended_parameters", "model")
-    rank = rows(reader, "AdapterTruncation", "rank", "module", adapter=name)
+    kept = rows(reader, AdapterTruncation.recommended_parameters)
+    rank = rows(reader, AdapterTruncation.rank, kind="module", adapter=name)
     rank = rank[(rank["step"] == step) & np.isfinite(rank["value"].to_numpy(np.float64))]
     return Tried(
         step, record.probe,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from learnscope.reading.audit_tables import Level, Number
+from learnscope.reading.audit_numbers import Number
+from learnscope.reading.audit_parts import Level
 from learnscope.reading.words import count, num, percent
 from learnscope.record import Evidence
 

@@ -12,7 +12,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities import Quantities, Quantity, declared
+from learnscope.quantities.gradients import GradientFlow
+from learnscope.quantities.updates import ParameterChange
 from learnscope.record import Record, Table
 from learnscope.store.frame import frame_of
 from learnscope.store.reader import RunReader
@@ -23,7 +25,14 @@ _T = TypeVar("_T")
 NONFINITE = ("nan", "inf", "-inf")
 """The statuses of a value that was measured and is not finite; any other null was not measured."""
 
-_OF_TENSORS = frozenset({"visible_share", "update_to_weight", "sparsity", "nan", "inf", "first_nonfinite"})
+_OF_TENSORS = frozenset(
+    quantity.name
+    for quantity in (
+        ParameterChange.visible_share, ParameterChange.update_to_weight, ParameterChange.sparsity,
+        ParameterChange.nan, ParameterChange.inf, GradientFlow.first_nonfinite,
+    )
+)  # fmt: skip
+"""Of the numbers per tensor, those that findings and figures read."""
 
 
 class OnePass(RunReader):
@@ -89,16 +98,15 @@ def one_pass(reader: RunReader) -> OnePass:
 def _slim(record: Record) -> Record:
     tables: list[Table] = []
     for table in record.tables:
-        if table.kind == "tensor":
+        if table.kind == "tensor" and class_of(record.probe) in declared():
             table = replace(table, columns=[c for c in table.columns if c.name in _OF_TENSORS])
         tables.append(table)
     return replace(record, tables=tables)
 
 
-def labels_of(reader: RunReader, probe: type[Quantities] | str) -> list[str]:
+def labels_of(reader: RunReader, probe: type[Quantities]) -> list[str]:
     """The labels under which probes of a class recorded: `Holdout`, and `Holdout_2` if there were two."""
-    wanted = probe if isinstance(probe, str) else probe.probe
-    return [label for label in labels(reader) if class_of(label) == wanted]
+    return [label for label in labels(reader) if class_of(label) == probe.probe]
 
 
 def class_of(label: str) -> str:
@@ -114,11 +122,9 @@ def labels(reader: RunReader) -> list[str]:
     return reader.probes if isinstance(reader, OnePass) else list(dict.fromkeys(r.probe for r in reader.records()))
 
 
-def rows(
-    reader: RunReader, quantity: Quantity | str, name: str | None = None, kind: str = "model", **wanted: object
-) -> pd.DataFrame:
+def rows(reader: RunReader, quantity: Quantity, kind: str = "model", **wanted: object) -> pd.DataFrame:
     """The numbers of a quantity in the order of steps, from all probes of the class, one for each step and scope."""
-    probe, name = (quantity.probe, quantity.name) if isinstance(quantity, Quantity) else (quantity, str(name))
+    probe, name = quantity.probe, quantity.name
     if isinstance(reader, OnePass):
         question = ("rows", probe, name, kind, *sorted(wanted.items()))
         return reader.remember(question, lambda: _rows(reader, probe, name, kind, wanted))
@@ -126,7 +132,7 @@ def rows(
 
 
 def _rows(reader: RunReader, probe: str, name: str, kind: str, wanted: Mapping[str, object]) -> pd.DataFrame:
-    frames = [reader.frame(label, name, kind) for label in labels_of(reader, probe)]
+    frames = [reader.frame(label, name, kind) for label in labels(reader) if class_of(label) == probe]
     filled = [frame for frame in frames if len(frame)]
     if not filled:
         return reader.frame("", name, kind)
@@ -174,11 +180,9 @@ class Series:
         return len(self.steps)
 
 
-def series(
-    reader: RunReader, quantity: Quantity | str, name: str | None = None, kind: str = "model", **wanted: object
-) -> Series:
+def series(reader: RunReader, quantity: Quantity, kind: str = "model", **wanted: object) -> Series:
     """A model-wide number over the steps; empty if it was not recorded."""
-    return as_series(rows(reader, quantity, name, kind, **wanted))
+    return as_series(rows(reader, quantity, kind, **wanted))
 
 
 def as_series(frame: pd.DataFrame) -> Series:
@@ -209,11 +213,13 @@ class Grid:
         return frame.reindex(index=other.steps, columns=other.scopes).to_numpy(np.float64)
 
 
-def grid(
-    reader: RunReader, quantity: Quantity | str, name: str | None = None, kind: str = "layer", **wanted: object
-) -> Grid:
+def grid(reader: RunReader, quantity: Quantity, kind: str = "layer", **wanted: object) -> Grid:
     """A number of every layer (or other scope) at every measured step."""
-    frame = rows(reader, quantity, name, kind, **wanted)
+    return as_grid(reader, rows(reader, quantity, kind, **wanted))
+
+
+def as_grid(reader: RunReader, frame: pd.DataFrame) -> Grid:
+    """Rows that have one number for each step and scope."""
     scopes = _in_order(frame, reader.manifest)
     steps = np.unique(_integers(frame["step"]))
     values = np.full((len(steps), len(scopes)), np.nan)

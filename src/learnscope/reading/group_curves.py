@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from learnscope.quantities.examples import ExampleLedger, GroupAccuracy
 from learnscope.reading.gather import Grid, class_of, label_columns, labels
 from learnscope.store.reader import RunReader
 
-PROBE = "GroupAccuracy"
-COUNTS = ("examples", "group_presentations")
+COUNTS = (GroupAccuracy.examples, ExampleLedger.group_presentations)
 """What probes call the number of examples that an accuracy is of."""
 
 
@@ -37,18 +37,19 @@ class GroupCurves:
 
 def group_curves(reader: RunReader) -> list[GroupCurves]:
     """Of every probe that records an `accuracy` by group: those of test data first."""
-    found = [_of(reader, label) for label in sorted(labels(reader), key=lambda label: class_of(label) != PROBE)]
-    return [one for one in found if one is not None]
+    test_data_first = sorted(labels(reader), key=lambda label: class_of(label) != GroupAccuracy.probe)
+    return [curves for label in test_data_first if (curves := _of(reader, label)) is not None]
 
 
 def _of(reader: RunReader, label: str) -> GroupCurves | None:
-    frame = reader.frame(label, "accuracy", "group").drop_duplicates(["step", "scope"], keep="last")
+    frame = reader.frame(label, GroupAccuracy.accuracy.name, "group").drop_duplicates(["step", "scope"], keep="last")
     if not len(frame):
         return None
     scopes = list(dict.fromkeys(frame["scope"].tolist()))
     wide = frame.pivot(index="step", columns="scope", values="value").sort_index()[scopes]
     values = wide.to_numpy(np.float64)
-    counts = next((f for f in (reader.frame(label, name, "group") for name in COUNTS) if len(f)), frame.iloc[:0])
+    counted = (reader.frame(label, quantity.name, "group") for quantity in COUNTS)
+    counts = next((f for f in counted if len(f)), frame.iloc[:0])
     counts = counts.sort_values("step", kind="stable").drop_duplicates("scope", keep="last")
     known = counts[np.isfinite(counts["value"])]
     word = str(frame["by"].iloc[-1]) if "by" in label_columns(frame) else "group"
@@ -62,4 +63,5 @@ def attribute_numbers(reader: RunReader, label: str) -> pd.DataFrame:
     """What `GroupAccuracy` says of the whole model: a row a measurement with a gap (by step), a column a number."""
     frame = reader.frame(label, kind="model").drop_duplicates(["step", "name"], keep="last")
     wide = frame.pivot(index="step", columns="name", values="value").sort_index()
-    return wide[np.isfinite(wide["bias_gap"])] if "bias_gap" in wide else wide.iloc[:0]
+    gap = GroupAccuracy.bias_gap.name
+    return wide[np.isfinite(wide[gap])] if gap in wide else wide.iloc[:0]

@@ -5,34 +5,23 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from learnscope.quantities.bits import BitOptimum, BitSensitivity, BitWidths
+from learnscope.quantities.cost import ExportedSpeed, InferenceSpeed, LayerTimes, MemoryUse
+from learnscope.quantities.gradients import GradientFlow
+from learnscope.quantities.outputs import BatchStats, Holdout, Loss, Performance
+from learnscope.quantities.robustness import Attacks, BitRobustness, InputPerturbation, NoiseRobustness
+from learnscope.quantities.updates import LearningRate, ParameterChange
 from learnscope.reading.gather import labels_of, series
+from learnscope.reading.undrawn import measured_once
 from learnscope.reading.words import count, listed, num
-from learnscope.report.others import measured_once
 from learnscope.store.reader import RunReader
 
-RECORDS = {
-    "GradientFlow": "gradient norms by layer, clipping, NaN and infinity",
-    "ParameterChange": "how far and how densely the weights move",
-    "Loss": "the training loss (`w.log(loss=loss)` in the loop)",
-    "LearningRate": "the learning rate of every optimizer group",
-    "Holdout": "loss, accuracy and predictions on examples that are not trained on",
-    "BatchStats": "batch size and class balance (`w.batch(batch)` in the loop)",
-}
-"""What each probe would have added to the report."""
-OF_AUDITS = {
-    "Performance": "loss, perplexity and accuracy with their intervals",
-    "MemoryUse": "what the model takes, and what for",
-    "InferenceSpeed": "latency and throughput",
-    "LayerTimes": "where the time goes",
-    "BitSensitivity": "which layers need their bits",
-    "BitWidths": "what configurations of bit widths cost",
-    "BitOptimum": "the best bit widths for a budget, tried on held-out data",
-    "ExportedSpeed": "real latencies of packed weights",
-    "Attacks": "how the model stands up to attacks",
-    "NoiseRobustness": "what noise in the weights does",
-    "InputPerturbation": "what changed inputs do",
-    "BitRobustness": "attacks at several bit widths",
-}
+WATCHED = (GradientFlow, ParameterChange, Loss, LearningRate, Holdout, BatchStats)
+"""Probes that most trainings are watched with: those that a run lacks are named in its report."""
+AUDITED = (
+    Performance, MemoryUse, InferenceSpeed, LayerTimes, BitSensitivity, BitWidths, BitOptimum, ExportedSpeed, Attacks,
+    NoiseRobustness, InputPerturbation, BitRobustness,
+)  # fmt: skip
 """The same for finished models."""
 
 
@@ -143,8 +132,8 @@ def _at_least(value: float, least: float, unit: str = "") -> str:
 
 def not_recorded(reader: RunReader) -> list[tuple[str, str]]:
     """Probes whose numbers this run does not have, and what they would add."""
-    probes = OF_AUDITS if reader.manifest.get("source") == "audit" else RECORDS
-    missing = [(probe, adds) for probe, adds in probes.items() if not labels_of(reader, probe)]
-    if labels_of(reader, "Loss") and not len(series(reader, "Loss", "loss")):
-        missing.append(("Loss", "the training loss under the name `loss`: other names were logged"))
+    probes = AUDITED if reader.manifest.get("source") == "audit" else WATCHED
+    missing = [(probe.probe, probe.records) for probe in probes if not labels_of(reader, probe)]
+    if labels_of(reader, Loss) and not len(series(reader, Loss.loss)):
+        missing.append((Loss.probe, "the training loss under the name `loss`: other names were logged"))
     return missing

@@ -6,14 +6,15 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import ListedColormap, LogNorm
+from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from learnscope.reading.gather import Floats, Grid, Series
@@ -21,6 +22,9 @@ from learnscope.reading.words import count
 from learnscope.report.broken import Breaks, patch
 from learnscope.report.layout import INK, head, margins, new_figure
 from learnscope.report.style import BROKEN, COLOURS, ZERO, finish, log_ticks, maybe_log, plain, step_edges, whole_steps
+from learnscope.store.reader import RunReader
+
+ColourScale = Literal["log", "linear"]
 
 MAX_COLUMNS = 400
 """Columns beyond which neighbouring measurements share one: a screen has no more to give them."""
@@ -40,28 +44,52 @@ class Cells:
     broken: NDArray[np.bool_]
     per_column: int
 
+    @property
+    def blank(self) -> NDArray[np.bool_]:
+        return ~(np.isfinite(self.values) | self.zero | self.broken)
 
-def cells(grid: Grid, max_columns: int = MAX_COLUMNS) -> Cells:
-    """The columns to draw. Too many are averaged geometrically; a column is broken if any of its cells is."""
-    size = math.ceil(len(grid.steps) / max_columns)
+
+def cells(grid: Grid, max_columns: int = MAX_COLUMNS, scale: ColourScale = "log") -> Cells:
+    """The columns to draw. Too many are averaged, geometrically on a logarithmic scale; one broken cell breaks all."""
+    averaged = grid.values
+    if scale == "log":
+        with np.errstate(divide="ignore", invalid="ignore"):
+            averaged = np.where(grid.values > 0, np.log10(grid.values), np.nan)
+    values, edges, size = column_means(averaged, grid.steps, max_columns)
     starts = np.arange(0, len(grid.steps), size)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.where(grid.values > 0, np.log10(grid.values), np.nan)
-    known = np.isfinite(logs)
-    sums = np.add.reduceat(np.where(known, logs, 0.0), starts, axis=0)
-    counts = np.add.reduceat(known.astype(np.int64), starts, axis=0)
-    values = np.full(sums.shape, np.nan)
-    np.divide(sums, counts, out=values, where=counts > 0)
-    zero = np.logical_or.reduceat(grid.values == 0, starts, axis=0) & (counts == 0)
+    zero = np.logical_or.reduceat(grid.values == 0, starts, axis=0) & np.isnan(values)
     broken = np.logical_or.reduceat(grid.broken, starts, axis=0)
-    all_edges = step_edges(grid.steps)
-    edges = np.append(all_edges[starts], all_edges[-1])
-    return Cells(edges, 10**values, zero & ~broken, broken, size)
+    return Cells(edges, 10**values if scale == "log" else values, zero & ~broken, broken, size)
+
+
+def column_means(
+    values: Floats, steps: NDArray[np.int64], max_columns: int = MAX_COLUMNS
+) -> tuple[Floats, Floats, int]:
+    """Means over neighbouring steps (down), their edges, and how many steps share a column. NaN without a value."""
+    size = math.ceil(len(steps) / max_columns)
+    starts = np.arange(0, len(steps), size)
+    known = np.isfinite(values)
+    sums = np.add.reduceat(np.where(known, values, 0.0), starts, axis=0)
+    counts = np.add.reduceat(known.astype(np.int64), starts, axis=0)
+    means = np.full(sums.shape, np.nan)
+    np.divide(sums, counts, out=means, where=counts > 0)
+    edges = step_edges(steps)
+    return means, np.append(edges[starts], edges[-1]), size
+
+
+def paint_means(axes: Axes, steps: NDArray[np.int64], values: Floats, **style: Any) -> tuple[ScalarMappable, int]:
+    """Cells on a linear scale, steps across and scopes down; also how many steps share a column."""
+    means, edges, size = column_means(values, steps)
+    style = {"cmap": "viridis", **cell_style(*means.shape), **style}
+    mesh = axes.pcolormesh(edges, np.arange(means.shape[1] + 1), np.ma.masked_invalid(means.T), **style)
+    axes.set_xlim(edges[0], edges[-1])
+    axes.set_ylim(means.shape[1], 0)
+    return mesh, size
 
 
 def heatmap(
     grid: Grid, title: str, quantity: str, loss: Series | None = None, *, meaning: str = "",
-    breaks: Breaks | None = None, types: Mapping[str, str] | None = None,
+    breaks: Breaks | None = None, types: Mapping[str, str] | None = None, scale: ColourScale = "log",
 ) -> Figure:  # fmt: skip
     """The grid in colour, with the loss above it on the same steps if there is one.
 
@@ -69,7 +97,7 @@ def heatmap(
     the layers, for layers that have only numbers for names.
     """
     breaks = breaks or Breaks()
-    drawn = cells(grid)
+    drawn = cells(grid, scale=scale)
     body = body_height(len(grid.scopes))
     with_loss = loss is not None and len(loss.finite) > 1 and len(grid.steps) > 1
     figure = new_figure(body + (3.1 if with_loss else 1.9))
@@ -81,7 +109,7 @@ def heatmap(
     top = figure.add_subplot(spec[0, 0]) if with_loss else None
     axes = figure.add_subplot(spec[-1, 0], sharex=top)
     finish(axes, x="step", y="layer")
-    legend = _paint(figure, axes, drawn, quantity, figure.add_subplot(spec[-1, 1]) if coloured else None)
+    legend = _paint(figure, axes, drawn, quantity, figure.add_subplot(spec[-1, 1]) if coloured else None, scale)
     names, common = layer_names(grid.scopes, types or {})
     unnamed = name_rows(axes, names, body)
     tick_steps(axes, grid.steps)
@@ -95,7 +123,8 @@ def heatmap(
         figure.legend(handles=legend, loc="lower center", ncols=3, fontsize=10, frameon=False)
     where = f" of {common}" if common else ""
     what = f"colour: {quantity}{f' {meaning}' if meaning else ''}"
-    merged = f"a column is the geometric mean of {drawn.per_column}" if drawn.per_column > 1 else ""
+    mean = "geometric mean" if scale == "log" else "mean"
+    merged = f"a column is the {mean} of {drawn.per_column}" if drawn.per_column > 1 else ""
     rows = f"{count(len(grid.scopes), 'layer')}{where}{unnamed}"
     head(figure, title, "; ".join(part for part in (f"{rows}, {measured(grid.steps)}", what, merged) if part))
     return figure
@@ -131,30 +160,46 @@ def _strip(axes: Axes, loss: Series, breaks: Breaks) -> None:
     axes.grid(axis="y", color="#EEEEEE", linewidth=0.8)
 
 
-def _paint(figure: Figure, axes: Axes, drawn: Cells, quantity: str, beside: Axes | None) -> list[Patch]:
+def _paint(
+    figure: Figure, axes: Axes, drawn: Cells, quantity: str, beside: Axes | None, scale: ColourScale
+) -> list[Patch]:
     """The cells, and a colour bar on the axes beside them; what a legend must explain of cells without a number."""
     rows = np.arange(drawn.values.shape[1] + 1)
     style = cell_style(*drawn.values.shape)
     if beside is not None:
         finite = drawn.values[np.isfinite(drawn.values)]
+        norm, ticks, names = _colours(finite, scale)
+        known = np.ma.masked_invalid(drawn.values.T)
+        mesh = axes.pcolormesh(drawn.edges, rows, known, cmap="viridis", norm=norm, **style)
+        colour_bar(figure, mesh, beside, quantity, ticks, beyond(finite, norm.vmin, norm.vmax), names)
+    explained = paint_marks(axes, drawn, style)
+    if drawn.blank.any():
+        explained.append(Patch(facecolor="white", edgecolor="#AAAAAA", label="no value"))
+    axes.set_ylim(len(rows) - 1, 0)
+    return explained
+
+
+def _colours(finite: Floats, scale: ColourScale) -> tuple[Any, list[float], list[str] | None]:
+    """From numbers to colours, the ticks of the colour bar, and what they are called where that is not their number."""
+    if scale == "log":
         low, high = limits(finite)
-        mesh = axes.pcolormesh(
-            drawn.edges, rows, np.ma.masked_invalid(drawn.values.T), cmap="viridis", norm=LogNorm(low, high), **style
-        )
-        beyond = (bool(finite.min() < low), bool(finite.max() > high))
-        extend = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(beyond, "neither")
-        colour_bar(figure, mesh, beside, quantity, log_ticks(low, high), extend)
-    marks = [(drawn.zero, ZERO, "exactly zero"), (drawn.broken, BROKEN, "NaN or infinite")]
+        return LogNorm(low, high), log_ticks(low, high), None
+    low, high = (float(v) for v in np.quantile(finite, [0.01, 0.99]))
+    if high <= low:  # one value: a scale around it
+        low, high = low - max(abs(low), 1.0) / 2, high + max(abs(high), 1.0) / 2
+    ticks = [float(tick) for tick in MaxNLocator(nbins=5).tick_values(low, high) if low <= tick <= high]
+    return Normalize(low, high), ticks, [f"{tick:,.6g}" for tick in ticks]
+
+
+def paint_marks(axes: Axes, drawn: Cells, style: Mapping[str, Any]) -> list[Patch]:
+    """Cells that are zero or not finite, each kind in its colour; returns their legend."""
     shown = []
-    for mask, colour, name in marks:
+    for mask, colour, name in ((drawn.zero, ZERO, "exactly zero"), (drawn.broken, BROKEN, "NaN or infinite")):
         if mask.any():
             flat = np.ma.masked_where(~mask.T, np.ones(mask.T.shape))
+            rows = np.arange(mask.shape[1] + 1)
             axes.pcolormesh(drawn.edges, rows, flat, cmap=ListedColormap([colour]), **style)
             shown.append(Patch(color=colour, label=name))
-    blank = ~(np.isfinite(drawn.values) | drawn.zero | drawn.broken)
-    if blank.any():
-        shown.append(Patch(facecolor="white", edgecolor="#AAAAAA", label="no value"))
-    axes.set_ylim(len(rows) - 1, 0)
     return shown
 
 
@@ -175,6 +220,12 @@ def colour_bar(
     bar.outline.set_visible(False)
 
 
+def beyond(values: Floats, low: float, high: float) -> str:
+    """At which ends of a colour bar there are values outside it, in matplotlib's words."""
+    outside = (bool((values < low).any()), bool((values > high).any()))
+    return {(True, True): "both", (True, False): "min", (False, True): "max"}.get(outside, "neither")
+
+
 def limits(finite: Floats) -> tuple[float, float]:
     """Colours for the middle 98 %: one burst must not make the rest one colour. At least a factor of 3."""
     low, high = (float(v) for v in np.quantile(finite, [0.01, 0.99]))
@@ -182,6 +233,11 @@ def limits(finite: Floats) -> tuple[float, float]:
         centre = math.sqrt(low * high)
         return centre / math.sqrt(3), centre * math.sqrt(3)
     return low, high
+
+
+def layer_types(reader: RunReader) -> dict[str, str]:
+    """The class of every layer, where the manifest has it."""
+    return dict((reader.manifest.get("model") or {}).get("layer_types") or {})
 
 
 def layer_names(scopes: list[str], types: Mapping[str, str]) -> tuple[list[str], str]:

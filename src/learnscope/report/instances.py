@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from learnscope.quantities import Quantities, Quantity
 from learnscope.reading.gather import Floats, labels_of
 from learnscope.reading.words import count
 from learnscope.report.layout import INK, head, new_figure
@@ -36,7 +37,11 @@ class Part:
 
 
 def by_instance(
-    reader: RunReader, probe: str, title: str, parts: Callable[[RunReader, str], Sequence[Part]], height: float = 3.6
+    reader: RunReader,
+    probe: type[Quantities],
+    title: str,
+    parts: Callable[[RunReader, str], Sequence[Part]],
+    height: float = 3.6,
 ) -> Figure | None:
     """A row for each instance of the probe that has something to draw."""
     every = {label: found for label in labels_of(reader, probe) if (found := parts(reader, label))}
@@ -85,9 +90,9 @@ def stretch(axes: Axes, which: str, below: float = 0.0, above: float = 0.0) -> N
     (axes.set_xlim if which == "x" else axes.set_ylim)(float(ends[0]), float(ends[1]))
 
 
-def numbers(reader: RunReader, label: str, name: str, *by: str) -> pd.DataFrame:
+def numbers(reader: RunReader, label: str, quantity: Quantity, *by: str) -> pd.DataFrame:
     """A model-wide number of one instance in the order of steps, one for each step and combination of labels."""
-    frame = reader.frame(label, name, "model")
+    frame = reader.frame(label, quantity.name, "model")
     for column in by:
         if column not in frame:
             return frame.iloc[:0].assign(**dict.fromkeys(by, np.nan))

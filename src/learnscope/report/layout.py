@@ -1,36 +1,40 @@
-"""Where things stand on a figure: a heading, margins as wide as their labels need, files on disk."""
+"""The layout of figures: a heading, margins from the sizes of labels, files on disk."""
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import LayoutEngine
+from numpy.typing import NDArray
 from PIL import Image
 
 from learnscope.store.files import write_atomically
+
+T = TypeVar("T")
 
 DPI = 150
 WIDTH = 10.0
 INK, QUIET = "#222222", "#666666"
 PAD = 0.1
-"""Inches left free at the edges of a figure."""
+"""Free space at the edges of a figure, in inches."""
 BAR = 0.22
-"""Inches across a colour bar, whatever it stands beside."""
+"""Width of a colour bar, in inches."""
 LINE = 1.35 / 72
-"""Inches that a line of text takes, for each point of its size."""
+"""Height of a line of text, in inches for each point of its size."""
 
 
 class Margins(LayoutEngine):
     """Margins from the labels of the axes, each measured once.
 
-    Matplotlib's own engines measure everything several times and let a long heading squeeze the axes; a figure
-    here is a heading above one grid of axes, perhaps with a colour bar as its last column and a legend below.
+    Matplotlib's own engines measure everything several times and let a long heading shrink the axes. A figure here
+    is a heading above one grid of axes, perhaps with a colour bar as its last column and a legend below.
     """
 
     _adjust_compatible = True
@@ -39,11 +43,12 @@ class Margins(LayoutEngine):
     def __init__(self) -> None:
         super().__init__()
         self.head = 0.0
-        """Inches that the heading takes."""
+        """Height of the heading, in inches."""
         self.bar = False
+        """Whether the last column is a colour bar."""
 
     def set(self) -> None:
-        """There is nothing to set."""
+        """Required by matplotlib; there is nothing to set."""
 
     def execute(self, fig: Figure) -> None:
         if not fig.axes:
@@ -54,7 +59,7 @@ class Margins(LayoutEngine):
         assert spec is not None
         grid = spec.get_gridspec()
         rows, columns = grid.nrows, grid.ncols
-        # inches that labels reach beyond the axes: left and right by column, above and below by row
+        # inches by which labels extend beyond the axes: left and right by column, above and below by row
         left, right, top, bottom = (np.zeros(n) for n in (columns, columns, rows, rows))
         for axes in fig.axes:
             place = axes.get_subplotspec()
@@ -78,7 +83,7 @@ class Margins(LayoutEngine):
             left=x0 / width, right=max(x1, x0 + 0.5) / width, bottom=y0 / height, top=max(y1, y0 + 0.3) / height,
             wspace=_share(across, x1 - x0, columns), hspace=_share(down, y1 - y0, rows),
         )  # fmt: skip
-        # above the axes, or as far to the left of them as long lines need
+        # the heading starts at the left end of the axes, or further left if its lines are long
         longest = max((text.get_window_extent(renderer).width / fig.dpi for text in fig.texts), default=0.0)
         for text in fig.texts:
             text.set_x(max(PAD, min(x0, width - PAD - longest)) / width)
@@ -90,7 +95,7 @@ def _canvas(figure: Figure) -> Any:
 
 
 def _overhang(axes: Axes, renderer: RendererAgg, dpi: float) -> tuple[float, float, float, float]:
-    """Inches to the left, right, top and bottom that ticks, labels and a title reach beyond the axes."""
+    """Inches by which ticks, labels and a title extend beyond the axes: left, right, top, bottom."""
     box = axes.get_window_extent(renderer)
     boxes = [
         axis.get_tightbbox(renderer, for_layout_only=True) for axis in (axes.xaxis, axes.yaxis) if axes.get_visible()
@@ -108,12 +113,12 @@ def _overhang(axes: Axes, renderer: RendererAgg, dpi: float) -> tuple[float, flo
 
 
 def _share(gap: float, total: float, n: int) -> float:
-    """A gap in inches as matplotlib wants it: relative to the mean width of `n` axes within `total`."""
+    """A gap in inches in matplotlib's unit: the mean width of `n` axes within `total`."""
     return gap / max((total - gap * (n - 1)) / n, 0.1)
 
 
 def new_figure(height: float, width: float = WIDTH) -> Figure:
-    """A figure with a canvas of its own: no pyplot, no backend chosen for the user's other figures."""
+    """A figure with its own canvas, without pyplot, so that the user's backend stays as it is."""
     figure = Figure(figsize=(width, height), dpi=DPI, layout=Margins(), facecolor="white")
     FigureCanvasAgg(figure)
     return figure
@@ -138,9 +143,26 @@ def head(figure: Figure, title: str, facts: str = "") -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """One drawing, straight to a file: `savefig` would draw it twice, once for the layout alone."""
+    """Draw once, straight to a file: `savefig` would draw twice, the first time only for the layout."""
     canvas = _canvas(figure)
     canvas.draw()
     image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")  # nothing is transparent
-    # a stronger compression takes five times as long and saves a tenth of the file
+    # stronger compression takes five times as long and saves a tenth of the size
     write_atomically(path, lambda temporary: image.save(temporary, format="PNG", compress_level=3, dpi=(DPI, DPI)))
+
+
+def save_all(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
+    """Write figures as `<name>.png` into `folder`; returns the paths."""
+    paths = [folder / f"{name}.png" for name in figures]
+    for path, figure in zip(paths, figures.values(), strict=True):
+        save(figure, path)
+    return paths
+
+
+def panels_on(grid: NDArray[Any], items: Sequence[T]) -> Iterator[tuple[Axes, T, bool]]:
+    """Axes for each item, row by row, and whether they are the lowest of their column; axes left over are hidden."""
+    for place, axes in enumerate(grid.flat):
+        if place < len(items):
+            yield axes, items[place], place + grid.shape[1] >= len(items)
+        else:
+            axes.set_visible(False)

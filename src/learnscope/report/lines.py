@@ -6,7 +6,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from learnscope.quantities.gradients import GradientFlow
+from learnscope.quantities.outputs import Holdout, Loss
+from learnscope.quantities.updates import LearningRate, ParameterChange
 from learnscope.reading.gather import Floats, Series, as_series, grid, labels_of, rows, series
+from learnscope.reading.undrawn import is_accuracy
 from learnscope.reading.words import count, num, percent
 from learnscope.report.broken import Breaks, breaks, weights
 from learnscope.report.layout import QUIET, head, new_figure
@@ -19,7 +23,7 @@ MANY = 300
 
 def loss_figure(reader: RunReader) -> Figure | None:
     """Training loss with holdout loss, and accuracies below on axes of their own."""
-    loss, holdout = series(reader, "Loss", "loss"), series(reader, "Holdout", "holdout_loss")
+    loss, holdout = series(reader, Loss.loss), series(reader, Holdout.holdout_loss)
     shares = accuracies(reader)
     if not len(loss) and not len(holdout.finite) and not shares:
         return None
@@ -49,16 +53,12 @@ def loss_figure(reader: RunReader) -> Figure | None:
 def accuracies(reader: RunReader) -> dict[str, Series]:
     """Every accuracy there is: what the loop logged under such a name, then the holdout's."""
     names: list[str] = []
-    for label in labels_of(reader, "Loss"):
+    for label in labels_of(reader, Loss):
         frame = reader.frame(label, kind="model")
         names += [str(name) for name in frame["name"].unique() if is_accuracy(str(name))]
-    found = {name: series(reader, "Loss", name) for name in dict.fromkeys(names)}
-    found["holdout"] = series(reader, "Holdout", "holdout_accuracy")
+    found = {name: series(reader, Loss.named(name)) for name in dict.fromkeys(names)}
+    found["holdout"] = series(reader, Holdout.holdout_accuracy)
     return {name: one for name, one in found.items() if len(one.finite)}
-
-
-def is_accuracy(name: str) -> bool:
-    return "accuracy" in name.lower() and not name.endswith("_std")
 
 
 def _accuracies(axes: Axes, shares: dict[str, Series], broken: Breaks) -> None:
@@ -102,11 +102,11 @@ def _mark_best(axes: Axes, holdout: Series) -> None:
 
 def norm_figure(reader: RunReader) -> Figure | None:
     """The overall gradient norm, before and after clipping, with a mark wherever it was clipped."""
-    stepped = series(reader, "GradientFlow", "norm", stage="stepped")
-    before = series(reader, "GradientFlow", "norm", stage="before_clip")
+    stepped = series(reader, GradientFlow.norm, stage="stepped")
+    before = series(reader, GradientFlow.norm, stage="before_clip")
     if not len(stepped):
         return None
-    clip = series(reader, "GradientFlow", "clip_coefficient").finite
+    clip = series(reader, GradientFlow.clip_coefficient).finite
     figure = new_figure(4.6)
     axes = figure.subplots()
     if len(before.finite):
@@ -133,7 +133,7 @@ def norm_figure(reader: RunReader) -> Figure | None:
 
 def rate_figure(reader: RunReader) -> Figure | None:
     """The learning rate of every optimizer group."""
-    rates = grid(reader, "LearningRate", "learning_rate", "group")
+    rates = grid(reader, LearningRate.learning_rate, kind="group")
     if not rates:
         return None
     figure = new_figure(3.8)
@@ -156,8 +156,8 @@ def rate_figure(reader: RunReader) -> Figure | None:
 
 def change_figure(reader: RunReader) -> Figure | None:
     """How much of the weights moves between two measurements: visible share, and sparsity by threshold."""
-    visible = series(reader, "ParameterChange", "visible_share")
-    frame = rows(reader, "ParameterChange", "sparsity", "model")
+    visible = series(reader, ParameterChange.visible_share)
+    frame = rows(reader, ParameterChange.sparsity, kind="model")
     if not len(visible.finite) and not len(frame):
         return None
     figure = new_figure(4.4)
@@ -169,8 +169,10 @@ def change_figure(reader: RunReader) -> Figure | None:
         one = as_series(frame[frame["threshold"] == threshold])
         label = f"|Δ| ≤ {plain(float(threshold)) if threshold > 0 else '0'} (sparsity)"
         curve(axes, one, COLOURS[1 + number % 4], label, smooth=False, markers=True, dash="--")
-    for name, dash, said in (("absorbed_share", "-.", "update"), ("decay_absorbed_share", ":", "weight decay")):
-        lost = series(reader, "ParameterChange", name, rounding="apart")
+    for quantity, dash, said in (
+        (ParameterChange.absorbed_share, "-.", "update"), (ParameterChange.decay_absorbed_share, ":", "weight decay"),
+    ):  # fmt: skip
+        lost = series(reader, quantity, rounding="apart")
         if len(lost.finite):
             curve(axes, lost, COLOURS[5], f"{said} lost to rounding", smooth=False, markers=True, dash=dash)
     lined(axes)

@@ -10,6 +10,7 @@ from pathlib import Path
 from learnscope.reading.gather import OnePass, one_pass
 from learnscope.reading.words import between, capital, count, listed, num
 from learnscope.record import SEVERITIES, Evidence, Finding
+from learnscope.report.by_kind import FILES as LAYER_FILES
 from learnscope.report.facts import costs, not_recorded, watched
 from learnscope.report.layout import save
 from learnscope.report.panel import Panel
@@ -26,9 +27,9 @@ def write_report(reader: RunReader, findings: Sequence[Finding], target: Path, *
     for panel, figure in drawn(run):
         save(figure, target / panel.file)
         panels.append(panel)
-    for panel in PANELS:
-        if panel not in panels:  # of an earlier report of this run, no longer true
-            (target / panel.file).unlink(missing_ok=True)
+    drawn_files = {panel.file for panel in panels}
+    for file in {*(panel.file for panel in PANELS), *(path.name for path in target.glob(LAYER_FILES))} - drawn_files:
+        (target / file).unlink(missing_ok=True)  # of an earlier report of this run, no longer true
     path = target / "report.md"
     write_text(path, _text(run, findings, panels, name))
     return path

@@ -7,18 +7,21 @@ from dataclasses import replace
 
 from matplotlib.figure import Figure
 
+from learnscope.quantities.gradients import GradientFlow
+from learnscope.quantities.outputs import Loss
+from learnscope.quantities.updates import ParameterChange
 from learnscope.reading.gather import Grid, grid, one_pass, series
 from learnscope.report.adapters.panels import cut_figure, gradient_figure, rank_figure, update_figure
 from learnscope.report.audit.panels import AUDIT_PANELS
 from learnscope.report.broken import breaks
+from learnscope.report.by_kind import layer_panels, other_figure
 from learnscope.report.examples.groups import group_figure
 from learnscope.report.examples.panels import data_map_figure, hardest_figure, learning_figure
 from learnscope.report.features.activations import activation_figure
 from learnscope.report.features.curves import features_figure, memorization_figure
 from learnscope.report.gradients.batches import class_figure, noise_figure
-from learnscope.report.heatmap import heatmap
+from learnscope.report.heatmap import heatmap, layer_types
 from learnscope.report.lines import change_figure, change_note, loss_figure, norm_figure, rate_figure
-from learnscope.report.others import other_figure
 from learnscope.report.outputs.confusion import confusion_figure, confusion_table
 from learnscope.report.panel import Panel
 from learnscope.report.updates.low_rank import low_rank_figure
@@ -28,33 +31,28 @@ from learnscope.store.reader import RunReader
 
 
 def gradient_heatmap(reader: RunReader) -> Figure | None:
-    norms = grid(reader, "GradientFlow", "norm", stage="stepped")
+    norms = grid(reader, GradientFlow.norm, stage="stepped")
     if not norms:
         return None
     return heatmap(
-        norms, "Gradient norm by layer", "‖g‖", series(reader, "Loss", "loss"), meaning="as given to the optimizer",
-        breaks=breaks(reader), types=_types(reader),
+        norms, "Gradient norm by layer", "‖g‖", series(reader, Loss.loss), meaning="as given to the optimizer",
+        breaks=breaks(reader), types=layer_types(reader),
     )  # fmt: skip
 
 
 def update_heatmap(reader: RunReader) -> Figure | None:
-    ratios = grid(reader, "ParameterChange", "update_to_weight")
+    ratios = grid(reader, ParameterChange.update_to_weight)
     if not ratios:
         return None
     return heatmap(
         _broken_by_count(reader, ratios), "Size of the updates by layer", "‖Δ‖/‖W‖", meaning="between two measurements",
-        breaks=breaks(reader), types=_types(reader),
+        breaks=breaks(reader), types=layer_types(reader),
     )  # fmt: skip
-
-
-def _types(reader: RunReader) -> dict[str, str]:
-    """The class of every layer, where the manifest has it."""
-    return dict((reader.manifest.get("model") or {}).get("layer_types") or {})
 
 
 def _broken_by_count(reader: RunReader, ratios: Grid) -> Grid:
     """A ratio is also infinite where the weights were zero, which is not broken: only bad entries are."""
-    counts = [grid(reader, "ParameterChange", name) for name in ("nan", "inf")]
+    counts = [grid(reader, quantity) for quantity in (ParameterChange.nan, ParameterChange.inf)]
     if not all(counts):
         return ratios
     return replace(ratios, broken=(counts[0].aligned(ratios) > 0) | (counts[1].aligned(ratios) > 0))
@@ -217,7 +215,7 @@ PANELS = (
 def drawn(reader: RunReader) -> Iterator[tuple[Panel, Figure]]:
     """Every panel that the run has data for, one at a time: a figure is a few megabytes."""
     run = one_pass(reader)
-    for panel in PANELS:
+    for panel in (*PANELS, *layer_panels(run)):
         figure = panel.draw(run)
         if figure is not None:
             yield panel, figure

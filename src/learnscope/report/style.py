@@ -1,8 +1,9 @@
-"""One look for all figures, without touching matplotlib's global state."""
+"""The style of all figures, without changing matplotlib's global state."""
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,14 +14,14 @@ from learnscope.reading.gather import Floats
 from learnscope.report.layout import INK
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#7F7F7F")
-"""Okabe and Ito's colours, told apart with any colour vision. Vermilion is kept for what is not finite."""
+"""Okabe and Ito's colours, which can be distinguished with any colour vision. Vermilion marks what is not finite."""
 DASHES = ("-", "--", "-.", ":")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 BROKEN, ZERO = "#D55E00", "#C4C4C4"
 
 
 def finish(axes: Axes, x: str = "", y: str = "", size: float = 11) -> None:
-    """Labels, quiet frame, legible ticks."""
+    """Labels, a light frame, and readable ticks."""
     axes.set_facecolor("white")
     axes.set_xlabel(x, fontsize=size, color=INK)
     axes.set_ylabel(y, fontsize=size, color=INK)
@@ -31,16 +32,21 @@ def finish(axes: Axes, x: str = "", y: str = "", size: float = 11) -> None:
         axes.spines[side].set_color("#BBBBBB")
 
 
-def lined(axes: Axes, ticks: int = 9) -> None:
-    """Horizontal guide lines behind the data, and whole numbers for steps."""
-    axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
+def guides(axes: Axes, axis: Literal["x", "y", "both"] = "y", colour: str = "#E6E6E6") -> None:
+    """Light grid lines behind the data, at the ticks of `axis`."""
+    axes.grid(axis=axis, color=colour, linewidth=0.8)
     axes.set_axisbelow(True)
+
+
+def lined(axes: Axes, ticks: int = 9) -> None:
+    """Horizontal grid lines, and whole numbers for steps."""
+    guides(axes)
     whole_steps(axes, ticks)
 
 
 def whole_steps(axes: Axes, ticks: int = 9) -> None:
     first, last = axes.dataLim.intervalx
-    if first == last:  # a single step: ticks between whole numbers would all bear its name
+    if first == last:  # a single step: other ticks would be rounded to the same number
         axes.set_xlim(first - 1, first + 1)
         axes.set_xticks([first], [f"{first:,.0f}"])
         return
@@ -49,7 +55,7 @@ def whole_steps(axes: Axes, ticks: int = 9) -> None:
 
 
 def plain(value: float) -> str:
-    """A tick's number as it is read aloud, with an exponent only where zeros would have to be counted.
+    """A tick's number, with an exponent only if it is very large or small.
 
     >>> plain(0.05), plain(2000.0), plain(1e-6), plain(2e-6)
     ('0.05', '2,000', '10⁻⁶', '2·10⁻⁶')
@@ -58,12 +64,12 @@ def plain(value: float) -> str:
         return f"{value:,g}"
     exponent = math.floor(math.log10(value) + 1e-9)
     factor = f"{value / 10**exponent:.2g}"
-    # characters, not mathtext, whose parser takes longer than all other labels of a figure
+    # plain characters: mathtext's parser takes longer than all other labels of a figure
     return f"{'' if factor == '1' else f'{factor}·'}10{str(exponent).translate(_RAISED)}"
 
 
 def log_ticks(low: float, high: float, most: int = 9) -> list[float]:
-    """Ticks for a logarithmic scale: powers of ten where there are several, else digits between them."""
+    """Ticks for a logarithmic scale: powers of ten if there are at least three, else multiples of them too."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     inside: list[float] = []
     for digits in ((1,), (1, 2, 5), (1, 2, 3, 4, 5, 6, 8), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)):
@@ -73,8 +79,12 @@ def log_ticks(low: float, high: float, most: int = 9) -> list[float]:
     return inside[:: max(1, math.ceil(len(inside) / most))]
 
 
+def linear_ticks(low: float, high: float, most: int = 6) -> list[float]:
+    return [float(tick) for tick in MaxNLocator(most).tick_values(low, high) if low <= tick <= high]
+
+
 def step_edges(steps: NDArray[np.int64]) -> Floats:
-    """Edges halfway between measured steps, so that every cell covers the steps nearest to its own."""
+    """Edges of cells, halfway between measured steps."""
     if len(steps) == 1:
         return np.array([steps[0] - 0.5, steps[0] + 0.5])
     middle = (steps[1:] + steps[:-1]) / 2
@@ -83,7 +93,7 @@ def step_edges(steps: NDArray[np.int64]) -> Floats:
 
 
 def maybe_log(axes: Axes, parts: list[Floats], factor: float = 50, most: int = 9) -> None:
-    """A logarithmic scale where the numbers need one, with ticks that can be read."""
+    """A logarithmic scale if the largest number is at least `factor` times the smallest, and all are above 0."""
     values = np.concatenate(parts)
     if not len(values) or values.min() <= 0 or values.max() < factor * values.min():
         return

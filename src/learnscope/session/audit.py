@@ -90,8 +90,8 @@ def audit(
             snapshots = take_snapshots(subject, chosen, 0)
     engine = opened(subject, chosen, run, source="audit", provides=provides, sinks=sinks, strict=strict)
     with concluding(engine, last_step=0):
-        memo = Memo(Path(cache) if cache is not None else None)
-        look_at(engine, 0, "audit", snapshots, first=True, last=True, memo=memo, progress=progress)
+        subject.memo, subject.show_progress = Memo(Path(cache) if cache is not None else None), progress
+        look_at(engine, 0, "audit", snapshots, first=True, last=True)
     return Run(engine.backend)
 
 

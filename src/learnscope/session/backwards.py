@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from learnscope.core.moment import MicroBatches
+from learnscope.core.handed import MicroBatches
 from learnscope.tensor.gradients.gradient import sum_squares
 
 WATCHED = 4

@@ -5,24 +5,27 @@ from __future__ import annotations
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 from learnscope.core.moment import Moment
-from learnscope.core.probe import NEEDS, Probe, ProbeWarning, is_due
+from learnscope.core.probe import Probe, ProbeWarning, is_due
 from learnscope.core.subject import Subject
 from learnscope.model.guard import guard
 from learnscope.record import Measurement, Record
 from learnscope.session.budget import Budget
 from learnscope.session.feed import FED
 from learnscope.session.materialise import as_measurement, read_arrays, read_tables, waits_for_device
+from learnscope.session.needs import check_needs
 from learnscope.sinks.base import Sink
 from learnscope.store.backend import Backend
 
+P = ParamSpec("P")
+R = TypeVar("R")
 PENDING_LIMIT = 16
 """Records whose numbers may still be on an accelerator before all are read with one wait."""
 
@@ -180,6 +183,23 @@ class Engine:
                     raise
                 self.warn(f"sink {id(sink)}", f"{type(sink).__name__} failed:\n{traceback.format_exc()}")
 
+    def safely(self, action: Callable[P, R]) -> Callable[P, R | None]:
+        """`action`, whose failure costs a warning instead of the training, unless the session is strict."""
+
+        def safe(*args: P.args, **kwargs: P.kwargs) -> R | None:
+            try:
+                return action(*args, **kwargs)
+            except Exception:  # whatever it is, it is ours and not the training's: reported, not passed on
+                if self.strict:
+                    raise
+                what = {"watch": "watching", "analysis": "the analysis"}.get(self.source, self.source)
+                self.warn(
+                    f"failure in {action.__name__}", f"{what} failed, training goes on:\n{traceback.format_exc()}"
+                )
+                return None
+
+        return safe
+
     def warn(self, key: str, message: str) -> None:
         """Say something once."""
         if key not in self._warned:
@@ -242,46 +262,3 @@ class Engine:
             notes["skipped_by_budget"] = bound.skipped
             bound.skipped = 0
         return notes
-
-
-def check_needs(probe: Probe, source: str, provides: frozenset[str]) -> None:
-    """Refuse a probe now, by name, rather than at step 100 in silence."""
-    name = type(probe).__name__
-    for need in sorted(probe.needs):
-        if need not in NEEDS:
-            raise ValueError(f"{name} needs {need!r}, which is not a need; these are: {', '.join(NEEDS)}")
-        if need not in provides:
-            raise ValueError(f"{name} needs {need!r}, which {source} does not have: {CURES[need].get(source, '')}")
-    if "grads" in probe.needs and source == "watch" and probe.at != "before_step":
-        raise ValueError(
-            f"{name}(at={probe.at!r}) needs gradients, which are sure to be there only before the optimizer's step: "
-            "use at='before_step'"
-        )
-
-
-_ONLY_LIVE = {
-    "replay": "saved checkpoints do not carry it; use this probe in ls.watch",
-    "audit": "a finished model does not carry it; use this probe in ls.watch",
-}
-_DATA = "and a task= if the batches are not recognised"
-CURES: dict[str, dict[str, str]] = {
-    "grads": {
-        "watch": "pass the optimizer, ls.watch(model, optimizer), or call w.step() yourself",
-        "replay": f"pass train= or holdout= for a fixed batch to differentiate, {_DATA}",
-        "audit": f"pass labelled data, {_DATA}",
-    },
-    "previous": {"audit": "pass base=, the weights to compare with"},
-    "holdout": dict.fromkeys(("watch", "replay"), f"pass holdout= (a loader, data set or list of batches), {_DATA}")
-    | {"audit": f"pass data, {_DATA}"},
-    "features": dict.fromkeys(("watch", "replay"), f"pass holdout= to compute them on, {_DATA}")
-    | {"audit": f"pass data, {_DATA}"},
-    "train_data": dict.fromkeys(("watch", "replay", "audit"), "pass train= (a loader, data set or list of batches)"),
-    "test_data": dict.fromkeys(("watch", "replay", "audit"), "pass test= (a loader, data set or list of batches)"),
-    "optimizer": {"watch": "pass the optimizer: ls.watch(model, optimizer)", **_ONLY_LIVE},
-    "examples": {
-        "replay": f"pass train=, the data whose examples are followed, {_DATA}",
-        "audit": "one model is one presentation; use this probe in ls.watch or ls.replay",
-    },
-    "batch": _ONLY_LIVE,
-    "logged": _ONLY_LIVE,
-}

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from learnscope.core.moment import Examples
+from learnscope.core.handed import Examples
 
 FED = frozenset({"logged", "batch", "examples"})
 """Needs that the loop meets by calling the session, so that whether they are met shows only in running."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from learnscope.core.moment import Gradients, read_gradients
+from learnscope.core.gradients import Gradients, read_gradients, standing
 from learnscope.core.subject import Subject
 from learnscope.session.clipping import coefficient
 
@@ -33,7 +33,7 @@ class GradientReader:
         if not mine:
             return None
         if self._before_clip is None or not self._still_as_clipped():
-            self._before_clip = read_gradients(self._subject, self._found())
+            self._before_clip = read_gradients(self._subject, standing(self._subject))
             count = len(self._subject.parameters)
             self._coefficients = torch.ones(count, dtype=torch.float64, device=total_norm.device)
         if self._coefficients is not None:
@@ -43,13 +43,10 @@ class GradientReader:
     def read(self, scale: float | Tensor) -> Gradients:
         """The gradients as the optimizer is given them, with what is known from before a clip."""
         if self._before_clip is None or not self._still_as_clipped():
-            return read_gradients(self._subject, self._found(), scale=scale)
+            return read_gradients(self._subject, standing(self._subject), scale=scale)
         kept = self._before_clip
         factors = None if self._coefficients is None else self._coefficients[list(kept.positions)]
         return replace(kept, coefficients=factors, scale=scale)
-
-    def _found(self) -> dict[int, Tensor]:
-        return {i: p.grad for i, p in enumerate(self._subject.parameters) if p.grad is not None}
 
     def _note_clipped(self) -> None:
         self._as_clipped = self._versions()
@@ -59,4 +56,4 @@ class GradientReader:
         return self._as_clipped == self._versions()
 
     def _versions(self) -> dict[int, tuple[int, int]]:
-        return {i: (id(g), 0 if g.is_inference() else g._version) for i, g in self._found().items()}
+        return {i: (id(g), 0 if g.is_inference() else g._version) for i, g in standing(self._subject).items()}

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-from learnscope.core.moment import Gradients, MicroBatches, Moment
+from learnscope.core.handed import HandedOver, MicroBatches
+from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe, is_due
-from learnscope.session import clipping
 from learnscope.session.backwards import BackwardCount, BackwardOrder, MicroBatchMeter
 from learnscope.session.engine import Bound, Engine
 from learnscope.session.feed import FED, Feed
-from learnscope.session.gradients import GradientReader
-from learnscope.session.optimizers import StepHooks
 from learnscope.session.snapshots import snapshot_key, take_snapshots
+from learnscope.session.steps import StepEnds
 
-P = ParamSpec("P")
-R = TypeVar("R")
 REFRESH = 50
 """Steps between two looks at whether the model's parameters are still the same objects."""
 UNFED_LIMIT = 20
@@ -54,12 +50,9 @@ class Loop:
         self.skipped_steps = 0
         self.passes = 1
         self.snapshots = take_snapshots(self.subject, [bound.probe for bound in engine.bound], steps)
-        self.feed = Feed(self.safely(self._complete))
+        self.feed = Feed(self.engine.safely(self._complete))
         self.sizes: list[float] = []
         self._plan = Plan()
-        self._scale: float | Tensor = 1.0
-        self._skip = False
-        self._gradients = GradientReader(self.subject)
         self._meter: MicroBatchMeter | None = None
         self._times_out_of_turn = 0
         self._attach(clock)
@@ -72,23 +65,6 @@ class Loop:
     @property
     def backward_seen(self) -> bool:
         return self._backwards.passes > 0
-
-    def safely(self, action: Callable[P, R]) -> Callable[P, R | None]:
-        """`action`, whose failure costs a warning instead of the training, unless the session is strict."""
-
-        def safe(*args: P.args, **kwargs: P.kwargs) -> R | None:
-            try:
-                return action(*args, **kwargs)
-            except Exception:  # whatever it is, it is ours and not the training's: reported, not passed on
-                if self.engine.strict:
-                    raise
-                self.engine.warn(
-                    f"failure in {action.__name__}",
-                    f"watching failed, training goes on:\n{traceback.format_exc()}",
-                )
-                return None
-
-        return safe
 
     def moment(self, phase: str, **details: Any) -> Moment:
         step = details.pop("step", self.steps)
@@ -116,13 +92,12 @@ class Loop:
 
     def manual_step(self) -> None:
         """A step that no torch optimizer took. Gradients are those that still stand."""
-        self._begin(None)
-        self._end(None)
+        self._begin()
+        self._end()
 
     def detach(self) -> None:
         """Take every hook away."""
-        self._hooks.close()
-        clipping.unlisten(self._hear_clip)
+        self._ends.close()
         self._backwards.close()
         if self._order is not None:
             self._order.close()
@@ -135,12 +110,8 @@ class Loop:
         compiled = hasattr(self.subject.model, "_orig_mod")
         self._order = None if compiled else BackwardOrder(names, parameters)
         self._backwards = BackwardCount(parameters)
-        self._hooks = StepHooks(
-            self.subject.optimizers, self.safely(self._begin), self.safely(self._end),
-            clock=clock, out_of_turn=self._note_out_of_turn,
-        )  # fmt: skip
-        self._hear_clip = self.safely(self._on_clip)
-        clipping.listen(self._hear_clip)
+        self._ends = StepEnds(self.engine, self._begin, self._end, self._on_clip)
+        self._ends.attach(self.subject.optimizers, clock=clock, out_of_turn=self._note_out_of_turn)
 
     # the hook points, in the order of a step
 
@@ -149,8 +120,7 @@ class Loop:
         self.passes = passes
         step = self.steps + 1
         self._plan = Plan(self.engine.due("before_step", step), self.engine.due("after_step", step))
-        self._gradients.forget()
-        self._scale, self._skip = 1.0, False
+        self._ends.forget()
         self.sizes.clear()
         if self._plan.want_micro_batches and passes > 1:
             self._meter = MicroBatchMeter(self.subject.parameters)
@@ -161,16 +131,11 @@ class Loop:
         if not self._plan.want_gradients:
             return None
         with self.engine.charged(self._plan.want_gradients):
-            done = self._gradients.on_clip(parameters, max_norm, total_norm)
-        return None if done is None else self.safely(done)
+            done = self._ends.reader.on_clip(parameters, max_norm, total_norm)
+        return None if done is None else self.engine.safely(done)
 
-    def _begin(self, optimizer: Optimizer | None) -> None:
+    def _begin(self) -> None:
         """Gradients are complete, the step has not been taken."""
-        scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
-        if found_inf is not None and bool(found_inf.item()):
-            self._skip = True  # a fused optimizer under a GradScaler: its hooks fire, its step does nothing
-            return
-        self._scale = 1.0 if scale is None else scale
         if self._order is not None:
             self.subject.backward_order = self._order.close()
             self._order = None
@@ -179,26 +144,25 @@ class Loop:
             self.subject.refresh()
         if not (self._plan.before or self._plan.after):  # most steps: nothing is due
             return
-        moment = self.moment(
-            "before_step", step=self.steps + 1, take_gradients=self._take_gradients, micro_batches=micro_batches
-        )
+        handed = HandedOver(micro_batches=micro_batches)
+        moment = self.moment("before_step", step=self.steps + 1, take_gradients=self._ends.gradients, handed=handed)
         self._fire(self._plan.before, moment)
         for bound in self._plan.after:
             if type(bound.probe).prepare is not Probe.prepare:
                 self.engine.prepare(bound, moment)
 
-    def _end(self, _optimizer: Optimizer | None) -> None:
+    def _end(self) -> None:
         """The step has been taken."""
         passes = self._backwards.passes
         self._backwards.reset()
-        if self._skip:
+        if self._ends.skipped:
             self.skipped_steps += 1
             self._read_meter()
             self._plan_step(passes)
             return
         self.steps += 1
         if self._plan.after:
-            self._fire(self._plan.after, self.moment("after_step", take_gradients=self._take_gradients))
+            self._fire(self._plan.after, self.moment("after_step", take_gradients=self._ends.gradients))
         self.feed.stepped(self.steps)
         self._plan_step(passes)
 
@@ -220,7 +184,7 @@ class Loop:
     def _complete(self, step: int, logged: dict[str, list[Any]], given: dict[str, Any]) -> None:
         """All that the loop hands over for `step` is there: fire the probes that live on it."""
         have = set(given) | ({"logged"} if logged else set())
-        moment = self.moment("after_step", step=step, logged=logged, given=given)
+        moment = self.moment("after_step", step=step, handed=HandedOver(logged, given))
         for bound in self.engine.bound:
             wanted = bound.probe.needs & FED
             gathers = gathers_until_epoch(bound.probe)
@@ -236,9 +200,6 @@ class Loop:
                 bound.unfed += 1
                 if bound.unfed == UNFED_LIMIT and not bound.fired:
                     self.engine.warn(f"{bound.label} unfed", unfed_message(bound))
-
-    def _take_gradients(self) -> Gradients:
-        return self._gradients.read(self._scale)
 
     def _read_meter(self) -> MicroBatches | None:
         meter, self._meter = self._meter, None

@@ -10,7 +10,9 @@ from typing import Any
 from rich.progress import track
 from torch import nn
 
-from learnscope.core.moment import Gradients, Moment, read_gradients
+from learnscope.core.gradients import Gradients, read_gradients
+from learnscope.core.handed import HandedOver
+from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.core.subject import Subject
 from learnscope.model.outputs.evaluate import gradients
@@ -28,7 +30,6 @@ from learnscope.session.opening import begin, check_model, concluding, open_back
 from learnscope.session.snapshots import snapshot_key, take_snapshots
 from learnscope.session.subject import make_subject, provided
 from learnscope.sinks.base import Sink
-from learnscope.store.memo import Memo
 from learnscope.task import Task
 
 
@@ -97,10 +98,7 @@ def opened(
     return engine
 
 
-def look_at(
-    engine: Engine, step: int, phase: str, snapshots: dict[str, Snapshot], *, first: bool, last: bool,
-    memo: Memo | None = None, progress: bool = False,
-) -> None:  # fmt: skip
+def look_at(engine: Engine, step: int, phase: str, snapshots: dict[str, Snapshot], *, first: bool, last: bool) -> None:
     """Fire every probe at one set of weights, then let those be the previous ones."""
     subject = engine.subject
     moment = Moment(
@@ -109,8 +107,6 @@ def look_at(
         source=engine.source,
         subject=subject,
         take_gradients=lambda: _replayed(subject),
-        memo=memo,
-        show_progress=progress,
     )
     _present(engine, step)
     elsewhere = {"once": not first, "end": not last}
@@ -136,12 +132,12 @@ def _present(engine: Engine, step: int) -> None:
         return
     for examples in presentations(subject.model, subject.task, subject.train_data):
         given = {"examples": (examples.ids, examples.logits, examples.targets), "all_examples": [examples]}
+        moment = Moment(
+            step=step, epoch=step, phase="checkpoint", source="replay", subject=subject, handed=HandedOver(given=given)
+        )
         for bound in following:
             bound.waiting += 1
-            engine.prepare(
-                bound,
-                Moment(step=step, epoch=step, phase="checkpoint", source="replay", subject=subject, given=given),
-            )
+            engine.prepare(bound, moment)
 
 
 def _replayed(subject: Subject) -> Gradients:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from learnscope.core.moment import Examples, Moment
+from learnscope.core.handed import Examples
+from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.options import explain_options
 from learnscope.probes.gradients.gradient_flow import GradientFlow
@@ -112,7 +113,7 @@ class Watch:
         passes = self._open_again() if again else None
         self._restored = passes is not None
         self._closed = False
-        self._loop.safely(self._loop.start)(passes or 1)
+        self._engine.safely(self._loop.start)(passes or 1)
 
     def _open_again(self) -> int | None:
         """Take up the state of a run that goes on, and let the probes see it; what load_state gives."""
@@ -141,7 +142,7 @@ class Watch:
         loop = self._loop
         if not any("logged" in bound.probe.needs for bound in self._engine.bound):
             self._engine.add(Loss())
-        loop.safely(loop.feed.log)(loop.steps, loop.first_step, loop.backward_seen, values)
+        self._engine.safely(loop.feed.log)(loop.steps, loop.first_step, loop.backward_seen, values)
 
     def batch(self, batch: Any) -> None:
         """Hand over the step's batch, for probes that look at batches."""
@@ -167,20 +168,20 @@ class Watch:
 
     def end_epoch(self) -> None:
         """Fire the probes that look once an epoch."""
-        self._loop.safely(self._loop.end_epoch)()
+        self._engine.safely(self._loop.end_epoch)()
 
     def step(self) -> None:
         """Count a step that no torch optimizer took: call it after each update, before gradients are cleared."""
         if self._engine.subject.optimizers:
             raise RuntimeError("w.step() is for loops without a torch optimizer; this one is already counted")
-        self._loop.safely(self._loop.manual_step)()
+        self._engine.safely(self._loop.manual_step)()
 
     def save_state(self) -> Path | None:
         """Save what resuming at this step needs; call it where you save your own checkpoint."""
-        self._loop.safely(self._loop.feed.flush)()
+        self._engine.safely(self._loop.feed.flush)()
         self._engine.flush()
         for bound in self._engine.bound:
-            self._loop.safely(bound.probe.settle)(bound.state)
+            self._engine.safely(bound.probe.settle)(bound.state)
         return save_state(self._engine, self._loop.snapshots, self.steps, self._loop.passes)
 
     def close(self, status: str = "finished") -> None:
@@ -190,14 +191,14 @@ class Watch:
         self._closed = True
         loop = self._loop
         loop.detach()
-        loop.safely(loop.conclude)(finished=status == "finished")
-        loop.safely(self._engine.close)()
+        self._engine.safely(loop.conclude)(finished=status == "finished")
+        self._engine.safely(self._engine.close)()
         facts = {
             "last_step": self.steps,
             "skipped_steps": loop.skipped_steps,
             "state_restored": self._restored,
         }
-        loop.safely(finish)(self._engine, status, **facts)
+        self._engine.safely(finish)(self._engine, status, **facts)
         if status == "finished":  # a loop that was cut short says nothing about schedules
             self._say_what_never_fired()
 
@@ -211,7 +212,7 @@ class Watch:
 
     def _give(self, what: str, value: Any) -> None:
         loop = self._loop
-        loop.safely(loop.feed.give)(loop.steps, loop.first_step, loop.backward_seen, what, value)
+        self._engine.safely(loop.feed.give)(loop.steps, loop.first_step, loop.backward_seen, what, value)
 
     def _say_what_never_fired(self) -> None:
         taken = self.steps - self._loop.first_step

@@ -8,7 +8,7 @@ from learnscope.record import Record
 
 
 class Sink(Protocol):
-    """Two methods. A sink that raises costs a warning, never a record and never the training."""
+    """Two methods. If a sink raises, there is a warning; no record is lost and training goes on."""
 
     def write(self, record: Record) -> None: ...
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""A line on the terminal now and then: the latest value of each model-wide number."""
+"""A line on the terminal from time to time: the latest value of each model-wide number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_NAMES = ("loss", "norm", "learning_rate", "holdout_loss", "holdout_accur
 
 
 class ConsoleSink:
-    """Prints at most one line in `seconds`, with the newest values of `names`."""
+    """Prints at most one line every `seconds`, with the latest values of `names`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The newest record of every probe, for a front door that answers its caller at once."""
+"""The latest record of every probe, for front doors that return results immediately."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from learnscope.record import Record
 
 
 class LastRecords:
-    """A sink that holds each probe's last record until they are taken."""
+    """A sink that holds each probe's latest record until `take` is called."""
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -19,4 +19,4 @@ class LastRecords:
         return taken
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing to close."""

@@ -12,26 +12,26 @@ from learnscope.record import Label, Record
 
 KINDS = ("model", "group", "named", "layer")
 FLUSH_SECONDS = 10.0
-"""How long a number may wait before TensorBoard sees it; the package's own two minutes are long for a live run."""
+"""How long a number may wait before TensorBoard sees it; the default of two minutes is long for a live run."""
 LATE = 32
-"""Steps by which a record may come after one of a later step, since some numbers are read later than others."""
+"""Steps by which records may be out of order, since some numbers are read later than others."""
 
 
 class TensorBoardSink:
-    """Writes every number of a record at its step and time, under a tag that says what it is.
+    """Writes every number of a record at its step and time, under a tag.
 
     | number | tag |
     |---|---|
     | model-wide | `GradientFlow/norm` |
     | of a layer, group, … | `GradientFlow/norm/encoder.0` |
-    | with labels | `GradientFlow/norm (stage=stepped)`, labels in the order of the alphabet |
-    | of a scope whose name another kind has already | `GradientFlow/norm/head (kind=named)` |
+    | with labels | `GradientFlow/norm (stage=stepped)`, labels in alphabetical order |
+    | of a scope with the name of an earlier one of another kind | `GradientFlow/norm/head (kind=named)` |
 
     A number that was not measured or is not finite is left out. TensorBoard keeps float32.
 
     Args:
         log_dir: the folder for the event files; `tensorboard --logdir` shows it, or the folder above it.
-        kinds: which tables to write. Those of single tensors are many and left out unless named.
+        kinds: which tables to write. Those of single tensors are many and left out by default.
     """
 
     def __init__(self, log_dir: str | os.PathLike[str], *, kinds: Iterable[str] = KINDS) -> None:
@@ -47,7 +47,7 @@ class TensorBoardSink:
 
     def write(self, record: Record) -> None:
         if self._closed:
-            raise ValueError(f"the TensorBoardSink of {self.log_dir} is closed: give every session a sink of its own")
+            raise ValueError(f"the TensorBoardSink of {self.log_dir} is closed: give every session its own sink")
         event = self._events.Event(wall_time=record.time, step=record.step)
         wanted = (table for table in record.tables if table.kind in self.kinds)
         for row in (row for table in wanted for row in table.rows()):
@@ -68,14 +68,14 @@ class TensorBoardSink:
             self._writer.add_event(event)
 
     def close(self) -> None:
-        """Write what is still waiting. Closing twice does nothing."""
+        """Write what is still pending. Closing twice does nothing."""
         if not self._closed:
             self._closed = True
             self._release()
             self._writer.close()
 
     def _release(self) -> None:
-        """The first numbers after a resume: TensorBoard drops what earlier attempts wrote from their first step on."""
+        """Write the first events after a resume: TensorBoard drops what earlier attempts wrote from their step on."""
         if not self._held:
             return
         first = min(self._held, key=lambda event: int(event.step))
@@ -87,13 +87,13 @@ class TensorBoardSink:
 
     def _tag(self, probe: str, name: str, kind: str, scope: str, labels: Mapping[str, Label]) -> str:
         key = (probe, name, kind, scope, *labels.items())
-        known = self._tags.get(key)
-        if known is None:
-            known = tag_of(probe, name, kind, scope, labels)
-            if self._kind_of.setdefault(known, kind) != kind:
-                known = tag_of(probe, name, kind, scope, {"kind": kind, **labels})
-            self._tags[key] = known
-        return known
+        tag = self._tags.get(key)
+        if tag is None:
+            tag = tag_of(probe, name, kind, scope, labels)
+            if self._kind_of.setdefault(tag, kind) != kind:
+                tag = tag_of(probe, name, kind, scope, {"kind": kind, **labels})
+            self._tags[key] = tag
+        return tag
 
 
 def tag_of(probe: str, name: str, kind: str, scope: str, labels: Mapping[str, Label]) -> str:
@@ -104,8 +104,8 @@ def tag_of(probe: str, name: str, kind: str, scope: str, labels: Mapping[str, La
     'ParameterChange/sparsity (dtype=bfloat16, threshold=1.5e-06)'
     """
     parts = [probe, name] if kind == "model" else [probe, name, scope]
-    said = ", ".join(f"{label}={labels[label]}" for label in sorted(labels))
-    return "/".join(parts) + (f" ({said})" if said else "")
+    conditions = ", ".join(f"{label}={labels[label]}" for label in sorted(labels))
+    return "/".join(parts) + (f" ({conditions})" if conditions else "")
 
 
 def _load(module: str) -> Any:

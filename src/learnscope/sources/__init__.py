@@ -1,4 +1,4 @@
-"""Rows from files, folders and the hub, and a text that every Python has; without torch."""
+"""Rows from files, folders and the hub, and a text that comes with Python; without torch."""
 
 from learnscope.sources.builtin_text import builtin_rows
 from learnscope.sources.errors import SourceError

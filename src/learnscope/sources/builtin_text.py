@@ -1,7 +1,7 @@
-"""A text that every Python has: the language's own reference, from the standard library's `pydoc_data`.
+"""A text that comes with Python: the language's own reference, from the standard library's `pydoc_data`.
 
-Some 0.35 million characters of English, so that a language model can be looked at without any data at hand. The same
-Python version gives the same text; another version has a slightly different reference.
+About 0.35 million characters of English, so that a language model can be examined without any data. The same Python
+version gives the same text; another version has a slightly different reference.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from learnscope.sources.files import paragraphs
 from learnscope.sources.splits import Split
 
 PASSAGE = 400
-"""Characters from which on a passage is complete: it ends with the paragraph that reaches them."""
+"""Characters in a complete passage: it ends with the paragraph that reaches them."""
 SHARED = 40
-"""Topics quote each other; paragraphs longer than this are kept once, in the shortest topic that has them."""
+"""Topics quote each other; a paragraph longer than this is kept once, in the shortest topic that has it."""
 VALIDATION = 0.15
-"""Share of the topics; of the text it is about a quarter, since topics differ in length."""
+"""Share of the topics used for validation; about a quarter of the text, since topics differ in length."""
 _RULE = re.compile(r"\n([*=\-~^\"#+])\1{2,}(?=\n|$)")
 
 
 def builtin_rows(split: str = "validation") -> list[dict[str, str]]:
     """Passages of `train` or `validation`, or a part of them, as rows with `text` and `topic`.
 
-    A topic is in one split as a whole, by the hash of its name, and no paragraph is in both.
+    Each topic is in one split, by the hash of its name, and no paragraph is in both.
 
     >>> rows = builtin_rows("validation[:2]")
     >>> [sorted(row) for row in rows]
@@ -50,7 +50,7 @@ def builtin_rows(split: str = "validation") -> list[dict[str, str]]:
 
 
 def text_hash() -> str:
-    """What stands for this Python's text, as something that was made from it can remember."""
+    """A hash of this Python's text, to be stored with what was made from it."""
     whole = "\n\n".join(f"{topic}\n{text}" for topic, texts in _passages().items() for text in texts)
     return hashlib.sha256(whole.encode()).hexdigest()
 
@@ -70,7 +70,7 @@ def _passages() -> dict[str, tuple[str, ...]]:
             "standard library"
         ) from None
     seen: set[str] = set()
-    found: dict[str, tuple[str, ...]] = {}
+    passages: dict[str, tuple[str, ...]] = {}
     for topic in sorted(topics, key=lambda name: (len(topics[name]), name)):
         kept = []
         for paragraph in paragraphs(_RULE.sub("", f"\n{topics[topic]}")):
@@ -79,12 +79,12 @@ def _passages() -> dict[str, tuple[str, ...]]:
                 kept.append(paragraph)
             if len(words) > SHARED:
                 seen.add(words)
-        found[topic] = tuple(_gathered(kept))
-    return {topic: found[topic] for topic in sorted(found)}
+        passages[topic] = tuple(_gathered(kept))
+    return {topic: passages[topic] for topic in sorted(passages)}
 
 
 def _gathered(parts: list[str]) -> Iterator[str]:
-    """Paragraphs joined until they make a passage; a short rest goes with the one before."""
+    """Paragraphs joined to passages; a short last one is added to the passage before."""
     passages: list[list[str]] = [[]]
     for part in parts:
         if sum(map(len, passages[-1])) >= PASSAGE:

@@ -1,4 +1,4 @@
-"""The one error of this room."""
+"""The error for rows that cannot be read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ About = Literal["name", "split"]
 class SourceError(ValueError):
     """Rows that cannot be read: the message names the cause and the cure.
 
-    `about` says which argument is wrong, where it is one: a caller can put its own word for it in front.
+    `about` says which argument is wrong, if it is an argument: a caller can put its own name for it in front.
     """
 
     def __init__(self, message: str, *, about: About | None = None) -> None:
@@ -19,5 +19,5 @@ class SourceError(ValueError):
 
 
 def first_line(error: BaseException) -> str:
-    """Other packages explain at length; the beginning of their first line names the cause."""
+    """The start of the first line of a message, which names the cause; other packages' messages are long."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from learnscope.options import nearest
 from learnscope.sources.errors import SourceError, first_line
 
 FILES = (".jsonl", ".json", ".csv", ".parquet", ".txt")
 
 
 def read_file(path: Path, endings: Sequence[str] = FILES) -> list[dict[str, Any]]:
-    """All rows; those of a `.txt` file are its paragraphs, under `text`."""
+    """All rows; those of a `.txt` file are its paragraphs, in `text`."""
     if path.suffix not in endings:
         raise SourceError(f"{path}: files end with {', '.join(endings)}")
     try:
@@ -31,7 +31,7 @@ def read_file(path: Path, endings: Sequence[str] = FILES) -> list[dict[str, Any]
 
 
 def paragraphs(text: str) -> list[str]:
-    """What stands between blank lines, as it stands there.
+    """The parts of a text between blank lines, unchanged.
 
     >>> paragraphs("one\\nmore\\n\\n \\n  two\\n")
     ['one\\nmore', '  two']
@@ -41,17 +41,17 @@ def paragraphs(text: str) -> list[str]:
 
 
 def near_names(path: Path) -> str:
-    """A hint at what stands where `path` does not and is called nearly so; empty if nothing is."""
+    """A suggestion of a file with a similar name in the same folder; empty if there is none."""
     try:
-        there = [entry.name for entry in path.parent.iterdir()]
+        names = [entry.name for entry in path.parent.iterdir()]
     except OSError:
         return f" (there is no folder {path.parent} either)"
-    near = difflib.get_close_matches(path.name, there, n=1)
+    near = nearest(path.name, names)
     return f"; did you mean {path.with_name(near[0])}?" if near else ""
 
 
 def _json_rows(path: Path) -> list[dict[str, Any]]:
-    """A list of objects, or one object a line."""
+    """A list of objects, or one object per line."""
     text = path.read_text(encoding="utf-8-sig")
     if path.suffix == ".json":
         body = json.loads(text)
@@ -65,7 +65,7 @@ def _json_rows(path: Path) -> list[dict[str, Any]]:
                 try:
                     numbered.append((number, json.loads(line)))
                 except json.JSONDecodeError as error:
-                    raise SourceError(f"{path}, line {number} is not JSON ({error.msg}): mend or remove it") from None
+                    raise SourceError(f"{path}, line {number} is not JSON ({error.msg}): fix or remove it") from None
     for number, row in numbered:
         if not isinstance(row, dict):
             raise SourceError(f"{path}, {'line' if path.suffix == '.jsonl' else 'entry'} {number}: not an object")
@@ -75,7 +75,7 @@ def _json_rows(path: Path) -> list[dict[str, Any]]:
 def _csv_rows(path: Path) -> list[dict[str, Any]]:
     import pandas as pd
 
-    # as text: what a column means is for its reader to say, and "NA" may be a word
+    # as text: the caller decides what a column means, and "NA" may be a word
     table = pd.read_csv(path, dtype=str, keep_default_na=False)
     return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
 

@@ -1,4 +1,4 @@
-"""Why something could not be had from the Hugging Face hub, in a sentence that says what to do."""
+"""Why something could not be loaded from the Hugging Face hub, and what to do about it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from urllib.parse import urlsplit
 from learnscope.sources.errors import first_line
 
 PATIENCE = 3.0
-"""Seconds; the hub's own packages try for most of a minute."""
+"""Seconds to wait for the hub; its own packages try for most of a minute."""
 _unreachable = False
 _NO_HUB = "the hub cannot be reached: connect to the network, or name a local path"
 
 
 def look_only_here_if_unreachable(names: Iterable[str | None]) -> None:
-    """If one of `names` is no local path and the hub does not answer, look only for what was downloaded before.
+    """If one of `names` is no local path and the hub does not answer, use only what was downloaded before.
 
-    Has an effect only before the hub's packages are imported; after that, they find out for themselves, slowly.
+    Has an effect only before the hub's packages are imported; after that, they notice by themselves, slowly.
     """
-    global _unreachable  # what hub_reason has to tell apart from a variable that the user set
+    global _unreachable  # so that hub_reason can tell this from a variable that the user set
     wanted = [name for name in names if name is not None and not Path(name).exists()]
     if not wanted or "HF_HUB_OFFLINE" in os.environ or any(key.lower() == "https_proxy" for key in os.environ):
         return
@@ -37,11 +37,11 @@ def hub_reason(error: BaseException) -> str:
     """The cause among those chained to `error`, and the cure."""
     names: set[str] = set()
     texts: list[str] = []
-    one: BaseException | None = error
-    while one is not None and len(texts) < 10:
-        names |= {kind.__name__ for kind in type(one).__mro__}
-        texts.append(str(one))
-        one = one.__cause__ or one.__context__
+    cause: BaseException | None = error
+    while cause is not None and len(texts) < 10:
+        names |= {kind.__name__ for kind in type(cause).__mro__}
+        texts.append(str(cause))
+        cause = cause.__cause__ or cause.__context__
     if _unreachable:
         return _NO_HUB
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):

@@ -1,4 +1,4 @@
-"""What other packages log while they load things, kept off the screen."""
+"""Silencing what other packages log while they load."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from importlib.util import find_spec
 from typing import Any
 
 HUGGING_FACE = ("transformers", "datasets", "huggingface_hub", "torch", "torchao")
-"""Loading a model imports the last two, which warn of what is not installed with them."""
+"""Loading a model imports the last two, which warn about missing optional packages."""
 
 
 @contextmanager
 def hushed(packages: Iterable[str] = HUGGING_FACE) -> Iterator[None]:
-    """Within it, these packages log errors only."""
+    """Inside the block, these packages log only errors."""
     loggers = [logging.getLogger(name) for name in packages]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -28,7 +28,7 @@ def hushed(packages: Iterable[str] = HUGGING_FACE) -> Iterator[None]:
 
 @contextmanager
 def no_bars() -> Iterator[None]:
-    """Within it, transformers and datasets, where they are installed, draw no progress bars."""
+    """Inside the block, transformers and datasets, if installed, draw no progress bars."""
     switches: list[tuple[bool, Callable[[], None], Callable[[], None]]] = []
     if find_spec("transformers"):
         from transformers.utils import logging as transformers_logging

@@ -1,4 +1,4 @@
-"""What other packages print while they work for us, kept off the screen; what learnscope says is shown."""
+"""Silencing what other packages print while we use them; learnscope's own messages are shown."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _OURS = r"learnscope\.(training|posttrain|sources)"
 
 @contextmanager
 def quiet(say: Callable[[str], None], *, about: str = "tracking") -> Iterator[None]:
-    """Within it, progress bars and warnings of other packages are off, and ours go through `say`."""
-    # TRL reports every trainer that is made to the hub; a training that is said to be offline is
+    """Inside the block, progress bars and warnings of other packages are off, and ours go to `say`."""
+    # TRL reports every new trainer to the hub; a training that claims to be offline must not
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     with ExitStack() as stack:
@@ -31,10 +31,10 @@ def quiet(say: Callable[[str], None], *, about: str = "tracking") -> Iterator[No
 
 def _only_ours(say: Callable[[str], None], about: str) -> None:
     packages = "|".join(_PACKAGES)
-    # also those that a package attributes to its caller, which is learnscope
+    # also warnings that a package attributes to its caller, which is learnscope
     warnings.filterwarnings("ignore", module=rf"({packages}|{_OURS})(\.|$)")
     warnings.filterwarnings("ignore", category=FutureWarning)
-    # in front of the others: a probe's warning is attributed to the optimizer that called it
+    # before the other filters: a probe's warning is attributed to the optimizer that called it
     warnings.filterwarnings("always", category=ProbeWarning)
     shown = warnings.showwarning
 

@@ -14,7 +14,7 @@ from learnscope.sources.hub import hub_reason
 from learnscope.sources.splits import Split
 
 USUAL = ("validation", "test", "train")
-"""Which split is meant where none is named: one that was probably not trained on, if there is one."""
+"""Which split to use if none is named: preferably one that was probably not trained on."""
 
 
 def read_rows(
@@ -25,11 +25,11 @@ def read_rows(
     only: str | None = None,
     endings: Sequence[str] = FILES,
 ) -> Any:
-    """The rows that are asked for: dictionaries in a list or in a `datasets.Dataset`.
+    """The rows of a source: dictionaries in a list or in a `datasets.Dataset`.
 
-    `split` is a name with a part in brackets, or only that; `name` a configuration of a data set on the hub. A file is
-    one set of rows: any name of a split stands for it, or the name `only` alone. What exists here is never looked for
-    on the hub. Without the package `datasets`, files can be read.
+    `split` is a name, a part in brackets, or both; `name` is a configuration of a data set on the hub. A file is one
+    set of rows: any split name stands for it, or if `only` is given, that name alone. A local file or folder is never
+    looked up on the hub. Without the package `datasets`, only files can be read.
     """
     path = Path(source).expanduser()
     wanted = Split(None) if split is None else Split.parse(split)
@@ -64,7 +64,7 @@ def _folder(path: Path, wanted: Split, *, only: str | None, endings: Sequence[st
 
 def _from_hub(source: str, name: str | None, wanted: Split) -> Any:
     datasets = _datasets(f"data set {source!r}, which is no file or folder here,")
-    # a name is for the hub to resolve; without one, what it has decides
+    # a named split is resolved by the hub; otherwise it depends on which splits there are
     asked = None if wanted.name is None else str(wanted)
     try:
         loaded = datasets.load_dataset(source, name, split=asked)

@@ -12,7 +12,7 @@ _WRITTEN = re.compile(r"([\w.-]+)?(?:\[\s*(\d+%?)?\s*:\s*(\d+%?)?\s*\])?")
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A name (None: whichever there is) and the rows from `first` to before `last`, as they were written.
+    """A name (None: whichever there is) and the rows from `first` up to `last`, as they were written.
 
     >>> Split.parse("validation[10%:50]").rows(200)
     range(20, 50)
@@ -24,19 +24,19 @@ class Split:
 
     @classmethod
     def parse(cls, written: str) -> Split:
-        found = _WRITTEN.fullmatch(written.strip())
-        if found is None or not written.strip():
+        match = _WRITTEN.fullmatch(written.strip())
+        if match is None or not written.strip():
             raise SourceError(
                 f"{written!r} is not understood; write train, train[:1000] or train[10%:20%]", about="split"
             )
-        return cls(found[1], found[2], found[3])
+        return cls(match[1], match[2], match[3])
 
     def __str__(self) -> str:
         part = "" if self.first is self.last is None else f"[{self.first or ''}:{self.last or ''}]"
         return f"{self.name or ''}{part}"
 
     def rows(self, count: int) -> range:
-        """Which of `count` rows; none where the end lies before the beginning."""
+        """Which of `count` rows; none if the end is before the beginning."""
         begin, end = _place(self.first, count, 0), _place(self.last, count, count)
         return range(begin, max(begin, end))
 

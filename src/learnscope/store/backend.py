@@ -1,4 +1,4 @@
-"""Where a run lives: a folder, or memory. Both keep the same lines, arrays, manifest and state."""
+"""Where a run is stored: a folder, or memory. Both hold the same lines, arrays, manifest and state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from learnscope.record import SCHEMA_VERSION, Record
 from learnscope.store.files import write_atomically, write_json
 from learnscope.store.lines import Busy, LineFile
-from learnscope.store.parsing import parsed
+from learnscope.store.parsing import records_in
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -24,19 +24,18 @@ class RunError(Exception):
 
 
 class Keepable(Protocol):
-    """A ledger of examples, as far as a run is concerned."""
+    """The part of a ledger of examples that a run needs."""
 
     def arrays(self) -> dict[str, NDArray[Any]]: ...
     def save_in(self, folder: Path) -> None: ...
 
 
 class Backend(Protocol):
-    """What a run needs of the place it lives in."""
+    """What a run needs of its storage."""
 
     def manifest(self) -> dict[str, Any]: ...
     def put_manifest(self, manifest: Mapping[str, Any]) -> None: ...
     def append(self, line: str) -> None: ...
-    def lines(self) -> Iterator[bytes]: ...
     def records(self, problems: list[str]) -> Iterator[Record]: ...
     def put_arrays(self, reference: str, arrays: Arrays) -> None: ...
     def arrays(self, reference: str) -> dict[str, NDArray[Any]]: ...
@@ -46,14 +45,14 @@ class Backend(Protocol):
 
 
 class MemoryBackend:
-    """The same run with nothing on disk."""
+    """A run with nothing on disk."""
 
     def __init__(self) -> None:
         self._manifest: dict[str, Any] = {}
         self._lines: list[bytes] = []
         self._arrays: dict[str, dict[str, NDArray[Any]]] = {}
         self.examples: dict[str, NDArray[Any]] | None = None
-        """The arrays of the ledger of examples, if one was kept."""
+        """The arrays of the ledger of examples, if there is one."""
 
     def manifest(self) -> dict[str, Any]:
         return dict(self._manifest)
@@ -64,11 +63,8 @@ class MemoryBackend:
     def append(self, line: str) -> None:
         self._lines.append(line.encode())
 
-    def lines(self) -> Iterator[bytes]:
-        return iter(list(self._lines))
-
     def records(self, problems: list[str]) -> Iterator[Record]:
-        return parsed(self.lines(), problems)
+        return records_in(list(self._lines), problems)
 
     def put_arrays(self, reference: str, arrays: Arrays) -> None:
         self._arrays[reference] = {name: np.array(value) for name, value in arrays.items()}
@@ -87,7 +83,7 @@ class MemoryBackend:
 
 
 class FolderBackend:
-    """A run folder. One process writes it at a time; any number may read it meanwhile."""
+    """A run folder. One process writes it at a time; any number may read it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -95,7 +91,7 @@ class FolderBackend:
 
     @classmethod
     def create(cls, path: Path) -> FolderBackend:
-        """A new run; refused if there is one already, since earlier data is never overwritten."""
+        """A new run; refused if the folder holds one already, since data is never overwritten."""
         if any((path / name).exists() for name in ("run.json", "records.jsonl", "records.parquet")):
             raise RunError(
                 f"{path} already holds a run. Continue it with resume=True, name another folder, "
@@ -105,7 +101,7 @@ class FolderBackend:
 
     @classmethod
     def existing(cls, path: Path) -> FolderBackend:
-        """A run that is there, of a version this code can read."""
+        """An existing run, of a version that this code can read."""
         if not (path / "run.json").is_file():
             raise RunError(f"{path} is not a run folder: it has no run.json. Runs are made by ls.watch(run=…).")
         backend = cls(path)
@@ -133,24 +129,12 @@ class FolderBackend:
     def append(self, line: str) -> None:
         self._open().append(line)
 
-    def lines(self) -> Iterator[bytes]:
-        """The lines of records.jsonl that have not been compacted."""
-        from learnscope.store.parts import opened
-
-        with opened(self.path) as parts:
-            for line in parts.lines or ():
-                yield line.rstrip(b"\n")
-
     def records(self, problems: list[str]) -> Iterator[Record]:
         """Every record in the order of writing; lines that could not be read are added to `problems`."""
-        from learnscope.store import parquet
         from learnscope.store.parts import opened
 
         with opened(self.path) as parts:
-            if parts.compacted is not None:
-                problems += parts.compacted.problems
-                yield from parquet.records(parts.parquet)
-            yield from parsed((line.rstrip(b"\n") for line in parts.lines or ()), problems)
+            yield from parts.records(problems)
 
     def hold(self) -> None:
         """Keep other writers out until `close`, without writing."""

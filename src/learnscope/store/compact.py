@@ -1,33 +1,32 @@
-"""A finished run's lines as Parquet: smaller, faster to read, and not a record less."""
+"""A finished run's lines as Parquet: smaller, faster to read, and with every record."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from learnscope.record import Record
 from learnscope.store import parquet
 from learnscope.store.backend import FolderBackend, RunError
 from learnscope.store.extras import load
 from learnscope.store.files import write_atomically
-from learnscope.store.parsing import judged, parsed
+from learnscope.store.parsing import parse_lines
 from learnscope.store.parts import LINES, Compacted, Covered, Parts, opened
 
 DAMAGED = "records.damaged.jsonl"
 _FILES = (LINES, parquet.NAME, DAMAGED)
 
 Progress = Callable[[int, int], None]
-"""Called with how much is done, and of how much."""
+"""Called with the amount done and the total."""
 
 
 @dataclass(frozen=True)
 class CompactInfo:
-    """What compacting a run did."""
+    """The result of compacting a run."""
 
     records: int
     rows: int
@@ -36,9 +35,9 @@ class CompactInfo:
     bytes_after: int
     path: Path
     damaged: int = 0
-    """Lines that could not be read, and are kept as they were in records.damaged.jsonl."""
+    """Lines that could not be read; records.damaged.jsonl keeps them unchanged."""
     already: bool = False
-    """There was nothing left to do."""
+    """Whether there was nothing left to do."""
 
     def __str__(self) -> str:
         held = f"{_count(self.records, 'record')} with {_count(self.rows, 'number')}"
@@ -50,10 +49,10 @@ class CompactInfo:
 
 
 def compact(path: str | Path, *, killed: bool = False, progress: Progress | None = None) -> CompactInfo:
-    """Turn a finished run's records.jsonl into records.parquet; every reader of runs reads either.
+    """Turn a finished run's records.jsonl into records.parquet; runs can be read in either form.
 
     The Parquet file is read back and compared with the lines, record by record, before they are removed. A run that
-    is being written is refused. `killed` allows one that says so only because its process was killed.
+    is being written is refused. `killed` allows a run whose status is still "running" because its process was killed.
     """
     folder = Path(path)
     backend = FolderBackend.existing(folder)
@@ -73,7 +72,7 @@ def compact(path: str | Path, *, killed: bool = False, progress: Progress | None
             already = parts.lines is None or (parts.compacted is not None and not _fresh(parts.lines))
             damaged = 0 if already or parts.lines is None else _replace(folder, parts, parts.lines, progress)
         _sync(folder)
-        (folder / LINES).unlink(missing_ok=True)  # under the lock, so that no writer has it open
+        (folder / LINES).unlink(missing_ok=True)  # while locked, so that no writer has it open
     with opened(folder) as parts:
         rows = parts.compacted.rows if parts.compacted else 0
         records = parts.parquet.metadata.num_rows
@@ -81,7 +80,7 @@ def compact(path: str | Path, *, killed: bool = False, progress: Progress | None
 
 
 def _replace(folder: Path, parts: Parts, lines: BinaryIO, progress: Progress | None) -> int:
-    """Write records.parquet anew, with what it held and the lines since; how many of those were damaged."""
+    """Write a new records.parquet with the old one's records and the lines since; returns how many were damaged."""
     damaged: list[bytes] = []
 
     def write(temporary: Path) -> None:
@@ -94,7 +93,7 @@ def _replace(folder: Path, parts: Parts, lines: BinaryIO, progress: Progress | N
 
 
 def _write(target: Path, parts: Parts, lines: BinaryIO, damaged: list[bytes], progress: Progress) -> list[str]:
-    """Fill `target`, collect the damaged lines, and return every problem, those of earlier compactions first."""
+    """Fill `target`, collect the damaged lines, and return all problems, those of earlier compactions first."""
     pq = load("pyarrow.parquet", "compacting a run")
     covered = Covered.all_of(lines)
     lines.seek(parts.start)
@@ -104,14 +103,14 @@ def _write(target: Path, parts: Parts, lines: BinaryIO, damaged: list[bytes], pr
         for batch in parts.parquet.iter_batches() if parts.parquet else ():
             writer.write_batch(batch)
         waiting, done = parquet.Rows(), parts.start
-        for line, found in judged(line.rstrip(b"\n") for line in lines):
+        for line, record in parse_lines(parts.new_lines()):
             done += len(line) + 1
-            if isinstance(found, str):
+            if isinstance(record, str):
                 damaged.append(line)
-                problems.append(found)
+                problems.append(record)
                 continue
-            waiting.add(found, line)
-            rows += sum(len(table.scopes) * len(table.columns) for table in found.tables)
+            waiting.add(record, line)
+            rows += sum(len(table.scopes) * len(table.columns) for table in record.tables)
             if waiting.full:
                 writer.write_batch(waiting.batch())
                 waiting = parquet.Rows()
@@ -122,12 +121,10 @@ def _write(target: Path, parts: Parts, lines: BinaryIO, damaged: list[bytes], pr
 
 
 def _verify(made: Path, folder: Path, progress: Progress) -> None:
-    """Every record of the new file beside the one it was made from."""
+    """Compare every record of the new file with the one it was made from."""
     with opened(folder) as parts, load("pyarrow.parquet", "compacting a run").ParquetFile(made) as file:
-        old: Iterator[Record] = parquet.records(parts.parquet) if parts.parquet else iter(())
-        expected = chain(old, parsed((line.rstrip(b"\n") for line in parts.lines or ()), []))
-        for number, (wanted, found) in enumerate(zip_longest(expected, parquet.records(file)), start=1):
-            if not _same(wanted, found):
+        for number, (wanted, read) in enumerate(zip_longest(parts.records([]), parquet.records(file)), start=1):
+            if not _same(wanted, read):
                 raise RunError(
                     f"record {number} of {folder} did not come back from Parquet as it was, so nothing was changed. "
                     f"Please report this with the record: {wanted}"
@@ -136,34 +133,30 @@ def _verify(made: Path, folder: Path, progress: Progress) -> None:
                 progress(number, file.metadata.num_rows)
 
 
-def _same(one: Any, other: Any) -> bool:
-    return bool(one == other) or repr(one) == repr(other)  # a NaN is not equal to itself, but is written alike
+def _same(a: Any, b: Any) -> bool:
+    return bool(a == b) or repr(a) == repr(b)  # a NaN does not equal itself, but has the same text
 
 
 def _keep_damaged(folder: Path, earlier: int, damaged: list[bytes]) -> None:
-    """Add the damaged lines to those kept before; not twice, if an earlier attempt broke off after this step."""
+    """Add the damaged lines to those kept before; not twice, if an earlier attempt stopped after this step."""
     if not damaged:
         return
     path = folder / DAMAGED
     kept = path.read_bytes().split(b"\n")[:earlier] if path.exists() else []
     body = b"".join(line + b"\n" for line in (*kept, *damaged))
-    write_atomically(path, lambda temporary: _write_bytes(temporary, body))
-
-
-def _write_bytes(path: Path, body: bytes) -> None:
-    path.write_bytes(body)
+    write_atomically(path, lambda temporary: temporary.write_bytes(body))
 
 
 def _fresh(lines: BinaryIO) -> bool:
     """Whether there are lines that the Parquet file does not have."""
-    here = lines.tell()
+    position = lines.tell()
     end = lines.seek(0, os.SEEK_END)
-    lines.seek(here)
-    return end > here
+    lines.seek(position)
+    return end > position
 
 
 def _sync(folder: Path) -> None:
-    """The new file's name is on the disk before the old one's goes."""
+    """Make sure that the new file's name is on the disk before the old file is removed."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -176,7 +169,7 @@ def _bytes(folder: Path) -> int:
 
 
 def _share(progress: Progress | None, half: int) -> Progress:
-    """Progress of the writing (0) or the comparing (1), each taken for half of the work."""
+    """Progress of writing (0) or comparing (1), each counted as half of the work."""
     return lambda done, total: progress(half * total + done, 2 * total) if progress else None
 
 

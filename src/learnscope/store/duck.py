@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from learnscope.store.sealed import RunFiles
 
 LONGEST_LINE = 1 << 24
-"""DuckDB's own limit of a line. A longer one is read if it is known beforehand, at the price of larger buffers."""
+"""DuckDB's own limit for a line. Longer lines can be read if the length is known in advance, with larger buffers."""
 
 
 @contextmanager
 def connection(purpose: str) -> Iterator[tuple[Any, RunFiles]]:
-    """A database in memory, and the files that it may be shown. What does not fit goes to a temporary folder."""
+    """A database in memory, and the files it may read. What does not fit into memory goes to a temporary folder."""
     duckdb = load("duckdb", purpose)
     load("pyarrow", purpose)
     load("fsspec", purpose)
@@ -41,7 +41,7 @@ def connection(purpose: str) -> Iterator[tuple[Any, RunFiles]]:
 
 
 def lines_sql(names: Sequence[str], types: Mapping[str, str], longest: int = LONGEST_LINE) -> str:
-    """A table of JSON lines in their order; a line that cannot be read is a row of nulls. Blank ones are left out."""
+    """A table of JSON lines in their order; a line that cannot be read is a row of nulls. Blank lines are left out."""
     columns = ", ".join(f"'{name}': '{kind}'" for name, kind in types.items())
     return (
         f"read_json({listed(names)}, format='newline_delimited', columns={{{columns}}}, auto_detect=false, "
@@ -55,7 +55,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def longest_line(path: Path, start: int = 0, at_least: int = LONGEST_LINE) -> int:
-    """A power of two that no line is longer than. Looks only where a longer line would have to be whole."""
+    """A power of two that no line exceeds, found without reading every line."""
     size = path.stat().st_size
     if size - start <= at_least:
         return at_least

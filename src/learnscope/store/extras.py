@@ -1,4 +1,4 @@
-"""Packages that only some of reading needs: imported at use, and named with their cure where they are missing."""
+"""Optional packages: imported when needed; if one is missing, the error says how to install it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The table of a large run, or of a compacted one, without a Python object for every number.
 
-The lines go through DuckDB, which leaves every number and text as it is written, and what is not plain is left to the
-record-by-record way: the result is None, or the same as there.
+The lines go through DuckDB, which keeps every number and text as it is written. Runs with unusual values are left to
+`frame_of`, which reads record by record: the result is None, or the same as there.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from learnscope.record import HEADER
 from learnscope.store.duck import connection, lines_sql, longest_line
 from learnscope.store.extras import load
-from learnscope.store.parsing import judge
+from learnscope.store.parsing import parse_line
 from learnscope.store.parts import LINES, Parts, opened
 
 if TYPE_CHECKING:
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from learnscope.store.flatten import Bools, Flat
 
 FAST_FROM = 1 << 22
-"""Bytes of lines from which on this is faster although DuckDB has to be imported first."""
+"""Bytes of lines from which on this is faster, in spite of importing DuckDB."""
 
 RECORDS_AT_ONCE = 1 << 16
 
 _COLUMN = '"name" JSON, "values" JSON[], labels JSON, status JSON'
 _TYPES = {
-    **dict.fromkeys(("probe", "step", "epoch", "phase", "source", "attempt", "time", "cost"), "JSON"),
+    **dict.fromkeys(HEADER, "JSON"),
     "tables": f'STRUCT(kind JSON, scopes JSON[], "columns" STRUCT({_COLUMN})[])[]',
 }
 
@@ -39,7 +40,7 @@ def fast_frame(
 ) -> tuple[pd.DataFrame, list[str]] | None:
     """The table and the problems of a run folder; None if it has to be read record by record.
 
-    `starts` are the steps from which each attempt went on, None if superseded records are wanted too.
+    `starts` is the start step of each attempt; None keeps superseded records too.
     """
     from learnscope.store.backend import RunError
 
@@ -60,7 +61,7 @@ def fast_frame(
             if size:
                 problems += _add_lines(flat, folder, parts)
             return flat.frame(), problems
-        except (Irregular, RunError, *errors):  # also a file that is being compacted, or fsspec missing
+        except (Irregular, RunError, *errors):  # also if the file is being compacted, or fsspec is missing
             return None
 
 
@@ -83,7 +84,7 @@ def _add_lines(flat: Flat, folder: Path, parts: Parts) -> list[str]:
     batches = table.to_batches(max_chunksize=RECORDS_AT_ONCE)
     nests = [Nest(batch) for batch in batches]
     doubtful = np.concatenate([nest.incomplete() for nest in nests] or [np.zeros(0, bool)])
-    problems = _judge(parts.lines, doubtful)
+    problems = _problems(parts.lines, doubtful)
     first = 0
     for batch, nest in zip(batches, nests, strict=True):
         flat.add(batch, nest, doubtful[first : first + batch.num_rows], quoted=True)
@@ -91,8 +92,8 @@ def _add_lines(flat: Flat, folder: Path, parts: Parts) -> list[str]:
     return problems
 
 
-def _judge(lines: Any, doubtful: Bools) -> list[str]:
-    """What is wrong with the lines of these rows. They are few: a kill leaves one."""
+def _problems(lines: Any, doubtful: Bools) -> list[str]:
+    """What is wrong with the lines of these rows. There are few: a kill leaves one."""
     from learnscope.store.flatten import Irregular
 
     if not doubtful.any():
@@ -102,10 +103,10 @@ def _judge(lines: Any, doubtful: Bools) -> list[str]:
         if not line.strip():
             continue
         if row < len(doubtful) and doubtful[row]:
-            found = judge(number, line.rstrip(b"\n"))
-            if not isinstance(found, str):
+            problem = parse_line(number, line.rstrip(b"\n"))
+            if not isinstance(problem, str):
                 raise Irregular("a line that Python reads as a record and DuckDB does not")
-            problems.append(found)
+            problems.append(problem)
         row += 1
     if row < len(doubtful):
         raise Irregular("DuckDB found more lines than there are")

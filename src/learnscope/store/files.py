@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 
-def write_atomically(path: Path, write: Callable[[Path], None], *, durable: bool = True) -> None:
-    """Call `write` on a temporary neighbour of `path`, then rename it into place.
+def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bool = True) -> None:
+    """Call `write` on a temporary file next to `path`, then rename it into place.
 
-    A reader sees the old file or the new one, never a part; after an error the old one is still there. What is not
-    `durable` is not waited for until the disk has it: a power failure, not a crash, may then leave it damaged.
+    A reader sees the old file or the new one, never a part; after an error the old one is still there. Without
+    `durable` there is no fsync: a power failure, not a crash, may then leave the file damaged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
@@ -25,7 +25,7 @@ def write_atomically(path: Path, write: Callable[[Path], None], *, durable: bool
         if durable:
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
-        # mkstemp gives 0600; a run folder is there to be shared like any other output
+        # mkstemp gives 0600; a run folder should be readable like any other output
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     except BaseException:
@@ -33,16 +33,12 @@ def write_atomically(path: Path, write: Callable[[Path], None], *, durable: bool
         raise
 
 
-def write_text(path: Path, text: str) -> None:
-    write_atomically(path, lambda temporary: _write(temporary, text))
+def write_text(path: Path, text: str, *, durable: bool = True) -> None:
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), durable=durable)
 
 
 def write_json(path: Path, body: Any) -> None:
     write_text(path, json.dumps(body, indent=1, allow_nan=False) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def _umask() -> int:

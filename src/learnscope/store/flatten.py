@@ -1,4 +1,4 @@
-"""Nested batches of records as one flat table, column by column; see `fast_frame`. Needs pyarrow."""
+"""Nested batches of records as one flat table, column by column; used by `fast_frame`. Needs pyarrow."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from learnscope.record import HEADER
 from learnscope.store.frame import FIXED_COLUMNS, finished, label_column
 
 Bools = NDArray[np.bool_]
@@ -20,11 +21,11 @@ _EXACT = 2.0**53
 
 
 class Irregular(Exception):
-    """Something that only reading record by record is sure to read rightly."""
+    """An unusual value, which only reading record by record is sure to read correctly."""
 
 
 class Nest:
-    """The tables and columns of a batch as flat arrays, each with the number of what it belongs to."""
+    """The tables and columns of a batch as flat arrays, each entry with the index of its record or table."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
@@ -41,20 +42,20 @@ class Nest:
         self._lists = ((scopes, self.tables_of), (columns, self.tables_of), (values, self.tables_of[self.table_of]))
 
     def incomplete(self) -> Bools:
-        """The records in which something is missing that every record has."""
-        found = np.zeros(self.batch.num_rows, bool)
-        for name in ("probe", "step", "phase", "source", "attempt", "time", "cost", "tables"):
-            found |= _nulls(self.batch.column(name))
+        """Which records lack something that every record has; only the epoch may be missing."""
+        incomplete = np.zeros(self.batch.num_rows, bool)
+        for name in {*HEADER, "tables"} - {"epoch"}:
+            incomplete |= _nulls(self.batch.column(name))
         of_column = self.tables_of[self.table_of]
         inner = [(self.kinds, self.tables_of), (self.names, of_column)]
         inner.append((self.scopes, self.tables_of[self.table_of_scope]))
         for array, record in (*self._lists, *inner):
-            found[record[_nulls(array)]] = True
-        return found
+            incomplete[record[_nulls(array)]] = True
+        return incomplete
 
 
 class _Texts:
-    """Texts as numbers, the same ones over all batches; −1 is none, −2 something that is no text."""
+    """Texts as integer codes, the same over all batches; −1 for null, −2 for a value that is no text."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
@@ -65,20 +66,20 @@ class _Texts:
         if quoted:
             texts = [json.loads(text) for text in texts]
         own = np.array([*map(self._code, texts), -1], np.int64)
-        found: Ints = own[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
-        return found
+        codes: Ints = own[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+        return codes
 
     def _code(self, text: Any) -> int:
         return self.known.setdefault(text, len(self.known)) if isinstance(text, str) else -2
 
     def spread(self, codes: Ints) -> Any:
         if (codes < 0).any():
-            raise Irregular("something else where there should be a text")
+            raise Irregular("a value that should be a text and is not")
         return pd.Series(list(self.known)).array.take(codes)
 
 
 class Flat:
-    """The numbers of batch after batch; `frame` makes the table of them."""
+    """Collects the numbers of batches; `frame` makes the table."""
 
     def __init__(self, starts: Mapping[int, int], probe: str | None, name: str | None, kind: str | None) -> None:
         self._starts = starts
@@ -93,9 +94,9 @@ class Flat:
     def add(
         self, batch: pa.RecordBatch, nest: Nest | None = None, left_out: Bools | None = None, *, quoted: bool = False
     ) -> None:
-        """`quoted`: numbers and texts are as they stand in JSON. Records that are `left_out` do not count."""
+        """`quoted`: numbers and texts are written as in JSON. Records that are `left_out` do not count."""
         if "json" in batch.schema.names and batch.column("json").null_count < batch.num_rows:
-            raise Irregular("a record that the columns of Parquet cannot carry")
+            raise Irregular("a record that the columns of Parquet cannot hold")
         nest = nest or Nest(batch)
         kept = np.ones(batch.num_rows, bool) if left_out is None else ~left_out
         for key in ("probe", "phase", "source"):
@@ -167,8 +168,8 @@ class Flat:
         return finished(columns)
 
     def _reasons(self, codes: Ints, count: Ints) -> Any:
-        """The status of every row: none, or the reason that its column gives for its position."""
-        found = np.full(count.sum(), -1, np.int64)
+        """The status of every row: None, or the reason that its column gives for its position."""
+        reason_of = np.full(count.sum(), -1, np.int64)
         reasons = _Texts()
         first = np.cumsum(count) - count
         order = np.argsort(codes, kind="stable")
@@ -179,14 +180,14 @@ class Flat:
                 at = int(position) if position.isdecimal() else -1
                 if not isinstance(reason, str) or at < 0 or (count[columns] <= at).any():
                     raise Irregular("a status that is not the reason of one of the values")
-                found[first[columns] + at] = reasons.known.setdefault(reason, len(reasons.known))
-        used, place = np.unique(found, return_inverse=True)
+                reason_of[first[columns] + at] = reasons.known.setdefault(reason, len(reasons.known))
+        used, place = np.unique(reason_of, return_inverse=True)
         texts: list[str | None] = [*reasons.known, None]
         return _inferred([texts[code] for code in used]).take(place)
 
 
 def _unnest(array: pa.Array) -> tuple[pa.Array, Ints]:
-    """What the lists hold, and the number of the list that holds it."""
+    """The elements of the lists, and for each the index of its list."""
     lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
     return array.flatten(), np.repeat(np.arange(len(array)), lengths)
 
@@ -196,8 +197,8 @@ def _child(array: pa.StructArray, name: str) -> pa.Array:
 
 
 def _nulls(array: pa.Array) -> Bools:
-    found: Bools = array.is_null().to_numpy(zero_copy_only=False)
-    return found
+    nulls: Bools = array.is_null().to_numpy(zero_copy_only=False)
+    return nulls
 
 
 def _body(text: str) -> dict[str, Any]:
@@ -206,14 +207,14 @@ def _body(text: str) -> dict[str, Any]:
             raise Irregular("a label too large for a float to hold it exactly")
         return float(written)
 
-    found = json.loads(text, parse_float=number)
-    if not isinstance(found, dict):
+    body = json.loads(text, parse_float=number)
+    if not isinstance(body, dict):
         raise Irregular("labels or a status that are not an object")
-    return found
+    return body
 
 
 def _first_seen(codes: Ints, bodies: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """The names of the labels in the order in which they come up."""
+    """The names of the labels in the order of their first appearance."""
     seen: dict[str, None] = {}
     for code in pd.unique(codes):
         seen.update(dict.fromkeys(bodies.get(int(code), ())))
@@ -221,20 +222,20 @@ def _first_seen(codes: Ints, bodies: Mapping[int, Mapping[str, Any]]) -> list[st
 
 
 def _inferred(values: Sequence[Any]) -> Any:
-    """An array of the type that pandas gives to these values, which does not depend on how often each occurs."""
+    """An array with the dtype that pandas infers for these values; it does not depend on how often each occurs."""
     return pd.DataFrame({"x": list(values)})["x"].array
 
 
 def _integers(array: pa.Array, kept: Bools) -> Ints:
-    found = _plain(array)
-    if not pa.types.is_int64(found.type) or _nulls(found)[kept].any():
+    numbers = _plain(array)
+    if not pa.types.is_int64(numbers.type) or _nulls(numbers)[kept].any():
         raise Irregular("a step or an attempt that is no integer")
-    integers: Ints = found.fill_null(0).to_numpy(zero_copy_only=False)
+    integers: Ints = numbers.fill_null(0).to_numpy(zero_copy_only=False)
     return integers
 
 
 def _plain(array: Any) -> Any:
-    """Numbers as they are written in JSON: integers if all are."""
+    """Numbers from their JSON text: integers if all of them are."""
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
         return array
     try:
@@ -244,15 +245,15 @@ def _plain(array: Any) -> Any:
 
 
 def _numbers(pieces: Sequence[pa.Array], chosen: Ints) -> NDArray[Any]:
-    """One array of numbers with the type that pandas gives to them: nulls make floats of integers, or objects."""
-    if len({piece.type for piece in pieces}) > 1:  # typed ones of Parquet, then those of lines
+    """One array of numbers with the dtype that pandas gives them: with nulls, integers become floats or objects."""
+    if len({piece.type for piece in pieces}) > 1:  # numbers from Parquet, then texts from lines
         pieces = [_plain(piece) for piece in pieces]
     if len({piece.type for piece in pieces}) > 1:
         pieces = [piece.cast(pa.float64()) for piece in pieces]
     joined = _plain(pa.chunked_array(pieces).take(pa.array(chosen)))
     if joined.null_count == len(joined):
         return np.full(len(joined), None, object)
-    found: NDArray[Any] = joined.to_numpy()
-    if found.dtype.kind == "f" and (np.abs(found) >= _EXACT).any():
+    numbers: NDArray[Any] = joined.to_numpy()
+    if numbers.dtype.kind == "f" and (np.abs(numbers) >= _EXACT).any():
         raise Irregular("an integer too large for a float to hold it exactly")
-    return found
+    return numbers

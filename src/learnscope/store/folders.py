@@ -13,26 +13,26 @@ Runs = str | Path | Sequence[str | Path]
 
 
 def find_runs(runs: Runs) -> list[Path]:
-    """The run folders that are meant, each once, in the order given and by name below a folder."""
+    """The run folders, each once, in the given order, and by name below a folder."""
     given = [runs] if isinstance(runs, str | Path) else list(runs)
-    found: dict[Path, Path] = {}
-    for one in given:
-        for root in _roots(Path(one)):
+    folders: dict[Path, Path] = {}
+    for path in given:
+        for root in _roots(Path(path)):
             below = list(_below(root))
             if not below:
                 raise RunError(f"there is no run in {root}: no folder there holds a run.json. {_CURE}")
-            for path in below:
-                found.setdefault(path.resolve(), path)
-    if not found:
+            for folder in below:
+                folders.setdefault(folder.resolve(), folder)
+    if not folders:
         raise RunError(f"no runs were named. {_CURE}")
-    return list(found.values())
+    return list(folders.values())
 
 
 _CURE = "Name run folders, a folder that contains some, or a pattern such as 'runs/*'."
 
 
 def _roots(path: Path) -> list[Path]:
-    """The path itself, or what it matches: a folder may be called as a pattern."""
+    """The path itself if it exists (a folder's name may look like a pattern), or what it matches."""
     if path.exists():
         return [path]
     matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
@@ -43,12 +43,12 @@ def _roots(path: Path) -> list[Path]:
 
 
 def _below(root: Path) -> Iterator[Path]:
-    """The run folders at or below `root`; also behind links, but none inside another run."""
+    """The run folders at or below `root`; follows links, but does not look inside a run."""
     seen: set[str] = set()
-    for place, folders, files in os.walk(root, followlinks=True):
-        real = os.path.realpath(place)
+    for current, folders, files in os.walk(root, followlinks=True):
+        real = os.path.realpath(current)
         if "run.json" in files:
-            yield Path(place)
+            yield Path(current)
         if "run.json" in files or real in seen:
             folders.clear()
         seen.add(real)

@@ -1,11 +1,11 @@
-"""Records as a tidy table: one row a number, one column a label."""
+"""Records as a tidy table: one row per number, one column per label."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from learnscope.record import Record
+from learnscope.record import HEADER, Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +17,7 @@ FIXED_COLUMNS = (
 
 
 def frame_of(records: Iterable[Record], name: str | None = None, kind: str | None = None) -> pd.DataFrame:
-    """The table of any records, record by record. `fast_frame` gives the same of large run folders."""
+    """The table of any records, built record by record. `fast_frame` gives the same for large run folders."""
     columns: dict[str, list[Any]] = {key: [] for key in FIXED_COLUMNS}
     labels: dict[str, list[tuple[int, int, Any]]] = {}
     for record in records:
@@ -31,7 +31,12 @@ def frame_of(records: Iterable[Record], name: str | None = None, kind: str | Non
                 start = len(columns["step"])
                 for label, value in column.labels.items():
                     labels.setdefault(label, []).append((start, n, value))
-                _extend(columns, record, table.kind, table.scopes, column.name, column.values, n)
+                for key in HEADER:
+                    columns[key].extend([getattr(record, key)] * n)
+                columns["kind"].extend([table.kind] * n)
+                columns["name"].extend([column.name] * n)
+                columns["scope"].extend(table.scopes)
+                columns["value"].extend(column.values)
                 columns["status"].extend([None] * n)
                 for position, reason in column.status.items():
                     columns["status"][start + position] = reason
@@ -45,30 +50,15 @@ def frame_of(records: Iterable[Record], name: str | None = None, kind: str | Non
 
 
 def label_column(label: str) -> str:
-    """The column of a label, which may be called as one of ours."""
+    """The column of a label, renamed if it has the name of a fixed column."""
     return label if label not in FIXED_COLUMNS else f"label_{label}"
 
 
 def finished(columns: dict[str, Any]) -> pd.DataFrame:
-    """The table of these columns, with the types that do not depend on what was recorded."""
+    """The table of these columns, with dtypes that do not depend on what was recorded."""
     import pandas as pd
 
     frame = pd.DataFrame(columns)
     frame["value"] = frame["value"].astype("float64")
     frame["status"] = frame["status"].astype(object)
     return frame
-
-
-def _extend(
-    columns: dict[str, list[Any]], record: Record, kind: str, scopes: Any, name: str, values: Any, n: int
-) -> None:
-    """Append one column's numbers with everything that is the same for all of them."""
-    same = (
-        ("step", record.step), ("epoch", record.epoch), ("attempt", record.attempt), ("source", record.source),
-        ("phase", record.phase), ("probe", record.probe), ("kind", kind), ("name", name),
-        ("time", record.time), ("cost", record.cost),
-    )  # fmt: skip
-    for key, value in same:
-        columns[key].extend([value] * n)
-    columns["scope"].extend(scopes)
-    columns["value"].extend(values)

@@ -1,4 +1,4 @@
-"""A file of lines that one process appends to: each line whole, whatever happens to the process or the disk."""
+"""A file of lines that one process appends to: every line stays whole, even after a kill or on a full disk."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import os
 from pathlib import Path
 from typing import NoReturn, SupportsIndex
 
+try:
+    import fcntl
+except ImportError:  # Windows has no flock: files are not locked there
+    fcntl = None  # type: ignore[assignment]
+
 
 class Busy(Exception):
-    """Another process writes this file."""
+    """Another process is writing this file."""
 
 
 class LineFile:
-    """Opened for appending and locked. One write a line, so that a killed process leaves at most one torn line."""
+    """Opened for appending and locked. One write per line, so that a killed process leaves at most one torn line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,31 +41,32 @@ class LineFile:
             if written != len(data):
                 raise OSError(f"only {written} of {len(data)} bytes fitted")
         except OSError:
-            # a full disk may have taken a part: cut it off, so that the next line starts clean
+            # on a full disk part of the line may be written: cut it off, so that the next line starts clean
             os.ftruncate(self._file, self._good_size)
             raise
         self._good_size += len(data)
 
     def close(self) -> None:
-        """Give up the lock. In a forked child that inherited the file, only the child's own handle goes."""
+        """Release the lock. A forked child that inherited the file closes only its own handle."""
         if self._file is None:
             return
         file, self._file = self._file, None
         try:
             if os.getpid() == self._owner:
                 os.fsync(file)
-                # a child that was forked meanwhile, as a loader's worker is, would go on holding it
-                _unlock(file)
+                # explicitly: a child forked meanwhile, such as a loader's worker, would still hold the lock
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_UN)
         finally:
             os.close(file)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        """A copy would close, or write to, whatever file has this one's number by then."""
+        """Refused: a copy would close, or write to, whatever file has this file number by then."""
         raise TypeError(f"the open file {self.path} cannot be copied or pickled: leave out what holds it")
 
 
 def _open_locked(path: Path) -> int:
-    """The file of this name, locked. One that was removed between opening and locking is opened again."""
+    """The file of this name, locked. If it was removed between opening and locking, it is opened again."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
@@ -74,10 +80,8 @@ def _open_locked(path: Path) -> int:
 
 
 def _lock(file: int) -> None:
-    """One writer a file: the lock goes with the process, so a killed one leaves none behind."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no flock; the file is then simply not locked
+    """One writer per file. The lock ends with the process, also if it is killed."""
+    if fcntl is None:
         return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,16 +89,8 @@ def _lock(file: int) -> None:
         raise Busy from error
 
 
-def _unlock(file: int) -> None:
-    try:
-        import fcntl
-    except ImportError:
-        return
-    fcntl.flock(file, fcntl.LOCK_UN)
-
-
 def _end_torn_line(file: int) -> None:
-    """After a kill in mid-write the last line has no end: give it one, so that what follows is readable."""
+    """After a kill during a write the last line has no end: add one, so that the lines after it can be read."""
     size = os.fstat(file).st_size
     if size and os.pread(file, 1, size - 1) != b"\n":
         os.write(file, b"\n")

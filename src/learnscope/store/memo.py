@@ -1,25 +1,25 @@
-"""Results remembered by what they are results of, so that a second examination only does what is missing."""
+"""Results cached by what they depend on, so that a second examination only computes what is missing."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from learnscope.store.files import write_atomically
+from learnscope.record import plain_json
+from learnscope.store.files import write_text
 
 SCHEMA = 1
 _FLOAT = "not finite"
 
 
 class Memo:
-    """Results by a digest of their question: in memory, and in a folder where one is given.
+    """Results by a digest of their question: in memory, and in a folder if one is given.
 
-    A result is what JSON can hold, and numbers that are not finite. It comes back from the file's form also the first
-    time, so that whether it was computed or remembered cannot be told from it.
+    A result is anything JSON can hold, and numbers that are not finite. It is always decoded from its JSON form, so
+    that a computed result and a cached one are the same.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -29,7 +29,7 @@ class Memo:
         self._known: dict[str, str] = {}
 
     def once(self, question: Mapping[str, Any], compute: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """The answer to the question, computed if it is not known; a damaged file counts as not known."""
+        """The answer to the question, computed if it is not cached; a damaged file counts as not cached."""
         asked = json.dumps(_encoded(question), sort_keys=True, allow_nan=False)
         digest = hashlib.sha256(f"{SCHEMA}\n{asked}".encode()).hexdigest()
         if digest not in self._known:
@@ -53,7 +53,7 @@ class Memo:
             body = json.loads(path.read_text(encoding="utf-8"))
             whole = body["question"] == json.loads(asked) and body["check"] == _check(body["answer"])
             return json.dumps(body["answer"]) if whole else None
-        except (ValueError, KeyError, TypeError):  # cut off or written over: it is computed again
+        except (ValueError, KeyError, TypeError):  # damaged: it is computed again
             return None
 
     def _write(self, digest: str, asked: str, kept: str) -> None:
@@ -62,12 +62,8 @@ class Memo:
             return
         answer = json.loads(kept)
         body = json.dumps({"question": json.loads(asked), "answer": answer, "check": _check(answer)})
-        # not waited for: what a power failure takes is computed again
-        write_atomically(path, lambda temporary: _put(temporary, body), durable=False)
-
-
-def _put(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+        # without fsync: what a power failure damages is computed again
+        write_text(path, body, durable=False)
 
 
 def _check(answer: Any) -> str:
@@ -75,14 +71,10 @@ def _check(answer: Any) -> str:
 
 
 def _encoded(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _encoded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_encoded(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return {_FLOAT: str(value)}
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
+    return plain_json(value, nonfinite=lambda number: {_FLOAT: str(number)}, other=_refused)
+
+
+def _refused(value: Any) -> Any:
     raise TypeError(f"a result to remember holds a {type(value).__name__}: plain numbers, text, lists and dictionaries")
 
 

@@ -1,8 +1,7 @@
-"""Records as Parquet: one row a record, its tables nested, nothing lost.
+"""Records as Parquet: one row per record, its tables nested, nothing lost.
 
-Labels, statuses and notes are JSON text, which keeps the types of what they hold. A record that the columns cannot
-carry exactly, such as an integer beyond 2⁵³, is kept whole as JSON text in the column `json`; its other columns are
-empty.
+Labels, statuses and notes are JSON text, which keeps the types of their values. A record that the columns cannot hold
+exactly, such as one with an integer beyond 2⁵³, is kept as JSON text in the column `json`; its other columns are empty.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def schema() -> Any:
 
 
 class Rows:
-    """Records on their way into a batch: flat lists, and the ends of what is nested in what."""
+    """Records collected for a batch: flat lists, and the offsets at which nested lists end."""
 
     def __init__(self) -> None:
         self._header: dict[str, list[Any]] = {name: [] for name in (*TEXTS, *INTEGERS, *FLOATS)}
@@ -80,7 +79,7 @@ class Rows:
         self._ends["columns"].append(len(self._columns["name"]))
 
     def batch(self) -> Any:
-        """All that was added, as one batch."""
+        """All added records as one batch."""
         pa = load("pyarrow", _PURPOSE)
         shape = schema()
         table = shape.field("tables").type.value_type
@@ -89,11 +88,11 @@ class Rows:
         def nested(name: str, values: Any) -> Any:
             return pa.ListArray.from_arrays(pa.array(self._ends[name], pa.int32()), values)
 
-        made = {
+        children = {
             **{f.name: pa.array(self._columns[f.name], f.type) for f in column if f.name != "values"},
             "values": nested("values", pa.array(self._columns["values"], pa.float64())),
         }
-        columns = pa.StructArray.from_arrays([made[f.name] for f in column], fields=list(column))
+        columns = pa.StructArray.from_arrays([children[f.name] for f in column], fields=list(column))
         kinds = pa.array(self._tables["kind"], pa.string())
         scopes = nested("scopes", pa.array(self._tables["scopes"], pa.string()))
         tables = pa.StructArray.from_arrays([kinds, scopes, nested("columns", columns)], fields=list(table))
@@ -102,7 +101,7 @@ class Rows:
 
 
 def records(file: Any) -> Iterator[Record]:
-    """Every record of an opened Parquet file, in order."""
+    """Every record of an open Parquet file, in order."""
     for batch in file.iter_batches(batch_size=4096):
         yield from _records(batch)
 
@@ -122,7 +121,7 @@ def _records(batch: Any) -> Iterator[Record]:
 
 def _tables(array: Any) -> list[Table]:
     kinds = array.field("kind").to_pylist()
-    scopes, scope_ends = (array.field("scopes").values.to_pylist(), array.field("scopes").offsets.to_pylist())
+    scopes, scope_ends = array.field("scopes").values.to_pylist(), array.field("scopes").offsets.to_pylist()
     columns, ends = _columns(array.field("columns").values), array.field("columns").offsets.to_pylist()
     return [
         Table(kind, scopes[scope_ends[i] : scope_ends[i + 1]], columns[ends[i] : ends[i + 1]])
@@ -132,20 +131,20 @@ def _tables(array: Any) -> list[Table]:
 
 def _columns(array: Any) -> list[Column]:
     values, ends = array.field("values").values.to_pylist(), array.field("values").offsets.to_pylist()
-    made = []
+    columns = []
     fields = (array.field(name).to_pylist() for name in ("name", "integers", "labels", "status"))
     for i, (name, integers, labels, status) in enumerate(zip(*fields, strict=True)):
         own = values[ends[i] : ends[i + 1]]
         if integers:
             own = [None if v is None else int(v) for v in own]
-        made.append(Column(name, own, _object(labels), {int(k): v for k, v in _object(status).items()}))
-    return made
+        columns.append(Column(name, own, _object(labels), {int(k): v for k, v in _object(status).items()}))
+    return columns
 
 
 def _fits(record: Record, line: bytes) -> bool:
-    """Whether the columns can carry the record such that it comes back equal."""
+    """Whether the columns can hold the record so that it is read back equal."""
     try:
-        if b"\\ud" in line.lower():  # half of a surrogate pair is no Unicode text
+        if b"\\ud" in line.lower():  # half of a surrogate pair is not valid Unicode
             json.dumps(json.loads(line), ensure_ascii=False).encode()
         return (
             all(isinstance(text, str) for text in (record.probe, record.phase, record.source))

@@ -1,4 +1,4 @@
-"""Lines as records; one that is torn or damaged costs only itself."""
+"""Lines as records; a torn or damaged line does not affect the others."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Iterable, Iterator
 from learnscope.record import Record
 
 
-def judged(lines: Iterable[bytes]) -> Iterator[tuple[bytes, Record | str]]:
-    """Every line that is not blank, with its record or with what is wrong with it."""
+def parse_lines(lines: Iterable[bytes]) -> Iterator[tuple[bytes, Record | str]]:
+    """Every line that is not blank, with its record or with the problem that it has."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            yield line, judge(number, line)
+            yield line, parse_line(number, line)
 
 
-def judge(number: int, line: bytes) -> Record | str:
-    """The record of a line of records.jsonl, or the sentence that reports it."""
+def parse_line(number: int, line: bytes) -> Record | str:
+    """The record of a line of records.jsonl, or a sentence that states the problem."""
     try:
         return Record.from_json(line)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"line {number} of records.jsonl is torn or damaged and was skipped ({error})"
 
 
-def parsed(lines: Iterable[bytes], problems: list[str]) -> Iterator[Record]:
-    """The records; what could not be read is added to `problems`."""
-    for _, found in judged(lines):
-        if isinstance(found, str):
-            problems.append(found)
+def records_in(lines: Iterable[bytes], problems: list[str]) -> Iterator[Record]:
+    """The records; lines that could not be read are added to `problems`."""
+    for _, record in parse_lines(lines):
+        if isinstance(record, str):
+            problems.append(record)
         else:
-            yield found
+            yield record

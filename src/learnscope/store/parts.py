@@ -1,7 +1,7 @@
 """The files that hold a run's records: what was compacted, and the lines written since.
 
-Compacting ends with two steps, the Parquet file put in place and records.jsonl removed. A crash between them leaves
-both with the same records; so the Parquet file says which lines it has taken in, and those are not read again.
+Compacting ends with two steps: the Parquet file is put in place, and records.jsonl is removed. A crash between them
+leaves both with the same records; so the Parquet file states which lines it contains, and those are not read again.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from learnscope.record import SCHEMA_VERSION
+from learnscope.record import SCHEMA_VERSION, Record
+from learnscope.store import parquet
 from learnscope.store.backend import RunError
 from learnscope.store.extras import load
-from learnscope.store.parquet import NAME as PARQUET
+from learnscope.store.parsing import records_in
 
 LINES = "records.jsonl"
 _KEY = b"learnscope"
@@ -26,7 +27,7 @@ _HEAD = 4096
 
 @dataclass(frozen=True)
 class Covered:
-    """The beginning of a records.jsonl that a Parquet file has taken in: how long, and its fingerprints."""
+    """The beginning of a records.jsonl that a Parquet file contains: its length and hashes."""
 
     size: int
     head: str
@@ -38,7 +39,7 @@ class Covered:
         return cls(size, _hash(file, min(size, _HEAD)), _hash(file, size))
 
     def length_in(self, file: BinaryIO) -> int:
-        """How many bytes of `file` are taken in: all that this describes, or none because it is another file."""
+        """How many bytes of `file` the Parquet file contains: `size`, or 0 if this is another file."""
         if self.size == 0 or file.seek(0, 2) < self.size or _hash(file, min(self.size, _HEAD)) != self.head:
             return 0
         return self.size if _hash(file, self.size) == self.whole else 0
@@ -46,7 +47,7 @@ class Covered:
 
 @dataclass(frozen=True)
 class Compacted:
-    """What a records.parquet says about itself."""
+    """The metadata of a records.parquet."""
 
     covered: Covered
     rows: int
@@ -57,48 +58,53 @@ class Compacted:
         return {_KEY: json.dumps(body).encode()}
 
     @classmethod
-    def of(cls, parquet: Any) -> Compacted:
-        body = json.loads(parquet.metadata.metadata[_KEY])
+    def of(cls, file: Any) -> Compacted:
+        body = json.loads(file.metadata.metadata[_KEY])
         return cls(Covered(**body["covered"]), body["rows"], body["problems"])
 
 
 @dataclass(frozen=True)
 class Parts:
-    """A run's records as they stood when they were opened. `lines` stands where what was not compacted begins."""
+    """A run's records as they were when opened. `lines` is positioned where the lines not yet compacted begin."""
 
     lines: BinaryIO | None = None
     start: int = 0
     parquet: Any = None
     compacted: Compacted | None = None
 
+    def new_lines(self) -> Iterator[bytes]:
+        """The lines that are not compacted, without their line ends."""
+        return (line.rstrip(b"\n") for line in self.lines or ())
+
+    def records(self, problems: list[str]) -> Iterator[Record]:
+        """Every record in the order of writing; lines that could not be read are added to `problems`."""
+        if self.compacted is not None:
+            problems += self.compacted.problems
+            yield from parquet.records(self.parquet)
+        yield from records_in(self.new_lines(), problems)
+
 
 @contextmanager
 def opened(folder: Path) -> Iterator[Parts]:
-    """The parts of a run folder. The lines are opened first: they go away only once the Parquet file has them."""
+    """The parts of a run folder. The lines are opened first: they are removed only once the Parquet file has them."""
     with ExitStack() as stack:
-        lines = _lines(folder, stack)
-        if not (folder / PARQUET).exists():
+        lines: BinaryIO | None = None
+        with suppress(FileNotFoundError):
+            lines = stack.enter_context((folder / LINES).open("rb"))
+        path = folder / parquet.NAME
+        if not path.exists():
             yield Parts(lines)
             return
-        arrow = load("pyarrow", f"{folder} is a compacted run: reading its {PARQUET}")
+        arrow = load("pyarrow", f"{folder} is a compacted run: reading its {parquet.NAME}")
         try:
-            parquet = stack.enter_context(load("pyarrow.parquet", "reading Parquet").ParquetFile(folder / PARQUET))
-            compacted = Compacted.of(parquet)
+            file = stack.enter_context(load("pyarrow.parquet", "reading Parquet").ParquetFile(path))
+            compacted = Compacted.of(file)
         except (arrow.ArrowInvalid, KeyError, TypeError, ValueError) as error:
-            raise RunError(
-                f"{folder / PARQUET} is damaged or was not written by `learnscope compact` ({error})."
-            ) from error
+            raise RunError(f"{path} is damaged or was not written by `learnscope compact` ({error}).") from error
         start = 0 if lines is None else compacted.covered.length_in(lines)
         if lines is not None:
             lines.seek(start)
-        yield Parts(lines, start, parquet, compacted)
-
-
-def _lines(folder: Path, stack: ExitStack) -> BinaryIO | None:
-    try:
-        return stack.enter_context((folder / LINES).open("rb"))
-    except FileNotFoundError:
-        return None
+        yield Parts(lines, start, file, compacted)
 
 
 def _hash(file: BinaryIO, size: int) -> str:

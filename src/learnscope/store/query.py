@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 def query(sql: str, runs: Runs = "runs") -> pd.DataFrame:
-    """The answer of one SELECT over the records of `runs`: run folders, folders that contain some, or patterns.
+    """The result of one SELECT over the records of `runs`: run folders, folders that contain some, or patterns.
 
-    - `records` has one row a number: `run, step, epoch, attempt, source, phase, probe, kind, scope, name, value,
+    - `records` has one row per number: `run, step, epoch, attempt, source, phase, probe, kind, scope, name, value,
       status, time, cost, labels`; a label is `labels['threshold']`, a text. Superseded records are left out;
-      `all_records` has them and says so in `superseded`.
-    - `events` has one row a record: `run, step, epoch, attempt, source, phase, probe, time, cost, error, notes`.
-      `all_events` has superseded ones too.
-    - `runs` has one row a run: `run, source, status, started, ended, attempts, last_step, records, damaged, model,
+      `all_records` includes them and marks them in `superseded`.
+    - `events` has one row per record: `run, step, epoch, attempt, source, phase, probe, time, cost, error, notes`.
+      `all_events` includes superseded ones.
+    - `runs` has one row per run: `run, source, status, started, ended, attempts, last_step, records, damaged, model,
       parameters, manifest`.
 
-    Records are read while the answer is made, JSON lines and Parquet alike, and are not held in memory. Lines that are
-    torn or damaged are left out with a warning. The SQL can read nothing else, and write nothing at all.
+    Records, in JSON lines or Parquet, are read during the query and not held in memory. Torn or damaged lines are left
+    out with a warning. The SQL can read nothing else, and cannot write at all.
     """
     purpose = "SQL over runs"
     folders = find_runs(runs)
@@ -56,14 +56,14 @@ def _warn_of_damage(database: Any) -> None:
 
 
 def _seal(database: Any, files: RunFiles) -> None:
-    """From here on nothing can be opened but these files, which cannot be written, and this cannot be undone."""
+    """Allow the database to open only these files, which cannot be written; this cannot be undone."""
     database.execute(f"set allowed_paths = {listed(files.names)}")
     database.execute("set enable_external_access = false")
     database.execute("set lock_configuration = true")
 
 
 def _check_reads(database: Any, sql: str) -> None:
-    """Say plainly what cannot be asked; that it cannot do harm does not rest on this."""
+    """Refuse anything but a SELECT with a clear message; safety does not depend on this check."""
     statements = database.extract_statements(sql)
     if len(statements) != 1 or statements[0].type.name != "SELECT":
         kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
@@ -71,7 +71,7 @@ def _check_reads(database: Any, sql: str) -> None:
 
 
 def _one_line(error: Exception) -> str:
-    """What DuckDB says, without the picture of where; of an error in Python only its last line."""
+    """DuckDB's message without the marked-up SQL; of an error in Python only the last line."""
     text = str(error).strip()
     if text.startswith("Traceback"):
         return text.splitlines()[-1]

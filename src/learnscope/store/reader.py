@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class RunReader:
-    """A run as it stands now; reading it never changes it and does not need torch."""
+    """A run as it is now; reading never changes it and does not need torch."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.problems: list[str] = []
-        """Lines that could not be read, found by the last pass over the records."""
+        """Lines that the last pass over the records could not read."""
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -37,8 +37,8 @@ class RunReader:
     def records(self, probe: str | None = None, *, superseded: bool = False) -> Iterator[Record]:
         """The records in the order they were written.
 
-        After a resume from an older checkpoint, what the earlier attempt recorded past that step is
-        superseded: it is kept in the file and left out here unless asked for.
+        After a resume from an older checkpoint, records of the earlier attempt past that step are superseded: they
+        stay in the file and are left out here unless asked for.
         """
         self.problems = []
         starts = attempt_starts(self.manifest)
@@ -52,20 +52,20 @@ class RunReader:
         self, probe: str | None = None, name: str | None = None, kind: str | None = None,
         *, superseded: bool = False,
     ) -> pd.DataFrame:  # fmt: skip
-        """All numbers as a tidy DataFrame: one row a number, one column a label.
+        """All numbers as a tidy DataFrame: one row per number, one column per label.
 
-        Arguments narrow it. A value that is missing is NaN with its reason in `status`.
+        Arguments select a part. A missing value is NaN with its reason in `status`.
         """
         if isinstance(self.backend, FolderBackend):
             starts = None if superseded else attempt_starts(self.manifest)
-            found = fast_frame(self.backend.path, starts, probe, name, kind)
-            if found is not None:
-                frame, self.problems = found
+            fast = fast_frame(self.backend.path, starts, probe, name, kind)
+            if fast is not None:
+                frame, self.problems = fast
                 return frame
         return frame_of(self.records(probe, superseded=superseded), name, kind)
 
     def arrays(self, probe: str, step: int | None = None) -> dict[str, NDArray[Any]]:
-        """The arrays that `probe` kept at `step` (the last one, unless said): logits, labels, spectra…"""
+        """The arrays that `probe` stored at `step` (by default its last): logits, labels, spectra…"""
         chosen = None
         for record in self.records(probe):
             if record.arrays and (step is None or record.step == step):
@@ -76,12 +76,12 @@ class RunReader:
         return self.backend.arrays(chosen.arrays)
 
     def array_steps(self, probe: str) -> list[int]:
-        """The steps for which `arrays` has something."""
+        """The steps at which `probe` stored arrays."""
         return [record.step for record in self.records(probe) if record.arrays]
 
 
 def attempt_starts(manifest: Mapping[str, Any]) -> dict[int, int]:
-    """The step from which each attempt went on."""
+    """The step that each attempt started from."""
     return {entry["attempt"]: entry["start_step"] for entry in manifest.get("attempts", [])}
 
 

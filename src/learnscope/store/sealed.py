@@ -1,7 +1,7 @@
-"""Run files as a database may see them: under numbers instead of paths, and only to be read.
+"""Run files as a database may see them: under numbers instead of paths, and read-only.
 
-A database that is given a path may also write there; SQL has more ways to do so than can be listed. Behind this file
-system there is nothing that opens a file for writing, and no path that would have to be quoted.
+A database that is given a path may also write there; SQL has too many ways to do so to block them one by one. This file
+system cannot open a file for writing, and its names need no quoting.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Piece:
 
 
 class RunFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no types
-    """Pieces of files, each as long as it was when it was added: lines written since are not seen."""
+    """Pieces of files, each as long as it was when added: lines written later are not seen."""
 
     protocol = PROTOCOL
     cachable = False
@@ -66,12 +66,12 @@ class RunFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no typ
 
 
 class _Reader(io.RawIOBase):
-    """A piece of a file. Every thread has a place of its own: a database seeks and reads from several at once."""
+    """A piece of a file. Every thread has its own position: a database seeks and reads from several at once."""
 
     def __init__(self, file: int, piece: _Piece) -> None:
         self._file = file
         self._piece = piece
-        self._places: dict[int, int] = {}  # by number: the database's threads keep nothing else between two calls
+        self._positions: dict[int, int] = {}  # by thread id, the only thing that lasts between the threads' calls
 
     def seekable(self) -> bool:
         return True
@@ -79,19 +79,19 @@ class _Reader(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self.tell(), os.SEEK_END: self._piece.size}[whence]
-        self._places[threading.get_ident()] = base + place
-        return base + place
+        self._positions[threading.get_ident()] = base + offset
+        return base + offset
 
     def tell(self) -> int:
-        return self._places.get(threading.get_ident(), 0)
+        return self._positions.get(threading.get_ident(), 0)
 
     def read(self, size: int = -1) -> bytes:
-        place = self.tell()
-        left = max(self._piece.size - place, 0)
-        data = os.pread(self._file, left if size < 0 else min(size, left), self._piece.start + place)
-        self._places[threading.get_ident()] = place + len(data)
+        position = self.tell()
+        left = max(self._piece.size - position, 0)
+        data = os.pread(self._file, left if size < 0 else min(size, left), self._piece.start + position)
+        self._positions[threading.get_ident()] = position + len(data)
         return data
 
     def close(self) -> None:

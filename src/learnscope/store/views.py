@@ -1,4 +1,4 @@
-"""The tables that SQL sees: `records`, `events` and `runs`, over the lines and Parquet files of any number of runs."""
+"""The tables for SQL: `records`, `events` and `runs`, over the lines and Parquet files of any number of runs."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ COLUMNS = {
     "events": "run, step, epoch, attempt, source, phase, probe, time, cost, error, notes",
     "runs": "run, source, status, started, ended, attempts, last_step, records, damaged, model, parameters, manifest",
 }
-"""What can be asked for. `all_records` and `all_events` have superseded records too, and say so in `superseded`."""
+"""The columns. `all_records` and `all_events` include superseded records, marked in `superseded`."""
 
-_COLUMN = '"name" VARCHAR, "values" DOUBLE[], integers BOOLEAN, labels VARCHAR, status VARCHAR'
-_TABLES = f'STRUCT(kind VARCHAR, scopes VARCHAR[], "columns" STRUCT({_COLUMN})[])[]'
-_TYPES = {
+_COLUMN = {"name": "VARCHAR", "values": ["DOUBLE"], "integers": "BOOLEAN", "labels": "VARCHAR", "status": "VARCHAR"}
+_SHAPE: dict[str, Any] = {
     "probe": "VARCHAR", "step": "BIGINT", "epoch": "BIGINT", "phase": "VARCHAR", "source": "VARCHAR",
     "attempt": "BIGINT", "time": "DOUBLE", "cost": "DOUBLE", "error": "VARCHAR", "notes": "VARCHAR",
-    "tables": _TABLES,
+    "tables": [{"kind": "VARCHAR", "scopes": ["VARCHAR"], "columns": [_COLUMN]}],
 }  # fmt: skip
-_NEEDED = ("probe", "step", "phase", "source", "attempt", "time", "cost", "tables")
+"""A record: the SQL type of each value, in a list for lists of it."""
+_OPTIONAL = ("epoch", "error", "notes")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A run as the database knows it."""
+    """A run as the database sees it."""
 
     run: str
     manifest: dict[str, Any]
@@ -63,14 +63,14 @@ def source_of(folder: Path, files: RunFiles) -> Source:
 
 
 def create_views(database: Any, sources: Sequence[Source]) -> None:
-    """Make the tables. Numbers are unfolded while they are read, so that nothing has to be held whole."""
+    """Make the tables. Records become rows while they are read, so that no run is held in memory as a whole."""
     database.execute("create schema internal")
     _create_files(database, sources)
     database.execute(
         "create macro internal.label_text(label) as case json_type(label) when 'VARCHAR' then label ->> '$' "
         "when 'DOUBLE' then label::DOUBLE::VARCHAR when 'NULL' then null else label::VARCHAR end"
     )
-    whole = " and ".join(f"{name} is not null" for name in _NEEDED)
+    whole = " and ".join(f"{name} is not null" for name in _SHAPE if name not in _OPTIONAL)
     superseded = "len([c for c in cuts if c.attempt > r.attempt and r.step > c.start]) > 0"
     database.execute(
         f"create view internal.records as select run, r.*, {whole} as whole, len(cuts) > 1 and {superseded} "
@@ -104,36 +104,36 @@ _REASONS = (
 
 
 def _read_sql(sources: Sequence[Source]) -> str:
-    """The records of all files, one row each; those of damaged lines are full of nulls."""
-    names = ", ".join(_TYPES)
+    """The records of all files, one row each; a damaged line is a row of nulls."""
+    types = {name: _sql_type(shape) for name, shape in _SHAPE.items()}
+    names = ", ".join(types)
     selects = []
     lines = [source.lines for source in sources if source.lines is not None]
     if lines:
         longest = max(source.longest for source in sources)
-        selects.append(f"select filename as file, {names} from {lines_sql(lines, _TYPES, longest)}")
+        selects.append(f"select filename as file, {names} from {lines_sql(lines, types, longest)}")
     compacted = [source.parquet for source in sources if source.parquet is not None]
     if compacted:
         table = f"read_parquet({listed(compacted)}, filename=true)"
-        shape = json.dumps({name: [_SHAPE] if name == "tables" else kind for name, kind in _TYPES.items()})
         selects.append(f"select filename as file, {names} from {table} where json is null")
-        whole = f"select filename, from_json(json, '{shape}') as body from {table} where json is not null"
-        selects.append(f"select filename as file, {', '.join(f'body.{name}' for name in _TYPES)} from ({whole})")
+        whole = f"select filename, from_json(json, '{json.dumps(_SHAPE)}') as body from {table} where json is not null"
+        selects.append(f"select filename as file, {', '.join(f'body.{name}' for name in types)} from ({whole})")
     if not selects:
-        nothing = ", ".join(f"null::{kind} as {name}" for name, kind in _TYPES.items())
-        selects.append(f"select ''::VARCHAR as file, {nothing} where false")
+        nulls = ", ".join(f"null::{kind} as {name}" for name, kind in types.items())
+        selects.append(f"select ''::VARCHAR as file, {nulls} where false")
     return " union all ".join(selects)
 
 
-_SHAPE = {
-    "kind": "VARCHAR", "scopes": ["VARCHAR"],
-    "columns": [
-        {"name": "VARCHAR", "values": ["DOUBLE"], "integers": "BOOLEAN", "labels": "VARCHAR", "status": "VARCHAR"}
-    ],
-}  # fmt: skip
+def _sql_type(shape: Any) -> str:
+    if isinstance(shape, list):
+        return f"{_sql_type(shape[0])}[]"
+    if isinstance(shape, dict):
+        return "STRUCT(" + ", ".join(f'"{name}" {_sql_type(kind)}' for name, kind in shape.items()) + ")"
+    return str(shape)
 
 
 def _create_files(database: Any, sources: Sequence[Source]) -> None:
-    """Which run a file is of, and from which step each of the run's attempts went on."""
+    """The run that each file belongs to, and the start step of each of the run's attempts."""
     database.execute(
         "create table internal.files (file VARCHAR, run VARCHAR, cuts STRUCT(attempt BIGINT, start BIGINT)[])"
     )
@@ -145,12 +145,12 @@ def _create_files(database: Any, sources: Sequence[Source]) -> None:
 
 
 def _create_runs(database: Any, sources: Sequence[Source]) -> None:
-    """What run.json says of each run, and how much of its records can be read."""
+    """One row per run: what run.json holds, and how many of its records can be read."""
     counted = database.execute(
         "select run, count(*), count(*) filter (whole), max(step) filter (whole and not superseded) "
         "from internal.records group by run"
     ).fetchall()
-    found = {run: numbers for run, *numbers in counted}
+    counts = {run: numbers for run, *numbers in counted}
     database.execute(
         "create table runs (run VARCHAR, source VARCHAR, status VARCHAR, started DOUBLE, ended DOUBLE, "
         "attempts BIGINT, last_step BIGINT, records BIGINT, damaged BIGINT, model VARCHAR, parameters BIGINT, "
@@ -160,7 +160,7 @@ def _create_runs(database: Any, sources: Sequence[Source]) -> None:
         manifest = source.manifest
         attempts = manifest.get("attempts") or [{}]
         model = manifest.get("model") or {}
-        lines, records, last_step = found.get(source.run, (0, 0, None))
+        lines, records, last_step = counts.get(source.run, (0, 0, None))
         row = [
             source.run, manifest.get("source"), manifest.get("status"), attempts[0].get("started"),
             attempts[-1].get("ended"), len(manifest.get("attempts") or []), last_step, records,

@@ -1,7 +1,7 @@
 """How a batch becomes logits, targets, losses, example ids and groups.
 
-Probes never look into a batch themselves: they ask a `Task`. The built-in ones know `(x, y)`, Hugging Face
-dictionaries, pairs and plain dictionaries; for anything else a user writes a class of two methods.
+Probes never read a batch themselves: they use a `Task`. The built-in ones handle `(x, y)`, Hugging Face
+dictionaries, pairs and plain dictionaries; for anything else a user writes a class with two methods.
 """
 
 from collections.abc import Mapping

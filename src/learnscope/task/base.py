@@ -23,12 +23,12 @@ from learnscope.task.shapes import IGNORE, flatten_positions, is_single, like_lo
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What one forward gives, aligned: N positions that count, padding and ignored ones removed.
+    """The results of one forward, aligned: the N positions that count, without padding and ignored ones.
 
     logits: [N, C] for classes, [N] or [N, 1] for a single logit, [N, ...] for regression; the model's dtype.
     targets: [N], or the logits' shape for regression and several labels; None where the batch has none.
     losses: [N] in float32 or better; None where there are no targets.
-    example: [N], for each position the index in the batch of the example that it belongs to.
+    example: [N], the index in the batch of the example that each position belongs to.
     """
 
     logits: Tensor
@@ -39,10 +39,10 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """What one forward gives, where it lies.
+    """The results of one forward, without copying logits.
 
-    logits: [P, C], or [P], [P, 1], [P, ...] as in `Outputs`: all positions, those too that do not count.
-    rows: [N], which of them count; None if all do.
+    logits: [P, C], or [P], [P, 1], [P, ...] as in `Outputs`: all positions, also those that do not count.
+    rows: [N], the positions that count; None if all do.
     targets: [N], aligned with the rows; None where the batch has none.
     example: [N], aligned with the rows: the index in the batch of the example that each belongs to.
     """
@@ -54,11 +54,11 @@ class Positions:
 
 
 class Task:
-    """Override `logits` and `targets`, and what else the defaults do not suit.
+    """Override `logits` and `targets`, and any other default that does not fit.
 
     Integer targets are classes (or 0/1 for a model with a single logit); float targets are regression. Logits
     are [B, C] or [B, T, C], or channels second for images ([B, C, H, W]); targets are the same without C.
-    Nothing here touches train/eval flags or the grad mode: that is the caller's business.
+    Nothing here changes train/eval flags or the grad mode: that is up to the caller.
     """
 
     def logits(self, model: nn.Module, batch: Any) -> Tensor:
@@ -69,7 +69,7 @@ class Task:
         )
 
     def targets(self, batch: Any) -> Tensor | None:  # noqa: ARG002 - the default has nothing to read
-        """What the logits should have been; `IGNORE` where a position does not count; None if unknown."""
+        """The targets; `IGNORE` at positions that do not count; None if unknown."""
         return None
 
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -88,28 +88,28 @@ class Task:
         return F.cross_entropy(logits, targets.long(), reduction="none")
 
     def ids(self, batch: Any) -> Tensor | None:
-        """Identity of each example in the data set, [B]; None where the batch does not carry it."""
+        """Id of each example in the data set, [B]; None if the batch does not hold it."""
         return example_ids(first_of(batch, ID_KEYS))
 
     def groups(self, batch: Any) -> Tensor | Sequence[Any] | None:
-        """Group of each example (a domain, a source), [B]; None where the batch does not carry it."""
-        found: Tensor | Sequence[Any] | None = first_of(batch, GROUP_KEYS)
-        return found
+        """Group of each example (a domain, a source), [B]; None if the batch does not hold it."""
+        groups: Tensor | Sequence[Any] | None = first_of(batch, GROUP_KEYS)
+        return groups
 
     def size(self, batch: Any) -> int:
         """Number of examples: the first dimension of the first tensor in the batch."""
-        found = first_tensor(batch)
-        if found is None:
+        tensor = first_tensor(batch)
+        if tensor is None:
             raise TypeError(f"no tensor in {describe(batch)}; override size(batch) to say how many examples it has")
-        return int(found.shape[0])
+        return int(tensor.shape[0])
 
     def to(self, batch: Any, device: torch.device | str) -> Any:
-        """The batch on another device; containers are rebuilt, the caller's own is left as it is."""
+        """The batch on another device; containers are rebuilt, the caller's own are not changed."""
         target = torch.device(device)
 
         def move(leaf: Any) -> Any:
             if isinstance(leaf, Tensor):
-                # A copy to the host that does not block may be read before it has arrived.
+                # A non-blocking copy to the host may be read before it has arrived.
                 return leaf.to(target, non_blocking=target.type != "cpu")
             return leaf.to(target) if callable(getattr(leaf, "to", None)) else leaf
 
@@ -132,7 +132,7 @@ class Task:
 
     @final
     def positions(self, model: nn.Module, batch: Any) -> Positions:
-        """Forward the batch, and say which positions count, without copying the logits of those that do."""
+        """Forward the batch and give the positions that count, without copying their logits."""
         logits, targets, keep, example = self._positions(model, batch)
         if keep is None:
             return Positions(logits, None, targets, example)
@@ -141,7 +141,7 @@ class Task:
 
     @final
     def outputs(self, model: nn.Module, batch: Any) -> Outputs:
-        """Forward the batch and keep the positions that count. Gradients flow if the grad mode lets them."""
+        """Forward the batch and keep the positions that count. Gradients flow if the grad mode is on."""
         logits, targets, keep, example = self._positions(model, batch)
         if keep is not None:
             index = keep.nonzero().squeeze(1)
@@ -164,14 +164,14 @@ class Task:
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Mean of the losses over the positions that count; NaN if none does.
 
-        Shapes do not depend on the data here, so that `torch.func.vmap` and `grad` can go through it.
+        Shapes do not depend on the data here, so that it works with `torch.func.vmap` and `grad`.
         """
         logits, targets, keep, _ = self._positions(model, batch)
         if targets is None:
             raise ValueError(f"a loss needs targets, and {describe(batch)} has none for {type(self).__name__}")
         if keep is None:
             return self._each_loss(model, logits, targets).mean()
-        # Zeroed before the loss, not after it: a NaN at a padded position would survive multiplication by 0.
+        # Zeroed before the loss, not after it: a NaN at a padded position times 0 is still NaN.
         logits = torch.where(keep.view(-1, *[1] * (logits.ndim - 1)), logits, 0)
         targets = torch.where(keep.view(-1, *[1] * (targets.ndim - 1)), targets, 0)
         each = self._each_loss(model, logits, targets)
@@ -184,7 +184,7 @@ class Task:
 
     @final
     def aligned_targets(self, model: nn.Module, batch: Any, logits: Tensor) -> Tensor | None:
-        """Targets for logits that are there already, position by position; `IGNORE` where one does not count."""
+        """Targets for given logits, position by position; `IGNORE` at positions that do not count."""
         _, targets, keep = self._aligned(model, batch, logits)
         return targets if targets is None or keep is None else torch.where(keep, targets, IGNORE)
 

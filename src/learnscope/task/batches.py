@@ -1,4 +1,4 @@
-"""Looking into batches: their containers, their examples, their ids."""
+"""The structure of batches: containers, examples, ids."""
 
 import copy
 import dataclasses
@@ -13,7 +13,7 @@ GROUP_KEYS = ("group", "groups")
 
 
 def describe(batch: Any) -> str:
-    """The structure of a batch in a line: types, keys, shapes, dtypes."""
+    """The structure of a batch in one line: types, keys, shapes, dtypes."""
     if isinstance(batch, Tensor):
         return f"Tensor{list(batch.shape)} {str(batch.dtype).removeprefix('torch.')}"
     name = type(batch).__name__
@@ -36,26 +36,26 @@ def example_ids(value: Any) -> Tensor | None:
         return None
     if not isinstance(value, Tensor) and not all(isinstance(item, int) for item in value):
         raise TypeError("example ids must be integers; number the examples in the data set")
-    found = torch.as_tensor(value)
-    if found.is_floating_point():
-        raise TypeError(f"example ids must be integers, not {found.dtype}")
-    return found if found.ndim == 1 else None  # token ids under the same key are an input, not an identity
+    ids = torch.as_tensor(value)
+    if ids.is_floating_point():
+        raise TypeError(f"example ids must be integers, not {ids.dtype}")
+    return ids if ids.ndim == 1 else None  # token ids under the same key are an input, not example ids
 
 
 def first_tensor(batch: Any) -> Tensor | None:
     if isinstance(batch, Tensor):
         return batch if batch.ndim else None
-    found = (first_tensor(item) for item in _children(batch) or ())
-    return next((item for item in found if item is not None), None)
+    tensors = (first_tensor(item) for item in _children(batch) or ())
+    return next((tensor for tensor in tensors if tensor is not None), None)
 
 
 def is_empty(batch: Any) -> bool:
-    found = first_tensor(batch)
-    return found is not None and found.shape[0] == 0
+    tensor = first_tensor(batch)
+    return tensor is not None and tensor.shape[0] == 0
 
 
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same containers with every leaf changed; the original is not touched."""
+    """The same containers with every leaf changed; the original stays as it is."""
     if isinstance(value, Tensor) or _children(value) is None:
         return change(value)
     if isinstance(value, Mapping):
@@ -74,27 +74,28 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
 
 def is_tuple_batch(batch: Any) -> bool:
     """`(x, y, ids, groups)` or the first one, two or three of them, aligned."""
-    if not isinstance(batch, (tuple, list)) or not 1 <= len(batch) <= 4 or first_tensor(batch[0]) is None:
+    if not isinstance(batch, (tuple, list)) or not 1 <= len(batch) <= 4:
         return False
     first = first_tensor(batch[0])
-    assert first is not None
+    if first is None:
+        return False
     if not all(isinstance(item, Tensor) and item.ndim > 0 and len(item) == len(first) for item in batch[1:3]):
         return False
     if len(batch) < 4:
         return True
-    # of four, a mask or weights must not be taken for ids or groups
+    # with four entries, a mask or weights must not be taken for ids or groups
     return batch[2].dtype != torch.bool and all(_one_each(item, len(first)) for item in batch[2:])
 
 
 def _one_each(value: Any, examples: int) -> bool:
-    """A whole number or a name for each example."""
+    """An integer or a name for each example."""
     if isinstance(value, Tensor):
         return value.shape == (examples,) and not value.is_floating_point()
     return isinstance(value, (tuple, list)) and len(value) == examples and all(isinstance(v, str) for v in value)
 
 
 def _children(value: Any) -> list[Any] | None:
-    """What a container holds; None for a leaf. A list of plain values is a leaf: one value an example."""
+    """The items of a container; None for a leaf. A list of plain values is a leaf: one value per example."""
     if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, (tuple, list)):

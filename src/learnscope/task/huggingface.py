@@ -19,14 +19,14 @@ MODEL_INPUTS = ("input_ids", "inputs_embeds", "pixel_values", "input_features", 
 class HuggingFaceTask(Task):
     """Dictionaries such as `BatchEncoding`, for models whose output has `.logits` (or is a dict or tuple).
 
-    Labels of -100 are ignored and positions that `attention_mask` hides never count, neither as what is
-    predicted nor as what it is predicted from. Causal language models, and only those, are shifted by one
-    (`logits[:, :-1]` against `labels[:, 1:]`); which they are is read off the class of the model inside its
-    wrappers, or said with `shift`. A causal language model's batch without labels is its own target: the
-    targets are the input ids, without what `attention_mask` hides (and with all of them if there is none).
+    Labels of -100 are ignored, and positions that `attention_mask` hides never count, neither as targets nor as
+    the position that predicts the next. Only causal language models are shifted by one (`logits[:, :-1]` against
+    `labels[:, 1:]`); they are recognised by the class of the model inside its wrappers, or by `shift`. Without
+    labels, a causal language model's targets are the input ids, without those that `attention_mask` hides (all of
+    them if there is no mask).
 
-    The labels are not given to the model, so that it does not compute a loss of its own; neither are keys
-    that its `forward` does not take, nor example ids and groups. Sequence classifiers follow transformers'
+    The labels are not passed to the model, so that it does not compute a loss of its own; neither are keys
+    that its `forward` does not accept, nor example ids and groups. Sequence classifiers follow transformers'
     rules: one label is regression, float labels for several are independent yes/no answers.
     """
 
@@ -37,8 +37,8 @@ class HuggingFaceTask(Task):
         return logits_in(model(**self._arguments(model, batch)))
 
     def targets(self, batch: Any) -> Tensor | None:
-        found = first_of(batch, LABEL_KEYS)
-        return None if found is None else torch.as_tensor(found)
+        labels = first_of(batch, LABEL_KEYS)
+        return None if labels is None else torch.as_tensor(labels)
 
     def size(self, batch: Any) -> int:
         main = first_of(batch, MODEL_INPUTS)
@@ -60,7 +60,7 @@ class HuggingFaceTask(Task):
             return arguments
         made = {"decoder_input_ids", "decoder_inputs_embeds"} & arguments.keys()
         if _decodes(inner) and not made and labels.ndim == 2 and not labels.is_floating_point():
-            # An encoder-decoder reads its decoder's inputs off the labels. Doing that here saves its loss.
+            # An encoder-decoder derives its decoder's inputs from the labels. Doing that here avoids its loss.
             shifted = getattr(inner, "prepare_decoder_input_ids_from_labels", None)
             shifted = shifted or getattr(inner, "_shift_right", None)
             arguments |= {"decoder_input_ids": shifted(labels)} if shifted else {"labels": labels}
@@ -87,16 +87,16 @@ class HuggingFaceTask(Task):
         if not shift or targets is None:
             return logits, targets, keep
         if (virtual := logits.shape[1] - targets.shape[1]) > 0:
-            # Prompt tuning puts virtual tokens in front: never predicted, but the first token is from them.
+            # Prompt tuning puts virtual tokens in front: they are never targets, but predict the first token.
             targets = F.pad(targets, (virtual, 0), value=IGNORE)
             keep = None if keep is None else F.pad(keep, (virtual, 0), value=True)
-        # The targets move, not the logits: a slice of these would be copied when positions are put in one row.
+        # The targets are shifted, not the logits: a slice of these would be copied when positions are flattened.
         targets = F.pad(targets[:, 1:], (0, 1), value=IGNORE)
         return logits, targets, None if keep is None else F.pad(keep[:, 1:] & keep[:, :-1], (0, 1), value=False)
 
     def _each_loss(self, model: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
-        own = type(self).losses is not Task.losses
-        if own or _problem(unwrap(model), targets) != "multi_label_classification":
+        overridden = type(self).losses is not Task.losses
+        if overridden or _problem(unwrap(model), targets) != "multi_label_classification":
             return self.losses(logits, targets)
         each = F.binary_cross_entropy_with_logits(logits.float(), targets.float(), reduction="none")
         return each.flatten(1).mean(1)
@@ -121,7 +121,7 @@ def _config(model: nn.Module, name: str) -> Any:
 
 
 def _decodes(model: nn.Module) -> bool:
-    """Whether the labels are those of a decoder, which has tokens, and padding, of its own."""
+    """Whether the labels belong to a decoder, which has its own tokens and padding."""
     decoder = "decoder_input_ids" in inspect.signature(model.forward).parameters
     return decoder and bool(_config(model, "is_encoder_decoder"))
 

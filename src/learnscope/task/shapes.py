@@ -1,4 +1,4 @@
-"""Aligning logits with targets, whatever their shapes."""
+"""Aligning logits with targets of various shapes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,13 +9,13 @@ from torch import Tensor
 from learnscope.task.batches import describe
 
 IGNORE = -100
-"""A target with this value is no target: its position is left out, as everywhere in PyTorch."""
+"""A position with this target is left out, as everywhere in PyTorch."""
 
 
 def predictions(logits: Tensor) -> Tensor:
-    """The class of each position: the largest logit, or whether a single one is above 0.
+    """The predicted class of each position: the largest logit, or whether a single one is above 0.
 
-    -1 where a logit is NaN: such a row predicts nothing, though its argmax would be a class.
+    -1 where a logit is NaN: such a row predicts nothing, although argmax would give a class.
     """
     if is_single(logits):
         flat = logits.reshape(-1)
@@ -32,27 +32,27 @@ def correct(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def is_single(logits: Tensor) -> bool:
-    """Whether there is one logit a position: a yes/no answer."""
+    """Whether there is one logit per position: a yes/no answer."""
     return logits.ndim < 2 or logits.shape[-1] == 1
 
 
 def logits_in(output: Any) -> Tensor:
-    """The logits in what a model returned."""
-    found = output if isinstance(output, Tensor) else getattr(output, "logits", None)
-    if found is None and isinstance(output, Mapping):
-        found = output.get("logits")
-    if found is None and isinstance(output, (tuple, list)):
+    """The logits in a model's output."""
+    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    if logits is None and isinstance(output, Mapping):
+        logits = output.get("logits")
+    if logits is None and isinstance(output, (tuple, list)):
         # A scalar in front is the model's own loss.
-        found = next((item for item in output if isinstance(item, Tensor) and item.ndim > 0), None)
-    if not isinstance(found, Tensor):
+        logits = next((item for item in output if isinstance(item, Tensor) and item.ndim > 0), None)
+    if not isinstance(logits, Tensor):
         raise TypeError(f"no logits in the model's output, {describe(output)}; write a Task whose logits() finds them")
-    return found
+    return logits
 
 
 def flatten_positions(
     logits: Tensor, targets: Tensor | None, keep: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
-    """Positions in one row, without looking at the data: logits, targets, which count, example of each."""
+    """All positions in one dimension, without a host sync: logits, targets, which count, example of each."""
     logits = logits.reshape(1) if logits.ndim == 0 else logits  # a model that squeezes a batch of one
     if targets is not None and not targets.is_floating_point():
         logits, targets = _match(logits, targets.long())
@@ -69,14 +69,14 @@ def flatten_positions(
 
 
 def like_logits(targets: Tensor, logits: Tensor) -> Tensor:
-    """Targets in the logits' shape. [N] against [N, 1] would otherwise broadcast to [N, N] without a word."""
+    """Targets in the logits' shape. Otherwise [N] against [N, 1] would silently broadcast to [N, N]."""
     if _trimmed(targets) != _trimmed(logits):
         raise ValueError(_mismatch(logits, targets))
     return targets.reshape(logits.shape)
 
 
 def _match(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits as `targets.shape` or `targets.shape + (C,)`, whichever side has dimensions of one too many."""
+    """Logits as `targets.shape` or `targets.shape + (C,)`; extra dimensions of length 1 are dropped on either side."""
     if targets.ndim == logits.ndim > 1 and targets.shape[-1] == 1 != logits.shape[-1]:
         targets = targets.squeeze(-1)
     if logits.ndim == targets.ndim + 1:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from learnscope.core.subject import checked_groups
-from learnscope.options import explain_options
+from learnscope.options import explain_options, is_whole
 
 DEFAULT_GROUPS = {"backbone": "backbone", "head": "head"}
 """Groups that are told apart without being asked for, where the model has such modules."""
@@ -55,7 +55,7 @@ class TelemetryConfig:
     def __post_init__(self) -> None:
         for name in ("collect_every_n", "holdout_size"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if not is_whole(value, 1):
                 raise ValueError(f"{name}={value!r}: a whole number from 1")
         for option in fields(self):
             if option.type == "bool" and not isinstance(getattr(self, option.name), bool):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,8 @@ from torch import Tensor
 from learnscope.core.subject import Subject
 from learnscope.model.outputs.evaluate import Evaluation
 from learnscope.probes.gradients.gradient_flow import NO_GRADIENTS
-from learnscope.record import Column, Record
+from learnscope.quantities import Quantity
+from learnscope.record import Column, Record, plain_json
 from learnscope.task import PairTask, Task, predictions, task_for
 from learnscope.telemetry.config import TAKEN
 
@@ -51,9 +51,9 @@ class Line:
     status: dict[str, str] = field(default_factory=dict)
 
     def add(
-        self, section: str, record: Record | None, name: str, keys: Keys, missing: str, *, overall: bool = True
+        self, section: str, record: Record | None, quantity: Quantity, keys: Keys, missing: str, *, overall: bool = True
     ) -> None:
-        """A section with one number a group, from the column `name` of a record."""
+        """A section with one number a group, from the column of a quantity in a record."""
         if record is None or record.error is not None:
             self._add_failure(section, record)
             return
@@ -61,7 +61,7 @@ class Line:
         found = {
             (table.kind, scope): (value, column.status.get(position))
             for table in record.tables
-            for column in _plain_columns(table.columns, name)
+            for column in _plain_columns(table.columns, quantity.name)
             for position, (scope, value) in enumerate(zip(table.scopes, column.values, strict=True))
         }
         self.body[section] = {}
@@ -132,10 +132,14 @@ class Line:
 
     def add_own(self, section: str, value: Any) -> None:
         """What a method of a subclass returned."""
-        lost: list[str] = []
-        self.body[section] = plain_value(value, lost)
+        lost: set[str] = set()
+
+        def absent(number: float) -> None:
+            lost.add(str(number))
+
+        self.body[section] = plain_json(value, nonfinite=absent)
         if lost:
-            self.status[section] = f"null where it is not finite: {', '.join(sorted(set(lost)))}"
+            self.status[section] = f"null where it is not finite: {', '.join(sorted(lost))}"
 
     def _add_failure(self, section: str, record: Record | None) -> None:
         self.body[section] = None
@@ -156,22 +160,5 @@ def plain_list(tensor: Tensor) -> Any:
     """Nested lists; what is not finite is null, as JSON knows no NaN."""
     values = tensor.tolist()
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-        return plain_value(values)
+        return plain_json(values)
     return values
-
-
-def plain_value(value: Any, lost: list[str] | None = None) -> Any:
-    """What JSON can hold of a value of the user's: tensors and arrays as lists, null for NaN, which goes to `lost`."""
-    lost = [] if lost is None else lost
-    if isinstance(value, Mapping):
-        return {str(key): plain_value(item, lost) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_value(item, lost) for item in value]
-    if hasattr(value, "tolist"):  # torch's and NumPy's
-        return plain_value(value.tolist(), lost)
-    if isinstance(value, float) and not math.isfinite(value):
-        lost.append(str(value))
-        return None
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return str(value)

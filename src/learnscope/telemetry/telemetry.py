@@ -23,11 +23,11 @@ from learnscope.session.opening import check_model
 from learnscope.store.backend import FolderBackend
 from learnscope.store.lines import LineFile
 from learnscope.task import Task
-from learnscope.telemetry.collecting import Collecting
 from learnscope.telemetry.config import TelemetryConfig
 from learnscope.telemetry.epochs import Epochs
 from learnscope.telemetry.folder import CHECKPOINT, LINES, claim, last_line, take_up
 from learnscope.telemetry.lines import Line
+from learnscope.telemetry.session import TelemetrySession
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,7 +71,7 @@ class TrainingTelemetry:
         self._options: dict[str, Any] = {"task": task, "strict": strict}
         self._opened: tuple[FolderBackend, LineFile] | None = None
         self._resumed = False
-        self._collecting: Collecting | None = None
+        self._session: TelemetrySession | None = None
         self._at_exit: weakref.finalize[..., TrainingTelemetry] | None = None
         self._epochs = Epochs(self.config.collect_every_n, self._warn)
         self._warned: set[str] = set()
@@ -95,8 +95,8 @@ class TrainingTelemetry:
     def set_holdout_data(self, holdout_data: Any) -> None:
         """The examples that predictions are followed on: batches, a data set or a loader; `holdout_size` are used."""
         self.holdout_data = holdout_data
-        if self._collecting is not None and self.config.track_holdout_logits:
-            self._safely(partial(self._collecting.set_holdout, holdout_data))
+        if self._session is not None and self.config.track_holdout_logits:
+            self._safely(partial(self._session.set_holdout, holdout_data))
 
     def on_batch_end(
         self,
@@ -149,8 +149,8 @@ class TrainingTelemetry:
         self._closed = True
         if status == "finished":  # an epoch that was broken off says nothing about the others
             self._epochs.end()
-        if self._collecting is not None:
-            self._safely(partial(self._collecting.close, status))
+        if self._session is not None:
+            self._safely(partial(self._session.close, status))
             if self._at_exit is not None:
                 self._at_exit.detach()
         elif self._at_exit is not None:
@@ -171,24 +171,24 @@ class TrainingTelemetry:
     ) -> None:
         due = batch_idx % self.config.collect_every_n == 0
         self._epochs.saw(epoch, batch_idx, due)
-        if self._collecting is None:
+        if self._session is None:
             self._begin(model, optimizer)
-            if self._collecting is None:
+            if self._session is None:
                 return
-            self._collecting.step = self.global_step
+            self._session.step = self.global_step
             if not due:
-                self._collecting.keep_first_weights()
-        self._collecting.step = self.global_step
+                self._session.keep_first_weights()
+        self._session.step = self.global_step
         if due:
             place = {"batch_idx": batch_idx, "epoch": epoch}
-            line = self._collecting.collect(model, optimizer, place, batch, logged)
+            line = self._session.collect(model, optimizer, place, batch, logged)
             self._add_own(line, model)
-            self._collecting.write(line)
+            self._session.write(line)
 
     def _count(self, given: int | None) -> None:
         # the first batch of a run may be called 0; the first after a resume may lie before the last that was written,
         # if training goes on from an older checkpoint: what was written from there on is then superseded
-        first = self._collecting is None and (self._resumed or not self.global_step)
+        first = self._session is None and (self._resumed or not self.global_step)
         if given is not None and given <= self.global_step and not (first and given >= 0):
             self._warn("order", f"global_step={given} after {self.global_step}: steps go up; it was counted instead")
             given = None
@@ -201,7 +201,7 @@ class TrainingTelemetry:
         backend, lines = self._opened
         step = self.global_step - 1 if self._resumed else 0
         try:
-            self._collecting = Collecting(
+            self._session = TelemetrySession(
                 model, optimizer, self.config, self.output_dir, backend, lines,
                 **self._options, resume=self._resumed, step=step,
             )  # fmt: skip
@@ -209,9 +209,9 @@ class TrainingTelemetry:
             self._give_up(error)
             return
         if self.holdout_data is not None and self.config.track_holdout_logits:
-            self._safely(partial(self._collecting.set_holdout, self.holdout_data))
+            self._safely(partial(self._session.set_holdout, self.holdout_data))
         # loops seldom close it: when it is forgotten, or the process ends, its files are finished all the same
-        self._at_exit_do(self._collecting.close_forgotten)
+        self._at_exit_do(self._session.close_forgotten)
 
     def _add_own(self, line: Line, model: nn.Module) -> None:
         """What methods `_compute_<name>` of a subclass return."""

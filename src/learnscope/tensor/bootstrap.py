@@ -1,4 +1,4 @@
-"""95 % intervals of sums over sums, by drawing the examples again."""
+"""95 % bootstrap confidence intervals of a ratio of sums over examples."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import Tensor
 FEWEST = 6
 TOO_FEW = f"an interval over examples needs {FEWEST} of them"
 DRAWN = 1 << 21
-"""Examples drawn at a time: 16 MB of indices, whatever the number of examples."""
+"""Indices drawn at a time: 16 MB, whatever the number of examples."""
 
 
 def ratio_interval(
     numerator: Tensor, denominator: Tensor, *, resamples: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
-    """The percentile bootstrap interval of sum(numerator)/sum(denominator), both one entry an example.
+    """The percentile bootstrap interval of sum(numerator)/sum(denominator), both with one entry per example.
 
-    Examples are drawn, not positions: the tokens of one text are not independent. One that counts for nothing
-    (denominator 0) is left out. The same seed draws the same examples, so that two calls are paired; the interval of a
-    difference over the same examples is that of the difference of their numerators. (nan, nan) where fewer than
-    six examples count, or a sum is not finite: draws of five or fewer cover too little to be called 95 %.
+    Examples are resampled, not positions: the tokens of one text are not independent. Examples with denominator 0 are
+    left out. The same seed draws the same examples, so that two calls are paired; for the interval of a difference
+    over the same examples, pass the difference of their numerators. (nan, nan) with fewer than six examples, whose
+    interval would cover too little to be called 95 %, or if a sum is not finite.
 
     >>> low, high = ratio_interval(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), torch.ones(6))
     >>> 1 <= low < 3.5 < high <= 6
@@ -29,7 +29,7 @@ def ratio_interval(
     """
     if numerator.ndim != 1 or numerator.shape != denominator.shape:
         raise ValueError(
-            f"one entry an example on both sides, not shapes {list(numerator.shape)} and {list(denominator.shape)}"
+            f"one entry per example is needed, not shapes {list(numerator.shape)} and {list(denominator.shape)}"
         )
     if resamples < 1:
         raise ValueError(f"resamples={resamples!r}: a whole number from 1")

@@ -1,4 +1,4 @@
-"""Numbers that stand for the content of tensors: equal content, equal number, on any device and in any batch."""
+"""Hashes of the content of tensors: the same on any device and in any batch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 _MIX = (0x9E3779B97F4A7C15 - 2**64, 0x2545F4914F6CDD1D)
-_BITS = 2**52 - 1  # what float64 carries exactly
+_BITS = 2**52 - 1  # what float64 holds exactly
 
 
 def mixed(values: Tensor) -> Tensor:
-    """Each whole number scrambled on its own, in int64; sums of them tell multisets apart."""
-    out = (values + 1) * _MIX[0]
-    out = (out ^ (out >> 29)) * _MIX[1]
-    return out ^ (out >> 32)
+    """A hash of each integer, in int64; sums of hashes tell multisets apart."""
+    hashes = (values + 1) * _MIX[0]
+    hashes = (hashes ^ (hashes >> 29)) * _MIX[1]
+    return hashes ^ (hashes >> 32)
 
 
 def as_float(hashes: Tensor) -> Tensor:
@@ -23,17 +23,10 @@ def as_float(hashes: Tensor) -> Tensor:
     return (hashes & _BITS).double()
 
 
-def row_hashes(rows: Tensor) -> Tensor:
-    """[N] int64 from rows [N, D] of any type, by all their bits: slower than `row_checks`, for rows of any length."""
-    bits = _bits(rows).long()
-    columns = torch.arange(bits.shape[1], device=bits.device)
-    return mixed(bits ^ mixed(columns)).sum(1)
-
-
 def row_checks(rows: Tensor) -> Tensor:
-    """[N] float64 from rows [N, D] of any type: a weighted sum of their bits, exact, so the same in any batch.
+    """Checksums [N] in float64 of rows [N, D] of any dtype: an exact weighted sum of their bits, the same in any batch.
 
-    With D up to 32, weights below 2¹⁶ and 32 bits an entry, no partial sum leaves the whole numbers of float64.
+    With D up to 32, weights below 2¹⁶ and 32 bits per entry, float64 holds every partial sum exactly.
     """
     bits = _bits(rows)
     return bits.double() @ _weights(bits.shape[1], bits.device)
@@ -41,12 +34,12 @@ def row_checks(rows: Tensor) -> Tensor:
 
 @cache
 def _weights(width: int, device: torch.device) -> Tensor:
-    odd = torch.arange(width, dtype=torch.float64)
-    return ((odd * 40503 + 12345) % 65521 + 1).to(device)
+    columns = torch.arange(width, dtype=torch.float64)
+    return ((columns * 40503 + 12345) % 65521 + 1).to(device)
 
 
 def _bits(x: Tensor) -> Tensor:
-    """Whole numbers of 32 bits at most, at least one an entry."""
+    """Integers of at most 32 bits, at least one per entry."""
     if x.is_complex():
         x = torch.view_as_real(x.contiguous()).flatten(1)
     if x.is_floating_point():

@@ -1,4 +1,4 @@
-"""One pass over rows of (new, old): per-row partials, compiled or in chunks that stay in the cache."""
+"""One pass over rows of (new, old) that gives partial sums per row, compiled or in chunks that stay in the cache."""
 
 import functools
 import math
@@ -10,18 +10,19 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from learnscope.tensor.context import alias
 from learnscope.tensor.rows import WIDTH
 
 PARTIALS = 7
 """total, l1, sum_squares, largest, old_sum_squares, sign_flips, bits_changed; then one for each threshold."""
 
 LARGEST = 3
-"""The partial that is joined by a maximum; all others are sums."""
+"""The partial that is combined by a maximum; all others are sums."""
 
 COMPILED_DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
 COMPILE_FROM = 1 << 25
-"""`form="auto"` compiles from this many entries on: below, seconds of compilation are not won back."""
+"""`form="auto"` compiles from this many entries on: with fewer, compiling takes longer than it saves."""
 
 Form = Literal["auto", "compiled", "chunked"]
 
@@ -32,7 +33,7 @@ def _row_partials(new: Tensor, old: Tensor, thresholds: Tensor) -> tuple[Tensor,
     """Partials of each row in float32, for rows without NaN, Inf or extreme magnitudes.
 
     Counts are float32 sums of zeros and ones, exact up to 2²⁴: a boolean sum would be converted to int64
-    lane by lane and cost ten times as much. Bits are compared after widening, which is one-to-one.
+    lane by lane and take ten times as long. Bits are compared after widening, which is one-to-one.
     """
     new, old = new.view(-1, 512).float(), old.view(-1, 512).float()
     change = new - old
@@ -67,13 +68,7 @@ _ready: set[str] = set()
 
 REHEARSAL = 1 << 20
 """Entries of the call that a kernel is first compiled for. The compiler decides by the first length it sees
-whether to use all threads, so that length must not be whatever tensor happens to come first."""
-
-
-def _alias(vector: Tensor) -> Tensor:
-    """The same memory, no longer a view: the compiler would tell apart views of differently sized tensors."""
-    alias = torch.empty(0, dtype=vector.dtype, device=vector.device)
-    return alias.set_(vector.untyped_storage(), vector.storage_offset(), vector.shape, vector.stride())
+whether to use all threads, so that length must not depend on which tensor comes first."""
 
 
 def run_compiled(
@@ -82,10 +77,10 @@ def run_compiled(
     *constants: Tensor,
     rehearsal: Sequence[tuple[int, ...]] | None = None,
 ) -> tuple[Tensor, ...] | None:
-    """What `function` returns, from one kernel per combination of dtypes; None, with one warning, if that fails.
+    """What `function` returns, from one kernel per combination of dtypes; None, with one warning, if compiling fails.
 
-    The vectors are passed flat, so that only their length varies and not the layout of the rows; matrices come
-    with the shapes of a `rehearsal`.
+    Vectors are passed flat, so that only their length varies and not the layout of the rows. For matrices,
+    `rehearsal` gives the shapes to compile for.
     """
     device = vectors[0].device
     kinds = [str(vector.dtype) for vector in vectors] + [str(len(constant)) for constant in constants]
@@ -94,18 +89,19 @@ def run_compiled(
         return None
     try:
         compiled = _compiled(function, key)
-        # the guard makes compiled models run eagerly, and would make our own kernels
+        # the guard makes compiled models run eagerly, and would do the same to these kernels
         with torch.compiler.set_stance("default"):
             if key not in _ready:
                 shapes = rehearsal or [(REHEARSAL,)] * len(vectors)
                 empty = [torch.zeros(s, dtype=v.dtype, device=device) for s, v in zip(shapes, vectors, strict=True)]
                 compiled(*empty, *constants)
                 _ready.add(key)
-            return compiled(*(_alias(vector) for vector in vectors), *constants)
+            # not views: the compiler would make a variant for views of each size of tensor
+            return compiled(*(alias(vector) for vector in vectors), *constants)
     except Exception as error:  # noqa: BLE001 - a missing C++ compiler surfaces as any of a dozen types
         if not _broken:
             reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            message = f"torch.compile does not work here; statistics take the slower chunked form ({reason})"
+            message = f"torch.compile does not work here; statistics use the slower chunked form ({reason})"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
         _broken.add(key)
         return None
@@ -126,7 +122,7 @@ def compiled_gradient_partials(rows: Tensor) -> Tensor | None:
 
 
 def wants_compiler(entries: int, form: Form) -> bool:
-    """Whether to compile: a function of the size and of the machine, never of a measured time."""
+    """Whether to compile: decided by size and machine, never by measured time."""
     if form == "auto":
         return entries >= COMPILE_FROM and compiler_available()
     if form not in ("compiled", "chunked"):
@@ -145,7 +141,7 @@ class ChunkedPass:
     """The same partials with plain operations on chunks of rows; buffers are made once and reused."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        # 2 MiB a buffer stays in a CPU's cache; an accelerator wants fewer, larger launches.
+        # a buffer of 2 MiB stays in a CPU's cache; an accelerator needs fewer, larger launches
         self.rows = 1024 if device.type == "cpu" else 8192
         if dtype is torch.float64:
             self.rows //= 2
@@ -170,7 +166,7 @@ class ChunkedPass:
             chunk = slice(start, start + self.rows)
             wide = self._widened("new", new[chunk]), self._widened("old", old[chunk])
             self._chunk(*wide, thresholds, out[:, chunk])
-        out[2].square_()  # norms so far: one reading of the rows instead of two
+        out[2].square_()  # norms so far, which read the rows once instead of twice
         out[4].square_()
         return out
 

@@ -14,13 +14,12 @@ from learnscope.tensor.rows import PIECE, WIDTH, Batch
 Kind = tuple[int, torch.dtype, torch.device]
 """Entries, dtype and device of a tensor: all that its place in a pack depends on."""
 
-
 _local = threading.local()
 
 
 def workspace(use: str, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Rows to write into, the same memory at every call on a CPU: the first touch of fresh pages costs more than
-    the arithmetic of a small model's step. One buffer for each use and thread, of a few MiB at most.
+    """Rows to write into, in the same memory at every call on a CPU: touching fresh pages takes longer than the
+    arithmetic of a small model's step. One buffer per use and thread, of a few MiB at most.
     """
     key = use, dtype
     buffers: dict[tuple[str, torch.dtype], Tensor] = _local.__dict__.setdefault("buffers", {})
@@ -34,7 +33,7 @@ def workspace(use: str, rows: int, dtype: torch.dtype, device: torch.device) -> 
 
 @dataclass(frozen=True)
 class Pack:
-    """Which tensors lie in one matrix, where their vectors go in the list to concatenate, and whose each row is."""
+    """The tensors in one matrix, where their vectors go in the list to concatenate, and the owner of each row."""
 
     members: list[int]
     places: list[int]
@@ -42,7 +41,7 @@ class Pack:
     owner: Tensor
 
     def fill(self, tensors: Sequence[Tensor]) -> Batch:
-        """The matrix of these tensors; the zeros that fill up the rows are in the template already."""
+        """The matrix of these tensors; the template already holds the zeros that pad the rows."""
         parts = self.template.copy()
         for member, place in zip(self.members, self.places, strict=True):
             parts[place] = tensors[member].reshape(-1)
@@ -53,7 +52,7 @@ class Pack:
 
 @dataclass(frozen=True)
 class Plan:
-    """The packs of a list of tensors, the tensors too large for one, and the padding of each."""
+    """The packs of a list of tensors, the tensors too large for a pack, and the padding of each tensor."""
 
     packs: list[Pack]
     large: list[int]

@@ -1,8 +1,8 @@
 """How tensors become rows: large ones are viewed in place, small ones and tails are packed.
 
-Every pass works on matrices of `WIDTH` columns and reduces each row. A row is short enough that its float32
-sums are good to a few parts in 10⁷ whatever the entries are, and there are few enough of them that finishing
-in float64 costs next to nothing.
+Every pass works on matrices of `WIDTH` columns and reduces each row. Rows are short enough that their float32
+sums are accurate to a few parts in 10⁷ whatever the entries are, and few enough that adding them up in float64
+takes next to no time.
 """
 
 import math
@@ -14,19 +14,19 @@ from torch import Tensor
 
 WIDTH = 512
 """Entries in a row. Equal numbers are the worst case, as each addition rounds the same way: 512 of them in
-8 vector lanes are 64 additions, off by at most 64/4 · 2⁻²⁴ ≈ 1e-6 of the sum; mixed ones come out far better."""
+8 vector lanes are 64 additions, off by at most 64/4 · 2⁻²⁴ ≈ 1e-6 of the sum; mixed numbers are far better."""
 
 PACK_BELOW = 32_768
-"""Tensors with fewer entries are copied into shared rows: a call per tensor would cost more than the copy."""
+"""Tensors with fewer entries are copied into shared rows: a call per tensor would take longer than the copy."""
 
 CALL = 1 << 24
-"""Entries in one batch: its partials are still in the cache when they are joined."""
+"""Entries in one batch: its partial sums are still in the cache when they are added up."""
 
 PIECE = 1 << 20
-"""Entries copied at a time when a tensor cannot be viewed as rows where it lies."""
+"""Entries copied at a time when a tensor cannot be viewed as rows in place."""
 
 SMALLEST_SAFE = 2.0**-93
-"""A row's float32 sum of squares below this may have lost some to underflow: 512 · 2⁻¹²⁶ is 1.2e-7 of it."""
+"""A float32 sum of squares of a row below this may have lost terms to underflow: 512 · 2⁻¹²⁶ is 1.2e-7 of it."""
 
 Group = tuple[Tensor, ...]
 """Tensors of one shape whose entries belong together: (new, old), or one gradient alone."""
@@ -36,8 +36,8 @@ Group = tuple[Tensor, ...]
 class Batch:
     """Rows that are reduced together, one matrix for each tensor of a group.
 
-    `owner` is the position of the group all rows belong to, or one position per row.
-    `bytes_owned` is what the batch keeps alive beyond the caller's own tensors.
+    `owner` is the position of the group that all rows belong to, or one position per row.
+    `bytes_owned` is the memory that the batch keeps alive besides the caller's own tensors.
     """
 
     rows: Group
@@ -46,7 +46,7 @@ class Batch:
 
 
 def flat(group: Group) -> Group | None:
-    """All tensors of a group as vectors without a copy, entry beside entry, or None where that is impossible.
+    """All tensors of a group as vectors without a copy, with entries aligned, or None if that is impossible.
 
     Statistics do not depend on the order of the entries, so a transposed group is read in its memory order.
     """
@@ -95,7 +95,7 @@ def batches(groups: Sequence[Group], pack_below: int = PACK_BELOW) -> Iterator[B
 
 
 def _parts(group: Group) -> Iterator[tuple[Group, int]]:
-    """A group as vectors on the device of its first tensor, with the bytes that had to be copied for it."""
+    """A group as vectors on the device of its first tensor, with the bytes that were copied for it."""
     device = group[0].device
     vectors = flat(group) if all(tensor.device == device for tensor in group) else None
     if vectors is not None:
@@ -135,7 +135,7 @@ def _integers(values: list[int]) -> Tensor:
 
 
 def padded_rows(vectors: Sequence[Tensor]) -> Tensor:
-    """Vectors of one dtype and device one after another, each from a new row on, gaps filled with zeros."""
+    """Vectors of one dtype and device one after another, each starting a new row, gaps filled with zeros."""
     zeros = torch.zeros(WIDTH, dtype=vectors[0].dtype, device=vectors[0].device)
     parts: list[Tensor] = []
     for vector in vectors:

@@ -1,4 +1,4 @@
-"""Some entries of a tensor, the same ones at every call."""
+"""A fixed random sample of the entries of a tensor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def fixed_entries(entries: int, size: int, seed: int, device: torch.device) -> Tensor:
-    """Places of all entries where these are no more than `size`, else of `size` of them, drawn with replacement.
+    """Indices of all entries if there are at most `size`, else of `size` entries drawn with replacement.
 
     >>> fixed_entries(3, 8, 0, torch.device("cpu")).tolist()
     [0, 1, 2]
@@ -18,6 +18,6 @@ def fixed_entries(entries: int, size: int, seed: int, device: torch.device) -> T
     return torch.randint(entries, (size,), generator=generator, device="cpu").to(device)
 
 
-def pick(tensor: Tensor, places: Tensor) -> Tensor:
-    """The entries at these places of the flattened tensor, which is not copied for it."""
-    return torch.take(tensor, places)
+def pick(tensor: Tensor, indices: Tensor) -> Tensor:
+    """The entries at these indices of the flattened tensor, without a copy of the tensor."""
+    return torch.take(tensor, indices)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Segments:
-    """Which of n numbers belong to which of the named scopes. A number may belong to none."""
+    """Which of n numbers belong to which named scope. A number may belong to none."""
 
     def __init__(self, members: Mapping[str, Sequence[int]]) -> None:
         self.scopes = [scope for scope, inside in members.items() if len(inside)]
@@ -30,16 +30,16 @@ class Segments:
         return out.scatter_reduce_(0, self._to, values[self._from], "amax")
 
     def spread(self, entries: Tensor, mean: Tensor, centred: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and unbiased variance of each scope, from the members' entries, means and Σ(x − mean)².
+        """Mean and unbiased variance of each scope, from the members' numbers of entries, means and Σ(x − mean)².
 
-        (Σᵢ Mᵢ + Σᵢ nᵢ(meanᵢ − mean)²)/(n − 1); NaN for one entry.
+        The variance is (Σᵢ Mᵢ + Σᵢ nᵢ(meanᵢ − mean)²)/(n − 1); NaN for a single entry.
         """
         n = self.sum(entries)
-        middle = self.sum(entries * mean) / n
-        between = torch.zeros_like(middle).index_add_(
-            0, self._to, entries[self._from] * (mean[self._from] - middle[self._to]).square()
+        overall = self.sum(entries * mean) / n
+        between = torch.zeros_like(overall).index_add_(
+            0, self._to, entries[self._from] * (mean[self._from] - overall[self._to]).square()
         )
-        return middle, torch.where(n > 1, (self.sum(centred) + between) / (n - 1), torch.nan)
+        return overall, torch.where(n > 1, (self.sum(centred) + between) / (n - 1), torch.nan)
 
     def _move(self, device: torch.device) -> None:
         if self._from.device != device:

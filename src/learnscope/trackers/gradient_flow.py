@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,11 +14,12 @@ from torch import nn
 from learnscope.core.moment import NotAvailable
 from learnscope.core.probe import Probe
 from learnscope.names import resolve
-from learnscope.options import explain_options, known_name, whole_number
+from learnscope.options import explain_options, known_name
 from learnscope.probes.adapters.adapter_gradients import AdapterGradients
+from learnscope.reading.gather import Floats
 from learnscope.report.adapters.heatmaps import Scale, draw_heatmap
 from learnscope.report.adapters.lines import draw_comparison
-from learnscope.trackers.history import Floats, adapters_of, course, metrics_of
+from learnscope.trackers.history import Naming
 from learnscope.trackers.layers import by_layer, component_name, components_of, modules_with, types_of
 from learnscope.trackers.naming import (
     adapters_called,
@@ -31,8 +32,7 @@ from learnscope.trackers.naming import (
 )  # fmt: skip
 from learnscope.trackers.panels import comparison_panels, heatmap_panels, refuse_empty, saved
 from learnscope.trackers.summary import summarised
-from learnscope.trackers.tracker import Tracker
-from learnscope.trackers.tracking import Kind, Live, Options, Tracking
+from learnscope.trackers.tracker import Options, Tracker
 
 NAME = "GradientFlowTracker"
 
@@ -46,9 +46,6 @@ def gradient_probes(options: Options, model: nn.Module | None = None) -> list[Pr
             max_layers=options.max_layers_to_track,
         )
     ]
-
-
-KIND = Kind(NAME, "gradient_flow.pt", {"AdapterGradients": component_name}, gradient_probes)
 
 
 class GradientFlowTracker(Tracker):
@@ -70,38 +67,29 @@ class GradientFlowTracker(Tracker):
     are read before or after. With `track_adapter_only=False` all other trained parameters have rows as well.
     """
 
-    _kind = KIND
+    _name, file = NAME, "gradient_flow.pt"
+    _namings: ClassVar[Mapping[str, Naming]] = {"AdapterGradients": component_name}
+    _probes = staticmethod(gradient_probes)
 
     @partial(explain_options, owner=NAME)
     def __init__(
         self, model: nn.Module, log_frequency: int = 100, save_dir: str | Path | None = None, *,
         track_adapter_only: bool = True, max_layers_to_track: int | None = None, optimizer: Any = None,
     ) -> None:  # fmt: skip
-        options = Options(
-            log_frequency=whole_number("log_frequency", log_frequency, 1),
-            track_adapter_only=track_adapter_only,
+        self._start(
+            model, optimizer, save_dir, log_frequency=log_frequency, track_adapter_only=track_adapter_only,
             max_layers_to_track=max_layers_to_track,
-        )
-        live = Live(KIND, options, model, optimizer)
-        self._tracking = Tracking(KIND, options, None if save_dir is None else Path(save_dir), live)
+        )  # fmt: skip
 
     def log_step(self, step: int) -> bool:
         """Read the gradients, if `step` is a multiple of `log_frequency`; whether it did.
 
         A step logged again replaces itself. Raises `NotAvailable` if nothing that is tracked has a gradient.
         """
-        due = self._tracking.due(step)
-        if due is None:
-            return False
-        self._refuse_without_gradients()
-        self._tracking.log(due)
-        return True
+        return super().log_step(step)
 
-    def _refuse_without_gradients(self) -> None:
-        live = self._tracking.live
-        assert live is not None, "due has refused"
-        only = self._tracking.options.track_adapter_only
-        named = live.model.named_parameters()
+    def _check_ready(self, model: nn.Module) -> None:
+        only, named = self._options.track_adapter_only, model.named_parameters()
         if not any(p.grad is not None and (not only or _is_adapters(name)) for name, p in named):
             raise NotAvailable(
                 f"no {'parameter of an adapter' if only else 'parameter'} has a gradient: call log_step after "
@@ -110,7 +98,7 @@ class GradientFlowTracker(Tracker):
 
     def components(self, *, adapter: str | None = None) -> list[str]:
         """The parts whose gradients were recorded: `lora_A`, `lora_B`, …"""
-        return components_of(self._tracking.looks, adapters_called(self._tracking.looks, adapter))
+        return components_of(self._history, adapters_called(self._history, adapter))
 
     def get_layer_history(self, layer: str | int, *, adapter: str | None = None) -> dict[str, Any]:
         """The norms of a module's parts over the logged `steps`, or of a layer's, by its number or name.
@@ -118,25 +106,25 @@ class GradientFlowTracker(Tracker):
         A layer's norm is √Σ of its modules' squares. None where there is no number; `reasons` say why, by step.
         `lora_A/before_clip` stands beside `lora_A` where the run has seen a clip.
         """
-        looks = self._tracking.looks
+        history = self._history
         layers = dict.fromkeys(layer_of(module) for modules in self.modules.values() for module in modules)
         found = layer_called(layer, list(layers))
         modules = {module for held in self.modules.values() for module in held}
         if found is None or (found in modules and isinstance(layer, str)):
-            owner, module = module_called(looks, str(layer), adapter)
-            return course(looks, owner, module, metrics_of(looks, owner, module))
-        adapters = adapters_called(looks, adapter)
-        history: dict[str, Any] = {"steps": list(looks)}
+            owner, module = module_called(history, str(layer), adapter)
+            return history.course(owner, module, history.metrics(owner, module))
+        adapters = adapters_called(history, adapter)
+        norms_of: dict[str, Any] = {"steps": history.steps}
         reasons: dict[str, dict[int, str]] = {}
-        for metric in dict.fromkeys(one for owner in adapters for one in metrics_of(looks, owner)):
-            inside = [one for one in modules_with(looks, adapters, metric) if layer_of(one[1]) == found]
+        for metric in dict.fromkeys(one for owner in adapters for one in history.metrics(owner)):
+            inside = [one for one in modules_with(history, adapters, metric) if layer_of(one[1]) == found]
             if not inside:
                 continue
-            norms = by_layer(looks, inside, metric)
-            history[metric] = [None if number != number else number for number in norms.values[0].tolist()]
+            norms = by_layer(history, inside, metric)
+            norms_of[metric] = [None if number != number else number for number in norms.values[0].tolist()]
             why = {norms.steps[column]: reason for (_, column), reason in norms.reasons.items()}
             reasons |= {metric: why} if why else {}
-        return {**history, "reasons": reasons}
+        return {**norms_of, "reasons": reasons}
 
     def get_gradient_matrix(
         self, component: str = "B", module_type: str | None = None, *, adapter: str | None = None
@@ -145,10 +133,10 @@ class GradientFlowTracker(Tracker):
 
         A layer's norm is √Σ of the squares of its modules, or of those of one type (`q_proj`).
         """
-        looks = self._tracking.looks
-        adapters = adapters_called(looks, adapter)
+        history = self._history
+        adapters = adapters_called(history, adapter)
         modules = self._modules(component, module_type, adapters)
-        norms = by_layer(looks, modules, component_called(component, components_of(looks, adapters)))
+        norms = by_layer(history, modules, component_called(component, components_of(history, adapters)))
         return norms.values, norms.groups, norms.steps
 
     def create_heatmap(
@@ -156,16 +144,16 @@ class GradientFlowTracker(Tracker):
         module_type: str | None = None, adapter: str | None = None,
     ) -> Figure:  # fmt: skip
         """Layers down, steps across, a panel for each type of module: the norm of every module in colour."""
-        looks = self._tracking.looks
-        adapters = adapters_called(looks, adapter)
+        history = self._history
+        adapters = adapters_called(history, adapter)
         modules = self._modules(component, module_type, adapters)
-        part = component_called(component, components_of(looks, adapters))
-        panels = heatmap_panels(looks, modules, part)
-        refuse_empty(panels, f"gradient of {part}", looks, modules, part)
+        part = component_called(component, components_of(history, adapters))
+        panels = heatmap_panels(history, modules, part)
+        refuse_empty(panels, f"gradient of {part}", history, modules, part)
         figure = draw_heatmap(
             panels,
             Scale("‖g‖", f"‖g‖, norm of the gradient of {part}"),
-            title or f"Gradient norm of {part}{said(looks, adapter)}",
+            title or f"Gradient norm of {part}{said(history, adapter)}",
         )
         return saved(figure, save_path)
 
@@ -178,27 +166,27 @@ class GradientFlowTracker(Tracker):
 
         With `component=None` there is a panel for every part of the adapters.
         """
-        looks = self._tracking.looks
-        adapters = adapters_called(looks, adapter)
-        known = components_of(looks, adapters)
+        history = self._history
+        adapters = adapters_called(history, adapter)
+        known = components_of(history, adapters)
         parts = known if component is None else [component_called(component, known)]
         held = {part: self._modules(part, module_type, adapters) for part in parts}
         wanted = [layers] if isinstance(layers, str | int) else None if layers is None else list(layers)
-        panels = comparison_panels(looks, held, wanted)
+        panels = comparison_panels(history, held, wanted)
         drawn = [panel for panel in panels if len(panels) == 1 or np.isfinite(panel.grid.values).any()] or panels[:1]
-        figure = draw_comparison(drawn, title or f"Gradient norms of the layers{said(looks, adapter)}")
+        figure = draw_comparison(drawn, title or f"Gradient norms of the layers{said(history, adapter)}")
         return saved(figure, save_path)
 
     def get_summary_stats(self, *, adapter: str | None = None) -> dict[str, Any]:
         """How much was logged, and each part's norms over all modules (or one adapter's) at the latest step."""
-        looks = self._tracking.looks
-        adapters = list(adapters_of(looks)) if adapter is None else adapters_called(looks, adapter)
-        return summarised(NAME, looks, adapters, components_of(looks, adapters))
+        history = self._history
+        adapters = list(self.modules) if adapter is None else adapters_called(history, adapter)
+        return summarised(NAME, history, adapters, components_of(history, adapters))
 
     def _modules(self, component: str, module_type: str | None, adapters: list[str]) -> list[tuple[str, str]]:
-        looks = self._tracking.looks
-        part = component_called(component, components_of(looks, adapters))
-        found = modules_with(looks, adapters, part)
+        history = self._history
+        part = component_called(component, components_of(history, adapters))
+        found = modules_with(history, adapters, part)
         if module_type is None:
             return found
         known_name("module type", module_type, types_of(found))

@@ -1,4 +1,4 @@
-"""Looks as plain tensors, lists and names, the way they stand in a tracker's file, and back.
+"""A history as plain tensors, lists and names, the way it stands in a tracker's file, and back.
 
 ```
 {"steps": [100, 200], "costs": [0.02, 0.02], "failed": [None, None], "texts": ["the update is zero"],
@@ -12,119 +12,104 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from learnscope.trackers.history import NOT_RECORDED, Block, Floats, Look, Looks, adapters_of, ordered
+from learnscope.reading.gather import Floats
+from learnscope.trackers.history import AdapterHistory, Firing, History
 
 NONE = -1
 
 
-def packed(looks: Looks) -> dict[str, Any]:
+def packed(history: History) -> dict[str, Any]:
     """All of it as what `torch.load(weights_only=True)` reads."""
     texts: dict[str, int] = {}
-    adapters = {adapter: _pack(looks, adapter, modules, texts) for adapter, modules in adapters_of(looks).items()}
+    steps = history.steps
+    adapters = {adapter: _pack(history.adapters[adapter], steps, texts) for adapter in history.modules}
     return {
-        "steps": list(looks),
-        "costs": [look.cost for look in looks.values()],
-        "failed": [look.failed for look in looks.values()],
+        "steps": steps,
+        "costs": [history.cost(step) for step in steps],
+        "failed": [history.failed(step) for step in steps],
         "texts": list(texts),
         "adapters": adapters,
     }
 
 
-def _pack(looks: Looks, adapter: str, modules: list[str], texts: dict[str, int]) -> dict[str, Any]:
-    shape = (len(modules), len(looks))
-    place = {module: row for row, module in enumerate(modules)}
-    numbers: dict[str, Floats] = {}
-    lists: dict[str, dict[str, list[Floats | None]]] = {}
-    reasons: dict[str, NDArray[np.int32]] = {}
-    families, whole = dict.fromkeys(modules, "none"), dict[str, bool]()
-    for at, look in enumerate(looks.values()):
-        block = look.blocks.get(adapter)
-        if block is None:
-            continue
-        rows = [place[module] for module in block.modules]
-        families |= dict(zip(block.modules, block.families, strict=True))
-        for metric, values in block.numbers.items():
-            numbers.setdefault(metric, np.full(shape, np.nan))[rows, at] = values
-            whole[metric] = whole.get(metric, True) and metric in block.whole
-        for metric, held in block.lists.items():
-            rows_of = lists.setdefault(metric, {})
-            for module, one in held.items():
-                rows_of.setdefault(module, [None] * len(looks))[at] = one
-        for metric, why in block.reasons.items():
-            codes = reasons.setdefault(metric, np.full(shape, NONE, np.int32))
-            for module, reason in why.items():
-                codes[place[module], at] = texts.setdefault(reason, len(texts))
+def _pack(held: AdapterHistory, steps: list[int], texts: dict[str, int]) -> dict[str, Any]:
+    shape, columns = (len(held.rows), len(steps)), {step: column for column, step in enumerate(steps)}
+    numbers: dict[str, Tensor] = {}
+    for metric, by_step in held.numbers.items():
+        table = np.full(shape, np.nan)
+        for step, values in by_step.items():
+            table[: len(values), columns[step]] = values
+        numbers[metric] = torch.from_numpy(table)
+    reasons = {metric: torch.full(shape, NONE, dtype=torch.int32) for metric in held.reasons}
+    for step, column in columns.items():
+        for metric, by_step_why in held.reasons.items():
+            for module, why in by_step_why.get(step, {}).items():
+                reasons[metric][held.rows[module], column] = texts.setdefault(why, len(texts))
     return {
-        "modules": list(modules),
-        "families": list(families.values()),
-        "whole_numbers": [metric for metric, counts in whole.items() if counts],
-        "numbers": {metric: torch.from_numpy(values) for metric, values in numbers.items()},
-        "lists": {metric: {module: _padded(rows) for module, rows in held.items()} for metric, held in lists.items()},
-        "reasons": {metric: torch.from_numpy(codes) for metric, codes in reasons.items()},
+        "modules": list(held.rows),
+        "families": list(held.families),
+        "whole_numbers": [metric for metric in numbers if metric not in held.fractions],
+        "numbers": numbers,
+        "lists": {metric: _padded(by_step, columns) for metric, by_step in held.lists.items()},
+        "reasons": reasons,
     }
 
 
-def _padded(rows: list[Floats | None]) -> Tensor:
-    longest = max(len(row) for row in rows if row is not None)
-    table = torch.full((len(rows), longest), torch.nan, dtype=torch.float64)
-    for place, row in enumerate(rows):
-        if row is not None:
-            table[place, : len(row)] = torch.from_numpy(np.ascontiguousarray(row))
-    return table
+def _padded(by_step: dict[int, dict[str, Floats]], columns: dict[int, int]) -> dict[str, Tensor]:
+    """By module, a row a step, as long as its longest list."""
+    longest: dict[str, int] = {}
+    for lists in by_step.values():
+        for module, values in lists.items():
+            longest[module] = max(longest.get(module, 0), len(values))
+    tables = {module: torch.full((len(columns), n), torch.nan, dtype=torch.float64) for module, n in longest.items()}
+    for step, lists in by_step.items():
+        for module, values in lists.items():
+            tables[module][columns[step], : len(values)] = torch.from_numpy(np.ascontiguousarray(values))
+    return tables
 
 
-def unpacked(body: dict[str, Any]) -> dict[int, Look]:
-    """The looks again. What does not fit together raises one of the usual errors, which says that it is damaged."""
+def unpacked(body: dict[str, Any]) -> History:
+    """The history again. What does not fit together raises one of the usual errors, which says that it is damaged."""
     steps, texts = body["steps"], body["texts"]
     if not all(isinstance(step, int) for step in steps) or not all(isinstance(text, str) for text in texts):
         raise TypeError("steps are whole numbers and reasons are texts")
-    looks = [
-        Look(step, float(cost), failed=failed)
-        for step, cost, failed in zip(steps, body["costs"], body["failed"], strict=True)
-    ]
+    history = History()
+    for step, cost, failed in zip(steps, body["costs"], body["failed"], strict=True):
+        history.firings[step] = {"": Firing(float(cost), failed)}
     for adapter, held in body["adapters"].items():
         shape = (len(held["modules"]), len(steps))
         for metric, table in [*held["numbers"].items(), *held["reasons"].items()]:
             if tuple(table.shape) != shape:
                 raise ValueError(f"{metric} is {tuple(table.shape)}, not {shape}")
-        there = _there(held, shape)
-        for at, look in enumerate(looks):
-            block = _block(held, texts, at, there[:, at].nonzero().flatten().tolist())
-            if block.modules:
-                look.blocks[str(adapter)] = block
-    return ordered(looks)
+        found = history.adapters[str(adapter)] = _unpack(held, steps, texts)
+        for step in {*chain(*found.numbers.values()), *chain(*found.reasons.values())}:
+            history.firings[step][""].adapters.append(str(adapter))
+    return history
 
 
-def _block(held: dict[str, Any], texts: list[str], at: int, there: list[int]) -> Block:
-    every, families = [str(module) for module in held["modules"]], [str(family) for family in held["families"]]
-    block = Block(
-        [every[row] for row in there], [families[row] for row in there], whole=set(held["whole_numbers"])
-    )  # fmt: skip
+def _unpack(held: dict[str, Any], steps: list[int], texts: list[str]) -> AdapterHistory:
+    families = {str(module): str(of) for module, of in zip(held["modules"], held["families"], strict=True)}
+    found = AdapterHistory({module: row for row, module in enumerate(families)}, list(families.values()))
+    found.fractions = set(held["numbers"]) - set(held["whole_numbers"])
     for metric, table in held["numbers"].items():
-        block.numbers[metric] = table[there, at].double().numpy().copy()
-    for metric, rows in held["lists"].items():
-        found = {module: table[at].double().numpy() for module, table in rows.items()}
-        block.lists[metric] = {module: row[~np.isnan(row)] for module, row in found.items() if not np.isnan(row).all()}
+        columns = zip(steps, table.double().numpy().T.copy(), strict=True)
+        found.numbers[metric] = {step: column for step, column in columns if not np.isnan(column).all()}
+    for metric, tables in held["lists"].items():
+        by_step = found.lists.setdefault(metric, {})
+        for module, table in tables.items():
+            for step, row in zip(steps, table.double().numpy(), strict=True):
+                if not np.isnan(row).all():
+                    by_step.setdefault(step, {})[module] = row[~np.isnan(row)]
+    modules = list(families)
     for metric, codes in held["reasons"].items():
-        known = [(module, code) for module, code in zip(every, codes[:, at].tolist(), strict=True) if code != NONE]
-        why = {module: texts[code] for module, code in known if texts[code] != NOT_RECORDED}
-        if why:
-            block.reasons[metric] = why
-    return block
-
-
-def _there(held: dict[str, Any], shape: tuple[int, int]) -> Tensor:
-    """Which modules were there at which steps, as adapters come and go: those with a number, or a reason for none."""
-    found = torch.zeros(shape, dtype=torch.bool)
-    for table in held["numbers"].values():
-        found |= ~table.isnan()
-    for codes in held["reasons"].values():
-        found |= codes != NONE
+        by_step_why = found.reasons.setdefault(metric, {})
+        for row, column in (codes != NONE).nonzero().tolist():
+            by_step_why.setdefault(steps[column], {})[modules[row]] = texts[codes[row, column].item()]
     return found

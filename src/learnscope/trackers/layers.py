@@ -1,4 +1,4 @@
-"""Gradient norms of layers from those of their modules, over the logged steps. Pure arithmetic on looks."""
+"""Gradient norms of layers from those of their modules, over the logged steps. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learnscope.model.adapters.parameters import NO_FAMILY
-from learnscope.reading.gather import NONFINITE
+from learnscope.reading.gather import NONFINITE, Floats
 from learnscope.record import Label
-from learnscope.trackers.history import Floats, Looks, adapters_of, metrics_of, read
+from learnscope.trackers.history import History
 from learnscope.trackers.naming import layer_of, type_of
 
 Modules = Sequence[tuple[str, str]]
@@ -44,21 +44,21 @@ def component_name(kind: str, name: str, labels: Mapping[str, Label]) -> str | N
     return part if stage == "stepped" else f"{part}/{stage}"
 
 
-def components_of(looks: Looks, adapters: Iterable[str]) -> list[str]:
+def components_of(history: History, adapters: Iterable[str]) -> list[str]:
     """The parts of adapters whose gradients were recorded, as the optimizer was given them."""
-    known = dict.fromkeys(metric for adapter in adapters for metric in metrics_of(looks, adapter))
+    known = dict.fromkeys(metric for adapter in adapters for metric in history.metrics(adapter))
     return [metric for metric in known if "/" not in metric]
 
 
-def modules_with(looks: Looks, adapters: Iterable[str], metric: str) -> list[tuple[str, str]]:
+def modules_with(history: History, adapters: Iterable[str], metric: str) -> list[tuple[str, str]]:
     """All modules of which a number was to be measured, in the model's order."""
-    held = adapters_of(looks)
+    held = history.modules
     wanted = [adapter for adapter in sorted(held, key=lambda one: one == NO_FAMILY) if adapter in set(adapters)]
     return [
         (adapter, module)
         for adapter in wanted
         for module in held[adapter]
-        if any(adapter in look.blocks and look.blocks[adapter].has(metric, module) for look in looks.values())
+        if history.adapters[adapter].has(metric, module)
     ]
 
 
@@ -67,12 +67,12 @@ def types_of(modules: Iterable[tuple[str, str]]) -> list[str]:
     return list(dict.fromkeys(type_of(module) for _, module in modules))
 
 
-def by_layer(looks: Looks, modules: Modules, component: str) -> Gathered:
+def by_layer(history: History, modules: Modules, component: str) -> Gathered:
     """√Σ of squared norms over each layer's modules."""
     layers: dict[str, list[tuple[str, str]]] = {}
     for one in modules:
         layers.setdefault(layer_of(one[1]), []).append(one)
-    return gathered(looks, layers, component, root_of_squares)
+    return gathered(history, layers, component, root_of_squares)
 
 
 def root_of_squares(values: Floats) -> float:
@@ -80,17 +80,20 @@ def root_of_squares(values: Floats) -> float:
     return float(np.linalg.norm(values))
 
 
-def gathered(looks: Looks, groups: Mapping[str, Modules], metric: str, combine: Callable[[Floats], float]) -> Gathered:
+def gathered(
+    history: History, groups: Mapping[str, Modules], metric: str, combine: Callable[[Floats], float]
+) -> Gathered:
     """One number a group and step from those of the group's modules.
 
     A module without a number is left out, as an optimizer leaves out a part without gradient; one that was measured
     and is not finite makes the group's number so.
     """
-    values = np.full((len(groups), len(looks)), np.nan)
+    steps = history.steps
+    values = np.full((len(groups), len(steps)), np.nan)
     reasons: dict[tuple[int, int], str] = {}
     for row, inside in enumerate(groups.values()):
-        for column, look in enumerate(looks.values()):
-            cells = [read(look, adapter, metric, module) for adapter, module in inside]
+        for column, step in enumerate(steps):
+            cells = [history.read(step, adapter, metric, module) for adapter, module in inside]
             why = [reason for _, reason in cells if reason is not None]
             broken = [reason for reason in why if reason in NONFINITE]
             numbers = [value for value, _ in cells if isinstance(value, float | int)]
@@ -98,4 +101,4 @@ def gathered(looks: Looks, groups: Mapping[str, Modules], metric: str, combine: 
                 reasons[row, column] = broken[0] if broken else "; ".join(dict.fromkeys(why))
             else:
                 values[row, column] = combine(np.array(numbers, dtype=np.float64))
-    return Gathered(list(groups), list(looks), values, reasons)
+    return Gathered(list(groups), steps, values, reasons)

@@ -11,13 +11,14 @@ from torch import nn
 from learnscope.core.moment import NotAvailable
 from learnscope.core.probe import Probe
 from learnscope.model.adapters.parameters import NO_FAMILY
+from learnscope.record import Record
 from learnscope.report.features.evolution import file_part
 from learnscope.run import Run
 from learnscope.trackers.config import TrackerConfig
 from learnscope.trackers.gradient_flow import GradientFlowTracker, gradient_probes
 from learnscope.trackers.naming import LETTERS
 from learnscope.trackers.spectral import SpectralTracker, spectral_probes
-from learnscope.trackers.tracking import Options
+from learnscope.trackers.tracker import Options, Tracker
 
 SPECTRAL, GRADIENT = "spectral_logs", "gradient_logs"
 
@@ -72,6 +73,34 @@ def write_logs(
         written += _files(gradients, folder / GRADIENT / "gradient_flow.pt", folder / "gradient_flow_final.pt")
         written += _gradient_figures(gradients, folder / GRADIENT) if plots else []
     return written
+
+
+class CheckpointFiles:
+    """A sink of a watched run, for the trackers' files beside its checkpoints: every record is read once."""
+
+    def __init__(self, config: TrackerConfig) -> None:
+        self._kinds: list[type[Tracker]] = [
+            *([SpectralTracker] if config.enable_spectral_tracking else []),
+            *([GradientFlowTracker] if config.enable_gradient_tracking else []),
+        ]
+        self._trackers: list[Tracker] | None = None
+        self._new: list[Record] = []
+
+    def write(self, record: Record) -> None:
+        if self._trackers is not None and any(kind.reads(record) for kind in self._kinds):
+            self._new.append(record)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def save(self, run: Run, checkpoint: Path) -> None:
+        """Write what the run has recorded so far."""
+        if self._trackers is None:  # what was recorded before this process as well
+            self._trackers = [kind.from_run(run) for kind in self._kinds]
+        for tracker in self._trackers:
+            tracker.take(self._new, run)
+            tracker.save(checkpoint / tracker.file, summary=False)
+        self._new.clear()
 
 
 def _files(tracker: SpectralTracker | GradientFlowTracker, path: Path, final: Path) -> list[Path]:

@@ -10,15 +10,15 @@ from learnscope.model.adapters.parameters import NO_FAMILY
 from learnscope.names import resolve
 from learnscope.options import known_name, whole_number
 from learnscope.report.heatmap import shorten
-from learnscope.trackers.history import Looks, adapters_of
+from learnscope.trackers.history import History
 
 LETTERS = {"A": "lora_A", "B": "lora_B", "E": "lora_E"}
 """Short names of an adapter's parts."""
 
 
-def module_called(looks: Looks, name: str, adapter: str | None) -> tuple[str, str]:
+def module_called(history: History, name: str, adapter: str | None) -> tuple[str, str]:
     """The adapter and the module that are meant; an unknown one is refused with the nearest."""
-    held = adapters_of(looks)
+    held = history.modules
     if adapter is not None:
         known_name("adapter", adapter, held)
     searched = held if adapter is None else {adapter: held[adapter]}
@@ -40,9 +40,9 @@ def _spellings(name: Any) -> list[str]:
     return [name, resolve(f"{name}.weight").clean.removesuffix(".weight"), resolve(name).clean]
 
 
-def adapters_called(looks: Looks, adapter: str | None) -> list[str]:
+def adapters_called(history: History, adapter: str | None) -> list[str]:
     """The adapter that is meant, and with none named what is in no adapter as well; several are told apart first."""
-    held = list(adapters_of(looks))
+    held = list(history.modules)
     if adapter is not None:
         known_name("adapter", adapter, held)
         return [adapter]
@@ -52,9 +52,9 @@ def adapters_called(looks: Looks, adapter: str | None) -> list[str]:
     return held
 
 
-def said(looks: Looks, adapter: str | None) -> str:
+def said(history: History, adapter: str | None) -> str:
     """What a title adds where there are several adapters: which one it is of."""
-    several = len([one for one in adapters_of(looks) if one != NO_FAMILY]) > 1
+    several = len([one for one in history.modules if one != NO_FAMILY]) > 1
     return "" if adapter is None or adapter == NO_FAMILY or not several else f" ({shorten(adapter)})"
 
 

@@ -1,4 +1,4 @@
-"""From looks to what figures are drawn of: grids of layers and steps."""
+"""From a history to what figures are drawn of: grids of layers and steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from learnscope.reading.gather import Floats, Grid
 from learnscope.report.adapters.heatmaps import Panel
 from learnscope.report.adapters.lines import Lines
 from learnscope.report.layout import save
-from learnscope.trackers.history import Looks, read
+from learnscope.trackers.history import History
 from learnscope.trackers.layers import Gathered, Modules, by_layer, gathered, root_of_squares
 from learnscope.trackers.naming import layer_called, layer_of, type_of
 
@@ -24,7 +24,7 @@ OUTSIDE = "outside the blocks"
 
 
 def heatmap_panels(
-    looks: Looks, modules: Modules, metric: str, combine: Callable[[Floats], float] = root_of_squares
+    history: History, modules: Modules, metric: str, combine: Callable[[Floats], float] = root_of_squares
 ) -> list[Panel]:
     """A panel for each type of module that stands in blocks, with the same rows; the others in one of their own.
 
@@ -37,26 +37,28 @@ def heatmap_panels(
         held = types.setdefault(name.component, {}).setdefault(name.layer, []) if name.recognised else None
         (outside.setdefault(one[1], []) if held is None else held).append(one)
     layers = list(dict.fromkeys(layer for held in types.values() for layer in held))
-    panels = [Panel(name, grid(gathered(looks, held, metric, combine), layers)) for name, held in types.items()]
+    panels = [Panel(name, grid(gathered(history, held, metric, combine), layers)) for name, held in types.items()]
     if outside:
-        rest = gathered(looks, outside, metric, combine)
+        rest = gathered(history, outside, metric, combine)
         panels.append(Panel(OUTSIDE, grid(rest, list(outside)), in_blocks=False))
     return panels
 
 
-def refuse_empty(panels: Sequence[Panel], what: str, looks: Looks, modules: Modules, metric: str) -> None:
+def refuse_empty(panels: Sequence[Panel], what: str, history: History, modules: Modules, metric: str) -> None:
     """Refuse to draw where no module ever had a number, with the reason of the last one."""
     if not any(np.isfinite(panel.grid.values).any() or panel.grid.broken.any() for panel in panels):
         owner, module = modules[-1]
-        reason = read(list(looks.values())[-1], owner, metric, module)[1]
+        reason = history.read(history.steps[-1], owner, metric, module)[1]
         raise NotAvailable(f"there is no {what} to draw; {module}: {reason}")
 
 
-def comparison_panels(looks: Looks, modules: Mapping[str, Modules], layers: Sequence[str | int] | None) -> list[Lines]:
+def comparison_panels(
+    history: History, modules: Mapping[str, Modules], layers: Sequence[str | int] | None
+) -> list[Lines]:
     """A panel for each component, with the layers that were asked for, or the first, the middle and the last."""
     panels = []
     for component, held in modules.items():
-        norms = by_layer(looks, held, component)
+        norms = by_layer(history, held, component)
         chosen = _ends(norms.groups) if layers is None else [_layer(one, norms.groups) for one in layers]
         panels.append(Lines(component, grid(norms, norms.groups), list(dict.fromkeys(chosen))))
     return panels
@@ -71,13 +73,12 @@ def grid(found: Gathered, rows: list[str]) -> Grid:
     return Grid(np.array(found.steps, dtype=np.int64), rows, values, broken)
 
 
-def final_spectra(looks: Looks, modules: Modules) -> tuple[int, dict[str, dict[str, Floats]]] | None:
+def final_spectra(history: History, modules: Modules) -> tuple[int, dict[str, dict[str, Floats]]] | None:
     """The singular values of the last step that has some: by type of module and by layer."""
-    for step, look in reversed(list(looks.items())):
+    for step in reversed(history.steps):
         found: dict[str, dict[str, Floats]] = {}
         for adapter, module in modules:
-            block = look.blocks.get(adapter)
-            values = None if block is None else block.lists.get("singular_values", {}).get(module)
+            values = history.adapters[adapter].lists.get("singular_values", {}).get(step, {}).get(module)
             if values is not None:
                 inside = resolve(f"{module}.weight").recognised
                 row = layer_of(module) if inside else module

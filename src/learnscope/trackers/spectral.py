@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from matplotlib.figure import Figure
@@ -17,7 +17,7 @@ from learnscope.model.adapters.parameters import NO_FAMILY
 from learnscope.model.adapters.start import AdapterError
 from learnscope.model.selection import SelectionError
 from learnscope.model.weights.matrices import weight_matrices
-from learnscope.options import explain_options, known_name, whole_number
+from learnscope.options import explain_options, known_name
 from learnscope.probes.adapters.adapter_spectrum import AdapterSpectrum
 from learnscope.probes.weights.weight_spectrum import WeightSpectrum
 from learnscope.reading.words import capital
@@ -25,13 +25,12 @@ from learnscope.record import Label
 from learnscope.report.adapters.heatmaps import Scale, draw_heatmap
 from learnscope.report.adapters.lines import draw_spectra
 from learnscope.tensor.adapters.spectrum import spectrum_numbers
-from learnscope.trackers.history import adapters_of, course, metrics_of, plain_name, read
+from learnscope.trackers.history import Naming, plain_name
 from learnscope.trackers.layers import modules_with
 from learnscope.trackers.naming import adapters_called, in_words, module_called, said, step_called
 from learnscope.trackers.panels import drawn_of, final_spectra, heatmap_panels, refuse_empty, saved
 from learnscope.trackers.summary import summarised
-from learnscope.trackers.tracker import Tracker
-from learnscope.trackers.tracking import Kind, Live, Options, Tracking, adapters_in
+from learnscope.trackers.tracker import Options, Tracker, adapters_in
 
 NAME = "SpectralTracker"
 NUMBERS = (
@@ -75,11 +74,6 @@ def weight_metric(kind: str, name: str, labels: Mapping[str, Label]) -> str | No
     return plain_name(kind, name, {label: value for label, value in labels.items() if label != "spectrum"})
 
 
-KIND = Kind(
-    NAME, "spectral_history.pt", {"AdapterSpectrum": plain_name, "WeightSpectrum": weight_metric}, spectral_probes
-)
-
-
 class SpectralTracker(Tracker):
     """The spectrum of every adapter's update ΔW over the steps of a training.
 
@@ -101,7 +95,9 @@ class SpectralTracker(Tracker):
     optimizer only tells LoRA+ from LoRA.
     """
 
-    _kind = KIND
+    _name, file = NAME, "spectral_history.pt"
+    _namings: ClassVar[Mapping[str, Naming]] = {"AdapterSpectrum": plain_name, "WeightSpectrum": weight_metric}
+    _probes = staticmethod(spectral_probes)
 
     @partial(explain_options, owner=NAME)
     def __init__(
@@ -109,28 +105,16 @@ class SpectralTracker(Tracker):
         track_adapter_only: bool = True, compute_full_svd: bool = True, max_layers_to_track: int | None = None,
         optimizer: Any = None,
     ) -> None:  # fmt: skip
-        options = Options(
-            log_frequency=whole_number("log_frequency", log_frequency, 1),
-            track_adapter_only=track_adapter_only,
-            compute_full_svd=compute_full_svd,
-            max_layers_to_track=max_layers_to_track,
-        )
-        live = Live(KIND, options, model, optimizer)
+        self._start(
+            model, optimizer, save_dir, log_frequency=log_frequency, track_adapter_only=track_adapter_only,
+            compute_full_svd=compute_full_svd, max_layers_to_track=max_layers_to_track,
+        )  # fmt: skip
         unknown = adapters_in(model).unknown if track_adapter_only and not adapters_in(model).found else {}
         if unknown:
             raise AdapterError(
                 f"the adapters of {type(model).__name__} are of a family whose update is not known here "
                 f"({', '.join(unknown)}): there is no spectrum to track. GradientFlowTracker tracks their gradients."
             )
-        self._tracking = Tracking(KIND, options, None if save_dir is None else Path(save_dir), live)
-
-    def log_step(self, step: int) -> bool:
-        """Measure, if `step` is a multiple of `log_frequency`; whether it did. A step logged again replaces itself."""
-        due = self._tracking.due(step)
-        if due is None:
-            return False
-        self._tracking.log(due)
-        return True
 
     def get_layer_history(self, layer_name: str, *, adapter: str | None = None) -> dict[str, Any]:
         """Every metric of a module over the logged `steps`, None where there is no number; `reasons` say why, by step.
@@ -138,24 +122,22 @@ class SpectralTracker(Tracker):
         The name may have PEFT's prefix (`base_model.model.`). Metrics that are measured in several ways carry how:
         `left_drift/first` is the drift since the first measurement, `vector_norm/magnitude` the norm of that vector.
         """
-        looks = self._tracking.looks
-        owner, module = module_called(looks, layer_name, adapter)
-        known = metrics_of(looks, owner, module)
+        owner, module = module_called(self._history, layer_name, adapter)
+        known = self._history.metrics(owner, module)
         first = [metric for metric in (*LISTS, *NUMBERS) if metric in known]
-        return course(looks, owner, module, dict.fromkeys([*first, *known]))
+        return self._history.course(owner, module, dict.fromkeys([*first, *known]))
 
     def get_metric_across_layers(
         self, metric: str, step_idx: int = -1, *, adapter: str | None = None
     ) -> dict[str, Any]:
         """One metric of every module at one of the logged steps: the last, unless said otherwise."""
-        looks = self._tracking.looks
-        adapters = adapters_called(looks, adapter)
-        look = list(looks.values())[step_called(step_idx, len(looks))]
-        known = {owner: metrics_of(looks, owner) for owner in adapters}
+        history, adapters = self._history, adapters_called(self._history, adapter)
+        step = self.steps[step_called(step_idx, len(self.steps))]
+        known = {owner: history.metrics(owner) for owner in adapters}
         known_name("metric", metric, dict.fromkeys(one for metrics in known.values() for one in metrics))
         return {
-            module: read(look, owner, metric, module)[0]
-            for owner, modules in adapters_of(looks).items()
+            module: history.read(step, owner, metric, module)[0]
+            for owner, modules in self.modules.items()
             if owner in adapters and metric in known[owner]
             for module in modules
         }
@@ -165,54 +147,54 @@ class SpectralTracker(Tracker):
         adapter: str | None = None,
     ) -> Figure:  # fmt: skip
         """Layers down, steps across, a panel for each type of module: one metric of every module in colour."""
-        looks, modules = self._tracking.looks, self._modules(metric, adapter)
-        if any(metric in block.lists for look in looks.values() for block in look.blocks.values()):
+        history, modules = self._history, self._modules(metric, adapter)
+        if any(metric in held.lists for held in history.adapters.values()):
             raise ValueError(
                 f"{metric} has several numbers for each module, and a cell has one colour: create_spectrum_plot draws "
                 "singular values, get_layer_history gives them all"
             )
-        panels = heatmap_panels(looks, modules, metric, lambda values: float(values.mean()))
-        refuse_empty(panels, metric, looks, modules, metric)
+        panels = heatmap_panels(history, modules, metric, lambda values: float(values.mean()))
+        refuse_empty(panels, metric, history, modules, metric)
         word, (what, matrix) = in_words(metric), drawn_of(modules)
         meaning = f"{word} of {matrix}" if metric in spectrum_numbers([torch.ones(1)]).values else word
         scale = Scale(word.removeprefix("effective "), meaning, log=metric in LOGARITHMIC)
-        heading = title or f"{capital(word)} of the {what}{said(looks, adapter)}"
+        heading = title or f"{capital(word)} of the {what}{said(self._history, adapter)}"
         return saved(draw_heatmap(panels, scale, heading), save_path)
 
     def create_spectrum_plot(
         self, save_path: str | Path | None = None, *, title: str | None = None, adapter: str | None = None
     ) -> Figure:
         """The singular values of every module at the last step that has some, a panel for each type of module."""
-        looks, modules = self._tracking.looks, self._modules("singular_values", adapter)
-        found = final_spectra(looks, modules)
+        modules = self._modules("singular_values", adapter)
+        found = final_spectra(self._history, modules)
         if found is None:
             raise NotAvailable("there are no singular values to draw: nothing is logged, or no module adds a matrix")
         step, panels = found
         what, matrix = drawn_of(modules)
-        heading = title or f"Singular values of the {what}{said(looks, adapter)}"
+        heading = title or f"Singular values of the {what}{said(self._history, adapter)}"
         return saved(draw_spectra(panels, step, heading, matrix), save_path)
 
     def _modules(self, metric: str, adapter: str | None) -> list[tuple[str, str]]:
         """The modules of the adapter; matrices that belong to none only where they are asked for, or all there is."""
-        looks = self._tracking.looks
-        if not looks:
+        history = self._history
+        if not history.steps:
             raise NotAvailable("no spectrum has been logged yet: call log_step")
-        adapters = adapters_called(looks, adapter)
+        adapters = adapters_called(history, adapter)
         adapters = [one for one in adapters if one != NO_FAMILY] or adapters
-        known_name("metric", metric, dict.fromkeys(one for owner in adapters for one in metrics_of(looks, owner)))
-        return modules_with(looks, adapters, metric)
+        known_name("metric", metric, dict.fromkeys(one for owner in adapters for one in history.metrics(owner)))
+        return modules_with(history, adapters, metric)
 
     def get_summary_stats(self, *, adapter: str | None = None) -> dict[str, Any]:
         """How much was logged, and the documented metrics over all modules (or one adapter's) at the latest step.
 
         Weights outside adapters have `metrics_outside_adapters`: a mean of W's and ΔW's would say nothing of either.
         """
-        looks = self._tracking.looks
-        adapters = list(adapters_of(looks)) if adapter is None else adapters_called(looks, adapter)
-        dora = [metric for metric in DORA if any(metric in metrics_of(looks, one) for one in adapters)]
-        whole = summarised(NAME, looks, adapters, metrics := [*NUMBERS, *dora])
+        history = self._history
+        adapters = list(self.modules) if adapter is None else adapters_called(history, adapter)
+        dora = [metric for metric in DORA if any(metric in history.metrics(one) for one in adapters)]
+        whole = summarised(NAME, history, adapters, metrics := [*NUMBERS, *dora])
         inside = [one for one in adapters if one != NO_FAMILY]
         if inside and inside != adapters:
-            whole["metrics"] = summarised(NAME, looks, inside, metrics)["metrics"]
-            whole["metrics_outside_adapters"] = summarised(NAME, looks, [NO_FAMILY], NUMBERS)["metrics"]
+            whole["metrics"] = summarised(NAME, history, inside, metrics)["metrics"]
+            whole["metrics_outside_adapters"] = summarised(NAME, history, [NO_FAMILY], NUMBERS)["metrics"]
         return whole

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from learnscope.store.files import write_atomically
-from learnscope.trackers.history import Look, Looks
+from learnscope.trackers.history import History
 from learnscope.trackers.history_file import packed, unpacked
 
 FORMAT = "learnscope.trackers"
@@ -27,15 +27,15 @@ class TrackerFileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a file holds: a tracker's options, its looks, and its probes' memories, if it had a model."""
+    """What a file holds: a tracker's options, its history, and its probes' memories, if it had a model."""
 
     options: dict[str, Any]
-    looks: dict[int, Look]
+    history: History
     states: dict[str, dict[str, Any]] | None
 
 
 def write_tracker(
-    path: Path, kind: str, options: Mapping[str, Any], looks: Looks, states: Mapping[str, Mapping[str, Any]] | None
+    path: Path, kind: str, options: Mapping[str, Any], history: History, states: Mapping[str, Mapping[str, Any]] | None
 ) -> None:
     """Write all of it, or leave the file that is there as it was."""
     body = {
@@ -43,7 +43,7 @@ def write_tracker(
         "version": VERSION,
         "kind": kind,
         "options": dict(options),
-        "history": packed(looks),
+        "history": packed(history),
         "states": None if states is None else {probe: _plain(dict(state), probe) for probe, state in states.items()},
     }
 

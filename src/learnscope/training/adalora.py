@@ -26,24 +26,24 @@ STATE_FILE = "adalora_importance.safetensors"
 _SCORES = ("ipt", "exp_avg_ipt", "exp_avg_unc")
 
 
-def fit_schedule(given: Any, config: PeftConfig, steps: int) -> None:
-    """Set PEFT's schedule (`given`) to a training of so many steps, with what the configuration leaves open."""
+def fit_schedule(schedule: Any, config: PeftConfig, steps: int) -> None:
+    """Fit the schedule in PEFT's configuration to a training of `steps` steps, with defaults for what is not set."""
     tinit = steps // 10 if config.tinit is None else config.tinit
     tfinal = max(1, steps // 4) if config.tfinal is None else config.tfinal
-    # PEFT measures importance before, and not in, the step at which it takes ranks away for the last time
+    # PEFT measures importance before, and not in, the step at which it removes ranks for the last time
     if max(tinit, 1) >= steps - tfinal:
         raise TrainError(
             f"adalora: of {steps} steps the first {tinit} (tinit) and the last {tfinal} (tfinal) leave ranks alone, so "
             "none is left to reduce them in: lower config.peft.tinit or tfinal, or train longer"
         )
-    if given.init_r <= given.target_r:
-        raise TrainError(f"adalora: init_r={given.init_r} must be more than target_r={given.target_r}")
-    given.total_step, given.tinit, given.tfinal = steps, tinit, tfinal
-    given.deltaT = max(1, steps // 50) if config.deltaT is None else config.deltaT
+    if schedule.init_r <= schedule.target_r:
+        raise TrainError(f"adalora: init_r={schedule.init_r} must be more than target_r={schedule.target_r}")
+    schedule.total_step, schedule.tinit, schedule.tfinal = steps, tinit, tfinal
+    schedule.deltaT = max(1, steps // 50) if config.deltaT is None else config.deltaT
 
 
 def orthogonality(model: Any) -> Tensor:
-    """Mean over factors of ‖P Pᵀ − I‖_F, which PEFT adds to losses that the model computes; TRL computes its own."""
+    """Mean over factors of ‖P Pᵀ − I‖_F. PEFT adds it to a loss that the model computes; TRL computes its own loss."""
     norms = []
     for name, factor in model.named_parameters():
         if factor.requires_grad and (".lora_A." in name or ".lora_B." in name):
@@ -54,7 +54,7 @@ def orthogonality(model: Any) -> Tensor:
 
 @contextmanager
 def whole_matrices(model: Any) -> Iterator[None]:
-    """Within it, saving keeps all ranks, with zeros in E for those taken away: only so can it be resumed."""
+    """While this is active, saving keeps all ranks, with zeros in E for the removed ones: resuming needs them all."""
     config = model.peft_config["default"]
     pattern, config.rank_pattern = getattr(config, "rank_pattern", None), None
     try:
@@ -80,8 +80,8 @@ class AdaLoraCallback(TrainerCallback):
         def allocate(*_: Any) -> None:
             model.base_model.update_and_allocate(state.global_step + 1)
 
-        # A hook, not on_optimizer_step: it is called before those of a session that is opened later, so that a step
-        # is recorded with the ranks it ends with. Gradients still stand, which importance needs.
+        # A hook, not on_optimizer_step: it runs before the hooks of a session that is opened later, so that a step
+        # is recorded with the ranks it ends with. The gradients, which importance needs, are still there.
         self._hook = unwrap_optimizer(given["optimizer"]).register_step_post_hook(allocate)
 
     @override
@@ -94,7 +94,7 @@ class AdaLoraCallback(TrainerCallback):
 
 
 def keep(model: Any, checkpoint: Path) -> None:
-    """The importance scores, and which ranks are left, beside a checkpoint."""
+    """Save the importance scores, and which ranks are left, in a checkpoint's folder."""
     allocator, config = model.base_model.rankallocator, model.peft_config["default"]
     tensors = {
         f"{kind}/{name}": score.detach().cpu().contiguous()
@@ -107,7 +107,7 @@ def keep(model: Any, checkpoint: Path) -> None:
 
 
 def restore(model: Any, checkpoint: Path) -> None:
-    """Take up what `keep` has kept."""
+    """Load what `keep` saved."""
     path = checkpoint / STATE_FILE
     if not path.is_file():
         raise TrainError(f"{checkpoint} has no {STATE_FILE}: it was not written by an adalora training of this command")

@@ -1,4 +1,4 @@
-"""A PEFT model of any of the twelve families, begun as its paper begins it."""
+"""A PEFT model of any of the twelve families, initialised as its paper says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from learnscope.training.families import SPLIT_AT_START, family_of
 from learnscope.training.settings.config import PeftConfig
 
 PLACEHOLDER_STEPS = 1_000_000
-"""AdaLoRA wants its number of steps before the trainer knows it; see `adalora.fit_schedule`."""
+"""AdaLoRA asks for the number of steps before the trainer knows it; see `adalora.fit_schedule`."""
 
 
 def adapt(model: Any, config: PeftConfig) -> Any:
@@ -21,16 +21,16 @@ def adapt(model: Any, config: PeftConfig) -> Any:
     try:
         if config.adapter_name_or_path is not None:
             return _continued(model, config, family)
-        made = peft.get_peft_model(model, adapter_config(model, config))
+        adapted = peft.get_peft_model(model, adapter_config(model, config))
         if family in ("milora", "milora+"):
-            init_milora(made)
+            init_milora(adapted)
         elif family == "pissa":
-            remember_start(made)
+            remember_start(adapted)
     except (AdapterError, ValueError, OSError) as error:
         if isinstance(error, TrainError):
             raise
         raise TrainError(f"config.peft (type {family}): {first_line(error)}") from None
-    return made
+    return adapted
 
 
 def adapter_config(model: Any, config: PeftConfig) -> Any:
@@ -64,13 +64,13 @@ def adapter_config(model: Any, config: PeftConfig) -> Any:
 
 
 def _norms(model: Any) -> list[str]:
-    """What the model's normalising layers are called."""
-    found = {name.rpartition(".")[2] for name, module in model.named_modules() if "Norm" in type(module).__name__}
-    return sorted(found)
+    """The names of the model's normalisation layers."""
+    modules = model.named_modules()
+    return sorted({name.rpartition(".")[2] for name, module in modules if "Norm" in type(module).__name__})
 
 
 def _ia3_targets(chosen: list[str] | None) -> dict[str, Any]:
-    """Of feed-forward layers (IA)³ scales what goes in, of others what comes out."""
+    """(IA)³ scales the input of feed-forward layers, and the output of others."""
     if chosen is None:
         return {}
     forward = [name for name in chosen if any(part in name for part in ("down", "fc2", "c_proj", "dense_4h", "wo"))]
@@ -78,14 +78,14 @@ def _ia3_targets(chosen: list[str] | None) -> dict[str, Any]:
 
 
 def _continued(model: Any, config: PeftConfig, family: str) -> Any:
-    """A saved adapter, trained on; its own configuration decides its rank and scaling."""
+    """A saved adapter, to be trained further; its own configuration decides its rank and scaling."""
     import peft
 
     path = str(config.adapter_name_or_path)
     if family in SPLIT_AT_START or family == "adalora":
         raise TrainError(
-            f"config.peft.adapter_name_or_path: {family} begins anew"
-            + ("" if family == "adalora" else "; what it has saved goes on as --config.peft.type lora")
+            f"config.peft.adapter_name_or_path: {family} cannot continue a saved adapter"
+            + ("" if family == "adalora" else "; to train it further, use --config.peft.type lora")
         )
     saved = peft.PeftConfig.from_pretrained(path)
     expected = adapter_config(model, config)

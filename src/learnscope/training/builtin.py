@@ -20,9 +20,9 @@ SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
 """One token a character: any English text can be trained on."""
 STEPS, BATCH, RATE = 200, 32, 3e-3
-"""Of the training with all weights: some seconds."""
+"""Of the training of all weights, which takes some seconds."""
 HARDER = 0.1
-"""Share of three-number problems in it; the others have two. The adapter is trained on three alone."""
+"""Share of its problems that have three numbers; the others have two. The adapter is trained on three only."""
 RECIPE = {"version": 2, "steps": STEPS, "batch": BATCH, "rate": RATE, "harder": HARDER}
 MARK = "learnscope_builtin.json"
 
@@ -30,7 +30,7 @@ Show = Callable[[int, int], None]
 
 
 def make_base_model(folder: Path, show: Show = lambda _done, _of: None) -> None:
-    """Make the model and its tokenizer, train it, and put both into `folder`: all of it or nothing."""
+    """Make the model and its tokenizer, train it, and write both to `folder`, atomically."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     tokenizer = character_tokenizer()
@@ -46,17 +46,17 @@ def make_base_model(folder: Path, show: Show = lambda _done, _of: None) -> None:
 
 
 def is_base_model(folder: Path) -> bool:
-    """Whether `make_base_model` made it, this way or an earlier one."""
+    """Whether `make_base_model` made it, with this recipe or an earlier one."""
     return (folder / MARK).is_file()
 
 
 def is_current(folder: Path) -> bool:
-    """Whether it was made as it would be made now."""
+    """Whether it was made with this recipe."""
     return is_base_model(folder) and json.loads((folder / MARK).read_text(encoding="utf-8")) == RECIPE
 
 
 def character_tokenizer() -> Any:
-    """Padded on the left, as generation wants it; every text begins with <bos>."""
+    """Pads on the left, as generation needs; every text begins with <bos>."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -101,7 +101,7 @@ def _train(model: Any, tokenizer: Any, show: Show) -> None:
 
 
 def _rows(count: int) -> list[tuple[str, str]]:
-    """Questions and answers; of seeds that no data set of the training command uses."""
+    """Questions and answers, from seeds that no data set of the training command uses."""
     hard = generate(int(count * HARDER), seed=-1)
     problems = generate(count - len(hard), seed=-1, amount=2) + hard
     random.Random(0).shuffle(problems)
@@ -109,8 +109,10 @@ def _rows(count: int) -> list[tuple[str, str]]:
 
 
 def _batch(tokenizer: Any, rows: Sequence[tuple[str, str]]) -> dict[str, Tensor]:
-    """Labels are on the answers alone."""
-    asked = [tokenizer(question)["input_ids"] for question, _ in rows]
-    told = [[*tokenizer(answer)["input_ids"][1:], tokenizer.eos_token_id] for _, answer in rows]
-    pairs = zip(asked, told, strict=True)
-    return collated([(a + b, [-100] * len(a) + b) for a, b in pairs], tokenizer.pad_token_id)
+    """Labels are on the answers only."""
+    encoded = []
+    for question, answer in rows:
+        before = tokenizer(question)["input_ids"]
+        after = [*tokenizer(answer)["input_ids"][1:], tokenizer.eos_token_id]
+        encoded.append((before + after, [-100] * len(before) + after))
+    return collated(encoded, tokenizer.pad_token_id)

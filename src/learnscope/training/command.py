@@ -23,20 +23,20 @@ PACKAGES = ("transformers", "peft", "trl", "datasets")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a training leaves in memory, for those who call it from Python."""
+    """The trainer and the tracking callback, for those who call `train` from Python."""
 
     trainer: Any
     tracking: Any
-    """The callback that watched, or None."""
+    """None without tracking."""
 
 
 def train(config: Config, screen: Any = None) -> Outcome:
-    """Train as configured; refuses with a `TrainError` what cannot be done, before anything is written."""
-    import torch  # noqa: F401  (its import sets its loggers' levels: those below are to last)
+    """Train as configured; what cannot be done raises a `TrainError` before anything is written."""
+    import torch  # noqa: F401  (importing it sets its loggers' levels, so it comes before they are changed below)
 
     from learnscope.sources.quiet import quiet
 
-    with hushed():  # transformers brings in packages that warn of what is not there
+    with hushed():  # transformers imports packages that warn about missing optional ones
         from learnscope.training.screen import Screen
     screen = screen or Screen()
     with quiet(screen.say):
@@ -56,7 +56,7 @@ def _opened(config: Config) -> Path | None:
 
 
 def _usual_threads(config: Config) -> int | None:
-    """For a model this small, more than one thread mostly wait for each other, and worse where others work as well."""
+    """1 for the built-in model: so small that several threads mostly wait for each other, more so on a busy machine."""
     from learnscope.training.builtin import is_base_model
 
     given = config.model.model_name_or_path
@@ -87,7 +87,7 @@ def _train(config: Config, checkpoint: Path | None, screen: Any) -> Outcome:
 
 
 def _prepare(config: Config, checkpoint: Path | None, screen: Any, lines: Any) -> tuple[Any, Any]:
-    """The trainer with its callbacks, and the one that tracks, if any."""
+    """The trainer with its callbacks, and the tracking callback, if any."""
     from transformers import set_seed
 
     from learnscope.training.adalora import AdaLoraCallback
@@ -105,7 +105,7 @@ def _prepare(config: Config, checkpoint: Path | None, screen: Any, lines: Any) -
     set_seed(config.training.seed)
     model = adapt(loaded.model, config.peft)
     _show_facts(screen, config, model, data, plan, checkpoint)
-    # AdaLoRA's first: its hook must stand before those of the session
+    # AdaLoRA's first: its hook must run before those of the session
     callbacks = [AdaLoraCallback(config.peft, checkpoint)] if family == "adalora" else []
     trainer = make_trainer(model, loaded.tokenizer, data, config, plan, [*callbacks, lines])
     tracking = _tracking(config, trainer, data, screen, resume=resume) if config.tracker.enabled else None
@@ -125,10 +125,10 @@ def _tracking(config: Config, trainer: Any, data: Any, screen: Any, *, resume: b
 
 
 def _show_facts(screen: Any, config: Config, model: Any, data: Any, plan: Any, checkpoint: Path | None) -> None:
-    trained, of = model.get_nb_trainable_parameters()
+    trained, total = model.get_nb_trainable_parameters()
     length = f"{plan.max_steps} steps" if plan.max_steps > 0 else f"{plan.epochs:g} epochs"
     facts = {
-        "model": f"{config.model.model_name_or_path or 'built-in tiny Llama'}, {of - trained:,} frozen weights",
+        "model": f"{config.model.model_name_or_path or 'built-in tiny Llama'}, {total - trained:,} frozen weights",
         "adapter": f"{family_of(config.peft.type)}, {trained:,} trained weights",
         "data": data.about,
         "training": f"{config.training.method}, {length}, learning rate {plan.learning_rate:g}",
@@ -147,12 +147,12 @@ def _require_packages() -> None:
 
 
 @contextmanager
-def _threads(wanted: int | None) -> Iterator[None]:
+def _threads(count: int | None) -> Iterator[None]:
     import torch
 
     before = torch.get_num_threads()
-    if wanted is not None:
-        torch.set_num_threads(wanted)
+    if count is not None:
+        torch.set_num_threads(count)
     try:
         yield
     finally:

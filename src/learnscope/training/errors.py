@@ -1,4 +1,4 @@
-"""The one error of the training command."""
+"""The error of the training command."""
 
 from learnscope.sources.errors import first_line
 

@@ -1,15 +1,14 @@
-"""The twelve families of adapters, and the spellings that people write."""
+"""The twelve families of adapters, and how people spell them."""
 
 from __future__ import annotations
 
-import difflib
-
+from learnscope.options import nearest
 from learnscope.training.errors import TrainError
 
 FAMILIES = (
     "lora", "rslora", "lora+", "lora-fa", "dora", "adalora", "pissa", "milora", "milora+", "vera", "ia3", "layernorm",
 )  # fmt: skip
-"""As they are told apart here and in the records of the trackers."""
+"""Their names here and in the records of the trackers."""
 
 _SPELLINGS = {
     "loraplus": "lora+", "lorafa": "lora-fa", "miloraplus": "milora+", "lntuning": "layernorm", "ln": "layernorm",
@@ -17,14 +16,14 @@ _SPELLINGS = {
 }  # fmt: skip
 
 SPLIT_AT_START = frozenset({"pissa", "milora", "milora+"})
-"""Families that begin with a part of the weight in the adapter and the rest in the base."""
+"""Families that move a part of the weight into the adapter at the start and leave the rest in the base."""
 TWO_RATES = frozenset({"lora+", "milora+"})
 """Families whose B learns faster than their A."""
 WITHOUT_RANK = frozenset({"ia3", "layernorm"})
 
 
 def family_of(written: str) -> str:
-    """The family behind a spelling; what is unknown is refused with the nearest.
+    """The family of a spelling; an unknown one is refused, with the nearest known.
 
     >>> [family_of(name) for name in ("LoRA+", "lora_fa", "MiLoRA-plus", "(IA)3", "ln_tuning")]
     ['lora+', 'lora-fa', 'milora+', 'ia3', 'layernorm']
@@ -33,6 +32,6 @@ def family_of(written: str) -> str:
     known = {name.replace("-", ""): name for name in FAMILIES} | _SPELLINGS
     if plain in known:
         return known[plain]
-    near = difflib.get_close_matches(plain, list(known), n=1)
+    near = nearest(plain, known)
     hint = f" Did you mean {known[near[0]]!r}?" if near else ""
     raise TrainError(f"config.peft.type: {written!r} is no family of adapters.{hint} There are: {', '.join(FAMILIES)}.")

@@ -1,4 +1,4 @@
-"""The output folder: an earlier training in it is continued, or refused and left alone, or cleared on demand."""
+"""The output folder: an earlier training in it is resumed, left alone with an error, or removed on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from learnscope.training.families import WITHOUT_RANK, family_of
 from learnscope.training.settings.config import Config
 
 MARK = "train_config.yaml"
-"""The configuration of the training whose files these are; can be given to --config."""
+"""The configuration of the training that wrote the folder; can be given to --config."""
 RUN, BASE = "run", "base_model"
 _FOLDERS = (RUN, "spectral_logs", "gradient_logs")
 _FILES = (
@@ -23,7 +23,7 @@ _PEFT_TYPES = {"adalora": "ADALORA", "vera": "VERA", "ia3": "IA3", "layernorm": 
 
 
 def open_folder(config: Config) -> Path | None:
-    """Make sure that the training may write where it is to write; the checkpoint it goes on from, if any."""
+    """Check that the training may write to its folders; returns the checkpoint to resume from, if any."""
     folder = Path(config.training.output_dir)
     for path in (folder, Path(config.tracker.tracking_output_dir or folder)):
         if path.exists() and not path.is_dir():
@@ -35,7 +35,7 @@ def open_folder(config: Config) -> Path | None:
 
 
 def begin(config: Config, text: str, *, resume: bool) -> None:
-    """Training is about to begin: what was to be overwritten goes, and a file tells which training writes here."""
+    """Called right before training: removes what is to be overwritten and writes the configuration."""
     folder = Path(config.training.output_dir)
     if not resume and config.training.overwrite_output_dir:
         _clear(config, folder)
@@ -53,9 +53,9 @@ def step_of(checkpoint: Path) -> int:
 
 
 def newest(folder: Path) -> Path | None:
-    """The checkpoint of the highest step that was written to its end."""
-    found = [path for path in folder.glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
-    numbered = {int(number): path for path in found if (number := path.name.rpartition("-")[2]).isdigit()}
+    """The complete checkpoint of the highest step."""
+    complete = [path for path in folder.glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
+    numbered = {int(number): path for path in complete if (number := path.name.rpartition("-")[2]).isdigit()}
     return numbered[max(numbered)] if numbered else None
 
 
@@ -64,24 +64,24 @@ def _checkpoint(config: Config, folder: Path) -> Path | None:
     if given in (None, False) or str(given).lower() in ("false", "none", ""):
         return None
     if given is True or str(given).lower() in ("true", "latest"):
-        found = newest(folder)
-        if found is None:
+        checkpoint = newest(folder)
+        if checkpoint is None:
             raise TrainError(f"there is no checkpoint in {folder} to resume from: leave resume_from_checkpoint out")
     else:
-        found = Path(str(given))
-        if not found.is_dir():
-            raise TrainError(f"config.training.resume_from_checkpoint: there is no folder {found}")
-    done, wanted = step_of(found), config.training.max_steps
-    if wanted is not None and done >= wanted:
+        checkpoint = Path(str(given))
+        if not checkpoint.is_dir():
+            raise TrainError(f"config.training.resume_from_checkpoint: there is no folder {checkpoint}")
+    done, steps = step_of(checkpoint), config.training.max_steps
+    if steps is not None and done >= steps:
         raise TrainError(
-            f"{found} is at step {done} and max_steps is {wanted}: nothing is left to train; raise max_steps"
+            f"{checkpoint} is at step {done} and max_steps is {steps}: nothing is left to train; raise max_steps"
         )
-    _check_adapter(config, found)
-    return found
+    _check_adapter(config, checkpoint)
+    return checkpoint
 
 
 def _check_adapter(config: Config, checkpoint: Path) -> None:
-    """Refuse a checkpoint of another family or rank, into which PEFT would load what happens to fit."""
+    """Refuse a checkpoint of another family or rank: PEFT would load those tensors that happen to fit."""
     try:
         saved = json.loads((checkpoint / "adapter_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -126,7 +126,7 @@ def _check_room(config: Config, folder: Path) -> None:
 
 
 def _clear(config: Config, folder: Path) -> None:
-    """Remove what this command writes, by name; what else is there stays, and so does a model that is named."""
+    """Remove the files that this command writes, by name. Other files stay, and so does the model to be adapted."""
     named = config.model.model_name_or_path
     for path in [folder / name for name in _FOLDERS] + list(folder.glob("checkpoint-*")):
         keep = named is not None and Path(named).resolve().is_relative_to(path.resolve())

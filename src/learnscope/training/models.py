@@ -1,4 +1,4 @@
-"""The model to adapt and its tokenizer: from a folder, the hub, or made on the spot."""
+"""The model to adapt and its tokenizer: from a folder, from the hub, or the built-in one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Loaded:
 
 
 def load_model(config: ModelConfig, output_dir: Path, say: Say, progress: Any, *, resume: bool) -> Loaded:
-    """What `config` names, or the built-in model of this output folder, made if it is not there yet."""
+    """The model that `config` names, or the built-in model of this output folder, made if it is not there yet."""
     if config.model_name_or_path is None:
         path = output_dir / BASE
         if not (is_base_model(path) if resume else is_current(path)):
@@ -37,7 +37,7 @@ def load_model(config: ModelConfig, output_dir: Path, say: Say, progress: Any, *
                 raise TrainError(f"{path} is there and was not made here: name it as the model, or another output_dir")
             with progress("making the built-in model") as show:
                 make_base_model(path, show)
-        # the adapter that is saved names its base: a path that is good from any folder
+        # the saved adapter names its base: an absolute path works from any folder
         return _load(config, str(path.resolve()), say, builtin=True)
     given = Path(config.model_name_or_path)
     if given.is_file():
@@ -64,7 +64,7 @@ def _load(config: ModelConfig, name: str, say: Say, *, builtin: bool) -> Loaded:
 
 
 def _with_attention(name: str, config: ModelConfig, common: dict[str, Any], say: Say) -> Any:
-    """The model with the attention asked for; flash attention gives way to sdpa, and that to eager."""
+    """The model with the attention asked for; flash attention falls back to sdpa, and sdpa to eager."""
     from transformers import AutoModelForCausalLM
 
     def load(attention: str) -> Any:
@@ -78,7 +78,7 @@ def _with_attention(name: str, config: ModelConfig, common: dict[str, Any], say:
     if reason is None:
         try:
             return load(wanted)
-        except (ImportError, ValueError) as error:  # the architecture has none, or the package does not fit
+        except (ImportError, ValueError) as error:  # not supported by the architecture, or a wrong package version
             reason = first_line(error)
     try:
         model = load("sdpa")
@@ -86,8 +86,7 @@ def _with_attention(name: str, config: ModelConfig, common: dict[str, Any], say:
         if "sdpa" not in str(error).lower() and "scaled_dot_product" not in str(error):
             raise
         model, reason = load("eager"), f"{reason}; nor can sdpa"
-    used = model.config._attn_implementation
-    say(f"attention: {used}, since flash_attention_2 cannot be used: {reason}")
+    say(f"attention: {model.config._attn_implementation}, since flash_attention_2 cannot be used: {reason}")
     return model
 
 

@@ -1,4 +1,4 @@
-"""What the configuration leaves open, decided once; and what cannot go together, refused before anything is made."""
+"""Defaults for what the configuration leaves open, and checks of what cannot go together."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from learnscope.training.settings.config import Config
 
 STEPS = 200
 RATES = {(True, "sft"): 2e-3, (True, "grpo"): 1e-3, (False, "sft"): 2e-4, (False, "grpo"): 1e-5}
-"""By whether the model is the built-in one, and by method."""
+"""By `builtin` (whether the model is the built-in one) and method."""
 BATCH = {True: 48, False: 16}
-"""By whether the model is the built-in one."""
+"""By `builtin`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`max_steps` is -1 and `epochs` counts where the configuration says so."""
+    """`max_steps` is -1 where the configuration counts in epochs."""
 
     max_steps: int
     epochs: float
@@ -75,35 +75,31 @@ def check(config: Config) -> None:
         raise TrainError(f"config.peft.lora_dropout is {config.peft.lora_dropout}; it must be from 0 to below 1")
     if config.training.max_steps is not None and config.training.num_train_epochs is not None:
         raise TrainError("config.training.max_steps and num_train_epochs are both set: leave one of them out")
-    _check_family(config)
+    family = family_of(config.peft.type)
+    if family in WITHOUT_RANK and config.peft.lora_dropout:
+        raise TrainError(f"config.peft.lora_dropout: {family} has no dropout; leave it out")
     _check_tracking(config)
     if config.training.method == "grpo":
         _check_grpo(config)
 
 
-def _check_family(config: Config) -> None:
-    family = family_of(config.peft.type)
-    if family in WITHOUT_RANK and config.peft.lora_dropout:
-        raise TrainError(f"config.peft.lora_dropout: {family} has no dropout; leave it out")
-
-
 def _check_tracking(config: Config) -> None:
     steps = config.training.max_steps or STEPS
     if config.training.num_train_epochs is not None:
-        return  # as many steps as the data has
+        return  # the number of steps depends on the data
     for kind in ("spectral", "gradient"):
-        often = getattr(config.tracker, f"{kind}_log_frequency")
-        if getattr(config.tracker, f"enable_{kind}_tracking") and often > steps:
+        every = getattr(config.tracker, f"{kind}_log_frequency")
+        if getattr(config.tracker, f"enable_{kind}_tracking") and every > steps:
             raise TrainError(
-                f"config.tracker.{kind}_log_frequency is {often} and the training has {steps} steps, so nothing would "
+                f"config.tracker.{kind}_log_frequency is {every} and the training has {steps} steps, so nothing would "
                 f"be measured: lower it (--tracking_frequency {max(1, steps // 10)})"
             )
 
 
 def _check_grpo(config: Config) -> None:
     given, family = config.training, family_of(config.peft.type)
-    forward = given.per_device_train_batch_size or BATCH[config.model.model_name_or_path is None]
-    batch = forward * given.gradient_accumulation_steps
+    per_forward = given.per_device_train_batch_size or BATCH[config.model.model_name_or_path is None]
+    batch = per_forward * given.gradient_accumulation_steps
     if batch % given.num_generations:
         raise TrainError(
             f"grpo compares the {given.num_generations} completions of a prompt (num_generations) within a step of "
@@ -111,14 +107,13 @@ def _check_grpo(config: Config) -> None:
         )
     if given.beta == 0:
         return
-    if family in SPLIT_AT_START or config.peft.adapter_name_or_path is not None:
-        why = (
-            f"{family} moves a part of the weights into the adapter"
-            if family in SPLIT_AT_START
-            else "it starts from one"
-        )
-        raise TrainError(
-            "config.training.beta weighs the divergence from the model without its adapter, which is not the model "
-            f"that this training begins with, since {why}: set beta to 0, or use "
-            + ("another family" if family in SPLIT_AT_START else "a model into which that adapter is merged")
-        )
+    if family in SPLIT_AT_START:
+        why, cure = f"{family} moves a part of the weights into the adapter", "another family"
+    elif config.peft.adapter_name_or_path is not None:
+        why, cure = "it starts from one", "a model into which that adapter is merged"
+    else:
+        return
+    raise TrainError(
+        "config.training.beta weighs the divergence from the model without its adapter, which is not the model "
+        f"that this training begins with, since {why}: set beta to 0, or use {cure}"
+    )

@@ -15,7 +15,7 @@ _OPTIONS = {"name": "config.dataset.dataset_name_or_path: ", "split": "config.da
 
 
 def read(config: DatasetConfig) -> Any:
-    """The rows that are asked for; a data set that cannot be read is refused with the reason."""
+    """The rows of the configured data set; a `TrainError` with the reason if it cannot be read."""
     given = config.dataset_name_or_path
     assert given is not None
     try:

@@ -15,10 +15,10 @@ from learnscope.training.families import SPLIT_AT_START
 
 
 def save_adapter(model: Any, tokenizer: Any, family: str, folder: Path) -> None:
-    """PEFT's two files, and the tokenizer.
+    """Write PEFT's two files, and the tokenizer.
 
-    PiSSA and MiLoRA train on a base from which the adapter's start was taken away, which nobody else has. Theirs is
-    saved as what training has added to the original weights, B A − B₀ A₀: a plain LoRA of twice the rank.
+    PiSSA and MiLoRA train on a base from which the adapter's start was subtracted, which nobody else has. Their
+    adapters are saved as what training added to the original weights, B A − B₀ A₀: a plain LoRA of twice the rank.
     """
     if family in SPLIT_AT_START:
         _save_difference(model, folder)

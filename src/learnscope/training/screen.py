@@ -1,10 +1,10 @@
-"""What a training prints: facts before, a bar or tidy lines during, and what came out after."""
+"""What a training prints: the settings, a bar or lines of progress, and the result."""
 
 from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ SHOWN = {
     "kl": "kl",
     "grad_norm": "gradient norm",
 }
-"""Of what trainers log, and what it is called on the screen."""
+"""Which of the logged names are shown, and what they are called on the screen."""
 
 
 class Screen:
@@ -46,7 +46,7 @@ class Screen:
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[int, int], None]]:
-        """A bar that goes away when it is done; a line where there is no terminal."""
+        """A bar that disappears when it is done; a line where there is no terminal."""
         if not self.console.is_terminal:
             self.say(f"{what} …")
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
@@ -55,7 +55,7 @@ class Screen:
             yield lambda done, of: bar.update(task, completed=done, total=of)
 
     def outcome(self, trainer: Any, method: str, folder: Path, tracking: Any) -> None:
-        """How it went, where the files are, what was found, and what to type next."""
+        """Print first and last loss, where the files are, the findings, and what to type next."""
         state = trainer.state
         name = "loss" if method == "sft" else "reward"
         values = [entry[name] for entry in state.log_history if name in entry]
@@ -70,12 +70,11 @@ class Screen:
         for place in (*folders, *finals):
             self.say(f"tracked   {place}")
         self.say("")
-        run = ls.open_run(tracking.folder)
-        print_findings(run.findings(), self.console)
+        print_findings(ls.open_run(tracking.folder).findings(), self.console)
         self.say(f"next: learnscope report {shlex.quote(str(tracking.folder))}")
 
     def broken_off(self, step: int, folder: Path, checkpoint: Path | None, error: BaseException) -> None:
-        """What is there after a Ctrl-C or an error, and how to go on."""
+        """After Ctrl-C or an error: print how far training came, and how to resume."""
         self.say(f"\nbroken off after {step} steps by {type(error).__name__}", style="bold")
         if checkpoint is None:
             self.say(f"no checkpoint was written; config.training.save_steps says how often they are ({folder})")
@@ -84,7 +83,7 @@ class Screen:
 
 
 class ProgressLines(TrainerCallback):
-    """A bar with the newest numbers on a terminal, a line for every logging elsewhere."""
+    """A bar with the newest numbers on a terminal; elsewhere a line each time the trainer logs."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -95,12 +94,8 @@ class ProgressLines(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if not self._screen.console.is_terminal:
             return
-        columns = (
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("steps  {task.fields[numbers]}"),
-            TimeRemainingColumn(),
-        )
+        numbers = TextColumn("steps  {task.fields[numbers]}")
+        columns = (BarColumn(), MofNCompleteColumn(), numbers, TimeRemainingColumn())
         self._bar = Progress(*columns, console=self._screen.console, transient=True)
         self._task = self._bar.add_task("", total=state.max_steps, completed=state.global_step, numbers="")
         self._bar.start()
@@ -112,8 +107,9 @@ class ProgressLines(TrainerCallback):
 
     @override
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **given: Any) -> None:
-        numbers = "  ".join(_shown(logs or {}))
-        if not numbers or "train_runtime" in (logs or {}):
+        logs = logs or {}
+        numbers = "  ".join(f"{word} {float(logs[name]):.4g}" for name, word in SHOWN.items() if name in logs)
+        if not numbers or "train_runtime" in logs:
             return
         if self._bar is not None:
             self._bar.update(self._task, numbers=numbers)
@@ -121,14 +117,10 @@ class ProgressLines(TrainerCallback):
             self._screen.say(f"step {state.global_step:>{len(str(state.max_steps))}}/{state.max_steps}  {numbers}")
 
     def close(self) -> None:
-        """Also after an error: a bar that is left running would swallow what is printed next."""
+        """Called also after an error: a bar that is left running would hide what is printed next."""
         if self._bar is not None:
             self._bar.stop()
 
     @override
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self.close()
-
-
-def _shown(logs: dict[str, Any]) -> Sequence[str]:
-    return [f"{word} {float(logs[name]):.4g}" for name, word in SHOWN.items() if name in logs]

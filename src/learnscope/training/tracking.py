@@ -12,7 +12,8 @@ from typing_extensions import override
 
 import learnscope as ls
 from learnscope.core.probe import Probe
-from learnscope.trackers import GradientFlowTracker, SpectralTracker, TrackerConfig, probes_for, write_logs
+from learnscope.trackers import TrackerConfig, probes_for, write_logs
+from learnscope.trackers.logs import CheckpointFiles
 from learnscope.training.errors import TrainError, first_line
 
 _NOT_RECORDED = {"learning_rate", "epoch", "num_tokens", "step_time", "total_flos"}
@@ -37,6 +38,7 @@ class TrackingCallback(TrainerCallback):
         self.failure: Exception | None = None
         self.written: list[Path] = []
         self._holdout, self._resume, self._say = holdout, resume, say
+        self._files = CheckpointFiles(config)
 
     @override
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
@@ -47,6 +49,7 @@ class TrackingCallback(TrainerCallback):
             self.watch = ls.watch(
                 model, optimizer, run=self.folder, probes=[*probes, ls.Loss(), ls.LearningRate(every=every)],
                 holdout=self._holdout, resume=self._resume, step=state.global_step if self._resume else None,
+                sinks=[self._files],
             )  # fmt: skip
         except (ValueError, TypeError, ls.RunError) as error:
             raise TrainError(f"this training cannot be tracked: {error}") from error
@@ -97,12 +100,8 @@ class TrackingCallback(TrainerCallback):
     def _keep(self, watch: ls.Watch, checkpoint: Path) -> None:
         """What resuming needs, and the trackers' files beside a checkpoint."""
         watch.save_state()
-        if not self.config.save_with_checkpoints:
-            return
-        if self.config.enable_spectral_tracking:
-            SpectralTracker.from_run(watch.run).save(checkpoint / "spectral_history.pt", summary=False)
-        if self.config.enable_gradient_tracking:
-            GradientFlowTracker.from_run(watch.run).save(checkpoint / "gradient_flow.pt", summary=False)
+        if self.config.save_with_checkpoints:
+            self._files.save(watch.run, checkpoint)
 
     def _safely(self, action: Callable[[ls.Watch], None]) -> None:
         """A failure of tracking is said once and ends the tracking, not the training."""

@@ -1,4 +1,4 @@
-"""TRL's trainers with what the families of adapters need: their optimizers, AdaLoRA's penalty, whole checkpoints."""
+"""TRL's trainers with what some adapters need: their own optimizer, and AdaLoRA's penalty and checkpoints."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from learnscope.training.settings.config import Config, PeftConfig
 
 
 class _ForAdapters:
-    """Goes in front of a trainer of TRL's."""
+    """A mixin for TRL's trainers."""
 
     adapter: PeftConfig
 
     def create_optimizer(self: Any, model: Any = None) -> Any:
-        """The trainer's own, but for the families that bring one. Called after a checkpoint has been loaded."""
+        """The trainer's own, except for families with a special one. Called after a checkpoint has been loaded."""
         family = family_of(self.adapter.type)
         if self.optimizer is None and (family in TWO_RATES or family == "lora-fa"):
             self.optimizer = family_optimizer(self.model, self.adapter, self.args)
@@ -36,7 +36,7 @@ class _ForAdapters:
         if family_of(self.adapter.type) != "adalora" or not self.model.training or return_outputs:
             return loss
         penalty = self.adapter.orth_reg_weight * orthogonality(self.model)
-        scaled = self.loss_is_scaled_for_ga  # whether the loss is divided by the forwards of a step here or later
+        scaled = self.loss_is_scaled_for_ga  # whether the loss is already divided by the micro-batches of a step
         if scaled is None:
             scaled = self.model_accepts_loss_kwargs and given.get("num_items_in_batch") is not None
         return loss + penalty / (self.current_gradient_accumulation_steps if scaled else 1)
@@ -56,7 +56,7 @@ class AdapterGRPOTrainer(_ForAdapters, GRPOTrainer):  # type: ignore[misc]
 
 
 def family_optimizer(model: Any, adapter: PeftConfig, args: Any) -> torch.optim.Optimizer:
-    """LoRA+ with its two rates, or LoRA-FA's, which freezes A."""
+    """The optimizer of LoRA+, with its two rates, or of LoRA-FA, which freezes A."""
     from peft.optimizers import create_lorafa_optimizer, create_loraplus_optimizer
 
     if family_of(adapter.type) == "lora-fa":
@@ -75,15 +75,20 @@ def make_trainer(model: Any, tokenizer: Any, data: Data, config: Config, plan: P
     from transformers import PrinterCallback, ProgressCallback
 
     common = {"model": model, "processing_class": tokenizer, "train_dataset": data.train, "callbacks": callbacks}
-    maker: Any = AdapterSFTTrainer if config.training.method == "sft" else AdapterGRPOTrainer
-    if config.training.method == "sft":
-        trainer = maker(args=SFTConfig(**_arguments(config, plan), max_length=config.training.max_length),
-                           eval_dataset=data.holdout, **common)  # fmt: skip
+    sft, given = config.training.method == "sft", config.training
+    maker: Any = AdapterSFTTrainer if sft else AdapterGRPOTrainer
+    if sft:
+        args: Any = SFTConfig(**_arguments(config, plan), max_length=given.max_length)
+        trainer = maker(args=args, eval_dataset=data.holdout, **common)
     else:
-        trainer = maker(args=_grpo_arguments(config, plan), reward_funcs=data.reward, **common)
-        # TRL would copy the adapter as its reference, which would be measured as a second one. The model without its
-        # adapter is what training begins with, in all families that are let through to here.
-        trainer.beta = trainer.args.beta = config.training.beta
+        args = GRPOConfig(
+            **_arguments(config, plan), num_generations=given.num_generations, temperature=given.temperature,
+            max_completion_length=plan.max_completion_length, beta=0.0,
+        )  # fmt: skip
+        trainer = maker(args=args, reward_funcs=data.reward, **common)
+        # beta is set afterwards: TRL would copy the adapter as its reference, which would be measured as a second one.
+        # The model without its adapter is what training begins with, in all families that `check` lets through.
+        trainer.beta = trainer.args.beta = given.beta
     trainer.adapter = config.peft
     for printing in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(printing)
@@ -107,11 +112,3 @@ def _arguments(config: Config, plan: Plan) -> dict[str, Any]:
         "fp16": half == "float16", "dataloader_pin_memory": not cpu,
         "report_to": [name for name in given.report_to if name != "none"],
     }  # fmt: skip
-
-
-def _grpo_arguments(config: Config, plan: Plan) -> Any:
-    given = config.training
-    return GRPOConfig(
-        **_arguments(config, plan), num_generations=given.num_generations, temperature=given.temperature,
-        max_completion_length=plan.max_completion_length, beta=0.0,
-    )  # fmt: skip

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import learnscope as ls
 from findings.made_run import MadeRun
-from learnscope.demo.grokking import train_grokking
 from learnscope.findings import Cuts, find
 from learnscope.record import Column, Finding, Table
 
@@ -120,14 +118,8 @@ def test_runs_with_too_little() -> None:
     assert groks(null) == []
 
 
-def test_modular_addition_groks_and_its_beginning_does_not(tmp_path: Path) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        train_grokking(tmp_path / "whole", False, lambda *_: None)
-    finally:
-        torch.set_num_threads(threads)
-    run = ls.open_run(tmp_path / "whole")
+def test_modular_addition_groks_and_its_beginning_does_not(grokked: Path) -> None:
+    run = ls.open_run(grokked)
     [found] = [finding for finding in run.findings() if finding.kind == "grokking"]
     held_out = run.frame("Holdout", "holdout_accuracy").sort_values("step")
     crossed = int(held_out["step"][held_out["value"] >= 0.95].iloc[0])

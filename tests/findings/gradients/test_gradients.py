@@ -11,6 +11,7 @@ from findings.made_run import MadeRun
 from learnscope.findings import Cuts, find
 from learnscope.findings.gradients.absent import absent
 from learnscope.findings.gradients.vanishing import gradients
+from learnscope.quantities.gradients import GradientFlow
 from learnscope.reading.gather import series
 from learnscope.record import Finding
 
@@ -237,7 +238,7 @@ def test_two_probes_of_one_class_count_each_step_once() -> None:
         for probe in ("GradientFlow", "GradientFlow_2"):
             run.gradients(step, {layer: 1e-4 if layer == "h.3" else 0.1 for layer in GPT}, probe=probe)
     assert found(run) == []  # two steps, though four records
-    assert series(run.reader, "GradientFlow", "norm", stage="stepped").steps.tolist() == [1, 2]
+    assert series(run.reader, GradientFlow.norm, stage="stepped").steps.tolist() == [1, 2]
 
 
 def test_a_run_without_gradients() -> None:

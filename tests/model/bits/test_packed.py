@@ -16,7 +16,7 @@ from learnscope.model.bits.ledger import ledger
 from learnscope.model.bits.packed import PackedError, load_packed, save_packed
 from learnscope.model.bits.quantise import quantised
 from learnscope.model.bits.quantised_units import find_units
-from learnscope.model.updates.patch_file import seal_of
+from learnscope.model.weights.sealed import seal_of
 from learnscope.tensor.bits.quantize import QuantiseError, Scheme
 from model.bits.quantised_models import BUILDERS, build, outputs
 

@@ -133,7 +133,7 @@ def test_experts_that_do_not_say_their_layout_are_told_by_their_shapes() -> None
 
     for transposed, dim in ((True, 1), (False, 2)):
         (unit,) = find_units(nn.Sequential(Experts(transposed)))
-        assert [tensor.in_dim for tensor in unit.tensors] == [dim, dim]
+        assert [tensor.in_dims for tensor in unit.tensors] == [(dim,), (dim,)]
         assert [tensor.matrix_shape for tensor in unit.tensors] == [(32, 6), (12, 8)]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from learnscope.model.cost.layer_times import Stopwatch, layer_times
 from learnscope.posttrain.examined import Examined
 from learnscope.probes.cost.layer_times import LayerTimes
-from learnscope.session.looking import by_scope, value
+from learnscope.reading.cells import by_scope, value
 from learnscope.task import TupleTask
 from probes.reference import tiny_gpt2, tokens
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learnscope.model import high_water, memory
+from learnscope.model.cost import high_water, memory
 from learnscope.model.cost.high_water import NoHighWaterMark, kilobytes, most_so_far
 from learnscope.model.cost.memory_parts import sizes
 from learnscope.posttrain.examined import Examined
 from learnscope.probes.cost.memory_use import MemoryUse
+from learnscope.reading.cells import by_scope, value
 from learnscope.record import Record
-from learnscope.session.looking import by_scope, value
 from probes.reference import tiny_gpt2
 
 BUFFER = 200_000_000
+
+
+@pytest.fixture(autouse=True)
+def _started_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "subprocess", subprocess)
 
 
 class Allocates(nn.Module):

@@ -14,8 +14,8 @@ from learnscope.model.cost.flops import counted_flops
 from learnscope.model.outputs.resized import real_tokens, resized, token_length
 from learnscope.posttrain.examined import Examined
 from learnscope.probes.cost.inference_speed import InferenceSpeed
+from learnscope.reading.cells import value
 from learnscope.record import Record
-from learnscope.session.looking import value
 from learnscope.task import HuggingFaceTask, TupleTask
 from probes.reference import mlp, tiny_gpt2, tokens
 

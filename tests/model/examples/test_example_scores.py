@@ -93,19 +93,6 @@ def test_positions_of_a_sequence_are_averaged_without_those_that_are_ignored() -
     assert not found.correct[4]
 
 
-def test_flat_positions_with_their_examples_give_the_same() -> None:
-    logits, targets = sequences()
-    keep = targets != IGNORE
-    example = torch.arange(5).unsqueeze(1).expand(5, 6)[keep]
-    flat = example_scores(logits[keep], targets[keep], example=example, examples=5)
-    whole = example_scores(logits, targets)
-    for name in ("p_gold", "margin", "loss", "el2n", "correct", "positions", "target"):
-        np.testing.assert_allclose(getattr(flat, name), getattr(whole, name), rtol=1e-12, err_msg=name)
-    # as many positions as examples, but not one each
-    uneven = example_scores(torch.eye(3), torch.tensor([0, 1, 2]), example=torch.tensor([0, 0, 2]))
-    assert uneven.positions.tolist() == [2, 0, 1]
-
-
 def test_targets_of_sequences_are_told_apart_whatever_the_padding() -> None:
     targets = torch.randint(9, (50, 8))
     logits = torch.zeros(50, 8, 9)
@@ -113,13 +100,6 @@ def test_targets_of_sequences_are_told_apart_whatever_the_padding() -> None:
     assert len(set(first.tolist())) == 50
     padded = torch.cat([torch.full((50, 2), IGNORE), targets, torch.full((50, 3), IGNORE)], 1)
     assert (example_scores(torch.zeros(50, 13, 9), padded).target == first).all()
-
-
-def test_own_losses_are_taken_as_they_are() -> None:
-    losses = torch.tensor([3.0, 5.0])
-    assert example_scores(torch.eye(2), torch.tensor([0, 1]), losses).loss.tolist() == [3.0, 5.0]
-    with pytest.raises(ValueError, match="one a position"):
-        example_scores(torch.eye(2), torch.tensor([0, 1]), torch.ones(3))
 
 
 def test_a_large_vocabulary_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

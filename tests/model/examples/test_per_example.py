@@ -229,7 +229,7 @@ def test_a_task_that_cuts_for_itself_is_given_batches_of_one() -> None:
             return batch[0][:n], batch[1][:n]
 
     model, (x, y) = mlp(4, 3).double(), batches_of([3], 4)[0]
-    with pytest.raises(DataError, match=r"Own cuts batches.*batches of one example"):
+    with pytest.raises(DataError, match=r"Own has its own take\(\).*batches of one example"):
         whole(model, Own(), [(x, y)])
     rows, *_ = whole(model, Own(), [(x[i : i + 1], y[i : i + 1]) for i in range(3)])
     np.testing.assert_array_equal(rows, whole(model, TupleTask(), [(x, y)])[0])

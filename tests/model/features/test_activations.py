@@ -476,7 +476,7 @@ def test_a_width_that_changes_from_batch_to_batch() -> None:
 
 
 def test_a_large_tensor_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    from learnscope.model.features.vectors import activation_functions
+    from learnscope.model.features import activation_functions
 
     model, x = nn.Sequential(nn.Conv2d(1, 6, 3), nn.SiLU()), torch.randn(7, 1, 9, 8)
     whole = see(model, x).sites[0]

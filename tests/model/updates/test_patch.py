@@ -303,7 +303,7 @@ def test_an_older_patch_survives_a_failed_export(tmp_path: Path, monkeypatch: py
         Path(temporary).write_bytes(b"half")
         raise OSError("no space left")
 
-    monkeypatch.setattr("learnscope.model.updates.patch_file.save_file", full_disk)
+    monkeypatch.setattr("learnscope.model.weights.sealed.save_file", full_disk)
     with pytest.raises(OSError, match="no space left"):
         ls.export_patch({"a": torch.zeros(9)}, {"a": torch.zeros(9)}, path)
     assert path.read_bytes() == whole

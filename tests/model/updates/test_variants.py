@@ -11,7 +11,8 @@ from torch import Tensor
 
 from learnscope.model.updates import variants
 from learnscope.model.updates.variants import Reverting
-from learnscope.tensor import kernels, masks
+from learnscope.tensor import kernels
+from learnscope.tensor.updates import masks
 from learnscope.tensor.updates.masks import KEEP_ALL, Rule
 
 SHAPES = {"a": (70, 31), "b": (5,), "scalar": (), "empty": (0, 3), "c": (300, 12)}

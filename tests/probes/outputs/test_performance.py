@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import learnscope.tensor.outputs.ranks as ranks
 from learnscope.posttrain.examined import Examined
 from learnscope.probes.outputs.performance import Performance
+from learnscope.reading.cells import value
 from learnscope.record import Record
-from learnscope.session.looking import value
 from learnscope.task import HuggingFaceTask, Task, TupleTask
 from learnscope.tensor.bootstrap import TOO_FEW, ratio_interval
 from probes.reference import array, tiny_gpt2, tokens

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from learnscope.findings import Cuts, find
-from learnscope.report.audit.comparison import write_comparison
 from learnscope.report.audit.folder import write_audit
 from learnscope.report.audit.panels import FIGURES
 from learnscope.report.markdown import escape, evidence_text
@@ -150,23 +149,3 @@ def test_an_audit_in_the_report_of_any_run(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("*.png")} == {
         "performance_memory.png", "layer_sensitivity.png", "analysis_summary_dashboard.png"
     }  # fmt: skip
-
-
-def test_models_side_by_side(tmp_path: Path) -> None:
-    first, second, third = made(2), made(2, without=("attacks",)), AuditRun(1)
-    second.performance(3.9)
-    second.speed(40, 0.3)
-    third.performance(math.nan, examples=9)
-    paths = write_comparison({"a": first.reader, "b | c": second.reader, "nan": third.reader}, tmp_path)
-    assert [path.name for path in paths] == ["comparison.md", "comparison.png"]
-    text = paths[0].read_text()
-    assert "| metric | a | b \\| c | nan |" in text
-    assert "| loss | 3.2 (3.15 to 3.25) ★ | 3.9 (3.85 to 3.95) | n/a (nan) |" in text
-    assert "| accuracy | 0.41 (0.4 to 0.42) | 0.41 (0.4 to 0.42) | 0.41 (0.4 to 0.42) |" in text
-    assert "| throughput | 5,570 | 1,670 | n/a |" in text  # without intervals none is called best
-    assert "| b \\| c | attacks | Attacks was not run |" in text
-    assert "Quality was measured on different data: a on 256 examples, b | c on 256 examples and nan on 9" in (
-        text.replace("\\", "")
-    )
-    with pytest.raises(ValueError, match="no run to compare"):
-        write_comparison({}, tmp_path)

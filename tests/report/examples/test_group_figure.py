@@ -13,9 +13,9 @@ from findings.examples.spurious_digits import spurious_digits, train_digits
 from findings.examples.test_spurious import measurement
 from findings.made_run import MadeRun
 from learnscope.record import Column, Table
+from learnscope.report.by_kind import other_figure
 from learnscope.report.examples.groups import group_figure
 from learnscope.report.layout import save
-from learnscope.report.others import other_figure
 from learnscope.report.panels import drawn
 from report.test_other_figures import drawn as rendered
 from report.test_other_figures import said

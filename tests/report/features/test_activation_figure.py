@@ -10,9 +10,9 @@ from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
 from findings.made_run import MadeRun
+from learnscope.report.by_kind import other_figure
 from learnscope.report.features.activations import activation_figure
 from learnscope.report.layout import save
-from learnscope.report.others import other_figure
 from learnscope.report.panels import drawn
 
 

@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from findings.made_run import MadeRun, Number
+from learnscope.reading.undrawn import measured_once
 from learnscope.record import Column, Label, Table
+from learnscope.report.by_kind import other_figure
 from learnscope.report.layout import save
-from learnscope.report.others import measured_once, other_figure
 from learnscope.report.panels import drawn
 from learnscope.report.updates.low_rank import low_rank_figure
 from learnscope.report.updates.optimizer import landscape_figure, momentum_figure

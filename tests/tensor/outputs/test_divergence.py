@@ -11,7 +11,7 @@ import torch
 from scipy.special import log_softmax, rel_entr, softmax
 from torch import Tensor
 
-from learnscope.tensor import divergence, fused_divergence
+from learnscope.tensor.outputs import divergence, fused_divergence
 from learnscope.tensor.outputs.divergence import Comparison, compare_logits, summarise
 from learnscope.tensor.outputs.fused_divergence import first_largest, row_facts
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from learnscope.tensor import fold, kernels, rows
+from learnscope.tensor import kernels, rows
+from learnscope.tensor.updates import fold
 from learnscope.tensor.updates.delta import DeltaTable, Form, delta_statistics
 
 FORMS: list[Form] = ["chunked", "compiled"]

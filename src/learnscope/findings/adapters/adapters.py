@@ -8,6 +8,7 @@ import numpy as np
 
 from learnscope.findings.adapters.ranks import rank_exhausted, rank_large
 from learnscope.findings.registry import analysis
+from learnscope.quantities.adapters import AdapterGradients, AdapterSpectrum
 from learnscope.reading.adapter_tables import Adapted, adapted, layer_of_module
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import grid, rows
@@ -47,14 +48,14 @@ def dead(one: Adapted, reader: RunReader, cuts: Cuts) -> Finding | None:
         f"{count(int((norms[-1] > 0).sum()), 'other module')} moved.{why}",
         advice="Leave these modules out of target_modules, or find out why the loss does not depend on them (a layer "
         "that is skipped, an adapter that is not active, parameters outside the optimizer).",
-        evidence=Evidence(probe=one.norms.probe, name="frobenius_norm", n=len(steps), first_step=int(steps[0]),
-                          last_step=int(steps[-1]), value=0.0),
+        evidence=Evidence(probe=one.norms.probe, name=AdapterSpectrum.frobenius_norm.name, n=len(steps),
+                          first_step=int(steps[0]), last_step=int(steps[-1]), value=0.0),
         scopes=names,
     )  # fmt: skip
 
 
 def _without_gradient(one: Adapted, reader: RunReader, names: list[str]) -> list[str]:
-    frame = rows(reader, "AdapterGradients", "norm", "module", stage="stepped", adapter=one.name)
+    frame = rows(reader, AdapterGradients.norm, kind="module", stage="stepped", adapter=one.name)
     if frame.empty:
         return []
     largest = frame.groupby("scope")["value"].max()
@@ -84,8 +85,8 @@ def working(one: Adapted, reader: RunReader, cuts: Cuts) -> Finding | None:
         f"adapted modules.",
         advice="An adapter on these layers alone (layers_to_transform) may do as well with fewer parameters; or give "
         "them a higher rank (rank_pattern).",
-        evidence=Evidence(probe=one.norms.probe, name="frobenius_norm", n=len(last), first_step=step, last_step=step,
-                          value=share),
+        evidence=Evidence(probe=one.norms.probe, name=AdapterSpectrum.frobenius_norm.name, n=len(last),
+                          first_step=step, last_step=step, value=share),
         scopes=in_order,
     )  # fmt: skip
 
@@ -102,7 +103,7 @@ def _by_layer(norms: Mapping[str, float], reader: RunReader) -> dict[str, float]
 
 def intruders(one: Adapted, reader: RunReader, cuts: Cuts) -> Finding | None:
     """Leading directions of tuned weights that nothing in the base resembles."""
-    found = grid(reader, "AdapterSpectrum", "intruder_dimensions", "module", adapter=one.name)
+    found = grid(reader, AdapterSpectrum.intruder_dimensions, kind="module", adapter=one.name)
     if not found:
         return None
     last = found.values[-1]
@@ -120,7 +121,7 @@ def intruders(one: Adapted, reader: RunReader, cuts: Cuts) -> Finding | None:
         "dimensions (arXiv 2410.21228), which go with forgetting what the base knew.",
         advice="Compare the model with its base on data that it was not tuned on; a lower learning rate, a higher rank "
         "or rsLoRA's scaling make intruders rarer.",
-        evidence=Evidence(probe=found.probe, name="intruder_dimensions", n=int(np.isfinite(last).sum()),
-                          first_step=step, last_step=step, value=float(total)),
+        evidence=Evidence(probe=found.probe, name=AdapterSpectrum.intruder_dimensions.name,
+                          n=int(np.isfinite(last).sum()), first_step=step, last_step=step, value=float(total)),
         scopes=names,
     )  # fmt: skip

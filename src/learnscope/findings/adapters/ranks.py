@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from learnscope.quantities.adapters import AdapterSpectrum, AdapterTruncation
 from learnscope.reading.adapter_tables import Adapted, Tried
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Floats
@@ -37,7 +38,7 @@ def rank_large(one: Adapted, cuts: Cuts) -> Finding | None:
         f"{listed(list(lasting), cuts.names_listed)}, in at least {count(cuts.measurements, 'measurement')} to step "
         f"{max(last for _, last in steps):,}. A lower rank has not been tried.",
         advice="Add AdapterTruncation with holdout= to have lower ranks tried, or train with a smaller r.",
-        evidence=Evidence(probe=one.utilisation.probe, name="rank_utilisation", n=cuts.measurements,
+        evidence=Evidence(probe=one.utilisation.probe, name=AdapterSpectrum.rank_utilisation.name, n=cuts.measurements,
                           first_step=min(first for first, _ in steps), last_step=max(last for _, last in steps),
                           value=float(np.median(use))),
         scopes=list(lasting),
@@ -62,11 +63,11 @@ def _tried_lower(one: Adapted, tried: Tried, cuts: Cuts) -> Finding | None:
         + (f", all adapters together, with lower ranks{one.said}" if one.several else ""),
         detail=f"With {usual} in place of r = {' and '.join(map(str, now))}, the model's outputs on "
         f"{count(tried.examples, 'held-out example')} lose {percent(tried.lost)} of what the adapters do to them (mean "
-        f"{'KL' if tried.judged_by == 'kl' else 'squared error'}, beside that without adapters).",
+        f"{'KL' if tried.judged_by == AdapterTruncation.kl.name else 'squared error'}, beside that without adapters).",
         advice="Train with these ranks (rank_pattern), or cut the trained adapter to them. The rank of each module is "
         "`recommended_rank` of AdapterTruncation in this run.",
-        evidence=Evidence(probe=tried.probe, name="recommended_parameters", n=tried.examples, first_step=tried.step,
-                          last_step=tried.step, value=tried.parameters),
+        evidence=Evidence(probe=tried.probe, name=AdapterTruncation.recommended_parameters.name, n=tried.examples,
+                          first_step=tried.step, last_step=tried.step, value=tried.parameters),
         scopes=list(lower),
     )  # fmt: skip
 
@@ -96,8 +97,8 @@ def rank_exhausted(one: Adapted, cuts: Cuts) -> Finding | None:
         f"allows.{checked}",
         advice=f"Try a higher rank (now {held}), and keep it "
         "if the holdout loss falls. Early in training, or with very small updates, noise looks the same.",
-        evidence=Evidence(probe=one.utilisation.probe, name="rank_utilisation", n=cuts.measurements, first_step=first,
-                          last_step=last, value=float(np.median(use))),
+        evidence=Evidence(probe=one.utilisation.probe, name=AdapterSpectrum.rank_utilisation.name, n=cuts.measurements,
+                          first_step=first, last_step=last, value=float(np.median(use))),
         scopes=list(lasting),
     )  # fmt: skip
 

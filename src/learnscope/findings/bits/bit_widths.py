@@ -6,8 +6,8 @@ import numpy as np
 
 from learnscope.findings.bits.exported_speed import exported
 from learnscope.findings.registry import analysis
-from learnscope.reading.audit_reading import read_audit
-from learnscope.reading.audit_tables import Audit, Configuration, Configurations, Optimum, Sensitivity
+from learnscope.reading.audit import Audit, read_audit
+from learnscope.reading.audit_parts import Configuration, Configurations, Optimum, Sensitivity
 from learnscope.reading.audit_words import evidence, on, size, told, widths
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import NONFINITE
@@ -104,7 +104,7 @@ def mixed_or_uniform(part: Optimum) -> Finding | None:
     if mixed is None or mixed[measure].value is None or not rivals or part.mixed_wins.value is None:
         return None
     chosen = next((one for one in rivals if one.name == part.recommended_name), None)
-    limit = part.budget[1] if part.budget[0] == "budget_bytes" and part.budget[1].value else mixed["packed_bytes"]
+    limit = part["budget_bytes"] if part["budget_bytes"].value else mixed["packed_bytes"]
     # a larger one may well be better, and is no rival
     fitting = [one for one in rivals if (one["packed_bytes"].value or 0.0) <= (limit.value or np.inf)]
     wins = part.mixed_wins.value == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from learnscope.reading.audit_tables import Exported
+from learnscope.reading.audit_parts import Exported
 from learnscope.reading.audit_words import duration, size
 from learnscope.reading.words import num
 from learnscope.record import Evidence, Finding

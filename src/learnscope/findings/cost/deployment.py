@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from learnscope.findings.bits.bit_widths import recommended_configuration
 from learnscope.findings.registry import analysis
 from learnscope.findings.robustness.robustness import masked, nothing_to_lose, within
-from learnscope.reading.audit_reading import read_audit
-from learnscope.reading.audit_tables import NONE, Audit, Number, Setting
+from learnscope.reading.audit import Audit, read_audit
+from learnscope.reading.audit_numbers import NONE, Number
+from learnscope.reading.audit_parts import Setting
 from learnscope.reading.audit_words import size
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, listed, num

@@ -6,6 +6,10 @@ import numpy as np
 
 from learnscope.findings.registry import analysis
 from learnscope.intervals import Z, wilson
+from learnscope.quantities import Quantity
+from learnscope.quantities.examples import GroupAccuracy
+from learnscope.quantities.features import FeatureEvolution
+from learnscope.quantities.updates import ParameterChange
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Floats, Grid, grid
 from learnscope.reading.group_curves import GroupCurves, group_curves
@@ -14,7 +18,6 @@ from learnscope.reading.words import capital, count, listed, percent
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
 
-FEATURES, UPDATES = "FeatureEvolution", "ParameterChange"
 UNMEASURED = "not measured at every step"
 FROM_START = "past half of its way at the first measurement already, be it by chance or because it was learned before"
 
@@ -26,25 +29,21 @@ def first_moved(reader: RunReader, cuts: Cuts) -> list[Finding]:
 
 
 def _layers(reader: RunReader, cuts: Cuts) -> list[Finding]:
-    ways = {
-        FEATURES: by_features(grid(reader, FEATURES, "cka_first"), cuts),
-        UPDATES: by_updates(grid(reader, UPDATES, "update_to_weight")),
-    }
-    clear = [probe for probe, order in ways.items() if order.tells(cuts)]
+    features, updates = FeatureEvolution.cka_first, ParameterChange.update_to_weight
+    ways = [
+        (features, by_features(grid(reader, features), cuts), "from its first features (1 − CKA)"),
+        (updates, by_updates(grid(reader, updates)), "of its weights (the sum of ‖Δ‖/‖W‖)"),
+    ]
+    clear = [way for way in ways if way[1].tells(cuts)]
     if not clear:
         return []
-    first = clear[0]
-    order = ways[first]
-    said = {
-        FEATURES: "Half of the way from its first features (1 − CKA) was made by",
-        UPDATES: "Half of the way of its weights (the sum of ‖Δ‖/‖W‖) was made by",
-    }
-    detail = [f"{said[probe]} {ways[probe].said('layer', cuts.names_listed)}." for probe in clear]
+    first, order, _ = clear[0]
+    detail = [f"Half of the way {way} was made by {by.said('layer', cuts.names_listed)}." for _, by, way in clear]
     detail += [
-        f"By {probe} there is no order: the layers lie within what its {count(len(ways[probe].steps), 'measurement')} "
+        f"By {quantity.probe} there is no order: the layers lie within what its {count(len(by.steps), 'measurement')} "
         "can tell."
-        for probe in ways
-        if probe not in clear and len(ways[probe].places) > 1
+        for quantity, by, _ in ways
+        if not by.tells(cuts) and len(by.places) > 1
     ]
     detail.append(_said_left_out(order, cuts))
     return [
@@ -54,7 +53,7 @@ def _layers(reader: RunReader, cuts: Cuts) -> list[Finding]:
             title=_title("layer", order, "moved", cuts),
             detail=" ".join(part for part in detail if part),
             advice=_layer_advice(order, cuts),
-            evidence=_evidence(order, first, "cka_first" if first == FEATURES else "update_to_weight"),
+            evidence=_evidence(order, first.probe, first),
             scopes=[scope for _, scopes in order.ranks for scope in scopes],
         )
     ]
@@ -169,7 +168,7 @@ def _learned(curves: GroupCurves, order: Order, cuts: Cuts) -> Finding:
         advice=f"Stopped before step {ranks[-1][0]:,}, the run would not be half way on {late}. To be there sooner, "
         f"see how many of the training examples are of {late}, against {listed(ranks[0][1], cuts.names_listed)}, and "
         "look at some of them.",
-        evidence=_evidence(order, curves.probe, "accuracy"),
+        evidence=_evidence(order, curves.probe, GroupAccuracy.accuracy),
         scopes=[scope for _, scopes in ranks for scope in scopes],
     )
 
@@ -200,11 +199,12 @@ def _layer_advice(order: Order, cuts: Cuts) -> str:
     )
 
 
-def _evidence(order: Order, probe: str, name: str) -> Evidence:
+def _evidence(order: Order, label: str, quantity: Quantity) -> Evidence:
     first, last = order.ranks[0][0], order.ranks[-1][0]
     return Evidence(
-        probe=probe, name=name, n=len(order.steps), first_step=first, last_step=last, value=float(last - first)
-    )
+        probe=label, name=quantity.name, n=len(order.steps), first_step=first, last_step=last,
+        value=float(last - first),
+    )  # fmt: skip
 
 
 def _said_left_out(order: Order, cuts: Cuts) -> str:

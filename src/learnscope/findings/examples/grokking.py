@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from learnscope.findings.outputs.stuck import LOGGED
+from learnscope.findings.outputs.stuck import labelled_series, logged_accuracy
 from learnscope.findings.registry import analysis
+from learnscope.quantities import Quantity
+from learnscope.quantities.examples import Memorization
+from learnscope.quantities.outputs import Holdout
 from learnscope.reading.changepoints import change_points, first_lasting
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Floats, Series, as_series, labels_of, rows
+from learnscope.reading.gather import Floats, Series, as_series, labels_of, series
 from learnscope.reading.words import count, num, percent
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
@@ -29,7 +32,7 @@ class Accuracies:
     train: Floats
     test: Floats
     probe: str
-    name: str
+    quantity: Quantity
     origin: str
     """What training accuracy was taken from."""
 
@@ -95,24 +98,25 @@ def grokked(seen: Accuracies, cuts: Cuts) -> Grokked | None:
 
 def _accuracies(reader: RunReader) -> list[Accuracies]:
     """From `Memorization`, which has both; else from what the loop logged and a holdout."""
-    found = []
-    for label in labels_of(reader, "Memorization"):
-        frame = reader.frame(label, "accuracy", "split").drop_duplicates(["step", "scope"], keep="last")
+    found, accuracy = [], Memorization.accuracy
+    for label in labels_of(reader, Memorization):
+        frame = reader.frame(label, accuracy.name, "split").drop_duplicates(["step", "scope"], keep="last")
         both = [as_series(frame[frame["scope"] == split].sort_values("step")).finite for split in ("train", "test")]
         steps, first, second = np.intersect1d(both[0].steps, both[1].steps, return_indices=True)
         if len(steps):
             values = both[0].values[first], both[1].values[second]
-            found.append(Accuracies(steps.astype(np.float64), *values, label, "accuracy", f"{label}'s pass over it"))
+            found.append(Accuracies(steps.astype(np.float64), *values, label, accuracy, f"{label}'s pass over it"))
     if found:
         return found
-    logged = next((name for name in LOGGED if len(rows(reader, "Loss", name))), None)
-    train = as_series(rows(reader, "Loss", logged)).finite if logged is not None else None
-    if train is None or not len(train) or train.values.min() < 0 or train.values.max() > 100:
+    logged = logged_accuracy(reader)
+    if logged is None:
         return []
-    for label in labels_of(reader, "Holdout"):
-        frame = reader.frame(label, "holdout_accuracy", "model").drop_duplicates("step", keep="last")
-        test = as_series(frame.sort_values("step")).finite
-        found += _together(train, test, label, f"`{logged}` of the batches since the measurement before")
+    train = series(reader, logged).finite
+    if not len(train) or train.values.min() < 0 or train.values.max() > 100:
+        return []
+    for label in labels_of(reader, Holdout):
+        test = labelled_series(reader, label, Holdout.holdout_accuracy).finite
+        found += _together(train, test, label, f"`{logged.name}` of the batches since the measurement before")
     return found
 
 
@@ -128,7 +132,7 @@ def _together(train: Series, test: Series, label: str, origin: str) -> list[Accu
         return []
     steps = test.steps[known].astype(np.float64)
     means = sums[known] / sizes[known]
-    return [Accuracies(steps, means, test.values[known], label, "holdout_accuracy", origin)]
+    return [Accuracies(steps, means, test.values[known], label, Holdout.holdout_accuracy, origin)]
 
 
 def _finding(seen: Accuracies, when: Grokked, cuts: Cuts) -> Finding:
@@ -146,7 +150,7 @@ def _finding(seen: Accuracies, when: Grokked, cuts: Cuts) -> Finding:
         advice="A training accuracy of one was not the end here: where weights are regularised, go on past it before "
         "you judge such a run; more weight decay or more data usually shorten the delay.",
         evidence=Evidence(
-            probe=seen.probe, name=seen.name, n=when.measurements, first_step=when.memorised,
+            probe=seen.probe, name=seen.quantity.name, n=when.measurements, first_step=when.memorised,
             last_step=when.generalised, value=float(when.delay),
         ),
     )  # fmt: skip

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from learnscope.findings.registry import analysis
 from learnscope.intervals import difference
+from learnscope.quantities import Quantity
+from learnscope.quantities.examples import GroupAccuracy as Q
 from learnscope.reading.changepoints import change_points, first_lasting
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Floats, labels_of
-from learnscope.reading.group_curves import PROBE, attribute_numbers
+from learnscope.reading.group_curves import attribute_numbers
 from learnscope.reading.ordering import half_way
 from learnscope.reading.words import between, count, num, percent
 from learnscope.record import Evidence, Finding, Severity
@@ -50,7 +52,7 @@ class Delay:
 def spurious(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """One finding for each probe whose groups are followed, or were for a while; none is the usual answer."""
     found = []
-    for label in labels_of(reader, PROBE):
+    for label in labels_of(reader, Q):
         numbers = attribute_numbers(reader, label)
         when = followed(numbers, cuts) if len(numbers) else None
         if when is not None:
@@ -64,9 +66,11 @@ def is_followed(numbers: pd.DataFrame, cuts: Cuts) -> NDArray[np.bool_]:
     suggests is predicted more often than errors towards all classes alike would do (of two classes, a wrong prediction
     is what the attribute suggests, and that says nothing more); and there are `chance_examples` in conflict.
     """
-    beyond = (numbers["attribute_following_low"] > numbers["chance_following"]) | (numbers["classes"] == 2)
-    gaps = (numbers["bias_gap_low"] > cuts.spurious_gap) & (numbers["within_class_gap_low"] > cuts.spurious_gap)
-    return (gaps & beyond & (numbers["conflicting_examples"] >= cuts.chance_examples)).to_numpy(bool)
+    beyond = numbers[Q.attribute_following_low.name] > numbers[Q.chance_following.name]
+    gap = numbers[Q.bias_gap_low.name] > cuts.spurious_gap
+    within_classes = numbers[Q.within_class_gap_low.name] > cuts.spurious_gap
+    enough = numbers[Q.conflicting_examples.name] >= cuts.chance_examples
+    return (gap & within_classes & (beyond | (numbers[Q.classes.name] == 2)) & enough).to_numpy(bool)
 
 
 def followed(numbers: pd.DataFrame, cuts: Cuts) -> Followed | None:
@@ -79,13 +83,13 @@ def followed(numbers: pd.DataFrame, cuts: Cuts) -> Followed | None:
     last = len(holds) - 1 - from_end
     before = np.flatnonzero(~holds[:last])
     first = int(before[-1]) + 1 if len(before) else 0
-    gaps = numbers["bias_gap"].to_numpy(np.float64)
+    gaps = numbers[Q.bias_gap.name].to_numpy(np.float64)
     return Followed(first, last, first + int(gaps[first : last + 1].argmax()), last == len(holds) - 1)
 
 
 def delay(numbers: pd.DataFrame, cuts: Cuts) -> Delay | None:
     """None unless accuracy on conflicting examples rose, by `learned_rise` and by a change of its level."""
-    values = numbers["conflicting_accuracy"].to_numpy(np.float64)
+    values = numbers[Q.conflicting_accuracy.name].to_numpy(np.float64)
     if len(values) < cuts.order_measurements:
         return None
     start, end = float(values[0]), float(values[-cuts.measurements :].mean())
@@ -94,10 +98,10 @@ def delay(numbers: pd.DataFrame, cuts: Cuts) -> Delay | None:
     if end - start < cuts.learned_rise or not changed.places or place is None:
         return None
     steps = numbers.index.to_numpy(np.int64)
-    aligned = half_way(numbers["aligned_accuracy"].to_numpy(np.float64), start, cuts.measurements)
+    aligned = half_way(numbers[Q.aligned_accuracy.name].to_numpy(np.float64), start, cuts.measurements)
     return Delay(
         None if aligned is None else int(steps[aligned]), int(steps[place]), start, end, changed.p_value,
-        _still_rises(values, int(numbers["conflicting_examples"].iloc[-1])),
+        _still_rises(values, int(numbers[Q.conflicting_examples.name].iloc[-1])),
     )  # fmt: skip
 
 
@@ -111,15 +115,15 @@ def _still_rises(values: Floats, n: int) -> tuple[float, float] | None:
 def _finding(label: str, numbers: pd.DataFrame, when: Followed, cuts: Cuts) -> Finding:
     steps = [int(step) for step in numbers.index]
     shown = numbers.iloc[-1] if when.now else numbers.iloc[when.worst]
-    low = min(float(shown["bias_gap_low"]), float(shown["within_class_gap_low"]))
+    low = min(float(shown[Q.bias_gap_low.name]), float(shown[Q.within_class_gap_low.name]))
     severity: Severity = "info"
     if when.now:
         severity = "critical" if low >= cuts.spurious_critical else "warning"
     late = delay(numbers, cuts)
     said = [_said_gap(shown, steps[-1] if when.now else steps[when.worst]), _said_following(shown)]
     said += [_said_when(numbers, when), _said_delay(late)]
-    conflicting = percent(float(shown["conflicting_accuracy"]))
-    aligned = percent(float(shown["aligned_accuracy"]))
+    conflicting = percent(float(shown[Q.conflicting_accuracy.name]))
+    aligned = percent(float(shown[Q.aligned_accuracy.name]))
     what = f"{aligned} right where it suggests the class, {conflicting} where it suggests another"
     title = f"The model follows the group: {what}"
     if not when.now:
@@ -131,34 +135,35 @@ def _finding(label: str, numbers: pd.DataFrame, when: Followed, cuts: Cuts) -> F
         detail=" ".join(part for part in said if part),
         advice=_advice(shown, when, late),
         evidence=Evidence(
-            probe=label, name="bias_gap", n=int(shown["aligned_examples"] + shown["conflicting_examples"]),
-            first_step=steps[when.first], last_step=steps[when.last], value=float(shown["bias_gap"]),
-            interval=(float(shown["bias_gap_low"]), float(shown["bias_gap_high"])),
+            probe=label, name=Q.bias_gap.name,
+            n=int(shown[Q.aligned_examples.name] + shown[Q.conflicting_examples.name]),
+            first_step=steps[when.first], last_step=steps[when.last], value=float(shown[Q.bias_gap.name]),
+            interval=(float(shown[Q.bias_gap_low.name]), float(shown[Q.bias_gap_high.name])),
         ),
     )  # fmt: skip
 
 
-def _said(numbers: pd.Series[float], name: str) -> str:
-    low, high = float(numbers[f"{name}_low"]), float(numbers[f"{name}_high"])
-    return f"{percent(float(numbers[name]))} (95 % interval {percent(low)} to {percent(high)})"
+def _said(numbers: pd.Series[float], quantity: Quantity) -> str:
+    value, low, high = (float(numbers[f"{quantity.name}{end}"]) for end in ("", "_low", "_high"))
+    return f"{percent(value)} (95 % interval {percent(low)} to {percent(high)})"
 
 
 def _said_gap(shown: pd.Series[float], step: int) -> str:
-    aligned, conflicting = int(shown["aligned_examples"]), int(shown["conflicting_examples"])
+    aligned, conflicting = int(shown[Q.aligned_examples.name]), int(shown[Q.conflicting_examples.name])
     return (
-        f"At step {step:,}, accuracy is {_said(shown, 'aligned_accuracy')} on the {count(aligned, 'test example')} "
+        f"At step {step:,}, accuracy is {_said(shown, Q.aligned_accuracy)} on the {count(aligned, 'test example')} "
         f"whose group suggests their class, by what is most frequent in the training data, and "
-        f"{_said(shown, 'conflicting_accuracy')} on the {conflicting:,} whose group suggests another: a gap of "
-        f"{_said(shown, 'bias_gap')}, and within classes of {_said(shown, 'within_class_gap')}."
+        f"{_said(shown, Q.conflicting_accuracy)} on the {conflicting:,} whose group suggests another: a gap of "
+        f"{_said(shown, Q.bias_gap)}, and within classes of {_said(shown, Q.within_class_gap)}."
     )
 
 
 def _said_following(shown: pd.Series[float]) -> str:
-    if shown["classes"] == 2:
+    if shown[Q.classes.name] == 2:
         return ""
     return (
-        f"Of these, {_said(shown, 'attribute_following')} are predicted as what their group suggests; errors towards "
-        f"all classes alike would do so for {percent(float(shown['chance_following']))}."
+        f"Of these, {_said(shown, Q.attribute_following)} are predicted as what their group suggests; errors towards "
+        f"all classes alike would do so for {percent(float(shown[Q.chance_following.name]))}."
     )
 
 
@@ -166,12 +171,12 @@ def _said_when(numbers: pd.DataFrame, when: Followed) -> str:
     if len(numbers) == 1:
         return ""
     steps = [int(step) for step in numbers.index]
-    gaps = numbers["bias_gap"].to_numpy(np.float64)
+    gaps = numbers[Q.bias_gap.name].to_numpy(np.float64)
     held = f"That is so from step {steps[when.first]:,} on" if when.first else "That is so since the first measurement"
     if not when.now:
         held = f"That was so in {between(steps[when.first], steps[when.last])}"
     worst = f"the gap was largest at step {steps[when.worst]:,}, {percent(float(gaps[when.worst]))}"
-    declined = numbers["bias_gap_high"].iloc[-1] < numbers["bias_gap_low"].iloc[when.worst]
+    declined = numbers[Q.bias_gap_high.name].iloc[-1] < numbers[Q.bias_gap_low.name].iloc[when.worst]
     now = f"at the end it is {percent(float(gaps[-1]))}"
     if when.worst == len(gaps) - 1:
         return f"{held}; the gap is largest at the end."
@@ -204,8 +209,9 @@ def _advice(shown: pd.Series[float], when: Followed, late: Delay | None) -> str:
             f"Accuracy on the conflicting examples still rose from {before} to {last} between the last two quarters of "
             "the run: train on before you judge it. "
         )
-    n, against = int(shown["train_examples"]), int(shown["train_conflicting"])
-    tied = "" if np.isnan(shown["association"]) else f"; Cramér's V of the two is {num(float(shown['association']))}"
+    n, against = int(shown[Q.train_examples.name]), int(shown[Q.train_conflicting.name])
+    association = float(shown[Q.association.name])
+    tied = "" if np.isnan(association) else f"; Cramér's V of the two is {num(association)}"
     if not against:
         return (
             f"{first}No training example speaks against the group (n = {n:,}{tied}): nothing there tells it from the "

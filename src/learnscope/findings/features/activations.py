@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from learnscope.findings.registry import analysis
+from learnscope.quantities import Quantity
+from learnscope.quantities.features import Activations
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Grid, grid, labels_of
 from learnscope.reading.streaks import Streak, streaks
@@ -18,8 +20,8 @@ from learnscope.store.reader import RunReader
 @analysis(place=80)
 def activations(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """One finding for what still holds at the end and one for what has passed, of each kind."""
-    dead = grid(reader, "Activations", "dead_share")
-    saturated = grid(reader, "Activations", "saturated_share")
+    dead = grid(reader, Activations.dead_share)
+    saturated = grid(reader, Activations.saturated_share)
     if not dead:
         return []
     dying = streaks(dead.values > cuts.dead_share, np.isfinite(dead.values), cuts.measurements)
@@ -48,7 +50,7 @@ def _dead(shares: Grid, chosen: list[Streak], reader: RunReader, cuts: Cuts) -> 
         advice="A ReLU whose output is 0 for every input gets no gradient and does not come back by itself. Look at "
         f"the biases and the scale of what goes into {_name(shares, worst)}, and at the learning rate when it began (a "
         "warm-up, a lower peak); an activation with a slope below 0 as well, such as LeakyReLU, keeps a gradient.",
-        evidence=_evidence("dead_share", shares, chosen, worst),
+        evidence=_evidence(Activations.dead_share, shares, chosen, worst),
         scopes=[_name(shares, streak) for streak in chosen],
     )
 
@@ -66,7 +68,7 @@ def _saturated(shares: Grid, chosen: list[Streak], dead: Grid, reader: RunReader
         advice="Next to no gradient passes a saturated tanh or sigmoid: normalise what goes into "
         f"{_name(shares, worst)}, or give it smaller weights or a lower learning rate. A saturated ReLU or GELU is a "
         "unit that fires for fewer than 5 % of the inputs: sparse, and no harm while the loss falls.",
-        evidence=_evidence("saturated_share", shares, chosen, worst),
+        evidence=_evidence(Activations.saturated_share, shares, chosen, worst),
         scopes=[_name(shares, streak) for streak in chosen],
     )
 
@@ -91,7 +93,7 @@ def _sizes(what: str, shares: Grid, chosen: Sequence[Streak], reader: RunReader,
     values = sorted(streak.median(shares.values) for streak in chosen)
     lengths = sorted(len(streak.rows) for streak in chosen)
     n = f"{lengths[0]:,}" if lengths[0] == lengths[-1] else f"{lengths[0]:,} to {lengths[-1]:,}"
-    units = grid(reader, "Activations", "units").aligned(shares)
+    units = grid(reader, Activations.units).aligned(shares)
     entries = int(sum(streak.median(units) for streak in chosen))
     size = " to ".join(dict.fromkeys([percent(values[0]), percent(values[-1])]))
     names = listed([_name(shares, streak) for streak in chosen], cuts.names_listed)
@@ -108,7 +110,7 @@ def _examples(reader: RunReader) -> int:
     """On how many examples the last measurement rests; 0 if it does not say."""
     noted = [
         int(record.notes.get("examples") or 0)
-        for label in labels_of(reader, "Activations")
+        for label in labels_of(reader, Activations)
         for record in reader.records(label)
         if not record.error
     ]
@@ -122,9 +124,9 @@ def _span(shares: Grid, chosen: Sequence[Streak]) -> tuple[int, int]:
     )
 
 
-def _evidence(name: str, shares: Grid, chosen: Sequence[Streak], worst: Streak) -> Evidence:
+def _evidence(quantity: Quantity, shares: Grid, chosen: Sequence[Streak], worst: Streak) -> Evidence:
     first, last = _span(shares, chosen)
     return Evidence(
-        probe=shares.probe, name=name, n=len(worst.rows), first_step=first, last_step=last,
+        probe=shares.probe, name=quantity.name, n=len(worst.rows), first_step=first, last_step=last,
         value=worst.median(shares.values),
     )  # fmt: skip

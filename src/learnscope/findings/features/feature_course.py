@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from learnscope.findings.examples.first_moved import FEATURES, by_features
+from learnscope.findings.examples.first_moved import by_features
+from learnscope.quantities import Quantity
+from learnscope.quantities.features import FeatureEvolution
 from learnscope.reading.changepoints import MIN_SIZE, PERMUTATIONS, Changes, change_points
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, as_series, grid, one_pass, rows
@@ -40,9 +42,9 @@ class LevelChanges:
     """Why there is no change, where there is none."""
 
 
-def course(reader: RunReader, layer: str, name: str) -> Series:
+def course(reader: RunReader, layer: str, quantity: Quantity) -> Series:
     """A number of a layer over the epochs; NaN, with its reason, where it was not measured."""
-    frame = rows(reader, FEATURES, name, "layer")
+    frame = rows(reader, quantity, kind="layer")
     return as_series(frame[frame["scope"] == layer])
 
 
@@ -90,12 +92,13 @@ def evolution(reader: RunReader, layers: Sequence[str]) -> dict[str, dict[str, A
     the last epoch. Of layers that end less than `Cuts.moved_distance` away from their first features nothing is said.
     """
     reader = one_pass(reader)
-    names = list(dict.fromkeys(reader.frame(FEATURES, kind="layer")["name"]))
-    order = by_features(grid(reader, FEATURES, "cka_first"), replace(Cuts(), measurements=1))
+    names = set(reader.frame(FeatureEvolution.probe, kind="layer")["name"])
+    recorded = [quantity for quantity in FeatureEvolution.all() if quantity.name in names]
+    order = by_features(grid(reader, FeatureEvolution.cka_first), replace(Cuts(), measurements=1))
     ranks = {layer: rank for rank, (_, tied) in enumerate(order.ranks, start=1) for layer in tied}
     found: dict[str, dict[str, Any]] = {}
     for layer in layers:
-        courses = {name: course(reader, layer, name) for name in names}
+        courses = {quantity.name: course(reader, layer, quantity) for quantity in recorded}
         epochs = next(iter(courses.values())).steps.tolist() if courses else []
         halfway = int(order.steps[order.places[layer]]) if layer in order.places else None
         found[layer] = {
@@ -123,7 +126,7 @@ def _told(series: Series) -> dict[str, Any]:
 
 
 def _how(layer: str, courses: dict[str, Series], left_out: Any, halfway: int | None, ranked: int) -> str:
-    series = courses.get("cka_first")
+    series = courses.get(FeatureEvolution.cka_first.name)
     if series is None or len(series) < 2:
         return f"{count(len(series) if series is not None else 0, 'epoch')}: there is nothing to compare with"
     if halfway is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from learnscope.findings.registry import analysis
+from learnscope.quantities.gradients import GradientFlow
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Grid, grid, series
 from learnscope.reading.streaks import Streak, streaks
@@ -15,7 +16,7 @@ from learnscope.store.reader import RunReader
 
 @analysis(place=30)
 def absent(reader: RunReader, cuts: Cuts) -> list[Finding]:
-    norms = grid(reader, "GradientFlow", "norm", stage="stepped")
+    norms = grid(reader, GradientFlow.norm, stage="stepped")
     found = _never(reader, norms, cuts)
     every = streaks(norms.values == 0, norms.values >= 0, cuts.measurements)
     for lasting in (True, False):
@@ -54,7 +55,12 @@ def _zero(norms: Grid, chosen: list[Streak], cuts: Cuts) -> Finding:
         f"measurements of {n:,}, {between(first, last)}: {listed(names, cuts.names_listed)}.",
         advice=advice,
         evidence=Evidence(
-            probe=norms.probe, name="norm", n=len(longest.rows), first_step=first, last_step=last, value=0.0
+            probe=norms.probe,
+            name=GradientFlow.norm.name,
+            n=len(longest.rows),
+            first_step=first,
+            last_step=last,
+            value=0.0,
         ),
         scopes=names,
     )
@@ -62,7 +68,7 @@ def _zero(norms: Grid, chosen: list[Streak], cuts: Cuts) -> Finding:
 
 def _never(reader: RunReader, norms: Grid, cuts: Cuts) -> list[Finding]:
     """Layers with trainable parameters that no backward reached in any measurement."""
-    missing = series(reader, "GradientFlow", "without_gradient").finite
+    missing = series(reader, GradientFlow.without_gradient).finite
     if len(missing) < cuts.measurements or missing.values.min() == 0:
         return []
     model = reader.manifest.get("model") or {}
@@ -89,7 +95,7 @@ def _never(reader: RunReader, norms: Grid, cuts: Cuts) -> list[Finding]:
             "False.",
             evidence=Evidence(
                 probe=missing.probe,
-                name="without_gradient",
+                name=GradientFlow.without_gradient.name,
                 n=len(missing),
                 first_step=first,
                 last_step=last,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from learnscope.quantities.gradients import GradientFlow
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Floats, grid
 from learnscope.reading.streaks import Streak
@@ -36,9 +37,9 @@ class Flow:
 
 
 def flow_of(reader: RunReader, cuts: Cuts) -> Flow | None:
-    ratios = grid(reader, "GradientFlow", "gradient_to_weight")
+    ratios = grid(reader, GradientFlow.gradient_to_weight)
     # a clip by the overall norm scales all layers alike, so what was stepped compares them as well
-    norms = grid(reader, "GradientFlow", "norm", stage="stepped")
+    norms = grid(reader, GradientFlow.norm, stage="stepped")
     if not ratios:
         return None
     norm = norms.aligned(ratios)

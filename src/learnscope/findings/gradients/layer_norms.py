@@ -9,6 +9,8 @@ import numpy as np
 
 from learnscope.findings.gradients.flow import Flow, flow_of
 from learnscope.findings.gradients.vanishing import off_course
+from learnscope.quantities.gradients import GradientFlow
+from learnscope.quantities.outputs import Loss
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Floats, Series, grid, series
 from learnscope.reading.streaks import Streak
@@ -51,8 +53,8 @@ def layer_norms(reader: RunReader, cuts: Cuts, steps: Sequence[int] | None = Non
     A layer vanishes or explodes in these steps if it was beyond a cut for enough consecutive measurements, of which
     one at least is among them: what came before counts, since a part of a run may be short.
     """
-    norms = grid(reader, "GradientFlow", "norm", stage="stepped")
-    ratios = grid(reader, "GradientFlow", "gradient_to_weight")
+    norms = grid(reader, GradientFlow.norm, stage="stepped")
+    ratios = grid(reader, GradientFlow.gradient_to_weight)
     wanted = set(norms.steps.tolist() if steps is None else steps)
     chosen = np.isin(norms.steps, list(wanted))
     flow = flow_of(reader, cuts)
@@ -64,8 +66,8 @@ def layer_norms(reader: RunReader, cuts: Cuts, steps: Sequence[int] | None = Non
         low, high = _touching(flow, below, wanted), _touching(flow, above, wanted)
     reason = f"{count(seen, 'measurement')} so far, and a layer must be beyond a cut for {cuts.measurements} in a row"
     return LayerNorms(
-        _over(series(reader, "GradientFlow", "norm", stage="stepped"), wanted),
-        _over(series(reader, "Loss", "loss"), wanted),
+        _over(series(reader, GradientFlow.norm, stage="stepped"), wanted),
+        _over(series(reader, Loss.loss), wanted),
         {layer: spread(norms.values[chosen, i], norms.broken[chosen, i]) for i, layer in enumerate(norms.scopes)},
         _ratios(ratios.scopes, ratios.values[np.isin(ratios.steps, list(wanted))]),
         low,

@@ -8,13 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learnscope.findings.registry import analysis
+from learnscope.quantities.gradients import GradientFlow
+from learnscope.quantities.outputs import Holdout, Loss
+from learnscope.quantities.updates import ParameterChange
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import NONFINITE, Series, rows, series
 from learnscope.reading.words import capital, count, num
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
 
-_WORDS = (("NaN", "nan"), ("infinite", "inf"))
+Counted = type[GradientFlow] | type[ParameterChange]
 
 
 @dataclass(frozen=True)
@@ -87,10 +90,10 @@ def nonfinite(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  
 def sources(reader: RunReader) -> tuple[Source, Source, Source, Source]:
     """Loss, gradients, parameters and holdout loss: the order in which a step computes them."""
     return (
-        _of_value(series(reader, "Loss", "loss"), "loss", "loss"),
-        _of_counts(reader, "GradientFlow", "gradients"),
-        _of_counts(reader, "ParameterChange", "parameters"),
-        _of_value(series(reader, "Holdout", "holdout_loss"), "holdout loss", "holdout_loss"),
+        _of_value(series(reader, Loss.loss), "loss", Loss.loss.name),
+        _of_counts(reader, GradientFlow, "gradients"),
+        _of_counts(reader, ParameterChange, "parameters"),
+        _of_value(series(reader, Holdout.holdout_loss), "holdout loss", Holdout.holdout_loss.name),
     )
 
 
@@ -99,12 +102,14 @@ def _of_value(values: Series, what: str, name: str) -> Source:
     return Source(what, values.probe, name, measured, values.broken)
 
 
-def _of_counts(reader: RunReader, probe: str, what: str) -> Source:
+def _of_counts(reader: RunReader, counted: Counted, what: str) -> Source:
     """From the model-wide counts of bad entries. Where they are null, nothing is known."""
-    nan, inf = series(reader, probe, "nan"), series(reader, probe, "inf")
+    nan, inf = series(reader, counted.nan), series(reader, counted.inf)
     bad = [s.steps[np.nan_to_num(s.values) > 0] for s in (nan, inf)]
     measured = [s.finite.steps for s in (nan, inf)]
-    return Source(what, nan.probe or inf.probe, "nan, inf", np.union1d(*measured), np.union1d(*bad))
+    return Source(
+        what, nan.probe or inf.probe, f"{counted.nan.name}, {counted.inf.name}", np.union1d(*measured), np.union1d(*bad)
+    )
 
 
 def _sentence(source: Source, reader: RunReader) -> str:
@@ -124,30 +129,28 @@ def _sentence(source: Source, reader: RunReader) -> str:
 def _extent(reader: RunReader, source: Source) -> str:
     """How much was bad at first: entries and tensors, or positions of the holdout data."""
     if source.what == "holdout loss":
-        bad, of = (_count_at(reader, "Holdout", f"holdout_{n}", source.first) for n in ("nonfinite", "positions"))
+        bad, of = (series(reader, q).at(source.first) for q in (Holdout.holdout_nonfinite, Holdout.holdout_positions))
         return f"logits not finite at {int(bad):,} of {count(int(of), 'position')}" if bad and of else ""
     if not source.plural:
         return ""
-    probe = "GradientFlow" if source.what == "gradients" else "ParameterChange"
-    counts = {word: int(_count_at(reader, probe, name, source.first) or 0) for word, name in _WORDS}
+    of_gradients = source.what == "gradients"
+    counted: Counted = GradientFlow if of_gradients else ParameterChange
+    words = {"NaN": counted.nan, "infinite": counted.inf}
+    counts = {word: int(series(reader, quantity).at(source.first) or 0) for word, quantity in words.items()}
     entries = " and ".join(f"{n:,} {word}" for word, n in counts.items() if n)
-    tensors = _count_at(reader, probe, "nonfinite_tensors", source.first)
+    tensors = series(reader, GradientFlow.nonfinite_tensors).at(source.first) if of_gradients else None
     if tensors is None:
-        found = set()
-        for name in ("nan", "inf"):
-            frame = rows(reader, probe, name, "tensor")
-            found |= set(frame["scope"][(frame["step"] == source.first) & (frame["value"] > 0)])
-        tensors = float(len(found)) if found else None
+        bad_tensors = set()
+        for quantity in words.values():
+            frame = rows(reader, quantity, kind="tensor")
+            bad_tensors |= set(frame["scope"][(frame["step"] == source.first) & (frame["value"] > 0)])
+        tensors = float(len(bad_tensors)) if bad_tensors else None
     inside = f" in {count(int(tensors), 'tensor')}" if tensors is not None else ""
     return f"{entries} {'entry' if sum(counts.values()) == 1 else 'entries'}{inside}"
 
 
-def _count_at(reader: RunReader, probe: str, name: str, step: int) -> float | None:
-    return series(reader, probe, name).at(step)
-
-
 def _first_tensor(reader: RunReader) -> str | None:
-    frame = rows(reader, "GradientFlow", "first_nonfinite", "tensor")
+    frame = rows(reader, GradientFlow.first_nonfinite, kind="tensor")
     # a count of infinitely many does not exist, but a null with a non-finite status would still name the tensor
     frame = frame[(frame["value"] > 0) | frame["status"].isin(NONFINITE)]
     return str(frame["scope"].iloc[0]) if len(frame) else None
@@ -159,7 +162,7 @@ def _origin(
     """What came first, and what follows from that."""
     step = first.first
     if first is loss:
-        return _from_the_loss(step, gradient, change, _growth(series(reader, "Loss", "loss"), step))
+        return _from_the_loss(step, gradient, change, _growth(series(reader, Loss.loss), step))
     if first is gradient:
         if loss.says_clean_at(step):
             after = f" that {tensor} feeds" if tensor else ""

@@ -15,6 +15,8 @@ import numpy as np
 
 from learnscope.findings.gradients.flow import Flow, extremes, flow_of, how_many, other_end, since
 from learnscope.findings.registry import analysis
+from learnscope.quantities.gradients import GradientFlow
+from learnscope.quantities.outputs import Loss
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import series
 from learnscope.reading.streaks import Streak, streaks
@@ -161,7 +163,7 @@ def _exploding_finding(flow: Flow, chosen: list[Streak], cuts: Cuts) -> Finding:
 
 def _evidence(flow: Flow, chosen: Sequence[Streak], worst: Streak) -> Evidence:
     return Evidence(
-        probe=flow.probe, name="gradient_to_weight", n=len(worst.rows),
+        probe=flow.probe, name=GradientFlow.gradient_to_weight.name, n=len(worst.rows),
         first_step=min(flow.steps[s.rows[0]] for s in chosen), last_step=max(flow.steps[s.rows[-1]] for s in chosen),
         value=worst.median(flow.ratio),
     )  # fmt: skip
@@ -192,7 +194,7 @@ def _vanishing_advice(flow: Flow, chosen: Sequence[Streak], everywhere: bool, co
 
 def _converged(reader: RunReader, cuts: Cuts) -> str | None:
     """Whether the loss has gone, in numbers: its first and last values, each a median of five."""
-    loss = series(reader, "Loss", "loss").finite
+    loss = series(reader, Loss.loss).finite
     if len(loss) < 10:
         return None
     first, last = float(np.median(loss.values[:5])), float(np.median(loss.values[-5:]))

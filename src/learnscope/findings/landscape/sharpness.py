@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from learnscope.findings.registry import analysis
+from learnscope.quantities import Quantity
+from learnscope.quantities.landscape import LossLandscape
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, as_series, labels_of
 from learnscope.reading.streaks import streaks
@@ -13,9 +15,9 @@ from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
 
 RATIOS = {
-    "preconditioned_ratio": ("Adam's preconditioned sharpness", "(2 + 2β₁)/((1 − β₁)η)"),
-    "momentum_ratio": ("the sharpness", "that of gradient descent with momentum"),
-    "sharpness_ratio": ("the sharpness", "2/η"),
+    LossLandscape.preconditioned_ratio: ("Adam's preconditioned sharpness", "(2 + 2β₁)/((1 − β₁)η)"),
+    LossLandscape.momentum_ratio: ("the sharpness", "that of gradient descent with momentum"),
+    LossLandscape.sharpness_ratio: ("the sharpness", "2/η"),
 }
 """The ratios to a threshold, the optimizer's own first."""
 
@@ -23,17 +25,17 @@ RATIOS = {
 @analysis(place=90)
 def landscape(reader: RunReader, cuts: Cuts) -> list[Finding]:
     found = []
-    for label in labels_of(reader, "LossLandscape"):
-        for name in RATIOS:
-            frame = reader.frame(label, name, "model").drop_duplicates("step", keep="last").sort_values("step")
+    for label in labels_of(reader, LossLandscape):
+        for ratio in RATIOS:
+            frame = reader.frame(label, ratio.name, "model").drop_duplicates("step", keep="last").sort_values("step")
             ratios = as_series(frame).finite
             if len(ratios):
-                found += _edge(label, name, ratios, cuts)
+                found += _edge(label, ratio, ratios, cuts)
                 break
     return found
 
 
-def _edge(label: str, name: str, ratios: Series, cuts: Cuts) -> list[Finding]:
+def _edge(label: str, ratio: Quantity, ratios: Series, cuts: Cuts) -> list[Finding]:
     near = np.abs(ratios.values - 1) <= cuts.edge_band
     runs = streaks(near[:, None], np.ones((len(ratios), 1), dtype=bool), cuts.measurements)
     if not runs:
@@ -41,7 +43,7 @@ def _edge(label: str, name: str, ratios: Series, cuts: Cuts) -> list[Finding]:
     [streak] = runs
     values, steps = ratios.values[streak.rows], ratios.steps[streak.rows]
     first, last = int(steps[0]), int(steps[-1])
-    what, threshold = RATIOS[name]
+    what, threshold = RATIOS[ratio]
     when = f"since step {first:,}" if streak.lasting else f"in {between(first, last)}, not after"
     return [
         Finding(
@@ -54,7 +56,12 @@ def _edge(label: str, name: str, ratios: Series, cuts: Cuts) -> list[Finding]:
             advice="Nothing is wrong: full-batch training settles there, and the loss falls over many steps though not "
             "at each. If it spikes or stalls, lower the learning rate or warm it up for longer.",
             evidence=Evidence(
-                probe=label, name=name, n=len(values), first_step=first, last_step=last, value=float(np.median(values))
+                probe=label,
+                name=ratio.name,
+                n=len(values),
+                first_step=first,
+                last_step=last,
+                value=float(np.median(values)),
             ),
         )
     ]

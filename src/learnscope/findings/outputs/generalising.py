@@ -8,6 +8,7 @@ import numpy as np
 
 from learnscope.findings.outputs.stuck import Stuck, stuck
 from learnscope.findings.registry import analysis
+from learnscope.quantities.outputs import Holdout
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.proportions import Share
 from learnscope.reading.words import between, count, listed, percent
@@ -124,6 +125,6 @@ def _unexplained(found: Stuck, why: str) -> Finding:
 
 def _evidence(found: Stuck) -> Evidence:
     return Evidence(
-        probe=found.probe, name="holdout_accuracy", n=found.holdout.n, first_step=found.steps[0],
+        probe=found.probe, name=Holdout.holdout_accuracy.name, n=found.holdout.n, first_step=found.steps[0],
         last_step=found.steps[1], value=found.holdout.value, interval=found.holdout.interval,
     )  # fmt: skip

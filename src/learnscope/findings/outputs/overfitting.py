@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from learnscope.findings.outputs.stuck import stuck
+from learnscope.findings.outputs.stuck import labelled_series, stuck
 from learnscope.findings.registry import analysis
+from learnscope.quantities.outputs import Holdout, Loss
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Floats, Series, as_series, labels_of, series
+from learnscope.reading.gather import Floats, Series, labels_of, series
 from learnscope.reading.words import count, num, percent
 from learnscope.record import Evidence, Finding, Severity
 from learnscope.store.reader import RunReader
@@ -45,9 +46,8 @@ class Fall:
 @analysis(place=60)
 def overfitting(reader: RunReader, cuts: Cuts) -> list[Finding]:
     found = []
-    for label in labels_of(reader, "Holdout"):
-        frame = reader.frame(label, "holdout_loss", "model").drop_duplicates("step", keep="last")
-        losses = as_series(frame.sort_values("step")).finite
+    for label in labels_of(reader, Holdout):
+        losses = labelled_series(reader, label, Holdout.holdout_loss).finite
         if len(losses) >= cuts.holdout_measurements:
             found += _judge(reader, label, losses, cuts)
     return found
@@ -99,7 +99,7 @@ def _finding(
         ).strip(),
         advice=_advice(best, diverging, only_confidence, fall, guessing=stuck(reader, cuts) is not None),
         evidence=Evidence(
-            probe=label, name="holdout_loss", n=paired.n if paired else n, first_step=best, last_step=last,
+            probe=label, name=Holdout.holdout_loss.name, n=paired.n if paired else n, first_step=best, last_step=last,
             value=paired.mean if paired else now - lowest, interval=paired.interval if paired else None,
         ),
     )  # fmt: skip
@@ -157,14 +157,14 @@ def _said_accuracy(accuracy: tuple[float, float] | None) -> str:
 
 
 def _accuracy(reader: RunReader, label: str, best: int, last: int) -> tuple[float, float] | None:
-    values = as_series(reader.frame(label, "holdout_accuracy", "model"))
+    values = labelled_series(reader, label, Holdout.holdout_accuracy)
     first, second = values.at(best), values.at(last)
     return None if first is None or second is None else (first, second)
 
 
 def _training(reader: RunReader, best: int, last: int) -> Fall | None:
     """Means of the training loss up to the best step and up to the last, over windows that do not meet."""
-    loss = series(reader, "Loss", "loss").finite
+    loss = series(reader, Loss.loss).finite
     width = (last - best) / 2
     windows = [loss.values[(loss.steps > end - width) & (loss.steps <= end)] for end in (best, last)]
     if min(len(window) for window in windows) < 2:

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from learnscope.quantities import Quantity
+from learnscope.quantities.outputs import BatchStats, Holdout, Loss
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Floats, Series, as_series, labels_of, one_pass, rows, series
 from learnscope.reading.proportions import Share
 from learnscope.reading.words import between, count, percent
 from learnscope.store.reader import RunReader
 
-LOGGED = ("train_accuracy", "accuracy", "train_acc", "acc")
+LOGGED = tuple(Loss.logged.at(key=key) for key in ("train_accuracy", "accuracy", "train_acc", "acc"))
 """What loops call the accuracy on the batch they have just trained on, the clearest name first."""
 PEAK = 3.3
 """Standard errors above chance at which a holdout was better than guessing once: 1 in 2,000 by chance."""
@@ -96,8 +98,8 @@ def stuck(reader: RunReader, cuts: Cuts) -> Stuck | None:
 def _stuck(reader: RunReader, cuts: Cuts) -> Stuck | None:
     batches = _batches(reader)
     found = None
-    for label in labels_of(reader, "Holdout") if batches is not None else ():
-        accuracies = _of(reader, label, "holdout_accuracy")
+    for label in labels_of(reader, Holdout) if batches is not None else ():
+        accuracies = labelled_series(reader, label, Holdout.holdout_accuracy)
         if not len(accuracies):
             continue
         assert batches is not None
@@ -108,7 +110,7 @@ def _stuck(reader: RunReader, cuts: Cuts) -> Stuck | None:
 
 
 def _judge(reader: RunReader, label: str, accuracies: Series, batches: Batches, cuts: Cuts) -> Stuck | None:
-    n = _of(reader, label, "holdout_examples").at(int(accuracies.steps[-1]))
+    n = labelled_series(reader, label, Holdout.holdout_examples).at(int(accuracies.steps[-1]))
     guesses = _guesses(reader, label)
     measured = accuracies.finite
     if (
@@ -133,8 +135,15 @@ def _judge(reader: RunReader, label: str, accuracies: Series, batches: Batches, 
     return Stuck(label, measured, holdout, width, chance, training, batches, chosen)
 
 
-def _of(reader: RunReader, label: str, name: str) -> Series:
-    return as_series(reader.frame(label, name, "model").drop_duplicates("step", keep="last").sort_values("step"))
+def labelled_series(reader: RunReader, label: str, quantity: Quantity) -> Series:
+    """A model-wide number of the one probe of a class that recorded under this label."""
+    frame = reader.frame(label, quantity.name, "model").drop_duplicates("step", keep="last")
+    return as_series(frame.sort_values("step"))
+
+
+def logged_accuracy(reader: RunReader) -> Quantity | None:
+    """The accuracy on training batches that the loop logged, if it did."""
+    return next((quantity for quantity in LOGGED if len(rows(reader, quantity))), None)
 
 
 def _guesses(reader: RunReader, label: str) -> tuple[float, float] | None:
@@ -151,13 +160,13 @@ def _guesses(reader: RunReader, label: str) -> tuple[float, float] | None:
 
 def _guesses_from_batches(reader: RunReader) -> tuple[float, float] | None:
     """As many classes as training batches have. Of the largest share, what is certain: batches are a sample."""
-    frame = rows(reader, "BatchStats", "share", "class")
+    frame = rows(reader, BatchStats.share, kind="class")
     if not len(frame):
         return None
     even = 1 / frame["scope"].nunique()
     # once through the data: later epochs show the same examples again, and would make their sample look larger
     frame = frame[(frame["epoch"] == frame["epoch"].iloc[0]) | frame["epoch"].isna()]
-    targets = series(reader, "BatchStats", "targets")
+    targets = series(reader, BatchStats.targets)
     known = dict(zip(targets.steps.tolist(), targets.values.tolist(), strict=True))
     n = sum(known.get(step, 0.0) for step in set(frame["step"].tolist()))
     if even == 1 or not n > 0:
@@ -168,11 +177,11 @@ def _guesses_from_batches(reader: RunReader) -> tuple[float, float] | None:
 
 
 def _batches(reader: RunReader) -> Batches | None:
-    name = next((name for name in LOGGED if len(rows(reader, "Loss", name))), None)
-    sizes = series(reader, "BatchStats", "batch_size").finite
-    if name is None or not len(sizes):
+    accuracy = logged_accuracy(reader)
+    sizes = series(reader, BatchStats.batch_size).finite
+    if accuracy is None or not len(sizes):
         return None
-    frame = rows(reader, "Loss", name)
+    frame = rows(reader, accuracy)
     frame = frame[np.isfinite(frame["value"])]
     values = frame["value"].to_numpy(np.float64)
     if not len(values) or values.min() < 0 or values.max() > 100:
@@ -184,7 +193,7 @@ def _batches(reader: RunReader) -> Batches | None:
     usual = float(np.median(sizes.values))
     each = np.array([size_at.get(step, usual) for step in steps.tolist()])
     return Batches(
-        name,
+        accuracy.name,
         str(frame["probe"].iloc[-1]),
         steps,
         _epochs(reader, frame["epoch"].astype("float64").to_numpy()),

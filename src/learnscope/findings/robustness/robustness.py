@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from learnscope.findings.registry import analysis
 from learnscope.intervals import difference
-from learnscope.reading.audit_reading import read_audit
-from learnscope.reading.audit_tables import Attack, Attacks, Level, Levels, Number, Transfer
+from learnscope.reading.audit import read_audit
+from learnscope.reading.audit_numbers import Number
+from learnscope.reading.audit_parts import Attack, Attacks, Level, Levels, Transfer
 from learnscope.reading.audit_words import DISTURBED, at_level, by_strength, evidence, on, told
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, listed, num, percent
@@ -119,15 +120,15 @@ def worst_attack(part: Attacks) -> Attack | None:
 
 def masked(part: Attacks, cuts: Cuts) -> Finding | None:
     """Signs that the attacks failed rather than the model held: no robustness follows from such attacks."""
-    doubts = [text for name, text in DOUBTS.items() if part.flags[name].value == 0]
+    doubts = [text for name, text in DOUBTS.items() if part[name].value == 0]
     shares = [a.zero_gradient_share.value for a in part.attacks if a.zero_gradient_share.value is not None]
     zeros = max(shares, default=0.0)
     if zeros >= cuts.audit_zero_gradients:
         doubts.insert(0, f"up to {percent(zeros)} of the gradients are exactly zero")
     if not doubts:
         return None
-    unknown = [f"{name} ({part.flags[name].why})" for name in DOUBTS if part.flags[name].value is None]
-    name = next((n for n in DOUBTS if part.flags[n].value == 0), "zero_gradient_share")
+    unknown = [f"{name} ({part[name].why})" for name in DOUBTS if part[name].value is None]
+    name = next((n for n in DOUBTS if part[n].value == 0), "zero_gradient_share")
     value = Number(0.0) if name in DOUBTS else Number(zeros)
     return Finding(
         kind="audit_gradient_masking", severity="warning",

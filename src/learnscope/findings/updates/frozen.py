@@ -9,6 +9,7 @@ from learnscope.findings.outputs.stuck import Stuck, stuck
 from learnscope.findings.registry import analysis
 from learnscope.findings.updates.not_moving import Moves, moves_of, not_moving, unmoved
 from learnscope.findings.updates.still import Still, still, whole_groups
+from learnscope.quantities.updates import ParameterChange
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, listed, percent
 from learnscope.record import Evidence, Finding
@@ -117,8 +118,8 @@ def _thawed(names: list[str], moves: Moves, cuts: Cuts) -> Finding:
         f"{'it' if len(names) == 1 else 'them'}: an optimizer that "
         "decays weights without gradients, an average of weights, or code that sets requires_grad again.",
         evidence=Evidence(
-            probe=moves.grid.probe, name="visible_share", n=n, first_step=moves.span[0], last_step=moves.span[1],
-            value=float(times),
+            probe=moves.grid.probe, name=ParameterChange.visible_share.name, n=n, first_step=moves.span[0],
+            last_step=moves.span[1], value=float(times),
         ),
         scopes=names,
     )  # fmt: skip

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from learnscope.names import in_path
+from learnscope.quantities import Quantity
+from learnscope.quantities.updates import LearningRate
 from learnscope.reading.gather import Series, as_series, rows
 from learnscope.reading.words import num
 from learnscope.store.reader import RunReader
@@ -62,10 +64,10 @@ def groups_of(reader: RunReader) -> list[Group]:
 
 def rates_of(reader: RunReader, kind: str, scope: str) -> Series:
     """The recorded learning rates of a group."""
-    return over_steps(reader, "LearningRate", "learning_rate", kind, scope).finite
+    return over_steps(reader, LearningRate.learning_rate, kind, scope).finite
 
 
-def over_steps(reader: RunReader, probe: str, name: str, kind: str, scope: str) -> Series:
+def over_steps(reader: RunReader, quantity: Quantity, kind: str, scope: str) -> Series:
     """One number of one group."""
-    frame = rows(reader, probe, name, kind)
+    frame = rows(reader, quantity, kind=kind)
     return as_series(frame[frame["scope"] == scope])

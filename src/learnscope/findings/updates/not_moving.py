@@ -9,6 +9,8 @@ import numpy as np
 from learnscope.findings.updates.groups import groups_of, rates_of
 from learnscope.findings.updates.still import Still
 from learnscope.names import in_path
+from learnscope.quantities.gradients import GradientFlow
+from learnscope.quantities.updates import ParameterChange
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Grid, grid, labels_of, rows
 from learnscope.reading.words import count, listed
@@ -30,13 +32,13 @@ class Moves:
 
 
 def moves_of(reader: RunReader) -> Moves | None:
-    changes = grid(reader, "ParameterChange", "visible_share", "tensor")
+    changes = grid(reader, ParameterChange.visible_share, kind="tensor")
     if not changes:
         return None
     # a measurement in which nothing at all moved (a warm-up at learning rate 0) says nothing about one tensor
     counted = (changes.values > 0).any(axis=1)
     values = changes.values[counted]
-    spans = [r.notes.get("span") for label in labels_of(reader, "ParameterChange") for r in reader.records(label)]
+    spans = [r.notes.get("span") for label in labels_of(reader, ParameterChange) for r in reader.records(label)]
     ends = [int(step) for span in spans if span for step in span] or changes.steps.tolist()
     return Moves(
         changes,
@@ -67,14 +69,16 @@ def unmoved(moves: Moves | None, resting: Still | None, known: set[str], cuts: C
         if not names or not moving:
             return None
         n = [moves.measured[name] for name in names]
-        return Unmoved(names, n, moves.span, moving, "tensor", (moves.grid.probe, "visible_share"))
+        return Unmoved(names, n, moves.span, moving, "tensor", (moves.grid.probe, ParameterChange.visible_share.name))
     if resting is None:
         return None
     explained = resting.among(list(known))
     names = [layer for layer in resting.layers if layer not in explained]
     if not names:
         return None
-    return Unmoved(names, [resting.n], resting.span, len(resting.moving), "layer", (resting.probe, "l2"))
+    return Unmoved(
+        names, [resting.n], resting.span, len(resting.moving), "layer", (resting.probe, ParameterChange.l2.name)
+    )
 
 
 def not_moving(found: Unmoved, reader: RunReader, cuts: Cuts, more: str = "") -> Finding:
@@ -99,7 +103,7 @@ def not_moving(found: Unmoved, reader: RunReader, cuts: Cuts, more: str = "") ->
 
 def _advice(names: list[str], reader: RunReader) -> str:
     """By what is known of the rates and gradients that these tensors' layers got."""
-    norms = grid(reader, "GradientFlow", "norm", stage="stepped")
+    norms = grid(reader, GradientFlow.norm, stage="stepped")
     reached = [s for i, s in enumerate(norms.scopes) if (norms.values[:, i] > 0).any()]
     with_gradient = [name for name in names if any(in_path(layer, name) for layer in reached)]
     if norms and not with_gradient:
@@ -148,7 +152,7 @@ def _range(n: list[int]) -> str:
 
 def _low_precision(reader: RunReader) -> str | None:
     """The dtype that the changes were recorded with, or else that of all weights, if it is a coarse one."""
-    frame = rows(reader, "ParameterChange", "sparsity", "tensor")
+    frame = rows(reader, ParameterChange.sparsity, kind="tensor")
     dtypes = {str(d).removeprefix("torch.") for d in frame["dtype"].dropna()} if "dtype" in frame else set()
     dtypes = dtypes or set((reader.manifest.get("model") or {}).get("dtypes") or {})
     coarse = sorted(d for d in dtypes if d in ("bfloat16", "float16") or d.startswith("float8"))

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from learnscope.findings.registry import analysis
+from learnscope.quantities import Quantity
+from learnscope.quantities.updates import LearningRate, ParameterChange
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Floats, Grid, grid, rows
 from learnscope.reading.streaks import Streak, streaks
@@ -16,7 +18,15 @@ from learnscope.reading.words import between, count, listed, num, percent
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
 
-PROBE = "ParameterChange"
+UPDATES = (
+    ParameterChange.absorbed_share, ParameterChange.absorbed_share_low, ParameterChange.absorbed_share_high,
+)  # fmt: skip
+DECAY = (
+    ParameterChange.decay_absorbed_share,
+    ParameterChange.decay_absorbed_share_low,
+    ParameterChange.decay_absorbed_share_high,
+)
+"""What rounding took, and both ends of its interval."""
 FRACTION_BITS = {"bfloat16": 7, "float16": 10}
 """Bits of the fraction of each half-precision dtype: its numbers near 1 are 2^−bits apart."""
 
@@ -70,26 +80,25 @@ def precision(reader: RunReader, cuts: Cuts) -> list[Finding]:
     if not dtypes:
         return []
     found = []
-    for make, name, cut in ((_updates, "absorbed_share", cuts.absorbed_share),
-                            (_decay, "decay_absorbed_share", cuts.decay_absorbed_share)):  # fmt: skip
-        model, layers = (_lost(reader, name, kind, cut, cuts.measurements) for kind in ("model", "layer"))
+    for make, share, cut in ((_updates, UPDATES, cuts.absorbed_share), (_decay, DECAY, cuts.decay_absorbed_share)):
+        model, layers = (_lost(reader, share, kind, cut, cuts.measurements) for kind in ("model", "layer"))
         if model is not None or layers is not None:
             found.append(make(reader, model, layers, dtypes, cuts))
     return found
 
 
-def _lost(reader: RunReader, name: str, kind: str, cut: float, at_least: int) -> _Lost | None:
+def _lost(reader: RunReader, quantities: tuple[Quantity, ...], kind: str, cut: float, at_least: int) -> _Lost | None:
     # decay that is rounded together with the update is lost with it, which is a statement about the update
-    wanted = {"rounding": "apart"} if name == "decay_absorbed_share" else {}
-    share, low, high = (grid(reader, PROBE, f"{name}{end}", kind, **wanted) for end in ("", "_low", "_high"))
+    wanted = {"rounding": "apart"} if quantities is DECAY else {}
+    share, low, high = (grid(reader, quantity, kind=kind, **wanted) for quantity in quantities)
     if not share or not low:
         return None
     lower = low.aligned(share)
     # of the updates a sample must show it beyond its own uncertainty; all of the decay is a matter of counting
-    holds = lower > cut if name == "absorbed_share" else share.values >= cut
+    holds = lower > cut if quantities is UPDATES else share.values >= cut
     chosen = streaks(holds, np.isfinite(share.values), at_least)
     chosen = [streak for streak in chosen if streak.lasting] or chosen
-    return _Lost(name, share, lower, high.aligned(share), chosen) if chosen else None
+    return _Lost(quantities[0].name, share, lower, high.aligned(share), chosen) if chosen else None
 
 
 def _updates(
@@ -175,7 +184,7 @@ def _named(model: _Lost | None, layers: _Lost | None, cuts: Cuts) -> str:
 
 
 def _coverage(reader: RunReader) -> str:
-    coverage = rows(reader, PROBE, "absorbed_coverage")["value"].dropna()
+    coverage = rows(reader, ParameterChange.absorbed_coverage)["value"].dropna()
     if not len(coverage) or float(coverage.min()) >= 1.0:
         return ""
     return (
@@ -208,7 +217,7 @@ def _kinds_of_decay(reader: RunReader) -> tuple[bool, bool]:
 
 def _largest_rate(reader: RunReader) -> float | None:
     """As recorded; else as the run began with, which a schedule may have changed."""
-    recorded = rows(reader, "LearningRate", "learning_rate", "group")["value"].dropna()
+    recorded = rows(reader, LearningRate.learning_rate, kind="group")["value"].dropna()
     if len(recorded):
         return float(recorded.max())
     given = [float(group["lr"]) for _, group in _groups(reader) if isinstance(group.get("lr"), int | float)]

@@ -9,7 +9,8 @@ import numpy as np
 from learnscope.findings.outputs.stuck import Stuck, stuck
 from learnscope.findings.registry import analysis
 from learnscope.findings.updates.groups import Group, groups_of, over_steps, rates_of
-from learnscope.findings.updates.still import PROBES
+from learnscope.findings.updates.still import CHANGES, Change
+from learnscope.quantities.updates import ParameterChange
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import rows
 from learnscope.reading.proportions import median_interval
@@ -104,7 +105,7 @@ def _slow_head(reader: RunReader, trouble: Stuck, cuts: Cuts) -> list[Finding]:
                 advice=f"A new {pace.slow} on a trained {pace.fast} needs the larger of the two: check that they are "
                 f"not exchanged. At {num(fast)} what {pace.fast} had learned before may be lost.",
                 evidence=Evidence(
-                    probe=pace.probe, name="update_to_weight", n=pace.n, first_step=pace.steps[0],
+                    probe=pace.probe, name=ParameterChange.update_to_weight.name, n=pace.n, first_step=pace.steps[0],
                     last_step=pace.steps[1], value=pace.ratio, interval=pace.interval,
                 ),
                 scopes=[pace.fast, pace.slow],
@@ -116,16 +117,16 @@ def _slow_head(reader: RunReader, trouble: Stuck, cuts: Cuts) -> list[Finding]:
 def _paces(reader: RunReader, cuts: Cuts, kind: str) -> list[Pace]:
     """Every backbone against every head, among the groups of a kind."""
     found = []
-    for probe in PROBES:
-        scopes = list(dict.fromkeys(rows(reader, probe, "update_to_weight", kind)["scope"]))
+    for change in CHANGES:
+        scopes = list(dict.fromkeys(rows(reader, change.update_to_weight, kind=kind)["scope"]))
         heads, bodies = ([s for s in scopes if s in names] for names in (HEADS, BACKBONES))
-        found += [_pace(reader, probe, kind, body, head, cuts) for body in bodies for head in heads]
+        found += [_pace(reader, change, kind, body, head, cuts) for body in bodies for head in heads]
     return [pace for pace in found if pace is not None]
 
 
-def _pace(reader: RunReader, probe: str, kind: str, fast: str, slow: str, cuts: Cuts) -> Pace | None:
+def _pace(reader: RunReader, change: Change, kind: str, fast: str, slow: str, cuts: Cuts) -> Pace | None:
     """None for too few measurements in which both were measured and moved."""
-    ours, theirs = (over_steps(reader, probe, "update_to_weight", kind, scope).finite for scope in (fast, slow))
+    ours, theirs = (over_steps(reader, change.update_to_weight, kind, scope).finite for scope in (fast, slow))
     steps, at, other = np.intersect1d(ours.steps, theirs.steps, return_indices=True)
     moved = (ours.values[at] > 0) & (theirs.values[other] > 0)
     ratios = ours.values[at][moved] / theirs.values[other][moved]

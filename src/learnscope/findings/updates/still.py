@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learnscope.names import in_path
+from learnscope.quantities.updates import ParameterChange, WeightDelta
 from learnscope.reading.gather import Grid, grid, labels_of
 from learnscope.reading.words import count, listed, percent
 from learnscope.store.reader import RunReader
 
-PROBES = ("ParameterChange", "WeightDelta")
+Change = type[ParameterChange] | type[WeightDelta]
+CHANGES: tuple[Change, ...] = (ParameterChange, WeightDelta)
 """Both record `l2`, which is 0 only if no weight changed."""
 
 
@@ -41,8 +43,8 @@ class Still:
 
 def still(reader: RunReader, at_least: int) -> Still | None:
     """None if nothing was measured, nothing rests, or nothing moves: then no measurement counts."""
-    for probe in PROBES:
-        layers = grid(reader, probe, "l2", "layer")
+    for change in CHANGES:
+        layers = grid(reader, change.l2)
         if layers:
             break
     else:
@@ -56,13 +58,13 @@ def still(reader: RunReader, at_least: int) -> Still | None:
         return None
     groups: list[str] = []
     for kind in ("named", "group"):
-        found = grid(reader, probe, "l2", kind)
+        found = grid(reader, change.l2, kind=kind)
         if found:
             groups += _resting(found, np.isin(found.steps, layers.steps[counted]), at_least)
     column = layers.values[counted][:, layers.scopes.index(resting[0])]
     return Still(
         layers.probe, resting, list(dict.fromkeys(groups)), moving, int(np.isfinite(column).sum()),
-        _span(reader, probe, layers),
+        _span(reader, change, layers),
     )  # fmt: skip
 
 
@@ -73,8 +75,8 @@ def _resting(found: Grid, counted: NDArray[np.bool_], at_least: int) -> list[str
     return [s for s, n, m in zip(found.scopes, measured, moved, strict=True) if n >= at_least and not m]
 
 
-def _span(reader: RunReader, probe: str, found: Grid) -> tuple[int, int]:
-    spans = [record.notes.get("span") for label in labels_of(reader, probe) for record in reader.records(label)]
+def _span(reader: RunReader, change: Change, found: Grid) -> tuple[int, int]:
+    spans = [record.notes.get("span") for label in labels_of(reader, change) for record in reader.records(label)]
     ends = [int(step) for span in spans if span for step in span] or found.steps.tolist()
     return min(ends), max(ends)
 

@@ -9,6 +9,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from learnscope.findings.registry import analysis
+from learnscope.quantities import Quantity
+from learnscope.quantities.updates import LowRankQuality, SparseQuality
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Floats, labels_of
 from learnscope.reading.streaks import streaks
@@ -23,14 +25,14 @@ WORSE = 10.0
 
 @analysis(place=110)
 def update_quality(reader: RunReader, cuts: Cuts) -> list[Finding]:
-    sparse = [_sparse(reader, label, cuts) for label in labels_of(reader, "SparseQuality")]
-    low_rank = [_low_rank(reader, label, cuts) for label in labels_of(reader, "LowRankQuality")]
+    sparse = [_sparse(reader, label, cuts) for label in labels_of(reader, SparseQuality)]
+    low_rank = [_low_rank(reader, label, cuts) for label in labels_of(reader, LowRankQuality)]
     return [finding for finding in (*sparse, *low_rank) if finding is not None]
 
 
-def _by_step(reader: RunReader, label: str, name: str, by: str, **wanted: str) -> pd.DataFrame:
+def _by_step(reader: RunReader, label: str, quantity: Quantity, by: str, **wanted: str) -> pd.DataFrame:
     """Steps down, the values of a label across; NaN where there is no number."""
-    frame = reader.frame(label, name, "model")
+    frame = reader.frame(label, quantity.name, "model")
     if not {by, *wanted} <= {*frame.columns}:
         return pd.DataFrame()
     for key, value in wanted.items():
@@ -60,9 +62,11 @@ def _range(values: Floats, *, share: bool = False) -> str:
 
 
 def _sparse(reader: RunReader, label: str, cuts: Cuts) -> Finding | None:
-    kl, kept = (_by_step(reader, label, name, "threshold", mask="magnitude") for name in ("kl", "kept_share"))
-    random = _by_step(reader, label, "kl", "threshold", mask="random_changed")
-    random_kept = _by_step(reader, label, "kept_share", "threshold", mask="random_changed")
+    kl, kept, random, random_kept = (
+        _by_step(reader, label, quantity, "threshold", mask=mask)
+        for mask in ("magnitude", "random_changed")
+        for quantity in (SparseQuality.kl, SparseQuality.kept_share)
+    )
     kept, random, random_kept = (one.reindex_like(kl) for one in (kept, random, random_kept))
     for threshold in sorted(kl.columns, reverse=True):  # the sparsest first
         far, share, baseline = (one[threshold].to_numpy(np.float64) for one in (kl, kept, random))
@@ -92,7 +96,12 @@ def _sparse_finding(
         advice=f"Where updates of this length are sent or stored, a sparse one would do: undo the changes of at most "
         f"{num(threshold)}, and `learnscope patch` writes only the entries that still differ.",
         evidence=Evidence(
-            probe=label, name="kl", n=len(steps), first_step=steps[0], last_step=steps[-1], value=float(np.median(far))
+            probe=label,
+            name=SparseQuality.kl.name,
+            n=len(steps),
+            first_step=steps[0],
+            last_step=steps[-1],
+            value=float(np.median(far)),
         ),
     )
 
@@ -127,8 +136,10 @@ class _Ranks:
 
 
 def _measured_ranks(reader: RunReader, label: str) -> _Ranks | None:
-    kl, energy = (_by_step(reader, label, name, "rank") for name in ("kl", "energy_captured"))
-    frame = reader.frame(label, "recommended_rank", "model")
+    kl, energy = (
+        _by_step(reader, label, quantity, "rank") for quantity in (LowRankQuality.kl, LowRankQuality.energy_captured)
+    )
+    frame = reader.frame(label, LowRankQuality.recommended_rank.name, "model")
     if kl.empty or 0 not in kl or "kl_bound" not in frame:
         return None
     frame = frame.drop_duplicates("step", keep="last").set_index("step").reindex(kl.index)
@@ -173,8 +184,8 @@ def _low_rank_finding(reader: RunReader, found: _Ranks, rank: float, rows: Rows)
         f"higher rank: a LoRA of rank {rank:g} on every matrix, with biases and norms trained whole, would have done "
         "for each of them.",
         evidence=Evidence(
-            probe=found.label, name="recommended_rank", n=len(steps), first_step=steps[0], last_step=steps[-1],
-            value=float(np.max(found.recommended[rows])),
+            probe=found.label, name=LowRankQuality.recommended_rank.name, n=len(steps), first_step=steps[0],
+            last_step=steps[-1], value=float(np.max(found.recommended[rows])),
         ),
     )  # fmt: skip
 
@@ -203,6 +214,11 @@ def _not_low_rank(reader: RunReader, found: _Ranks) -> Finding:
         advice=f"This is about updates {_spans(reader, found.label, steps)}. A LoRA of such a rank would lose some of "
         "them: take a higher rank (LowRankQuality(ranks=...) measures it), or train the weights themselves.",
         evidence=Evidence(
-            probe=found.label, name="kl", n=len(steps), first_step=steps[0], last_step=steps[-1], value=least
+            probe=found.label,
+            name=LowRankQuality.kl.name,
+            n=len(steps),
+            first_step=steps[0],
+            last_step=steps[-1],
+            value=least,
         ),
     )

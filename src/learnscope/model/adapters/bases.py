@@ -1,4 +1,4 @@
-"""The weights that adapters began with, and what they have become beside them."""
+"""The original weights under adapters, and how the tuned weights differ from them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MERGED = "an adapter is merged into the weight: what it was before is read while
 TRAINED = "its base weight is trained as well: what it began with is not kept"
 
 
-def began_with(adapter: Adapter) -> Tensor | str:
-    """W, float64: the weight in the base, with the B₀A₀ that PiSSA and its like have moved into the adapter."""
+def original_weight(adapter: Adapter) -> Tensor | str:
+    """W, float64: the base weight plus the B₀A₀ that PiSSA and similar methods have moved into the adapter."""
     weight = _base(adapter)
     if isinstance(weight, str):
         return weight
@@ -27,11 +27,11 @@ def began_with(adapter: Adapter) -> Tensor | str:
         start = None if adapter.parts.factors is None else adapter.parts.factors.start
         if start is None:
             return weight.double()
-        return torch.addmm(weight.double(), *(one.to(weight.device).double() for one in start))
+        return torch.addmm(weight.double(), *(factor.to(weight.device).double() for factor in start))
 
 
-def began_with_norm(adapter: Adapter) -> float | str:
-    """‖W‖_F, from one pass over the weight that makes no second copy of it; or why it cannot be read."""
+def original_norm(adapter: Adapter) -> float | str:
+    """‖W‖_F, from one pass over the weight without copying it; or why it cannot be read."""
     weight = _base(adapter)
     if isinstance(weight, str):
         return weight
@@ -40,7 +40,7 @@ def began_with_norm(adapter: Adapter) -> float | str:
         return math.sqrt(float(sum_squares([weight])))
     total = 0.0
     with plain_arithmetic(weight.device):
-        left, right = (one.to(weight.device).double() for one in start)
+        left, right = (factor.to(weight.device).double() for factor in start)
         step = max(1, CHUNK // weight.shape[1])
         for first in range(0, len(weight), step):
             rows = slice(first, first + step)
@@ -49,11 +49,11 @@ def began_with_norm(adapter: Adapter) -> float | str:
 
 
 def intruders_of(adapter: Adapter) -> Intruders | str:
-    """Directions of the tuned weight that W does not have; DoRA's is tuned by its magnitude too."""
+    """Directions of the tuned weight that W does not have; DoRA's magnitude is part of the tuned weight."""
     factors = adapter.parts.factors
     if factors is None:
         return adapter.parts.reason or "it has no factors"
-    weight = began_with(adapter)
+    weight = original_weight(adapter)
     if isinstance(weight, str):
         return weight
     if adapter.parts.family == "dora":

@@ -30,24 +30,24 @@ class Direction:
 
 
 def dora_direction(adapter: Adapter) -> Direction | str:
-    """Read part by part, so that no second copy of the weight is made; or the reason for none."""
-    found = _dora(adapter)
-    if isinstance(found, str):
-        return found
+    """Computed in parts, so that the weight is not copied; or the reason why there is none."""
+    dora = _dora(adapter)
+    if isinstance(dora, str):
+        return dora
     total = changed = 0.0
-    for norms, _, added in found.parts():
+    for norms, _, added in dora.parts():
         total += float(norms.square().sum())
         changed += float(added.square().sum())
-    return Direction(float(torch.linalg.vector_norm(found.magnitude)), total**0.5, changed**0.5)
+    return Direction(float(torch.linalg.vector_norm(dora.magnitude)), total**0.5, changed**0.5)
 
 
 def dora_update(adapter: Adapter) -> Tensor | str:
-    """m ∘ (W + ΔW)/‖W + ΔW‖_rows − W, what merging adds to the weight, as a float64 matrix; or the reason for none."""
-    found = _dora(adapter)
-    if isinstance(found, str):
-        return found
-    whole = torch.empty(found.weight.shape, dtype=torch.float64, device=found.weight.device)
-    for _, rows, added in found.parts():
+    """m ∘ (W + ΔW)/‖W + ΔW‖_rows − W, what merging adds to the weight, in float64; or why there is none."""
+    dora = _dora(adapter)
+    if isinstance(dora, str):
+        return dora
+    whole = torch.empty(dora.weight.shape, dtype=torch.float64, device=dora.weight.device)
+    for _, rows, added in dora.parts():
         whole[rows] = added
     return whole
 
@@ -59,11 +59,13 @@ class _Dora:
     factors: Factors
 
     def parts(self) -> Iterator[tuple[Tensor, slice, Tensor]]:
-        """For some rows at a time: norms of W + ΔW, the rows, and what merging adds to them."""
+        """Some rows at a time: norms of W + ΔW, the rows, and what merging adds to them."""
         weight, factors = self.weight, self.factors
         with plain_arithmetic(weight.device):
-            left, right = replace(factors, start=None).stacked()  # what is in the base now, and what is added to it
-            began = None if factors.start is None else tuple(one.to(weight.device).double() for one in factors.start)
+            left, right = replace(factors, start=None).stacked()  # what the adapter now adds to the base
+            initial = (
+                None if factors.start is None else tuple(factor.to(weight.device).double() for factor in factors.start)
+            )
             step = max(1, CHUNK // weight.shape[1])
             for start in range(0, len(weight), step):
                 rows = slice(start, start + step)
@@ -71,7 +73,7 @@ class _Dora:
                 part = torch.addmm(base, left[rows], right)
                 norms = torch.linalg.vector_norm(part, dim=1)
                 part *= (self.magnitude[rows] / norms)[:, None]
-                base = base if began is None else torch.addmm(base, began[0][rows], began[1])
+                base = base if initial is None else torch.addmm(base, initial[0][rows], initial[1])
                 yield norms, rows, part - base
 
 
@@ -88,17 +90,15 @@ def _dora(adapter: Adapter) -> _Dora | str:
 
 
 def base_matrix(layer: Any) -> Tensor | str:
-    """The weight that an adapter sits on, as its factors see it, [outputs, inputs]; or why it cannot be read.
+    """The weight under an adapter, in the layout of its factors, [outputs, inputs]; or why it cannot be read.
 
-    Quantised weights are unpacked by PEFT's own function, where it knows them.
+    Quantised weights are unpacked by PEFT's own function, if it supports them.
     """
     base = layer.get_base_layer()
-    kind = (
-        f"{type(base).__name__} with {type(base.weight).__name__}" if hasattr(base, "weight") else type(base).__name__
-    )
+    kind = type(base).__name__ + (f" with {type(base.weight).__name__}" if hasattr(base, "weight") else "")
     try:
         weight = plain(_unpacked(base))
-    except (TypeError, AttributeError, ImportError, RuntimeError) as error:  # each packed format fails in its own way
+    except (TypeError, AttributeError, ImportError, RuntimeError) as error:  # packed formats fail in different ways
         return f"its base weight ({kind}) cannot be unpacked here: {error}"
     if not weight.is_floating_point():
         return f"its base weight ({kind}) holds {weight.dtype} and PEFT does not know how to unpack it"
@@ -106,27 +106,27 @@ def base_matrix(layer: Any) -> Tensor | str:
 
 
 def _unpacked(base: Any) -> Tensor:
-    """By PEFT, which for a whole module would exchange its packed weight on a CPU: 8-bit layers then cannot run."""
+    """Unpacked by PEFT; but not the whole module, whose packed weight it would replace on a CPU, so that it fails."""
     from peft.utils.integrations import dequantize_bnb_weight, dequantize_module_weight
 
     weight: Any = getattr(base, "weight", None)
     if type(weight).__name__ not in ("Params4bit", "Int8Params"):
         return dequantize_module_weight(base)
-    # a stand-in for the layer's state, into which the scales would be written: they are in one of two places
+    # a stand-in for the layer's state, to which PEFT would write the scales; these are in one of two places
     scales = getattr(getattr(base, "state", None), "SCB", None)
     held = SimpleNamespace(SCB=getattr(weight, "SCB", None) if scales is None else scales)
-    found: Tensor = dequantize_bnb_weight(weight, state=held)
-    return found
+    unpacked: Tensor = dequantize_bnb_weight(weight, state=held)
+    return unpacked
 
 
 def is_turned(layer: Any) -> bool:
-    """Whether the weight is held as [inputs, outputs]."""
+    """Whether the weight is stored as [inputs, outputs]."""
     return isinstance(layer.get_base_layer(), nn.Embedding) or bool(getattr(layer, "fan_in_fan_out", False))
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """AdaLoRA's importance of every triplet, and how many it keeps."""
+    """AdaLoRA's importance scores of the triplets, and how many it keeps."""
 
     scores: Tensor | None
     rank: int
@@ -135,22 +135,23 @@ class Allocation:
 def adalora_allocations(model: nn.Module, adapters: list[Adapter]) -> list[Allocation]:
     """As PEFT's rank allocator computes them: s(E) + mean s(A) + mean s(B), s = sensitivity × uncertainty.
 
-    `scores` are None while the allocator has none. The rank is the number of triplets in its last pattern, r before.
+    `scores` are None while the allocator has none. The rank is the number of triplets in its last pattern, or r before
+    the first.
     """
-    owner: Any = next((one for one in model.modules() if "rankallocator" in one.__dict__), None)
+    owner: Any = next((module for module in model.modules() if "rankallocator" in module.__dict__), None)
     if owner is None:
-        return [Allocation(None, one.parts.rank or 0) for one in adapters]
+        return [Allocation(None, adapter.parts.rank or 0) for adapter in adapters]
     allocator = owner.rankallocator
     names = {id(p): name for name, p in owner.model.named_parameters()}
     pattern = allocator.peft_config.rank_pattern or {}
-    found = []
-    for one in adapters:
-        e, a, b = (names.get(id(getattr(one.layer, f"lora_{part}")[one.name]), "") for part in "EAB")
-        own = allocator.adapter_name == one.name  # it trains one adapter, the others keep their ranks
+    allocations = []
+    for adapter in adapters:
+        e, a, b = (names.get(id(getattr(adapter.layer, f"lora_{part}")[adapter.name]), "") for part in "EAB")
+        own = allocator.adapter_name == adapter.name  # it trains one adapter, the others keep their ranks
         scores = _scores(allocator, e, a, b) if own and {e, a, b} <= allocator.exp_avg_ipt.keys() else None
-        kept = pattern.get(e, pattern.get(e.replace(f".{one.name}", ""))) if own else None
-        found.append(Allocation(scores, one.parts.rank or 0 if kept is None else sum(kept)))
-    return found
+        kept = pattern.get(e, pattern.get(e.replace(f".{adapter.name}", ""))) if own else None
+        allocations.append(Allocation(scores, adapter.parts.rank or 0 if kept is None else sum(kept)))
+    return allocations
 
 
 def _scores(allocator: Any, e: str, a: str, b: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""What each family of adapters adds to a weight, as PEFT computes it: one small function a family."""
+"""What each family of adapters adds to a weight, as PEFT computes it: one function per family."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from learnscope.model.adapters.start import lora_factors, start_of
 from learnscope.tensor.adapters.spectrum import Factors
 from learnscope.tensor.context import plain
 
 RESIDUAL_STARTS = ("pissa", "olora", "corda", "lora_ga", "loftq")
-"""Beginnings that move a part of the weight into the adapter."""
+"""Initialisations that move a part of the weight into the adapter."""
 NO_START = (
     "the factors it began with were not kept: call learnscope.remember_start(model) after the adapter is made and "
     "before it is trained"
@@ -27,7 +27,7 @@ NO_MATRIX = {
 
 @dataclass(slots=True)
 class Parts:
-    """What an adapter is made of: `factors` of its update or the `reason` for none, vectors with their beginnings."""
+    """The parts of an adapter: `factors` of its update or the `reason` for none, `vectors` with initial values."""
 
     family: str
     rank: int | None = None
@@ -35,22 +35,22 @@ class Parts:
     reason: str | None = None
     vectors: dict[str, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
     tied: tuple[int, int] | None = None
-    """Identity of the parameters it is made of, to tell adapters that share them."""
+    """Ids of its parameters, to find adapters that share them."""
 
 
 def lora_parts(layer: Any, name: str, config: Any, rates: Mapping[int, float]) -> Parts:
-    """ΔW = scaling·B A; less what it began with for PiSSA, MiLoRA and their like."""
+    """ΔW = scaling·B A; for PiSSA, MiLoRA and similar methods minus the initial product."""
     left, right = lora_factors(layer, name)
     family = _lora_family(layer, name, config, (left, right), rates)
     parts = Parts(family, int(layer.r[name]), tied=(id(left), id(right)))
     magnitude = getattr(layer, "lora_magnitude_vector", {})
-    if family == "dora" and name in magnitude:  # every LoRA layer has the dictionary, empty
+    if family == "dora" and name in magnitude:  # other LoRA layers have the dictionary too, but empty
         parts.vectors["magnitude"] = (magnitude[name].weight, None)
     parts.reason = _why_no_product(layer)
     if parts.reason is not None:
         return parts
     start = start_of(layer, name)
-    if start is None and _begins_with_weight(config):
+    if start is None and _starts_with_weight(config):
         parts.reason = NO_START
         return parts
     kept = None if start is None else (start.left, start.right)
@@ -58,13 +58,13 @@ def lora_parts(layer: Any, name: str, config: Any, rates: Mapping[int, float]) -
     return parts
 
 
-def _begins_with_weight(config: Any) -> bool:
+def _starts_with_weight(config: Any) -> bool:
     how = getattr(config, "init_lora_weights", None)
     return isinstance(how, str) and how.lower().startswith(RESIDUAL_STARTS)
 
 
 def _why_no_product(layer: Any) -> str | None:
-    """Layers whose update is no single product of two matrices."""
+    """The reason for layers whose update is not a single product of two matrices."""
     base = layer.get_base_layer()
     if getattr(base, "groups", 1) > 1:
         return "a convolution in groups: its update is no single product of two matrices"
@@ -74,7 +74,7 @@ def _why_no_product(layer: Any) -> str | None:
 
 
 def _lora_family(layer: Any, name: str, config: Any, factors: tuple[Tensor, Tensor], rates: Mapping[int, float]) -> str:
-    """Its name: what it computes first, then how it began, then how it is trained, then how it is scaled."""
+    """The family's name, by what it computes, then by initialisation, then by training, then by scaling."""
     left, right = factors
     if layer.use_dora.get(name):
         return "dora"
@@ -82,7 +82,7 @@ def _lora_family(layer: Any, name: str, config: Any, factors: tuple[Tensor, Tens
     faster = rates.get(id(left), 0.0) > rates.get(id(right), rates.get(id(left), 0.0))
     if start is not None and start.method == "milora":
         return "milora+" if faster else "milora"
-    if _begins_with_weight(config):
+    if _starts_with_weight(config):
         how = config.init_lora_weights.lower()
         return next(known for known in RESIDUAL_STARTS if how.startswith(known))
     if faster:
@@ -106,34 +106,30 @@ def adalora_parts(layer: Any, name: str) -> Parts:
 
 
 def vera_parts(layer: Any, name: str) -> Parts:
-    """ΔW = diag(λ_b) B diag(λ_d) A; all layers share A and B, and each takes their first columns and rows."""
+    """ΔW = diag(λ_b) B diag(λ_d) A; all layers share A and B, and each uses their first columns and rows."""
     rows, columns = plain(layer.vera_lambda_b[name]), plain(layer.vera_lambda_d[name])
     left = plain(layer.vera_B[name])[: layer.out_features].to(rows.device).double() * rows.double()[:, None]
     right = plain(layer.vera_A[name])[:, : layer.in_features].to(rows.device).double() * columns.double()[:, None]
-    vectors: dict[str, tuple[Tensor, Tensor | None]] = {"lambda_b": (rows, torch.zeros_like(rows))}
-    vectors["lambda_d"] = (columns, None)
     tied = (id(layer.vera_lambda_b[name]), id(layer.vera_lambda_d[name]))
-    return Parts("vera", int(layer.r[name]), Factors(left, right), vectors=vectors, tied=tied)
+    parts = Parts("vera", int(layer.r[name]), Factors(left, right), tied=tied)
+    parts.vectors = {"lambda_b": (rows, torch.zeros_like(rows)), "lambda_d": (columns, None)}
+    return parts
 
 
 def ia3_parts(layer: Any, name: str) -> Parts:
-    """A vector that begins with ones."""
+    """A vector that starts as ones."""
     vector = layer.ia3_l[name]
-    kept: dict[str, tuple[Tensor, Tensor | None]] = {"ia3_l": (vector, torch.ones_like(plain(vector)))}
-    return Parts("ia3", reason=NO_MATRIX["ia3"], vectors=kept, tied=(id(vector), id(vector)))
+    parts = Parts("ia3", reason=NO_MATRIX["ia3"], tied=(id(vector), id(vector)))
+    parts.vectors["ia3_l"] = (vector, torch.ones_like(plain(vector)))
+    return parts
 
 
 def layernorm_parts(layer: Any, name: str) -> Parts:
-    """A trained copy of a norm; its weight and bias beside those of the norm it began with."""
+    """A trained copy of a norm: its weight and bias, with those of the original norm as initial values."""
     tuned, base = layer.ln_tuning_layers[name], layer.base_layer
     if name in layer.merged_adapters:  # merging exchanges the two
         tuned, base = base, tuned
-    before = dict(_own_parameters(base))
-    kept: dict[str, tuple[Tensor, Tensor | None]] = {
-        which: (tensor, before.get(which)) for which, tensor in _own_parameters(tuned)
-    }
-    return Parts("layernorm", reason=NO_MATRIX["layernorm"], vectors=kept)
-
-
-def _own_parameters(module: nn.Module) -> list[tuple[str, Tensor]]:
-    return list(module.named_parameters(recurse=False))
+    before = dict(base.named_parameters(recurse=False))
+    parts = Parts("layernorm", reason=NO_MATRIX["layernorm"])
+    parts.vectors = {which: (p, before.get(which)) for which, p in tuned.named_parameters(recurse=False)}
+    return parts

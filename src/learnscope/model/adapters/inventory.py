@@ -1,4 +1,4 @@
-"""The adapters of a model, whatever family they are of: where they sit, what they add, whether they are in use."""
+"""The adapters of a model, of all families: where they are, what they add, whether they are in use."""
 
 from __future__ import annotations
 
@@ -10,24 +10,17 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from learnscope.model.adapters.families import (
-    Parts,
-    adalora_parts,
-    ia3_parts,
-    layernorm_parts,
-    lora_parts,
-    vera_parts,
-)  # fmt: skip
+from learnscope.model.adapters.families import Parts, adalora_parts, ia3_parts, layernorm_parts, lora_parts, vera_parts
 from learnscope.model.adapters.start import AdapterError
-from learnscope.names import resolve
+from learnscope.names import clean_path
 
 IN_LAYERS = {"LORA", "ADALORA", "VERA", "IA3", "LN_TUNING"}
-"""PEFT's types whose adapters sit in modules; prompts, which sit in none, are found by the configuration alone."""
+"""PEFT's types whose adapters are in modules; prompts are not, and are found by the configuration only."""
 
 
 @dataclass(slots=True)
 class Adapter:
-    """One adapter of one module. `scope` is the module's name without what wrappers put into it."""
+    """One adapter of one module. `scope` is the module's name without wrappers."""
 
     scope: str
     name: str
@@ -35,26 +28,26 @@ class Adapter:
     layer: Any
     """PEFT's layer that holds it."""
     active: bool
-    """Whether a forward uses it: chosen or merged into the weight, and not disabled, which undoes a merge."""
+    """Whether a forward uses it: active or merged into the weight, and not disabled, which undoes a merge."""
     merged: bool
     tied_to: str | None = None
     """The scope of an earlier module that shares its parameters."""
     for_inference: bool = False
-    """Whether PEFT loaded it to be used, not to be trained."""
+    """Whether PEFT loaded it for inference, not for training."""
 
 
 @dataclass(slots=True)
 class Adapters:
-    """All adapters of a model; `unknown` are those whose family is not known here, by what they are."""
+    """All adapters of a model; `unknown` are the modules with adapters of unknown families, by family."""
 
     found: list[Adapter] = field(default_factory=list)
     unknown: dict[str, list[str]] = field(default_factory=dict)
 
 
 def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Adapters:
-    """Every adapter of every module, in the model's order; the optimizers tell LoRA+ from LoRA.
+    """Every adapter of every module, in the model's order; the optimizers' learning rates tell LoRA+ from LoRA.
 
-    Nothing is copied but small factors, and nothing runs. Raises `AdapterError` if there is no adapter.
+    Only small factors are copied, and nothing runs. Raises `AdapterError` if there is no adapter.
     """
     configs, rates = _configs(model), _rates(optimizers)
     adapters, seen = Adapters(), dict[tuple[int, int], str]()
@@ -62,7 +55,7 @@ def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Ada
         kind = _kind_of(layer.__class__)
         if kind is None:
             continue
-        scope = resolve(f"{path}.weight").clean.removesuffix(".weight")
+        scope = clean_path(path)
         for name in layer.r if kind == "lora" else _names(layer):
             parts = _parts(kind, layer, name, configs.get(name), rates)
             if isinstance(parts, str):
@@ -76,7 +69,7 @@ def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Ada
                 Adapter(scope, name, parts, layer, active, merged, None if tied == scope else tied, used)
             )
     if not adapters.found and not adapters.unknown:
-        kinds = sorted({str(getattr(one, "peft_type", type(one).__name__)) for one in configs.values()})
+        kinds = sorted({str(getattr(config, "peft_type", type(config).__name__)) for config in configs.values()})
         if not kinds:
             raise AdapterError(f"{type(model).__name__} has no adapters: wrap it with peft.get_peft_model first")
         kinds = [kind.removeprefix("PeftType.") for kind in kinds]
@@ -92,19 +85,19 @@ def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Ada
 def grouped(found: Sequence[Adapter]) -> dict[tuple[str, str], list[Adapter]]:
     """By the name of the adapter and its family, each in the model's order."""
     groups: dict[tuple[str, str], list[Adapter]] = {}
-    for one in found:
-        groups.setdefault((one.name, one.parts.family), []).append(one)
+    for adapter in found:
+        groups.setdefault((adapter.name, adapter.parts.family), []).append(adapter)
     return groups
 
 
 def _names(layer: Any) -> list[str]:
     """The adapters that a layer holds, in the order in which they were added."""
     held: list[Any] = [getattr(layer, part, None) for part in layer.adapter_layer_names]
-    return list(dict.fromkeys(name for one in held if hasattr(one, "keys") for name in one))
+    return list(dict.fromkeys(name for part in held if hasattr(part, "keys") for name in part))
 
 
 def _parts(kind: str, layer: Any, name: str, config: Any, rates: dict[int, float]) -> Parts | str:
-    """What the adapter is made of, or the name of a family that is not known."""
+    """The parts of the adapter, or the name of its family if that is unknown."""
     if kind == "lora":
         variant = layer.lora_variant.get(name)
         if variant is not None and not type(variant).__name__.startswith(("Dora", "_Dora")):
@@ -123,7 +116,7 @@ OTHERS: dict[str, Callable[[Any, str], Parts]] = {
 
 
 def method_of(family: str) -> str:
-    """What PEFT calls the method: all that is LoRA is one, however it begins, is scaled or trained.
+    """PEFT's name for the method: all variants of LoRA are one, however they are initialised, scaled or trained.
 
     >>> method_of("pissa"), method_of("vera")
     ('lora', 'vera')
@@ -131,9 +124,9 @@ def method_of(family: str) -> str:
     return family if family in OTHERS else "lora"
 
 
-@functools.cache  # one answer a class, of which a model has many modules: to ask PEFT is not cheap
+@functools.cache  # by class, since a model has many modules of one class and asking PEFT is slow
 def _kind_of(layer: type[nn.Module]) -> str | None:
-    """PEFT's kind of a layer, or None if it is none of PEFT's; of those that are not known here the package's name."""
+    """PEFT's kind of a layer, the package's name for unknown kinds; None if it is not one of PEFT's layers."""
     try:
         from peft.tuners.adalora.layer import AdaLoraLayer
         from peft.tuners.ia3 import IA3Layer
@@ -147,21 +140,21 @@ def _kind_of(layer: type[nn.Module]) -> str | None:
         return None
     kinds = {AdaLoraLayer: "adalora", LoraLayer: "lora", VeraLayer: "vera", IA3Layer: "ia3", LNTuningLayer: "layernorm"}
     known = next((kind for base, kind in kinds.items() if issubclass(layer, base)), None)
-    # PEFT keeps one family a package: peft.tuners.loha.layer
+    # PEFT has one package per family: peft.tuners.loha.layer
     parts = reversed(layer.__module__.split("."))
     return known or next((part for part in parts if part not in ("layer", "bnb")), "")
 
 
 def _configs(model: nn.Module) -> dict[str, Any]:
     for module in model.modules():
-        found = getattr(module, "peft_config", None)
-        if isinstance(found, dict):
-            return found
+        configs = getattr(module, "peft_config", None)
+        if isinstance(configs, dict):
+            return configs
     return {}
 
 
 def _rates(optimizers: Sequence[Optimizer]) -> dict[int, float]:
-    """The rate each parameter was given: a schedule that warms up from 0 multiplies all alike."""
+    """The initial learning rate of each parameter: a warm-up from 0 multiplies all by the same factor."""
     return {
         id(p): float(group.get("initial_lr", group["lr"]))
         for optimizer in optimizers

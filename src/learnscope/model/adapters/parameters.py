@@ -1,9 +1,9 @@
-"""Which parameters adapters train: of which module, of which adapter, and what each is called in its family."""
+"""The parameters that adapters train: their module, their adapter, and their name in the family."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,13 +21,13 @@ _CALLED = {
     "vera_lambda_b": "lambda_b",
     "vera_lambda_d": "lambda_d",
 }
-"""What a part is called here, where PEFT calls it otherwise."""
+"""Our names for parts, where they differ from PEFT's."""
 _NORMS = "ln_tuning_layers"
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedPart:
-    """One parameter of an adapter, or of none; `scope` is the module's name without what wrappers put into it."""
+    """One parameter of an adapter, or of none; `scope` is the module's name without wrappers."""
 
     scope: str
     adapter: str
@@ -37,10 +37,10 @@ class TrainedPart:
     layer: Any = None
     """PEFT's layer that holds it; None if there is none."""
     shared_with: str | None = None
-    """The scope of an earlier module that has the same parameter."""
+    """The scope of an earlier module with the same parameter."""
 
     def why_no_gradient(self) -> str:
-        """The likeliest cause, for a parameter that has none."""
+        """The most likely reason why the parameter has no gradient."""
         layer = self.layer
         if layer is not None and self.adapter in layer.merged_adapters:
             return "it is merged into the weight: no backward reaches it"
@@ -52,17 +52,18 @@ class TrainedPart:
 
 
 def trained_parts(adapters: Adapters, named: Iterable[tuple[str, Tensor]], *, others: bool) -> list[TrainedPart]:
-    """All parameters of the adapters, also frozen ones, in the model's order; with `others` whatever else is trained.
+    """All parameters of the adapters, also frozen ones, in the model's order; with `others` all other trained ones.
 
-    The adapters of a family that is not known are told by the names of their parameters, as `resolve` reads them.
+    Adapters of an unknown family are recognised by the names of their parameters, see `resolve`.
     """
     parts: list[TrainedPart] = []
     owners: dict[int, str] = {}
-    for one in adapters.found:
-        for component, parameter in _tensors(one.layer, one.name):
-            owner = owners.setdefault(id(parameter), one.scope)
-            shared = None if owner == one.scope else owner
-            parts.append(TrainedPart(one.scope, one.name, one.parts.family, component, parameter, one.layer, shared))
+    for adapter in adapters.found:
+        for component, parameter in _tensors(adapter.layer, adapter.name):
+            owner = owners.setdefault(id(parameter), adapter.scope)
+            shared = None if owner == adapter.scope else owner
+            part = TrainedPart(adapter.scope, adapter.name, adapter.parts.family, component, parameter)
+            parts.append(replace(part, layer=adapter.layer, shared_with=shared))
     families = {scope: family for family, scopes in adapters.unknown.items() for scope in scopes}
     for name, parameter in named:
         if id(parameter) in owners:
@@ -74,29 +75,29 @@ def trained_parts(adapters: Adapters, named: Iterable[tuple[str, Tensor]], *, ot
 
 
 def _tensors(layer: Any, name: str) -> Iterator[tuple[str, Tensor]]:
-    """What PEFT's layer holds for an adapter, by component."""
+    """The tensors that PEFT's layer holds for an adapter, by component."""
     for part in dict.fromkeys(layer.adapter_layer_names):  # DoRA names its magnitude twice
         held: Any = getattr(layer, part, None)
         if not hasattr(held, "keys") or name not in held:
             continue
-        one = held[name]
+        module = held[name]
         if part == _NORMS and name in layer.merged_adapters:
-            one = layer.base_layer  # merging exchanges the two
-        called = _CALLED.get(part, part)
-        if not isinstance(one, nn.Module):
-            yield called, one
+            module = layer.base_layer  # merging exchanges the two
+        component = _CALLED.get(part, part)
+        if not isinstance(module, nn.Module):
+            yield component, module
             continue
-        for leaf, parameter in one.named_parameters():
-            yield leaf if part == _NORMS else called if leaf == "weight" else f"{called}.{leaf}", parameter
+        for leaf, parameter in module.named_parameters():
+            yield leaf if part == _NORMS else component if leaf == "weight" else f"{component}.{leaf}", parameter
 
 
 def _by_name(name: str, parameter: Tensor, families: dict[str, str]) -> TrainedPart:
-    found = resolve(name)
-    owner, _, leaf = found.clean.rpartition(".")
-    if found.adapter is not None and found.adapter != _SAVED:
-        inside = found.clean.split(".")
-        scope = ".".join(inside[: inside.index(found.adapter)]) or found.layer
+    resolved = resolve(name)
+    owner, _, leaf = resolved.clean.rpartition(".")
+    if resolved.adapter is not None and resolved.adapter != _SAVED:
+        inside = resolved.clean.split(".")
+        scope = ".".join(inside[: inside.index(resolved.adapter)]) or resolved.layer
         family = families.get(scope, families.get("model"))  # prompts belong to the model as a whole
         if family is not None:
-            return TrainedPart(scope, found.adapter_name or NO_FAMILY, family, found.adapter, parameter)
-    return TrainedPart(owner or ROOT, found.adapter_name or NO_FAMILY, NO_FAMILY, leaf, parameter)
+            return TrainedPart(scope, resolved.adapter_name or NO_FAMILY, family, resolved.adapter, parameter)
+    return TrainedPart(owner or ROOT, resolved.adapter_name or NO_FAMILY, NO_FAMILY, leaf, parameter)

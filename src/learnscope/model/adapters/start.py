@@ -1,7 +1,7 @@
-"""The factors that an adapter began with, and MiLoRA's beginning.
+"""The initial factors of an adapter, and MiLoRA's initialisation.
 
-PiSSA, MiLoRA and their like begin with a part of the weight in the adapter and the rest in the base: what training
-has changed is B A − B₀A₀, and B₀A₀ is kept nowhere unless somebody keeps it.
+PiSSA, MiLoRA and similar methods initialise the adapter with a part of the weight and leave the rest in the base:
+training has changed B A − B₀A₀, and nothing stores B₀A₀ unless this module keeps it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from learnscope.tensor.context import plain
 
 
 class AdapterError(ValueError):
-    """An adapter cannot be examined or begun as asked; the message says which and why."""
+    """An adapter cannot be measured or initialised as asked; the message says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Factors at the start, the scaling in the left one, and how they were made, where that is not in the config."""
+    """Initial factors, the left one scaled; `method` is how they were made if the config does not tell."""
 
     left: Tensor
     right: Tensor
@@ -30,8 +30,8 @@ class Start:
 
 
 _STARTS: WeakKeyDictionary[nn.Module, dict[str, tuple[ref[Any], Start]]] = WeakKeyDictionary()
-"""By adapted module: nothing is hung onto the model, and what is kept goes with it. Each with what it is the start of:
-an adapter that is deleted and added anew under its old name is another one."""
+"""By adapted module, weakly: nothing is attached to the model. Each with a reference to the adapter it belongs to: one
+that is deleted and added again under the same name is another adapter."""
 
 
 def start_of(layer: nn.Module, adapter: str) -> Start | None:
@@ -40,35 +40,35 @@ def start_of(layer: nn.Module, adapter: str) -> Start | None:
 
 
 def _holder(layer: Any, adapter: str) -> Any:
-    """What PEFT makes for an adapter, and keeps for as long as the adapter is there."""
+    """The object that PEFT creates for an adapter and keeps as long as the adapter exists."""
     return layer.lora_A[adapter] if adapter in layer.lora_A else layer.lora_embedding_A[adapter]
 
 
 def remember_start(model: nn.Module) -> int:
-    """Keep a copy of the factors of LoRA adapters whose product is not zero, as what they began with; how many.
+    """Keep a copy of the initial factors of LoRA adapters whose product is not zero; returns how many.
 
-    Call it after `get_peft_model` and before training, for adapters that begin with a part of the weight
+    Call it after `get_peft_model` and before training, for adapters that start with a part of the weight
     (`init_lora_weights="pissa"`, "olora", "corda", "lora_ga", "loftq"). `init_milora` does it itself. Adapters that
-    begin with zero, as plain LoRA does, need none. A copy of the model has no start.
+    start at zero, as plain LoRA does, do not need it. A copy of the model does not have the kept factors.
     """
-    held = [(layer, adapter) for _, layer in lora_layers(model) for adapter in layer.r]
-    if not held:
+    adapters = [(layer, adapter) for _, layer in lora_layers(model) for adapter in layer.r]
+    if not adapters:
         raise AdapterError(f"{type(model).__name__} has no LoRA adapter whose start could be kept")
     kept = 0
-    for layer, adapter in held:
+    for layer, adapter in adapters:
         known = start_of(layer, adapter)
         kept += keep_start(layer, adapter, None if known is None else known.method)
     return kept
 
 
 def know_start(layer: nn.Module, adapter: str, start: Start) -> None:
-    """Say what an adapter began with, where somebody else has kept it."""
+    """Register the initial factors of an adapter that were kept elsewhere."""
     _STARTS.setdefault(layer, {})[adapter] = (ref(_holder(layer, adapter)), start)
 
 
 def keep_start(layer: Any, adapter: str, method: str | None) -> bool:
-    """Whether there was something to keep."""
-    left, right = (plain(one).flatten(1) for one in lora_factors(layer, adapter))
+    """Keep the current factors as the initial ones if their product is not zero; returns whether it did."""
+    left, right = (plain(factor).flatten(1) for factor in lora_factors(layer, adapter))
     if not bool(left.any()) or not bool(right.any()):
         return False
     know_start(layer, adapter, Start(left.double() * layer.scaling[adapter], right.clone(), method))
@@ -83,7 +83,7 @@ def lora_factors(layer: Any, adapter: str) -> tuple[Tensor, Tensor]:
 
 
 def lora_layers(model: nn.Module) -> list[tuple[str, Any]]:
-    """The modules that PEFT's LoRA adapts, AdaLoRA's apart, by name."""
+    """The modules that PEFT's LoRA adapts, without AdaLoRA's, by name."""
     from peft.tuners.adalora.layer import AdaLoraLayer
     from peft.tuners.lora import LoraLayer
 
@@ -92,17 +92,17 @@ def lora_layers(model: nn.Module) -> list[tuple[str, Any]]:
 
 
 def init_milora(model: nn.Module, adapter: str = "default") -> int:
-    """Begin a fresh LoRA adapter as MiLoRA does (arXiv 2406.09044); how many modules.
+    """Initialise a fresh LoRA adapter as MiLoRA does (arXiv 2406.09044); returns the number of modules.
 
     With W = U S Vᵀ and s the scaling, the r smallest singular components go into the adapter, B = U_r √(S_r/s) and
-    A = √(S_r/s) V_rᵀ, and the base keeps the rest: W − s·B A. The model computes what it did before. With
-    `peft.optimizers.create_loraplus_optimizer` this is MiLoRA+. All modules are checked before one is changed.
+    A = √(S_r/s) V_rᵀ, and the base keeps the rest: W − s·B A. The model's outputs do not change. With
+    `peft.optimizers.create_loraplus_optimizer` this is MiLoRA+. All modules are checked before any is changed.
     """
-    found = [(name, layer) for name, layer in lora_layers(model) if adapter in layer.r]
-    if not found:
+    adapted = [(name, layer) for name, layer in lora_layers(model) if adapter in layer.r]
+    if not adapted:
         raise AdapterError(f"{type(model).__name__} has no LoRA adapter {adapter!r}")
     owners: dict[int, str] = {}
-    for name, layer in found:
+    for name, layer in adapted:
         reason = _why_no_milora(layer, adapter)
         weight = layer.get_base_layer().weight
         if reason is None and id(weight) in owners:
@@ -111,9 +111,9 @@ def init_milora(model: nn.Module, adapter: str = "default") -> int:
             raise AdapterError(f"init_milora: {name}: {reason}")
         owners[id(weight)] = name
     with torch.no_grad():
-        for _, layer in found:
-            _begin_minor(layer, adapter)
-    return len(found)
+        for _, layer in adapted:
+            _init_minor(layer, adapter)
+    return len(adapted)
 
 
 def _why_no_milora(layer: Any, adapter: str) -> str | None:
@@ -134,7 +134,7 @@ def _why_no_milora(layer: Any, adapter: str) -> str | None:
     return None
 
 
-def _begin_minor(layer: Any, adapter: str) -> None:
+def _init_minor(layer: Any, adapter: str) -> None:
     base, rank, scaling = layer.get_base_layer().weight, layer.r[adapter], layer.scaling[adapter]
     weight = base.data.mT if layer.fan_in_fan_out else base.data
     wide = weight.double()
@@ -143,6 +143,6 @@ def _begin_minor(layer: Any, adapter: str) -> None:
     left, right = layer.lora_B[adapter].weight, layer.lora_A[adapter].weight
     left.data.copy_(u[:, -rank:] * root)
     right.data.copy_(root[:, None] * v[-rank:])
-    # with the factors as they were rounded, so that the sum is W again
+    # with the rounded factors, so that the sum is W again
     weight.copy_(wide - scaling * (left.data.double() @ right.data.double()))
     keep_start(layer, adapter, "milora")

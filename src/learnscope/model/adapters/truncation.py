@@ -1,4 +1,4 @@
-"""Adapters cut to fewer directions: how many hold a share of an update, and the model with no more than those."""
+"""Adapters cut to a lower rank: how many directions hold a share of an update, and the model with only those."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Cuttable:
     left: Tensor
     right: Tensor
     parameters: dict[str, str]
-    """Names in the model of what is exchanged, by the part it plays: left, right, middle, base."""
+    """Names of the parameters to exchange, by role: left, right, middle, base."""
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -38,42 +38,42 @@ class Cuttable:
 
     @property
     def directions(self) -> int:
-        """How many singular values count."""
+        """The numerical rank of the update."""
         return Decomposed(self.values).rank()
 
 
 def cuttable(model: nn.Module, adapters: Sequence[Adapter]) -> tuple[list[Cuttable], dict[int, str]]:
-    """Those that can be cut, and for the places of the others the reason why they cannot."""
+    """The adapters that can be cut, and for the indices of the others the reason why they cannot."""
     names = {id(p): name for name, p in model.named_parameters()}
-    reasons = {place: reason for place, one in enumerate(adapters) if (reason := _why_not(one)) is not None}
-    left = [(place, one) for place, one in enumerate(adapters) if place not in reasons]
-    factors = [one.parts.factors for _, one in left if one.parts.factors is not None]
-    found = []
-    for (place, one), spectrum in zip(left, decompose_factors(factors, vectors=True), strict=True):
+    reasons = {place: reason for place, adapter in enumerate(adapters) if (reason := _why_not(adapter)) is not None}
+    remaining = [(place, adapter) for place, adapter in enumerate(adapters) if place not in reasons]
+    factors = [adapter.parts.factors for _, adapter in remaining if adapter.parts.factors is not None]
+    possible = []
+    for (place, adapter), spectrum in zip(remaining, decompose_factors(factors, vectors=True), strict=True):
         if bool(spectrum.values.isnan().any()):
             reasons[place] = NOT_FINITE
             continue
-        held = {part: names[id(p)] for part, p in _parameters(one).items()}
+        parameters = {part: names[id(p)] for part, p in _parameters(adapter).items()}
         rows, columns = spectrum.left, spectrum.right
         assert rows is not None, "decomposed with its vectors"
         assert columns is not None, "decomposed with its vectors"
-        found.append(Cuttable(one, spectrum.values, rows, columns, held))
-    return found, reasons
+        possible.append(Cuttable(adapter, spectrum.values, rows, columns, parameters))
+    return possible, reasons
 
 
-def _why_not(one: Adapter) -> str | None:
-    if one.parts.factors is None:
-        return one.parts.reason or "it has no factors"
-    if one.merged:
+def _why_not(adapter: Adapter) -> str | None:
+    if adapter.parts.factors is None:
+        return adapter.parts.reason or "it has no factors"
+    if adapter.merged:
         return "it is merged into the weight: unmerge it first"
-    if not one.active:
+    if not adapter.active:
         return "it is not active: no forward uses it"
-    if one.tied_to is not None:
-        return f"it shares its parameters with {one.tied_to}"
-    if one.parts.family == "vera":
+    if adapter.tied_to is not None:
+        return f"it shares its parameters with {adapter.tied_to}"
+    if adapter.parts.family == "vera":
         return VERA
-    if _by_base(one):
-        weight = base_matrix(one.layer)
+    if _by_base(adapter):
+        weight = base_matrix(adapter.layer)
         if isinstance(weight, str):
             return weight
         if weight.dtype not in (torch.float32, torch.float64):
@@ -81,18 +81,18 @@ def _why_not(one: Adapter) -> str | None:
     return None
 
 
-def _by_base(one: Adapter) -> bool:
-    """Whether the cut is made in the base weight: with a start, the factors cannot hold what is left."""
-    return one.parts.family not in (*LOW_RANK, "adalora") or start_of(one.layer, one.name) is not None
+def _by_base(adapter: Adapter) -> bool:
+    """Whether the cut is made in the base weight: with initial factors, the adapter's own cannot hold the rest."""
+    return adapter.parts.family not in (*LOW_RANK, "adalora") or start_of(adapter.layer, adapter.name) is not None
 
 
-def _parameters(one: Adapter) -> dict[str, Any]:
-    if _by_base(one):
-        return {"base": one.layer.get_base_layer().weight}
-    if one.parts.family == "adalora":
+def _parameters(adapter: Adapter) -> dict[str, Any]:
+    if _by_base(adapter):
+        return {"base": adapter.layer.get_base_layer().weight}
+    if adapter.parts.family == "adalora":
         parts = {"left": "lora_B", "right": "lora_A", "middle": "lora_E"}
-        return {part: getattr(one.layer, name)[one.name] for part, name in parts.items()}
-    left, right = lora_factors(one.layer, one.name)
+        return {part: getattr(adapter.layer, name)[adapter.name] for part, name in parts.items()}
+    left, right = lora_factors(adapter.layer, adapter.name)
     return {"left": left, "right": right}
 
 
@@ -106,13 +106,13 @@ def ranks_each(spectra: Sequence[Tensor], energy: float) -> list[int]:
     for values in spectra:
         squares = values.double().square()
         kept = squares.cumsum(0)
-        # of the sum as it was rounded on the way, so that all of it is always reached
+        # a share of the rounded cumulative sum, so that the whole is always reached
         ranks.append(int((kept < energy * kept[-1]).sum()) + 1 if float(kept[-1]) > 0 else 0)
     return ranks
 
 
 def ranks_all(spectra: Sequence[Tensor], energy: float) -> list[int]:
-    """The largest singular values of all spectra together that hold the share: how many of them are in each.
+    """Of the largest singular values of all spectra together that hold the share, the number in each spectrum.
 
     >>> ranks_all([torch.tensor([3.0, 1.0]), torch.tensor([0.1, 0.1])], 0.95)
     [2, 0]
@@ -127,46 +127,46 @@ def ranks_all(spectra: Sequence[Tensor], energy: float) -> list[int]:
     return torch.bincount(owners[order[:many]], minlength=len(spectra)).tolist()
 
 
-def truncated(model: nn.Module, cut: Sequence[Cuttable], ranks: Sequence[int]) -> dict[str, Tensor]:
-    """Weights for `swapped` with which every update is its best approximation of the given rank."""
+def truncated(model: nn.Module, chosen: Sequence[Cuttable], ranks: Sequence[int]) -> dict[str, Tensor]:
+    """Weights for `swapped` that replace every update by its best approximation of the given rank."""
     parameters = dict(model.named_parameters())
     weights: dict[str, Tensor] = {}
-    for one, rank in zip(cut, ranks, strict=True):
-        with plain_arithmetic(one.left.device):
-            if "base" in one.parameters:
-                weights |= _base_without(one, rank, parameters, weights)
+    for update, rank in zip(chosen, ranks, strict=True):
+        with plain_arithmetic(update.left.device):
+            if "base" in update.parameters:
+                weights |= _base_without(update, rank, parameters, weights)
             else:
-                weights |= _factors(one, rank, parameters)
+                weights |= _factors(update, rank, parameters)
     return weights
 
 
-def _factors(one: Cuttable, rank: int, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """U √(Σ/s) and √(Σ/s) Vᵀ; AdaLoRA has Σ/s in a place of its own."""
-    factors = one.adapter.parts.factors
+def _factors(update: Cuttable, rank: int, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """U √(Σ/s) and √(Σ/s) Vᵀ; AdaLoRA has its own parameter for Σ/s."""
+    factors = update.adapter.parts.factors
     assert factors is not None, "checked by cuttable"
-    values = one.values[:rank] / factors.scaling if rank else one.values[:0]
+    values = update.values[:rank] / factors.scaling if rank else update.values[:0]
     sign, root = values.sign(), values.abs().sqrt()
-    left, right = one.left[:, :rank], one.right[:, :rank]
-    if "middle" in one.parameters:
+    left, right = update.left[:, :rank], update.right[:, :rank]
+    if "middle" in update.parameters:
         parts = {"left": left, "right": right.mT, "middle": values[:, None]}
     else:
         parts = {"left": left * root * sign, "right": (right * root).mT}
-    made = {}
+    tensors = {}
     for part, value in parts.items():
-        held = plain(parameters[one.parameters[part]])
-        room = torch.zeros_like(held)
-        flat = room.view(len(held), -1) if part != "middle" else room
-        flat[: value.shape[0], : value.shape[1]] = value.to(held.dtype)
-        made[one.parameters[part]] = room
-    return made
+        current = plain(parameters[update.parameters[part]])
+        padded = torch.zeros_like(current)
+        flat = padded.view(len(current), -1) if part != "middle" else padded
+        flat[: value.shape[0], : value.shape[1]] = value.to(current.dtype)
+        tensors[update.parameters[part]] = padded
+    return tensors
 
 
 def _base_without(
-    one: Cuttable, rank: int, parameters: Mapping[str, Tensor], begun: Mapping[str, Tensor]
+    update: Cuttable, rank: int, parameters: Mapping[str, Tensor], started: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:  # fmt: skip
-    """The base less what is cut off; several adapters of one base take theirs off one after the other."""
-    name = one.parameters["base"]
-    off = (one.left[:, rank:] * one.values[rank:]) @ one.right[:, rank:].mT
-    weight = begun[name] if name in begun else plain(parameters[name]).clone()
-    weight -= (off.mT if is_turned(one.adapter.layer) else off).reshape(weight.shape).to(weight.dtype)
+    """The base minus what is cut off; several adapters of one base are subtracted one after the other."""
+    name = update.parameters["base"]
+    off = (update.left[:, rank:] * update.values[rank:]) @ update.right[:, rank:].mT
+    weight = started[name] if name in started else plain(parameters[name]).clone()
+    weight -= (off.mT if is_turned(update.adapter.layer) else off).reshape(weight.shape).to(weight.dtype)
     return {name: weight}

@@ -1,4 +1,4 @@
-"""How many bytes a model takes with its units in given bits: the same count as in a file that is really packed."""
+"""How many bytes a model takes with its units at given bits: the same count as in a packed file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from learnscope.tensor.bits.quantize import HALF_BITS, Scheme
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Bytes and effective bits of a configuration, tied weights once.
+    """Bytes and effective bits of a configuration, tied weights counted once.
 
     original_bytes: parameters and persistent buffers as they are stored.
     packed_bytes: the same with the units packed: codes, scales and zero points.
-    block_bits: bits an entry over the weights of the blocks' units, scales and zero points included; over all units
-        in a model without blocks.
+    block_bits: bits per entry of the units in blocks, scales and zero points included; of all units in a model
+        without blocks.
     model_bits: 8 · packed_bytes / number of parameters.
     compression: original_bytes / packed_bytes.
     by_unit: packed bytes of each unit.
@@ -36,7 +36,7 @@ class Ledger:
 
 
 def ledger(model: nn.Module, bits: Bits, scheme: Scheme | None = None, units: Sequence[Unit] | None = None) -> Ledger:
-    """What `model` takes with its units as `bits` says; shapes are enough, no weight is read."""
+    """The size of `model` with its units at `bits`; computed from shapes, no weight is read."""
     scheme = scheme or Scheme()
     known = find_units(model, embeddings=True) if units is None else list(units)
     chosen = checked(bits, known)
@@ -48,15 +48,15 @@ def ledger(model: nn.Module, bits: Bits, scheme: Scheme | None = None, units: Se
     block_bits, block_entries = 0, 0
     blocks = any(unit.index is not None for unit in known)
     for unit in known:
-        taken = 0
+        unit_bytes = 0
         for tensor in unit.tensors:
             dtype = stored[tensor.name].dtype
-            taken += sum(packed_parts(tensor, dtype, chosen.get(unit.name), scheme).values())
+            unit_bytes += sum(packed_parts(tensor, dtype, chosen.get(unit.name), scheme).values())
             if unit.index is not None or not blocks:
                 block_bits += _exact_bits(tensor, dtype, chosen.get(unit.name), scheme)
                 block_entries += tensor.numel
-        by_unit[unit.name] = taken
-        packed += taken - sum(stored[tensor.name].nbytes for tensor in unit.tensors)
+        by_unit[unit.name] = unit_bytes
+        packed += unit_bytes - sum(stored[tensor.name].nbytes for tensor in unit.tensors)
     nan = float("nan")
     return Ledger(
         original_bytes=original,
@@ -69,7 +69,7 @@ def ledger(model: nn.Module, bits: Bits, scheme: Scheme | None = None, units: Se
 
 
 def packed_parts(tensor: QuantisedTensor, dtype: torch.dtype, bits: int | None, scheme: Scheme) -> dict[str, int]:
-    """Bytes of what a packed file holds of a weight: "codes", "scale", "zero"; "half"; or "whole"."""
+    """Bytes of each part of a weight in a packed file: "codes", "scale", "zero"; "half"; or "whole"."""
     if bits is None or bits > HALF_BITS:
         return {"whole": tensor.numel * dtype.itemsize}
     if bits == HALF_BITS:
@@ -94,9 +94,9 @@ def stored_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _exact_bits(tensor: QuantisedTensor, dtype: torch.dtype, bits: int | None, scheme: Scheme) -> int:
-    """Bits of a weight without what fills the last byte."""
+    """Bits of a weight, without the padding of the last byte."""
     if bits is None or bits >= HALF_BITS:
         return 8 * sum(packed_parts(tensor, dtype, bits, scheme).values())
     rows, groups = scheme.scale_shape(*tensor.matrix_shape)
-    beside = 8 * scheme.scale_dtype.itemsize + (0 if scheme.is_symmetric(bits) else bits)
-    return tensor.numel * bits + rows * groups * beside
+    per_scale = 8 * scheme.scale_dtype.itemsize + (0 if scheme.is_symmetric(bits) else bits)
+    return tensor.numel * bits + rows * groups * per_scale

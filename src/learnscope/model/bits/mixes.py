@@ -1,4 +1,4 @@
-"""Ways to give the units of a model their bits: the same for all, more at the ends, more for one kind of part."""
+"""Ways to assign bits to the units of a model: uniform, more at the ends, more for one kind of part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Mix = dict[str, int]
 
 
 class NoMix(ValueError):
-    """A way that means nothing for these units; the message says why."""
+    """A mix that makes no sense for these units; the message says why."""
 
 
 def uniform(units: Sequence[Unit], bits: int) -> Mix:
@@ -23,9 +23,9 @@ def uniform(units: Sequence[Unit], bits: int) -> Mix:
 
 
 def progressive(units: Sequence[Unit], high: int, low: int) -> Mix:
-    """More bits at the boundaries: for the first and the last quarter of the layers, at least one each.
+    """More bits at the boundaries: for the first and the last quarter of the layers, at least one layer each.
 
-    What stands outside of the blocks (embeddings, a head) is at a boundary.
+    Units outside of the blocks (embeddings, a head) count as boundary.
     """
     layers = _layers(units)
     count = max(layers.values(), default=-1) + 1
@@ -46,7 +46,7 @@ def focused(units: Sequence[Unit], part: str, high: int, low: int) -> Mix:
 
 
 def alternating(units: Sequence[Unit], high: int, low: int) -> Mix:
-    """More bits for every other layer, from the first on: a mix that knows nothing of the model."""
+    """More bits for every other layer, starting with the first: a mix that uses no measurement."""
     layers = _layers(units)
     if len(set(layers.values())) < 2:
         raise NoMix("one layer cannot alternate")
@@ -54,18 +54,18 @@ def alternating(units: Sequence[Unit], high: int, low: int) -> Mix:
 
 
 def by_sensitivity(units: Sequence[Unit], damage: Mapping[str, Mapping[int, float]], high: int, low: int) -> Mix:
-    """More bits for the half of the units that lose most by having fewer, as measured one by one."""
+    """More bits for the half of the units that lose most with fewer bits, as measured one by one."""
     if len(units) < 2:
         raise NoMix("one unit is no mix")
     loss = {unit.name: damage[unit.name][low] - damage[unit.name][high] for unit in units}
-    # a stable order: of equals, the earlier unit
+    # a stable order: of equal units, the earlier comes first
     worst = sorted(loss, key=lambda name: -loss[name])[: len(units) // 2]
     return {unit.name: high if unit.name in worst else low for unit in units}
 
 
 @dataclass(frozen=True, slots=True)
 class Mixes:
-    """Mixes by name, the family of each, how the mixed ones were made, and which mean nothing here, and why."""
+    """Mixes by name, the family of each, the rule behind the mixed ones, and the reasons for those left out."""
 
     bits: dict[str, Mix] = field(default_factory=dict)
     family: dict[str, str] = field(default_factory=dict)
@@ -76,16 +76,16 @@ class Mixes:
 def default_mixes(
     units: Sequence[Unit], bits: Sequence[int], damage: Mapping[str, Mapping[int, float]] | None
 ) -> Mixes:
-    """Uniform for every width; all others for each two widths that are neighbours.
+    """A uniform mix for every width, and all others for each pair of neighbouring widths.
 
-    The mixed ones follow the measured `damage` of single units where it is known for both widths.
+    The mixed ones use the measured `damage` of single units if it is known for both widths.
     """
     widths = sorted(set(bits), reverse=True)
     mixes = Mixes()
     for width in widths:
         mixes.bits[f"uniform_{width}"], mixes.family[f"uniform_{width}"] = uniform(units, width), "uniform"
     for high, low in pairwise(widths):
-        made: dict[str, tuple[str, Callable[[], Mix]]] = {
+        candidates: dict[str, tuple[str, Callable[[], Mix]]] = {
             "mixed": ("mixed", partial(alternating, units, high, low)),
             "progressive": ("progressive", partial(progressive, units, high, low)),
             "attention_focused": ("attention", partial(focused, units, "attn", high, low)),
@@ -93,9 +93,9 @@ def default_mixes(
         }
         rule = f"nothing was measured: {high} bits for every other layer"
         if damage is not None and all({high, low} <= damage.get(unit.name, {}).keys() for unit in units):
-            made["mixed"] = ("mixed", partial(by_sensitivity, units, damage, high, low))
+            candidates["mixed"] = ("mixed", partial(by_sensitivity, units, damage, high, low))
             rule = f"measured: {high} bits for the half of the units that loses most at {low}"
-        for start, (family, make) in made.items():
+        for start, (family, make) in candidates.items():
             name = f"{start}_{high}_{low}"
             try:
                 mixes.bits[name], mixes.family[name] = make(), family
@@ -107,7 +107,7 @@ def default_mixes(
 
 
 def _layers(units: Sequence[Unit]) -> dict[str, int]:
-    """The number of each unit's layer; units are layers where there are no blocks."""
+    """The layer number of each unit; without blocks, every unit is a layer."""
     if any(unit.index is not None for unit in units):
         return {unit.name: unit.index for unit in units if unit.index is not None}
     return {unit.name: place for place, unit in enumerate(units)}

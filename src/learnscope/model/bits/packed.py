@@ -14,33 +14,32 @@ its shape, dtype and what is stored of it. Its tensors, by the name of each para
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from learnscope.model.bits.ledger import packed_parts, stored_tensors
 from learnscope.model.bits.quantise import Bits, checked, readable
 from learnscope.model.bits.quantised_units import QuantisedTensor, Unit, find_units
 from learnscope.model.bits.switchable import is_switchable
-from learnscope.model.updates.patch_file import seal_of, unshared
 from learnscope.model.weights.checkpoint import CheckpointError
 from learnscope.model.weights.lazy import SafetensorsFile, check_storable, dtype_name, on_host
-from learnscope.store.files import write_atomically
+from learnscope.model.weights.sealed import SealedFormat
 from learnscope.tensor.bits.packing import pack, unpack
 from learnscope.tensor.bits.quantize import HALF_BITS, Quantised, QuantiseError, Scheme, dequantize, quantize
-
-FORMAT = 1
-"""Version of the format. A reader refuses a newer one."""
 
 
 class PackedError(CheckpointError):
     """A packed file that cannot be written, read or loaded; the message says why and what to do."""
+
+
+FORMAT = SealedFormat(
+    "packed", 1, "packed model", "those are made by save_packed", "save it again", "load", PackedError
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +79,16 @@ def save_packed(
             parts = {"whole": tensor}
         table.append(row)
         tensors |= {f"{part}/{name}": on_host(values) for part, values in parts.items()}
-    header = {"kind": "packed", "format": FORMAT, "scheme": _told(scheme), "bits": chosen, "tensors": table}
-    tensors = unshared(tensors)
-    metadata = {"learnscope": json.dumps(header | {"seal": seal_of(header, tensors)}, separators=(",", ":"))}
-    write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
+    FORMAT.write(path, {"scheme": _told(scheme), "bits": chosen, "tensors": table}, tensors)
     return PackedInfo(path, sum(tensor.nbytes for tensor in tensors.values()), path.stat().st_size)
 
 
 def load_packed(path: str | Path, model: nn.Module) -> None:
     """Give `model` the weights of a packed file; a file that does not fit, or is damaged, leaves it as it was."""
     path = Path(path)
-    if not path.is_file():
-        raise PackedError(f"there is no packed file {path}")
-    try:
-        file = SafetensorsFile(path)
-    except CheckpointError as error:
-        raise PackedError(f"{error}: save it again, or send it again") from error
-    with file:
-        header = _header(file)
+    with FORMAT.open(path) as file:
+        header = FORMAT.header(file)
+        FORMAT.check_seal(header, file)
         scheme = Scheme(**header["scheme"] | {"scale_dtype": getattr(torch, header["scheme"]["scale_dtype"])})
         own = dict(stored_tensors(model))
         _check_fit(path, header["tensors"], own)
@@ -147,26 +138,6 @@ def _told(scheme: Scheme) -> dict[str, Any]:
     return {name: getattr(scheme, name) for name in names} | {"scale_dtype": str(scheme.scale_dtype).split(".")[1]}
 
 
-def _header(file: SafetensorsFile) -> dict[str, Any]:
-    try:
-        header = json.loads(file.metadata.get("learnscope", "null"))
-    except json.JSONDecodeError as error:
-        raise PackedError(f"{file.path} is damaged (its header is no JSON): save it again") from error
-    if not isinstance(header, dict) or header.get("kind") != "packed":
-        raise PackedError(f"{file.path} is a safetensors file but no packed model: those are made by save_packed")
-    if not isinstance(header.get("format"), int) or header["format"] > FORMAT:
-        raise PackedError(
-            f"{file.path} has packed format {header.get('format')}; this learnscope reads up to {FORMAT}. "
-            "Upgrade learnscope to load it."
-        )
-    seal = header.pop("seal", None)
-    if seal != seal_of(header, file):
-        raise PackedError(
-            f"{file.path} is damaged (its contents do not match its seal): save it again, or send it again"
-        )
-    return header
-
-
 def _check_fit(path: Path, table: Sequence[Mapping[str, Any]], own: Mapping[str, Tensor]) -> None:
     """Refuse a model whose tensors are not those that were saved."""
     saved = {row["name"]: row for row in table}
@@ -195,4 +166,4 @@ def _check_parts(file: SafetensorsFile, table: Sequence[Mapping[str, Any]], sche
         )
         for part in expected:
             if f"{part}/{row['name']}" not in file:
-                raise PackedError(f"{file.path} is damaged ({part}/{row['name']} is not there): save it again")
+                raise FORMAT.damaged(file.path, f"{part}/{row['name']} is not there")

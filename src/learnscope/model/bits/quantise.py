@@ -1,8 +1,7 @@
-"""A model with some of its units in fewer bits, for as long as it is looked at."""
+"""A model with some of its units at fewer bits, temporarily."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -19,6 +18,7 @@ from learnscope.model.bits.quantised_units import (
 )
 from learnscope.model.bits.switchable import is_switchable, switched
 from learnscope.model.weights.swap import named_parameters, swapped
+from learnscope.options import did_you_mean
 from learnscope.tensor.bits.quantize import HALF_BITS, WHOLE_BITS, QuantiseError, Scheme, checked_bits, fake_quantize
 from learnscope.tensor.bits.quantize_activation import fake_quantize_tokens
 
@@ -36,13 +36,13 @@ def quantised(
     activation_bits: int | None = None,
     switch: Any = None,
 ) -> Iterator[None]:
-    """`model` with the weights of its units as `bits` says; its own are back afterwards bit for bit, also on error.
+    """`model` with the weights of its units at `bits`; restored bit for bit afterwards, also on error.
 
-    Meant for use under the guard. The weights keep their dtype: they have the values that fewer bits can hold, and the
-    time that the model takes says nothing about one that is stored so. `activation_bits` also rounds what enters the
-    modules of the units that `bits` names, each token by its own range.
+    For use under the guard. The weights keep their dtype and get the values that fewer bits can hold, so the model's
+    run time says nothing about one that is stored like this. `activation_bits` also rounds the inputs of the modules in
+    the units that `bits` names, each token by its own range.
 
-    A model with `set_precision(layer, attn_bits=, mlp_bits=)`, or `switch`, an object that has it, sets its own bits.
+    A model with `set_precision(layer, attn_bits=, mlp_bits=)` sets its own bits; or `switch`, an object that has it.
     """
     known = find_units(model, embeddings=True) if units is None else list(units)
     chosen = checked(bits, known)
@@ -63,7 +63,7 @@ def quantised(
 
 
 def quantised_weights(model: nn.Module, bits: Bits, scheme: Scheme, units: Sequence[Unit]) -> dict[str, Tensor]:
-    """New values of the parameters whose units are in 16 bits or fewer, by the parameter's name."""
+    """New values of the parameters whose units have 16 bits or fewer, by parameter name."""
     new: dict[str, Tensor] = {}
     for unit in units:
         wanted = bits.get(unit.name)
@@ -80,20 +80,20 @@ def quantised_weights(model: nn.Module, bits: Bits, scheme: Scheme, units: Seque
 
 
 def readable(tensor: QuantisedTensor, parameter: Tensor) -> Tensor:
-    """The parameter as a matrix [out, in]; refuses by name one without values."""
+    """The parameter as a matrix [out, in]; refuses one on the meta device, which has no values."""
     if parameter.is_meta:
         raise QuantiseError(f"{tensor.name} is on the meta device and holds no values: load the model first")
     return tensor.as_matrix(parameter.detach())
 
 
 def checked(bits: Bits, units: Sequence[Unit]) -> dict[str, int]:
-    """`bits` as plain numbers; refuses names that are no units, and bits that mean nothing."""
+    """`bits` as plain numbers; refuses unknown units and invalid bits."""
     names = [unit.name for unit in units]
     for name in bits:
         if name not in names:
-            near = difflib.get_close_matches(str(name), names, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise UnitsError(f"{name!r} is no unit of this model.{hint} Its units: {_some(names)}.")
+            more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+            known = f"{', '.join(names[:8])}{more}"
+            raise UnitsError(f"{name!r} is no unit of this model.{did_you_mean(name, names)} Its units: {known}.")
     chosen: dict[str, int] = {}
     for name, wanted in bits.items():
         try:
@@ -104,9 +104,9 @@ def checked(bits: Bits, units: Sequence[Unit]) -> dict[str, int]:
 
 
 def from_layers(model: nn.Module | Sequence[Unit], layers: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Bits by unit from one `{"attn_bits": 8, "mlp_bits": 4}` a layer, in the order of the layers.
+    """Bits by unit from one `{"attn_bits": 8, "mlp_bits": 4}` per layer, in the order of the layers.
 
-    A key that is left out leaves its units as stored. Other units of a block (`part` "other") stay as stored too.
+    Units whose key is missing stay as stored, and so do the other units of a block (`part` "other").
     """
     units = find_units(model) if isinstance(model, nn.Module) else list(model)
     count = number_of_layers(units)
@@ -128,16 +128,16 @@ def from_layers(model: nn.Module | Sequence[Unit], layers: Sequence[Mapping[str,
             wanted = entry.get(f"{part}_bits")
             if wanted is None:
                 continue
-            found = [unit.name for unit in units if unit.index == number and unit.part == part]
-            if not found:
+            members = [unit.name for unit in units if unit.index == number and unit.part == part]
+            if not members:
                 raise UnitsError(f"layer {number} has no {part} of its own, yet {part}_bits={wanted} was given for it")
-            bits |= dict.fromkeys(found, wanted)
+            bits |= dict.fromkeys(members, wanted)
     return checked(bits, units)
 
 
 @contextmanager
 def _rounded_inputs(model: nn.Module, units: Sequence[Unit], bits: int) -> Iterator[None]:
-    """Hooks by which the modules of `units` get inputs of `bits` bits."""
+    """Round the inputs of the modules in `units` to `bits` bits, by hooks."""
     if isinstance(bits, bool) or bits not in WHOLE_BITS:
         raise QuantiseError(f"activation_bits={bits}: 2 to 8 are possible")
     modules = dict(model.named_modules())
@@ -162,7 +162,3 @@ def _rounded_inputs(model: nn.Module, units: Sequence[Unit], bits: int) -> Itera
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

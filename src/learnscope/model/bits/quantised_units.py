@@ -1,7 +1,7 @@
-"""What is quantised together: attention and MLP of every block; and which dimensions of a weight are its inputs.
+"""The units that are quantised together, attention and MLP of every block, and the input dimensions of weights.
 
-Left as they are stored: norms, biases, routers of experts (another choice of expert is no rounding error) and the
-factors of adapters; embeddings, heads and all else outside of blocks unless they are asked for.
+Never quantised: norms, biases, routers of experts (routing to another expert is more than a rounding error) and the
+factors of adapters; embeddings, heads and everything else outside of blocks only on request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from learnscope.names import ROOT, resolve
+from learnscope.names import ROOT, clean_path, resolve
 
 Part = Literal["attn", "mlp", "embedding", "head", "other"]
 
@@ -30,7 +30,7 @@ _EXPERTS = re.compile(r"\w*(?:expert|moe)\w*", re.IGNORECASE)
 
 
 class UnitsError(ValueError):
-    """Units that are not there, or bits that do not fit them; the message says which and what is possible."""
+    """Unknown units, or bits that do not fit them; the message says which and what is possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,13 @@ class QuantisedTensor:
     """A parameter as a matrix of output channels by input features.
 
     name: as `named_parameters()` gives it. module: path of the module that owns it (the first, if it is tied).
-    in_dims: its dimensions that number input features: (1,) of a Linear, (0,) of GPT-2's Conv1D, (1, 2, 3) of a Conv2d.
+    in_dims: its input dimensions: (1,) of a Linear, (0,) of GPT-2's Conv1D, (1, 2, 3) of a Conv2d.
     """
 
     name: str
     module: str
     in_dims: tuple[int, ...]
     shape: tuple[int, ...]
-
-    @property
-    def in_dim(self) -> int:
-        return self.in_dims[0]
 
     @property
     def numel(self) -> int:
@@ -64,11 +60,11 @@ class QuantisedTensor:
         return (*(dim for dim in range(len(self.shape)) if dim not in self.in_dims), *self.in_dims)
 
     def as_matrix(self, tensor: Tensor) -> Tensor:
-        """[out, in]; no copy where the memory is in that order."""
+        """[out, in]; no copy if the memory is in that order."""
         return tensor.permute(self._order).reshape(self.matrix_shape)
 
     def as_stored(self, matrix: Tensor) -> Tensor:
-        """What `as_matrix` made, in the parameter's own shape again."""
+        """The inverse of `as_matrix`: the parameter's own shape."""
         order = self._order
         back = sorted(range(len(order)), key=order.__getitem__)
         return matrix.reshape([self.shape[dim] for dim in order]).permute(back).contiguous()
@@ -76,10 +72,10 @@ class QuantisedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Weights that get their bits together.
+    """Weights that get the same number of bits.
 
-    layer: path of the block, or of the module where there is none. index: number of the block, counted through the
-    whole model (a T5's decoder goes on where its encoder ends); None outside of blocks.
+    layer: path of the block, or of the module outside of blocks. index: number of the block, counted through the
+    whole model (T5's decoder continues after its encoder); None outside of blocks.
     """
 
     name: str
@@ -94,10 +90,10 @@ class Unit:
 
 
 def find_units(model: nn.Module, *, embeddings: bool = False) -> list[Unit]:
-    """The attention and the MLP of every block, what else is in a block as "other"; each weight once, in model order.
+    """The attention and the MLP of every block, the rest of a block as "other"; each weight once, in model order.
 
-    In a model without blocks every module with a weight is a unit. `embeddings` adds what stands outside of blocks:
-    embeddings, heads, poolers, stems. A head that is tied to the embedding is the embedding.
+    In a model without blocks every module with a weight is a unit. `embeddings` adds the weights outside of blocks:
+    embeddings, heads, poolers, stems. A head that is tied to the embedding counts as the embedding.
     """
     weights = list(_weights(model, embeddings))
     blocks = {resolve(tensor.name).layer for tensor, kind in weights if _in_block(tensor, kind)}
@@ -106,15 +102,15 @@ def find_units(model: nn.Module, *, embeddings: bool = False) -> list[Unit]:
         inside = bool(blocks) and _in_block(tensor, kind)
         if blocks and not inside and not embeddings:
             continue
-        layer = resolve(tensor.name).layer if inside else _path(tensor)
-        part = _part_in_block(tensor) if inside else _part_outside(tensor, kind) if blocks or kind else "other"
+        layer = resolve(tensor.name).layer if inside else clean_path(tensor.module) or ROOT
+        part = _part(tensor.name, kind, inside) if blocks or kind else "other"
         gathered.setdefault((layer, part), []).append(tensor)
     if not gathered:
         raise UnitsError(
             f"{type(model).__name__} has no weights that could be quantised: floating-point weights of Linear, Conv, "
             "Conv1D, attention, recurrent or expert modules are needed"
         )
-    numbers = {layer: number for number, layer in enumerate(_in_order(gathered, blocks))}
+    numbers = {layer: n for n, layer in enumerate(dict.fromkeys(layer for layer, _ in gathered if layer in blocks))}
     parts_of: dict[str, set[Part]] = {}
     for layer, part in gathered:
         parts_of.setdefault(layer, set()).add(part)
@@ -130,21 +126,12 @@ def number_of_layers(units: Sequence[Unit]) -> int:
     return len({unit.index for unit in units if unit.index is not None})
 
 
-def _in_order(gathered: dict[tuple[str, Part], list[QuantisedTensor]], blocks: set[str]) -> list[str]:
-    return list(dict.fromkeys(layer for layer, _ in gathered if layer in blocks))
-
-
 def _in_block(tensor: QuantisedTensor, kind: str) -> bool:
     return resolve(tensor.name).recognised and kind != "embedding"
 
 
-def _path(tensor: QuantisedTensor) -> str:
-    """The module that owns it, without what wrappers put into its path."""
-    return resolve(f"{tensor.module}.weight").clean.removesuffix(".weight") if tensor.module else ROOT
-
-
 def _weights(model: nn.Module, embeddings: bool) -> Iterator[tuple[QuantisedTensor, str]]:
-    """Every weight that can be quantised and its kind, "embedding" or ""; tied ones under their first name."""
+    """Every weight that can be quantised and its kind, "embedding" or ""; tied weights under their first name."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     modules = dict(model.named_modules())
     taken: set[int] = set()
@@ -188,7 +175,7 @@ def _own_weights(path: str, module: nn.Module) -> Iterator[tuple[Tensor, tuple[i
 
 
 def is_conv1d(module: nn.Module) -> bool:
-    """GPT-2's Conv1D, a linear map whose weight is stored (in, out); told by its name, transformers is not needed."""
+    """GPT-2's Conv1D, a linear map whose weight is stored (in, out); found by name, so transformers is not needed."""
     return any(
         kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.") for kind in type(module).__mro__
     )
@@ -202,9 +189,9 @@ def _fused_experts(path: str, module: nn.Module, own: dict[str, nn.Parameter]) -
 
 
 def _is_transposed(module: nn.Module, own: dict[str, nn.Parameter]) -> bool:
-    told = getattr(module, "is_transposed", None)
-    if isinstance(told, bool):
-        return told
+    declared = getattr(module, "is_transposed", None)
+    if isinstance(declared, bool):
+        return declared
     up, down = own.get("gate_up_proj"), own.get("down_proj")
     if up is None or down is None:
         return False
@@ -219,9 +206,9 @@ def _is_router(path: str, modules: dict[str, nn.Module]) -> bool:
     return parts[-1] in ("gate", "shared_expert_gate") and above is not None and hasattr(above, "experts")
 
 
-def _part_in_block(tensor: QuantisedTensor) -> Part:
-    found = resolve(tensor.name)
-    for piece in found.clean.removeprefix(found.layer).strip(".").split("."):
+def part_in_block(path: str) -> Part:
+    """The part of a block that a path belongs to, by the first name in it that tells: "attn", "mlp" or "other"."""
+    for piece in path.split("."):
         if _ATTENTION.fullmatch(piece):
             return "attn"
         if _MLP.fullmatch(piece):
@@ -229,8 +216,13 @@ def _part_in_block(tensor: QuantisedTensor) -> Part:
     return "other"
 
 
-def _part_outside(tensor: QuantisedTensor, kind: str) -> Part:
-    if kind == "embedding":
-        return "embedding"
-    pieces = resolve(tensor.name).clean.split(".")
-    return "head" if any(_HEAD.fullmatch(piece) for piece in pieces) else "other"
+def is_in_head(path: str) -> bool:
+    """Whether a name in a path is that of a head."""
+    return any(map(_HEAD.fullmatch, path.split(".")))
+
+
+def _part(name: str, kind: str, in_block: bool) -> Part:
+    resolved = resolve(name)
+    if in_block:
+        return part_in_block(resolved.clean.removeprefix(resolved.layer))
+    return "embedding" if kind else "head" if is_in_head(resolved.clean) else "other"

@@ -1,4 +1,4 @@
-"""What every unit loses at every width, in a file, and the best mix read off it: no model and no torch is needed."""
+"""The damage of every unit at every width, in a file, and the best mix computed from it, without the model."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ class SensitivityError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivities:
-    """Damage and bytes of each unit at each width, each measured with all other units as they are stored.
+    """Damage and bytes of each unit at each width, each measured with all other units as stored.
 
-    damage: unit → bits → KL in nats a position, or mean squared error of the outputs (`judged_by`). NaN: not measured.
+    damage: unit → bits → KL in nats per position, or mean squared error of the outputs (`judged_by`). NaN: not
+        measured.
     size: unit → bits → bytes of the unit, scales and zero points included.
     stored: unit → bytes as stored, which is always possible and does no damage.
-    other_bytes: what the model takes beside its units.
-    model: what the caller says that it is of, such as a digest of the weights.
+    other_bytes: bytes of the model outside of its units.
+    model: the caller's name for the model, such as a digest of the weights.
     """
 
     damage: Mapping[str, Mapping[int, float]]
@@ -49,14 +50,14 @@ class Sensitivities:
     examples: int | None = None
 
     def bytes_of(self, bits: Mapping[str, int]) -> int:
-        """Of the whole model, packed."""
+        """Bytes of the whole packed model."""
         return self.other_bytes + sum(self.size[u][bits[u]] if u in bits else b for u, b in self.stored.items())
 
     def solve(self, *, max_bytes: int | None = None, max_kl: float | None = None) -> Allocation:
-        """The mix with the least sum of damages in so many bytes, or the fewest bytes within so much damage.
+        """The mix with the least total damage within `max_bytes`, or the fewest bytes within `max_kl`.
 
-        `max_bytes` is of the whole packed model; `max_kl` is of the sum, in what the file is judged by. A unit that
-        is not in the choice stays as it is stored. Damages are measured one unit at a time, and taken to add up.
+        `max_bytes` is for the whole packed model; `max_kl` is for the sum, in the unit of `judged_by`. A unit that is
+        not in the choice stays as stored. Damages are measured one unit at a time and assumed to add up.
         """
         check_budget("solve", max_bytes, max_kl)
         if (max_bytes is None) == (max_kl is None):
@@ -66,7 +67,7 @@ class Sensitivities:
         size = {unit: {**self.size[unit], as_stored[unit]: self.stored[unit]} for unit in damage}
         within = None if max_bytes is None else max_bytes - self.other_bytes
         try:
-            found = allocate(damage, size, max_bytes=within, max_damage=max_kl)
+            allocation = allocate(damage, size, max_bytes=within, max_damage=max_kl)
         except NoAllocation as error:
             least = self.other_bytes + sum(
                 min(size[u][w] for w, d in widths.items() if math.isfinite(d)) for u, widths in damage.items()
@@ -76,12 +77,12 @@ class Sensitivities:
                 f"max_bytes={max_bytes} cannot be kept: the smallest mix takes {least} bytes with its embeddings and "
                 "norms. " + (_BROKEN.format(len(broken), broken[0]) if broken else _MORE)
             ) from error
-        choice = {unit: bits for unit, bits in found.choice.items() if bits != as_stored[unit]}
-        return Allocation(choice, found.damage, found.bytes + self.other_bytes, found.status)
+        choice = {unit: bits for unit, bits in allocation.choice.items() if bits != as_stored[unit]}
+        return Allocation(choice, allocation.damage, allocation.bytes + self.other_bytes, allocation.status)
 
 
 def check_budget(owner: str, max_bytes: Any, max_kl: Any) -> None:
-    """Refuse what is no size and no damage, before anything is measured for it."""
+    """Refuse an invalid size or damage before anything is measured for it."""
     for name, value, needed in (
         ("max_bytes", max_bytes, "a number of bytes above 0 is needed"),
         ("max_kl", max_kl, "nats from 0 on are needed"),
@@ -91,32 +92,32 @@ def check_budget(owner: str, max_bytes: Any, max_kl: Any) -> None:
             raise SensitivityError(f"{owner}({name}={value!r}): {needed}")
 
 
-def save(found: Sensitivities, path: str | Path) -> None:
-    """Write the file, whole or not at all; the same numbers give the same bytes, and no time is in it."""
+def save(sensitivities: Sensitivities, path: str | Path) -> None:
+    """Write the file, whole or not at all; the same numbers give the same bytes: it holds no time stamp."""
     units = {
         unit: {
-            "weights": found.weights[unit],
-            "stored_bytes": found.stored[unit],
+            "weights": sensitivities.weights[unit],
+            "stored_bytes": sensitivities.stored[unit],
             "damage": {str(bits): _number(value) for bits, value in sorted(widths.items())},
-            "bytes": {str(bits): found.size[unit][bits] for bits in sorted(widths)},
+            "bytes": {str(bits): sensitivities.size[unit][bits] for bits in sorted(widths)},
         }
-        for unit, widths in found.damage.items()
+        for unit, widths in sensitivities.damage.items()
     }
     body = {
         "kind": _KIND,
         "schema": SCHEMA,
-        "model": found.model,
-        "judged_by": found.judged_by,
-        "examples": found.examples,
-        "scheme": dict(sorted(found.scheme.items())),
-        "other_bytes": found.other_bytes,
+        "model": sensitivities.model,
+        "judged_by": sensitivities.judged_by,
+        "examples": sensitivities.examples,
+        "scheme": dict(sorted(sensitivities.scheme.items())),
+        "other_bytes": sensitivities.other_bytes,
         "units": units,
     }
     write_text(Path(path), json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def load(path: str | Path, *, model: str | None = None) -> Sensitivities:
-    """Read a file that `save` wrote; with `model`, one of that model only."""
+    """Read a file that `save` wrote; with `model`, refuse a file of another model."""
     try:
         body = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -130,23 +131,23 @@ def load(path: str | Path, *, model: str | None = None) -> Sensitivities:
             f"{path} has schema {body.get('schema')}, this version reads {SCHEMA}: update learnscope, or measure again"
         )
     try:
-        found = _read(body)
+        sensitivities = _read(body)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SensitivityError(f"{path} is damaged ({error!r}): measure the sensitivities again") from error
-    if model is not None and found.model != model:
+    if model is not None and sensitivities.model != model:
         raise SensitivityError(
-            f"{path} is of another model ({found.model or 'not said'}, not {model}): sensitivities do not carry over, "
-            "measure them for this one"
+            f"{path} is of another model ({sensitivities.model or 'not said'}, not {model}): sensitivities do not "
+            "carry over, measure them for this one"
         )
-    return found
+    return sensitivities
 
 
 def _read(body: Mapping[str, Any]) -> Sensitivities:
     units: dict[str, Any] = body["units"]
     if not units:
         raise ValueError("no units")
-    damage = {u: {int(b): _from(value) for b, value in one["damage"].items()} for u, one in units.items()}
-    size = {u: {int(b): int(value) for b, value in one["bytes"].items()} for u, one in units.items()}
+    damage = {u: {int(b): _from(value) for b, value in entry["damage"].items()} for u, entry in units.items()}
+    size = {u: {int(b): int(value) for b, value in entry["bytes"].items()} for u, entry in units.items()}
     for unit, widths in damage.items():
         if min(size[unit].values(), default=-1) < 0:
             raise ValueError(f"{unit} has no bytes, or fewer than 0")
@@ -155,8 +156,8 @@ def _read(body: Mapping[str, Any]) -> Sensitivities:
     return Sensitivities(
         damage=damage,
         size=size,
-        stored={unit: int(one["stored_bytes"]) for unit, one in units.items()},
-        weights={unit: int(one["weights"]) for unit, one in units.items()},
+        stored={unit: int(entry["stored_bytes"]) for unit, entry in units.items()},
+        weights={unit: int(entry["weights"]) for unit, entry in units.items()},
         other_bytes=int(body["other_bytes"]),
         judged_by=str(body["judged_by"]),
         scheme=dict(body["scheme"]),
@@ -166,7 +167,7 @@ def _read(body: Mapping[str, Any]) -> Sensitivities:
 
 
 def _beyond(widths: Mapping[int, float]) -> int:
-    """A number of bits that none of these is: that of "as stored"."""
+    """A number of bits that is not among these, to stand for "as stored"."""
     return max(32, *(bits + 1 for bits in widths))
 
 

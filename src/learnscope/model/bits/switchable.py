@@ -1,4 +1,4 @@
-"""Models that set their own precision: `set_precision(layer, attn_bits=, mlp_bits=)`, and theirs back afterwards."""
+"""Models that set their own precision with `set_precision(layer, attn_bits=, mlp_bits=)`; it is restored afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from learnscope.model.bits.quantised_units import Unit, UnitsError
 from learnscope.model.weights.object_state import kept_state
 
 FULL = 32
-"""Bits that say "as stored" to a model that has to be told something."""
+"""Bits that stand for "as stored" if `set_precision` requires a number."""
 
 
 def is_switchable(model: Any) -> bool:
@@ -23,13 +23,13 @@ def is_switchable(model: Any) -> bool:
 
 @contextmanager
 def switched(model: nn.Module, bits: Mapping[Unit, int], switch: Any = None) -> Iterator[None]:
-    """`model` with the precision that `bits` asks of it or of `switch`; all is back afterwards, also after an error.
+    """`model` at the precision `bits`, set by it or by `switch`; everything is restored afterwards, also on error.
 
-    What `set_precision` changes is not known, so everything that it could is kept: the contents and identity of
-    parameters, buffers, submodules, and plain attributes by their value. That takes a second copy of the weights.
+    It is not known what `set_precision` changes, so everything it could change is kept: contents and identity of
+    parameters, buffers and submodules, and the values of plain attributes. That takes a second copy of the weights.
 
-    A part that `bits` does not name is left to the model where `set_precision` takes None for it, is told what
-    `get_precision(layer)` says where there is one, and is told 32 otherwise.
+    For a part that `bits` does not name, `set_precision` is called without an argument if its default is None,
+    otherwise with what `get_precision(layer)` returns if there is such a method, otherwise with 32.
     """
     owner: Any = model if switch is None else switch
     if not is_switchable(owner):
@@ -64,18 +64,18 @@ def _arguments(owner: Any, layer: int, wanted: Mapping[str, int]) -> dict[str, i
 
 
 def _may_be_left_out(method: Callable[..., Any], name: str) -> bool:
-    """Whether leaving an argument out means "as it is": its default is None. Any other default would set something."""
+    """Whether omitting an argument changes nothing: its default is None. Any other default would set something."""
     try:
         parameters = inspect.signature(method).parameters
     except (TypeError, ValueError):  # written in C, or otherwise without a signature
         return False
-    given = parameters.get(name)
-    if given is None:
-        return any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
-    return given.default is None
+    declared = parameters.get(name)
+    if declared is None:
+        return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    return declared.default is None
 
 
 def _current(owner: Any, layer: int) -> Mapping[str, Any]:
     getter = getattr(owner, "get_precision", None)
-    found = getter(layer) if callable(getter) else None
-    return found if isinstance(found, Mapping) else {}
+    precision = getter(layer) if callable(getter) else None
+    return precision if isinstance(precision, Mapping) else {}

@@ -1,4 +1,4 @@
-"""A causal language model with its cache of keys and values: reading a text, and one more token after it."""
+"""A causal language model with a key-value cache: prefill of a text, and decoding one more token."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from learnscope.task.huggingface import is_causal
 
 
 class NoCache(ValueError):
-    """The model does not keep a cache as asked; the message says what was seen."""
+    """The model does not use its cache as expected; the message says what was seen."""
 
 
 def decodes(model: nn.Module, task: Task) -> bool:
-    """Whether this is a causal language model of transformers that takes and gives a cache."""
+    """Whether this is a causal language model of transformers that accepts and returns a cache."""
     inner = unwrap(model)
     if not isinstance(task, HuggingFaceTask) or getattr(inner, "config", None) is None:
         return False
@@ -26,37 +26,37 @@ def decodes(model: nn.Module, task: Task) -> bool:
         return False
     try:
         return is_causal(inner)
-    except TypeError:  # of an unknown class: HuggingFaceTask(shift=...) says what it is
+    except TypeError:  # an unknown class: HuggingFaceTask(shift=...) tells
         return bool(task.shift)
 
 
 def longest(model: nn.Module) -> int | None:
-    """Positions that the model has, where its configuration says so."""
+    """The model's number of positions, if its configuration tells."""
     config: Any = getattr(unwrap(model), "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    found = getattr(config, "max_position_embeddings", None)
-    return int(found) if found else None
+    positions = getattr(config, "max_position_embeddings", None)
+    return int(positions) if positions else None
 
 
 def prefill(model: nn.Module, ids: Tensor, mask: Tensor | None) -> Callable[[], Any]:
-    """Read the whole text into a new cache; logits are computed where the first new token comes from."""
+    """Read the whole text into a new cache; logits only for the last position, if the model supports that."""
     inner = unwrap(model)
     few = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(inner.forward).parameters else {}
-    given = {"input_ids": ids, "use_cache": True, **few} | ({} if mask is None else {"attention_mask": mask})
-    return lambda: model(**given, past_key_values=_new_cache(inner))
+    arguments = {"input_ids": ids, "use_cache": True, **few} | ({} if mask is None else {"attention_mask": mask})
+    return lambda: model(**arguments, past_key_values=_new_cache(inner))
 
 
 def decode(model: nn.Module, ids: Tensor, mask: Tensor | None) -> tuple[Callable[[], Any], Callable[[], None]]:
-    """One more token after the text, and how to forget it again: the cache must not grow from pass to pass."""
+    """A call that decodes one more token, and one that removes it: the cache must not grow from pass to pass."""
     cache = _new_cache(unwrap(model))
-    given: dict[str, Any] = {"input_ids": ids, "use_cache": True, "past_key_values": cache}
-    model(**given, **({} if mask is None else {"attention_mask": mask}))
-    # a layer puts longer tensors in the place of its own and does not write into them: keeping those is enough
+    arguments: dict[str, Any] = {"input_ids": ids, "use_cache": True, "past_key_values": cache}
+    model(**arguments, **({} if mask is None else {"attention_mask": mask}))
+    # a layer of the cache replaces its tensors by longer ones and does not write into them: references are enough
     before = [dict(vars(layer)) for layer in cache.layers]
     length = ids.shape[1]
-    given["input_ids"] = ids[:, -1:].clone()
+    arguments["input_ids"] = ids[:, -1:].clone()
     if mask is not None:
-        given["attention_mask"] = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+        arguments["attention_mask"] = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
 
     def forget() -> None:
         for layer, was in zip(cache.layers, before, strict=True):
@@ -64,11 +64,11 @@ def decode(model: nn.Module, ids: Tensor, mask: Tensor | None) -> tuple[Callable
 
     if cache.get_seq_length() != length:
         raise NoCache(f"after {length} tokens the cache holds {cache.get_seq_length()}")
-    model(**given)
+    model(**arguments)
     if cache.get_seq_length() != length + 1:
         raise NoCache(f"after one more token the cache holds {cache.get_seq_length()}, not {length + 1}")
     forget()
-    return lambda: model(**given), forget
+    return lambda: model(**arguments), forget
 
 
 def _new_cache(model: nn.Module) -> Any:

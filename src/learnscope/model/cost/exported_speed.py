@@ -1,4 +1,4 @@
-"""How fast a model really is when its weights are held in fewer bits: torchao's copies beside the model itself."""
+"""The real speed of a model with weights in fewer bits: torchao's copies compared with the model itself."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from learnscope.model.bits.mixes import uniform
 from learnscope.model.bits.quantised_units import UnitsError, find_units
 from learnscope.model.bits.torchao_export import ExportError, to_torchao
+from learnscope.model.cost.memory_parts import plain_parts
 from learnscope.model.cost.timing import Timed, fixed_threads, take_turns, waiting_for
 from learnscope.model.guard import guard
 from learnscope.model.outputs.calls import call_of
@@ -32,7 +33,7 @@ def exported_speed(
 ) -> dict[str, Any]:  # fmt: skip
     """Time the model and its copies in turn on one batch; each as plain numbers, or with the reason why there is none.
 
-    The blocks' weights are at `widths` bits, everything else is as stored. Each copy is held in memory meanwhile.
+    The weights of blocks have `widths` bits, everything else is as stored. All copies are in memory meanwhile.
     """
     device = model_device(model)
     batch = task.to(batch, device)
@@ -41,26 +42,26 @@ def exported_speed(
     for bits in widths:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of tied tables, which are no units here
+                warnings.simplefilter("ignore")  # about tied embeddings, which are not units here
                 copies[f"int{bits}"] = to_torchao(model, uniform(find_units(model), bits))
         except (ExportError, QuantiseError, UnitsError) as error:
             reasons[f"int{bits}"] = str(error)
     with ExitStack() as stack, torch.no_grad():
-        for one in copies.values():
-            stack.enter_context(guard(one))
+        for copy in copies.values():
+            stack.enter_context(guard(copy))
         used = stack.enter_context(fixed_threads(threads))
-        things = {name: Timed(call_of(one, task, batch).run, seconds) for name, one in copies.items()}
-        times = take_turns(things, repeats=repeats, wait=waiting_for(device))
+        timed = {name: Timed(call_of(copy, task, batch).run, seconds) for name, copy in copies.items()}
+        times = take_turns(timed, repeats=repeats, wait=waiting_for(device))
         tokens = real_tokens(batch)
         rows: dict[str, dict[str, Any]] = {}
-        for name, found in times.items():
-            median = statistics.median(found.seconds)
+        for name, taken in times.items():
+            median = statistics.median(taken.seconds)
             rows[name] = {
                 "latency_p50": median,
-                "latency_mean": found.mean,
-                "latency_n": len(found.seconds),
-                "examples_per_second": task.size(batch) / found.mean,
-                "tokens_per_second": None if tokens is None else tokens / found.mean,
+                "latency_mean": taken.mean,
+                "latency_n": len(taken.seconds),
+                "examples_per_second": task.size(batch) / taken.mean,
+                "tokens_per_second": None if tokens is None else tokens / taken.mean,
                 "speed_up": statistics.median(times[ORIGINAL].seconds) / median,
                 "weight_bytes": held_bytes(copies[name]),
                 **_distance(copies[name], task, batch, reference),
@@ -74,17 +75,10 @@ def _distance(model: nn.Module, task: Task, batch: Any, reference: Sequence[Refe
 
 
 def held_bytes(model: nn.Module) -> int:
-    """Bytes of all parameters and buffers, each memory once; of a quantised tensor those of what it is made of."""
+    """Bytes of all parameters and buffers, shared memory once; for a quantised tensor those of its parts."""
     seen: dict[tuple[str, int], int] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
-        for part in _parts(tensor):
+        for part in plain_parts(tensor):
             storage = part.untyped_storage()
             seen[str(storage.device), storage.data_ptr()] = storage.nbytes()
     return sum(seen.values())
-
-
-def _parts(tensor: Tensor) -> list[Tensor]:
-    if not callable(flatten := getattr(tensor, "__tensor_flatten__", None)):
-        return [tensor.detach()]
-    names, _ = flatten()
-    return [part for name in names for part in _parts(getattr(tensor, name))]

@@ -15,19 +15,19 @@ CLEAR = Path("/proc/self/clear_refs")
 
 
 class NoHighWaterMark(RuntimeError):
-    """The system does not tell it, or does not let it be set back; the message says which."""
+    """The system does not report the mark, or does not let it be reset; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Bytes in memory before something ran, and the most while it did."""
+    """Bytes in memory before a call, and the maximum during it."""
 
     before: int
     peak: int
 
 
 def peak_of(run: Callable[[], Any]) -> Marks:
-    """What `run` brings the process's memory to, its high-water mark being set back to what is used before."""
+    """The high-water mark of the process's memory during `run`; it is reset before."""
     gc.collect()
     give_back()
     try:
@@ -37,20 +37,20 @@ def peak_of(run: Callable[[], Any]) -> Marks:
     before = kilobytes("VmRSS") * 1024
     result = run()
     peak = kilobytes("VmHWM") * 1024
-    del result  # held until here: what a pass returns belongs to its peak
+    del result  # held until here: the returned outputs belong to the peak
     return Marks(before, peak)
 
 
 def most_so_far() -> int:
-    """Bytes of the most memory that the process has had since it began."""
+    """Maximum memory of the process since its start, in bytes."""
     import resource
 
-    found = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return found if sys.platform == "darwin" else found * 1024  # kilobytes, but on macOS
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024  # kilobytes, but on macOS
 
 
 def kilobytes(name: str) -> int:
-    """A line of the process's status: `VmRSS` is what it has in memory, `VmHWM` the most that it had."""
+    """A line of the process's status: `VmRSS` is the current memory, `VmHWM` the maximum so far."""
     try:
         lines = STATUS.read_text().splitlines()
     except OSError as error:
@@ -64,8 +64,8 @@ def kilobytes(name: str) -> int:
 
 
 def give_back() -> None:
-    """Have the allocator return what it holds but does not use: a pass would be served from it unseen."""
+    """Make the allocator return unused memory, since allocations from it would not raise the mark."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError, TypeError):  # not glibc: it has none to return, or does so itself
+    except (OSError, AttributeError, TypeError):  # not glibc: nothing to return, or it does so itself
         return

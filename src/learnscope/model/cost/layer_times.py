@@ -1,4 +1,4 @@
-"""Where the time of a pass goes: seconds of every module, its own and with the modules that it calls."""
+"""Where the time of a pass goes: seconds of every module, with and without the modules that it calls."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,19 +21,19 @@ from learnscope.names import ROOT, resolve
 from learnscope.task import Task
 
 Path = tuple[str, ...]
-"""Modules that are being called, from the model down to one of them: a shared module has several."""
+"""The running modules from the model down to one of them; a shared module has several paths."""
 
 
 @dataclass(slots=True)
 class Stopwatch:
-    """Hooks that keep, for every path of calls of one pass, the seconds not spent in calls below it."""
+    """Hooks that measure, for every path of calls in a pass, the seconds that are not spent in calls below it."""
 
     clock: Callable[[], float]
     wait: Callable[[], None] = lambda: None
     own: dict[Path, float] = field(default_factory=dict)
     calls: dict[Path, int] = field(default_factory=dict)
     _open: list[tuple[Path, float, float]] = field(default_factory=list)
-    """Of each call under way: its path, when it began, and the seconds of the calls below it so far."""
+    """For each running call: its path, its start, and the seconds of the calls below it so far."""
 
     def begin(self, name: str) -> None:
         self.wait()
@@ -56,24 +57,16 @@ class Stopwatch:
         """Hooks on every module, removed when the stack is closed."""
         stack = ExitStack()
         for name, module in model.named_modules():
-            for handle in (
-                module.register_forward_pre_hook(self._beginning(name or ROOT), prepend=True),
-                module.register_forward_hook(self._ending()),
-            ):
-                stack.callback(handle.remove)
+            begin = partial(self._on_begin, name or ROOT)
+            stack.callback(module.register_forward_pre_hook(begin, prepend=True).remove)
+            stack.callback(module.register_forward_hook(self._on_end).remove)
         return stack
 
-    def _beginning(self, name: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, _args: Any) -> None:
-            self.begin(name)
+    def _on_begin(self, name: str, _module: nn.Module, _args: Any) -> None:
+        self.begin(name)
 
-        return hook
-
-    def _ending(self) -> Callable[..., None]:
-        def hook(_module: nn.Module, _args: Any, _output: Any) -> None:
-            self.end()
-
-        return hook
+    def _on_end(self, _module: nn.Module, _args: Any, _output: Any) -> None:
+        self.end()
 
 
 @torch.no_grad()
@@ -81,7 +74,7 @@ def layer_times(
     model: nn.Module, task: Task, batch: Any, *, repeats: int, seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:  # fmt: skip
-    """Seconds and calls of every module in a pass over `batch`, medians over passes; and what the hooks cost."""
+    """Seconds and calls of every module in a pass over `batch`, medians over passes; and the overhead of the hooks."""
     device = model_device(model)
     batch = task.to(batch, device)
     wait = waiting_for(device)
@@ -103,36 +96,35 @@ def layer_times(
         while len(passes) < 3 or (len(passes) < repeats and spent < seconds):
             watched()
             spent += sum(passes[-1].values())
-    median = {path: statistics.median([one.get(path, 0.0) for one in passes]) for path in watch.own}
-    found = by_module(median, watch.calls)
+    median = {path: statistics.median([own.get(path, 0.0) for own in passes]) for path in watch.own}
+    modules = by_module(median, watch.calls)
     total = sum(median.values())
     without = statistics.median(bare.seconds)
     return {
-        "modules": found,
+        "modules": modules,
         "layers": by_layer(median),
         "total": total,
         "passes": len(passes),
         "overhead": total / without - 1 if without > 0 else None,
-        "not_called": [name for name, _ in model.named_modules() if (name or ROOT) not in found],
+        "not_called": [name for name, _ in model.named_modules() if (name or ROOT) not in modules],
     }
 
 
 def by_module(own: dict[Path, float], calls: dict[Path, int]) -> dict[str, dict[str, float]]:
-    """Self and total seconds of each module over all its calls; a call within another call of it counts once."""
-    found: dict[str, dict[str, float]] = {}
+    """Self and total seconds of each module over all its calls; a recursive call counts once."""
+    modules: dict[str, dict[str, float]] = {}
     for path, seconds in own.items():
-        here = found.setdefault(path[-1], {"self": 0.0, "total": 0.0, "calls": 0})
-        here["self"] += seconds
-        here["calls"] += calls[path]
-        for name in dict.fromkeys(path):
-            found.setdefault(name, {"self": 0.0, "total": 0.0, "calls": 0})["total"] += seconds
-    return found
+        for name in dict.fromkeys((path[-1], *path)):
+            modules.setdefault(name, {"self": 0.0, "total": 0.0, "calls": 0})["total"] += seconds
+        modules[path[-1]]["self"] += seconds
+        modules[path[-1]]["calls"] += calls[path]
+    return modules
 
 
 def by_layer(own: dict[Path, float]) -> dict[str, float]:
-    """Seconds of each layer, as parameters are told apart into layers: every module belongs to one of them."""
-    found: dict[str, float] = {}
+    """Seconds of each layer: every module belongs to one, like parameters do."""
+    layers: dict[str, float] = {}
     for path, seconds in own.items():
         layer = ROOT if path[-1] == ROOT else resolve(f"{path[-1]}.weight").layer
-        found[layer] = found.get(layer, 0.0) + seconds
-    return found
+        layers[layer] = layers.get(layer, 0.0) + seconds
+    return layers

@@ -1,4 +1,4 @@
-"""The most memory that one forward pass takes: of an accelerator, of a fresh process, or of this one."""
+"""Peak memory of one forward pass: of an accelerator, of a fresh process, or of this one."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from learnscope.model.outputs.evaluate import model_device
 from learnscope.task import Task
 
 PATIENCE = 600
-"""Seconds that a fresh process may take."""
+"""Timeout of the fresh process in seconds."""
 
 
 class NotFresh(RuntimeError):
-    """The model cannot be run in a process of its own; the message says why."""
+    """The model cannot be run in a separate process; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Bytes at the peak, and how many of them are above the loaded model; None and the reason where not known."""
+    """Bytes at the peak, and how many of them are above the loaded model; None with the reason if unknown."""
 
     process: str
     peak: int | None
@@ -41,12 +41,12 @@ class Peak:
     libraries: int | None = None
     """Bytes of the interpreter and libraries before the model was loaded, which are part of the peak."""
     exact: bool = True
-    """False: a lower bound, the mark since the process began could not be set back."""
+    """False: a lower bound, since the high-water mark of the process could not be reset."""
 
 
 @torch.no_grad()
 def peak_memory(model: nn.Module, task: Task, batch: Any) -> Peak:
-    """Of one pass over `batch` in eval mode; the model is left as it was."""
+    """Peak memory of one pass over `batch` in eval mode; the model is left as it was."""
     device = model_device(model)
     batch = task.to(batch, device)
     with guard(model):
@@ -58,7 +58,7 @@ def peak_memory(model: nn.Module, task: Task, batch: Any) -> Peak:
         except NotFresh as reason:
             not_fresh = str(reason)
         run = call.run
-        del call  # and with it the logits of the first pass, which the second would have beside its own
+        del call  # and the logits of the first pass, which would add to the peak of the second
         try:
             marks = peak_of(run)
         except NoHighWaterMark as error:
@@ -107,7 +107,7 @@ def _in_fresh_process(model: nn.Module, call: Call) -> Peak:
 def _write(model: nn.Module, tensors: dict[str, Tensor], plain: dict[str, Any], folder: Path) -> None:
     from safetensors.torch import save_file
 
-    config: Any = copy.deepcopy(model.config)  # writing a configuration fills fields in
+    config: Any = copy.deepcopy(model.config)  # writing a configuration changes it
     config.save_pretrained(folder)
     weights: dict[str, Tensor] = {}
     known: set[tuple[int, int]] = set()
@@ -127,7 +127,7 @@ def _write(model: nn.Module, tensors: dict[str, Tensor], plain: dict[str, Any], 
 
 
 def _child(model: nn.Module, folder: Path) -> Peak:
-    """Run it without the caller's script: a start method that imports the main module would run that again."""
+    """Run it as a subprocess: multiprocessing would import, and so run, the caller's script again."""
     source = str(Path(__file__).parents[3])
     path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
@@ -138,11 +138,11 @@ def _child(model: nn.Module, folder: Path) -> Peak:
         raise NotFresh(f"another process could not run the model ({error})") from error
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
-        said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        raise NotFresh(f"another process could not run the model: {said[-1]}")
-    found = json.loads(lines[-1])
+        errors = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+        raise NotFresh(f"another process could not run the model: {errors[-1]}")
+    numbers = json.loads(lines[-1])
     own = sum(p.numel() for p in model.parameters())
-    if found["parameters"] != own:
-        raise NotFresh(f"loaded again, the model has {found['parameters']:,} parameters and not {own:,}")
-    run = found["peak"] - found["loaded"]
-    return Peak("fresh", found["peak"], run, libraries=found["libraries"], exact=found["exact"])
+    if numbers["parameters"] != own:
+        raise NotFresh(f"loaded again, the model has {numbers['parameters']:,} parameters and not {own:,}")
+    run = numbers["peak"] - numbers["loaded"]
+    return Peak("fresh", numbers["peak"], run, libraries=numbers["libraries"], exact=numbers["exact"])

@@ -1,4 +1,4 @@
-"""One forward pass in a process of its own: `python -m learnscope.model.cost.memory_child FOLDER` prints what it took.
+"""One forward pass in a separate process: `python -m learnscope.model.cost.memory_child FOLDER` prints its memory.
 
 The folder holds the configuration and weights of a model of transformers, `inputs.safetensors`, and `call.json`.
 Nothing in it is code, and nothing is unpickled.
@@ -23,26 +23,26 @@ UNUSED = ("torchao", "accelerate", "scipy", "sklearn")
 
 @torch.no_grad()
 def one_pass(folder: Path) -> dict[str, Any]:
-    """Load the model, run it once in eval mode; bytes before loading, loaded, and at the peak of the pass."""
+    """Load the model and run it once in eval mode; returns the bytes before loading, after it, and at the peak."""
     import transformers
 
     call = json.loads((folder / "call.json").read_text(encoding="utf-8"))
     torch.set_num_threads(call["threads"])
     inputs = {name: tensor.clone() for name, tensor in load_file(folder / "inputs.safetensors").items()}
-    kind = getattr(transformers, call["class"])  # imports what the model is made of
+    kind = getattr(transformers, call["class"])  # imports the model's code
     give_back()
     libraries = _now()
     model = kind.from_pretrained(folder, dtype=getattr(torch, call["dtype"]), attn_implementation=call["attention"])
     model.eval()
     for parameter in model.parameters():
-        parameter.data = parameter.data.clone()  # mapped files are in memory only once they have been read
-    given = {**inputs, **call["plain"]}
+        parameter.data = parameter.data.clone()  # a mapped file is in memory only after it has been read
+    arguments = {**inputs, **call["plain"]}
     try:
-        marks = peak_of(lambda: model(**given))
+        marks = peak_of(lambda: model(**arguments))
         before, peak, exact = marks.before, marks.peak, True
-    except NoHighWaterMark:  # the mark since the process began: no less than the pass needed
+    except NoHighWaterMark:  # the maximum since the process started: at least what the pass needed
         before = most_so_far()
-        model(**given)
+        model(**arguments)
         peak, exact = most_so_far(), False
     parameters = sum(p.numel() for p in model.parameters())
     return {"libraries": libraries, "loaded": before, "peak": peak, "exact": exact, "parameters": parameters}
@@ -56,7 +56,7 @@ def _now() -> int:
 
 
 def _hide_unused() -> None:
-    """Have transformers think that packages are absent which no forward pass of a plain model needs.
+    """Hide packages from transformers that a forward pass of a plain model does not need.
 
     Importing them takes a third of the process's time, and their memory would be part of the peak.
     """

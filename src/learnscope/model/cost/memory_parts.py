@@ -1,4 +1,4 @@
-"""How large a model is, and which of its parts take how much."""
+"""The size of a model and of its parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.bits.quantised_units import _ATTENTION, _HEAD, _MLP
+from learnscope.model.bits.quantised_units import is_in_head, part_in_block
 from learnscope.names import resolve
 from learnscope.task import unwrap
 
@@ -21,15 +21,15 @@ _EMBEDDING = re.compile(r"\w*(?:embed|embedding|embeddings)|wte|wpe", re.IGNOREC
 
 @dataclass(slots=True)
 class Size:
-    """Numbers in parameters, and bytes of parameters and buffers."""
+    """Number of parameters, and bytes of parameters and buffers."""
 
     parameters: int = 0
     bytes: int = 0
 
 
 def sizes(model: nn.Module) -> tuple[dict[str, Size], dict[str, str]]:
-    """The size of each of `PARTS`, and which tensors are tied to which earlier ones, that count alone."""
-    found = {part: Size() for part in PARTS}
+    """The size of each of `PARTS`, and the tied tensors, which are not counted, with the earlier ones that are."""
+    parts = {part: Size() for part in PARTS}
     tied: dict[str, str] = {}
     known: dict[Any, str] = {}
     head = _output_layer(model)
@@ -40,46 +40,44 @@ def sizes(model: nn.Module) -> tuple[dict[str, Size], dict[str, str]]:
             tied[full] = known[key]
             continue
         known[key] = full
-        size = found["head" if module is head else part_of(full, module)]
+        size = parts["head" if module is head else part_of(full, module)]
         size.parameters += tensor.numel() if is_parameter else 0
         size.bytes += held_bytes(tensor)
-    return found, tied
+    return parts, tied
 
 
 def part_of(name: str, module: nn.Module) -> str:
-    """The part that a tensor of this name belongs to, by the class of the module that owns it and by its path."""
+    """The part that a tensor belongs to, by the class of its module and by its path."""
     if getattr(module, "num_embeddings", None) is not None:
         return "embedding"
     if _NORM.fullmatch(type(module).__name__):
         return "norm"
-    found = resolve(name)
-    if found.recognised:
-        return _inside(found.clean.removeprefix(found.layer).strip(".").split("."))
-    pieces = found.clean.split(".")
-    if any(_HEAD.fullmatch(piece) for piece in pieces):
+    resolved = resolve(name)
+    path = resolved.clean.removeprefix(resolved.layer) if resolved.recognised else resolved.clean
+    if not resolved.recognised and is_in_head(path):
         return "head"
-    if any(_EMBEDDING.fullmatch(piece) for piece in pieces):
+    if not resolved.recognised and any(map(_EMBEDDING.fullmatch, path.split("."))):
         return "embedding"
-    return _inside(pieces)
+    part = part_in_block(path)
+    return "attention" if part == "attn" else part
 
 
 def held_bytes(tensor: Tensor) -> int:
-    """Bytes in memory: of a quantised tensor those that it is made of, of an expanded one those that are there."""
-    if callable(parts := getattr(tensor, "__tensor_flatten__", None)):
-        return sum(held_bytes(getattr(tensor, name)) for name in parts()[0])
-    whole = tensor.numel() * tensor.element_size()
-    if tensor.is_meta or tensor.layout is not torch.strided:
-        return whole
-    return min(whole, tensor.untyped_storage().nbytes())
+    """Bytes in memory: for a quantised tensor those of its parts, for an expanded one those of its storage."""
+    total = 0
+    for part in plain_parts(tensor):
+        whole = part.numel() * part.element_size()
+        in_storage = not part.is_meta and part.layout is torch.strided
+        total += min(whole, part.untyped_storage().nbytes()) if in_storage else whole
+    return total
 
 
-def _inside(pieces: list[str]) -> str:
-    for piece in pieces:
-        if _ATTENTION.fullmatch(piece):
-            return "attention"
-        if _MLP.fullmatch(piece):
-            return "mlp"
-    return "other"
+def plain_parts(tensor: Tensor) -> list[Tensor]:
+    """The plain tensors that a quantised one is made of; otherwise the tensor itself."""
+    if not callable(flatten := getattr(tensor, "__tensor_flatten__", None)):
+        return [tensor.detach()]
+    names, _ = flatten()
+    return [part for name in names for part in plain_parts(getattr(tensor, name))]
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor, bool]]:
@@ -91,7 +89,7 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor, bo
 
 
 def _identity(tensor: Tensor) -> Any:
-    """Equal for tensors that are the same memory."""
+    """Equal for tensors that share the same memory."""
     plain = tensor.layout is torch.strided and not hasattr(tensor, "__tensor_flatten__")
     if tensor.is_meta or not tensor.numel() or not plain:
         return id(tensor)
@@ -99,6 +97,6 @@ def _identity(tensor: Tensor) -> Any:
 
 
 def _output_layer(model: nn.Module) -> nn.Module | None:
-    found = getattr(unwrap(model), "get_output_embeddings", None)
-    layer = found() if callable(found) else None
+    getter = getattr(unwrap(model), "get_output_embeddings", None)
+    layer = getter() if callable(getter) else None
     return layer if isinstance(layer, nn.Module) else None

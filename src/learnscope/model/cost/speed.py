@@ -1,4 +1,4 @@
-"""How long a model takes: whole passes over batches of several sizes; for language models reading and decoding."""
+"""The speed of a model: whole passes over batches of several sizes; for language models also prefill and decoding."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from learnscope.model.outputs.resized import real_tokens, resized, token_length
 from learnscope.task import HuggingFaceTask, Task
 
 MAIN_SHARE = 10
-"""The data's own batch may take so many times the seconds of another setting: its tail is what is asked for most."""
+"""The data's own batch gets this many times the seconds of another setting: its high percentiles matter most."""
 LARGEST_OUTPUT = 1 << 30
-"""Bytes of logits beyond which a setting that the data does not have is left out."""
+"""Settings other than the data's own are skipped if their logits take more than this many bytes."""
 NO_TOKENS = "the inputs are no token ids"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is timed: a phase, with so many examples of so many tokens each (0: inputs that have no length)."""
+    """What is timed: a phase, the number of examples, and the tokens of each (0: inputs without a length)."""
 
     phase: str
     batch: int
@@ -50,37 +50,33 @@ def measured_speed(
     model: nn.Module, task: Task, batch: Any, *, batches: Sequence[int], lengths: Sequence[int], seconds: float,
     repeats: int, threads: int | None = None, clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:  # fmt: skip
-    """Time all settings in turn, in eval mode; each as plain numbers, or with the reason why it was left out."""
+    """Time all settings in turn, in eval mode; each as plain numbers, or with the reason why it was skipped."""
     device = model_device(model)
     batch = task.to(batch, device)
     rows: list[dict[str, Any]] = []
     with guard(model), fixed_threads(threads) as used:
         tokens = token_length(batch)
-        room = min(tokens, (longest(model) or tokens + 1) - 1) if decodes(model, task) else None
-        wanted = settings(task.size(batch), tokens, batches, lengths, decoded=room)
+        decoded = min(tokens, (longest(model) or tokens + 1) - 1) if decodes(model, task) else None
+        wanted = settings(task.size(batch), tokens, batches, lengths, decoded=decoded)
         calls = Calls(model, task, batch)
         ready: dict[Setting, Ready] = {}
         for setting in wanted:
-            made = _made_ready(calls, setting, seconds)
-            if isinstance(made, Ready):
-                ready[setting] = made
+            prepared = _made_ready(calls, setting, seconds)
+            if isinstance(prepared, Ready):
+                ready[setting] = prepared
             else:
-                rows.append({**asdict(setting), "reason": made})
-        times = take_turns(
-            {setting: one.timed for setting, one in ready.items()},
-            repeats=repeats,
-            wait=waiting_for(device),
-            clock=clock,
-        )
-    rows += [{**asdict(setting), **_numbers(setting, ready[setting], found)} for setting, found in times.items()]
+                rows.append({**asdict(setting), "reason": prepared})
+        timed = {setting: entry.timed for setting, entry in ready.items()}
+        times = take_turns(timed, repeats=repeats, wait=waiting_for(device), clock=clock)
+    rows += [{**asdict(setting), **_numbers(setting, ready[setting], result)} for setting, result in times.items()]
     order = {setting: place for place, setting in enumerate(wanted)}
     rows.sort(key=lambda row: order[Setting(row["phase"], row["batch"], row["length"], row["main"])])
     return {
         "settings": rows,
         "threads": used,
         "device": str(device),
-        "warm": next(found.warm for setting, found in times.items() if setting.main),
-        "unsettled": [f"{s.phase}, {s.batch} x {s.length}" for s, found in times.items() if not found.warm],
+        "warm": next(result.warm for setting, result in times.items() if setting.main),
+        "unsettled": [f"{s.phase}, {s.batch} x {s.length}" for s, result in times.items() if not result.warm],
         "compiled": hasattr(model, "_orig_mod"),
     }
 
@@ -88,21 +84,21 @@ def measured_speed(
 def settings(
     size: int, tokens: int, batches: Sequence[int], lengths: Sequence[int], *, decoded: int | None
 ) -> list[Setting]:
-    """The data's own batch first, then each size with each length, each of them in every phase there is.
+    """The data's own batch first, then each size with each length; in every phase.
 
-    `decoded` is the data's own length or what leaves room for one more token; None: there is but one phase.
+    `decoded` is the data's own length, or the largest that leaves room for one more token; None: only "forward".
     """
-    found = []
+    wanted = []
     for phase, own in (("forward", tokens), ("prefill", tokens), ("decode", decoded)):
         if own is None or (decoded is None and phase != "forward"):
             continue
         pairs = dict.fromkeys([(size, own), *((n, length) for n in batches for length in [*lengths] or [own])])
-        found += [Setting(phase, *pair, phase == "forward" and pair == (size, own)) for pair in pairs]
-    return found
+        wanted += [Setting(phase, *pair, phase == "forward" and pair == (size, own)) for pair in pairs]
+    return wanted
 
 
 class Calls:
-    """How the model is called for batches of each size, found by one pass for each, with its operations counted."""
+    """How the model is called for batches of each size, and the operations of each call, from one pass per size."""
 
     def __init__(self, model: nn.Module, task: Task, batch: Any) -> None:
         self.model, self.task, self.batch = model, task, batch
@@ -112,7 +108,7 @@ class Calls:
         self.of(self.size, self.tokens)
 
     def of(self, size: int, length: int) -> tuple[Call, int | str, Any]:
-        """The call, its operations, and the batch; outputs are not kept, but for how large the first were."""
+        """The call, its operations, and the batch; of the outputs only the size of the first is kept."""
         batch = resized(self.task, self.batch, size, length)
         if (size, length) not in self._known:
             call, flops = self._called(batch)
@@ -121,12 +117,12 @@ class Calls:
         return *self._known[size, length], batch
 
     def _called(self, batch: Any) -> tuple[Call, int | str]:
-        found: list[Call] = []
-        if type(self.task).logits is not HuggingFaceTask.logits:  # a task may have products of matrices of its own
+        calls: list[Call] = []
+        if type(self.task).logits is not HuggingFaceTask.logits:  # the task may do matrix products of its own
             call = call_of(self.model, self.task, batch)
             return call, counted_flops(call.run)
-        flops = counted_flops(lambda: found.append(call_of(self.model, self.task, batch)))
-        return found[0] if found else call_of(self.model, self.task, batch), flops
+        flops = counted_flops(lambda: calls.append(call_of(self.model, self.task, batch)))
+        return calls[0] if calls else call_of(self.model, self.task, batch), flops
 
 
 def _made_ready(calls: Calls, setting: Setting, seconds: float) -> Ready | str:
@@ -136,10 +132,10 @@ def _made_ready(calls: Calls, setting: Setting, seconds: float) -> Ready | str:
         return reason
     try:
         return _prepared(calls, setting, seconds)
-    # a batch of a size that the data does not have may be more than a model or the device can take
+    # the model or the device may not support a batch of this size
     except (RuntimeError, ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
-        said = str(error).splitlines() or [""]
-        return f"{type(error).__name__}: {said[0]}"
+        lines = str(error).splitlines() or [""]
+        return f"{type(error).__name__}: {lines[0]}"
 
 
 def _impossible(calls: Calls, setting: Setting) -> str | None:
@@ -159,33 +155,33 @@ def _prepared(calls: Calls, setting: Setting, seconds: float) -> Ready:
     call, flops, batch = calls.of(setting.batch, setting.length)
     if setting.phase == "forward":
         return Ready(Timed(call.run, seconds), real_tokens(batch), flops)
-    given = call.kwargs or {}
-    if "input_ids" not in given:
+    arguments = call.kwargs or {}
+    if "input_ids" not in arguments:
         raise ValueError("the task does not give the model input_ids, which a cache is made from")
     if setting.phase == "prefill":
-        run = prefill(calls.model, given["input_ids"], given.get("attention_mask"))
+        run = prefill(calls.model, arguments["input_ids"], arguments.get("attention_mask"))
         return Ready(Timed(run, seconds), real_tokens(batch), counted_flops(run))
-    run, forget = decode(calls.model, given["input_ids"], given.get("attention_mask"))
+    run, forget = decode(calls.model, arguments["input_ids"], arguments.get("attention_mask"))
     flops = counted_flops(run)
     forget()
     return Ready(Timed(run, seconds, after=forget), setting.batch, flops)
 
 
-def _numbers(setting: Setting, ready: Ready, found: Times) -> dict[str, Any]:
-    mean = found.mean
+def _numbers(setting: Setting, ready: Ready, times: Times) -> dict[str, Any]:
+    mean = times.mean
     counted = isinstance(ready.flops, int)
     return {
         "latency_mean": mean,
-        "latency_p50": found.percentile(0.5),
-        "latency_p95": found.percentile(0.95),
-        "latency_p99": found.percentile(0.99),
-        "latency_n": len(found.seconds),
-        "latency_warmup": found.warmup,
+        "latency_p50": times.percentile(0.5),
+        "latency_p95": times.percentile(0.95),
+        "latency_p99": times.percentile(0.99),
+        "latency_n": len(times.seconds),
+        "latency_warmup": times.warmup,
         "batches_per_second": 1 / mean,
         "examples_per_second": setting.batch / mean,
         "tokens_per_second": None if ready.tokens is None else ready.tokens / mean,
         "flops": ready.flops if counted else None,
         "flops_per_second": int(ready.flops) / mean if counted else None,
         "not_counted": None if counted else ready.flops,
-        "warm": found.warm,
+        "warm": times.warm,
     }

@@ -1,4 +1,4 @@
-"""Timing several things side by side: warm-up, taking turns, percentiles that the number of samples bears."""
+"""Timing several calls side by side: warm-up, taking turns, percentiles only with enough samples."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ WINDOW = 3
 FLAT = 0.05
 MOST_WARMUPS = 50
 WARMUP_SHARE = 0.25
-"""Of its budget that a thing may spend on warming up; one pass where the whole would not even fill two windows."""
+"""Share of the budget for warm-up; only one pass if the whole budget would not even fill two windows."""
 LEAST = 3
-"""Samples taken whatever the budget."""
+"""Minimum number of samples, for any budget."""
 NEEDED = {0.95: 59, 0.99: 299}
-"""Samples of which the largest is above a percentile in 95 of 100 cases: pⁿ ≤ 0.05."""
+"""Number of samples whose maximum is above the percentile in 95 of 100 cases: pⁿ ≤ 0.05."""
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Something to be timed: `run` is, `after`, which puts things back, is not. `seconds` is its budget."""
+    """A call to time. `after` restores what `run` changed and is not timed; `seconds` is the budget."""
 
     run: Callable[[], object]
     seconds: float
@@ -38,7 +38,7 @@ class Timed:
 
 @dataclass(slots=True)
 class Times:
-    """Seconds of each pass, how many were thrown away before, and whether they had settled by then."""
+    """Seconds of each pass, the number of warm-up passes before them, and whether these had become stable."""
 
     seconds: list[float] = field(default_factory=list)
     warmup: int = 0
@@ -49,70 +49,68 @@ class Times:
         return statistics.fmean(self.seconds)
 
     def percentile(self, share: float) -> float | None:
-        """By nearest rank: the ⌈share·n⌉-th smallest; None where there are too few samples for it."""
+        """By nearest rank: the ⌈share·n⌉-th smallest; None if there are too few samples."""
         if len(self.seconds) < NEEDED.get(share, 1):
             return None
         return sorted(self.seconds)[math.ceil(round(share * len(self.seconds), 9)) - 1]
 
 
 def take_turns(
-    things: Mapping[Key, Timed],
+    calls: Mapping[Key, Timed],
     *,
     repeats: int,
     wait: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Key, Times]:
-    """Warm each up, then time all of them in turn, so that what the machine does meanwhile touches all alike.
+    """Warm each up, then time all of them in turn, so that other load on the machine affects all alike.
 
-    Each is run until it has spent its budget or been run `repeats` times, at least `LEAST` times. `wait` waits for the
-    device. The garbage collector is off meanwhile.
+    Each runs until it has used its budget or run `repeats` times, at least `LEAST` times. `wait` waits for the device.
+    The garbage collector is off meanwhile.
     """
-    found: dict[Key, Times] = {}
+    times: dict[Key, Times] = {}
     with _no_garbage_collection():
-        for key, thing in things.items():
-            found[key] = _warmed_up(thing, wait, clock)
-        spent = dict.fromkeys(things, 0.0)
-        left = list(things)
+        for key, call in calls.items():
+            times[key] = _warmed_up(call, wait, clock)
+        spent = dict.fromkeys(calls, 0.0)
+        left = list(calls)
         while left:
             for key in left:
-                seconds = _one(things[key], wait, clock)
-                found[key].seconds.append(seconds)
+                seconds = _seconds_of(calls[key], wait, clock)
+                times[key].seconds.append(seconds)
                 spent[key] += seconds
-            left = [key for key in left if _goes_on(len(found[key].seconds), spent[key], things[key].seconds, repeats)]
-    return found
+            # LEAST samples in any case, then up to `repeats` within the budget
+            limits = {key: repeats if spent[key] < calls[key].seconds else LEAST for key in left}
+            left = [key for key in left if len(times[key].seconds) < max(LEAST, limits[key])]
+    return times
 
 
-def _goes_on(taken: int, spent: float, budget: float, repeats: int) -> bool:
-    return taken < LEAST or (taken < repeats and spent < budget)
-
-
-def _warmed_up(thing: Timed, wait: Callable[[], None], clock: Callable[[], float]) -> Times:
+def _warmed_up(call: Timed, wait: Callable[[], None], clock: Callable[[], float]) -> Times:
     seen: list[float] = []
     while len(seen) < MOST_WARMUPS and not is_flat(seen):
-        seen.append(_one(thing, wait, clock))
-        # a pass so slow cannot be seen to settle, and more of them would take as long as the measurement itself
-        hopeless = min(seen) * 2 * WINDOW > thing.seconds
-        if hopeless or (len(seen) >= 2 * WINDOW and sum(seen) >= WARMUP_SHARE * thing.seconds):
+        seen.append(_seconds_of(call, wait, clock))
+        # passes this slow cannot be seen to become stable: more would take as long as the measurement itself
+        too_slow = min(seen) * 2 * WINDOW > call.seconds
+        if too_slow or (len(seen) >= 2 * WINDOW and sum(seen) >= WARMUP_SHARE * call.seconds):
             break
     return Times(warmup=len(seen), warm=is_flat(seen))
 
 
 def is_flat(seen: Sequence[float]) -> bool:
-    """Whether the medians of the last samples and of those before them agree."""
+    """Whether the median of the last samples agrees with that of the samples before."""
     if len(seen) < 2 * WINDOW:
         return False
     earlier, later = statistics.median(seen[-2 * WINDOW : -WINDOW]), statistics.median(seen[-WINDOW:])
     return abs(later - earlier) <= FLAT * earlier
 
 
-def _one(thing: Timed, wait: Callable[[], None], clock: Callable[[], float]) -> float:
+def _seconds_of(call: Timed, wait: Callable[[], None], clock: Callable[[], float]) -> float:
     wait()
     began = clock()
-    thing.run()
+    call.run()
     wait()
     seconds = clock() - began
-    if thing.after is not None:
-        thing.after()
+    if call.after is not None:
+        call.after()
     return seconds
 
 
@@ -129,7 +127,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 @contextmanager
 def fixed_threads(threads: int | None) -> Iterator[int]:
-    """So many threads for torch's own arithmetic meanwhile (None: as many as it has); how many that are."""
+    """Set the number of torch's threads meanwhile (None: unchanged); yields the number."""
     before = torch.get_num_threads()
     if threads is not None:
         torch.set_num_threads(threads)
@@ -140,7 +138,7 @@ def fixed_threads(threads: int | None) -> Iterator[int]:
 
 
 def waiting_for(device: torch.device) -> Callable[[], None]:
-    """A function that waits until the device has done all that it was given."""
+    """A function that waits until the device has finished all its work."""
     if device.type == "cpu":
         return lambda: None
     return lambda: torch.accelerator.synchronize(device)

@@ -1,4 +1,4 @@
-"""Which examples made the difference: scores of training examples from their gradients."""
+"""Scores of training examples from their gradients: which ones mattered."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from learnscope.tensor.examples.products import all_products, row_products
 Weights = nn.Module | Mapping[str, Tensor]
 """A model, or the state dict of one."""
 Progress = Callable[[int, int], None]
-"""Called with how many examples are done, of how many."""
+"""Called with the number of examples done and the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
     """For each example, in the order of the data, on the CPU in float64.
 
-    score = cosine · (loss_before − loss_after): large for an example that lost much loss while its gradient kept its
-    direction. NaN where it is not defined; `reasons` says why, by example.
+    score = cosine · (loss_before − loss_after): large for an example whose loss fell much while its gradient kept its
+    direction. NaN if it is not defined; `reasons` says why, by example.
     """
 
     score: Tensor
@@ -42,7 +42,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """A score for each training example (rows) and test example (columns), on the CPU in float64, and how it came."""
+    """A score for each training example (rows) and test example (columns), in float64 on the CPU; how: the method."""
 
     scores: Tensor
     how: str
@@ -52,12 +52,12 @@ def transition_scores(
     before: Weights, after: Weights, task: Task | None, data: Any, *, model: nn.Module | None = None,
     parameters: str | None = None, max_bytes: int = MAX_BYTES, progress: Progress | None = None,
 ) -> Transition:  # fmt: skip
-    """Cosine of each example's gradient before and after, weighted by the loss that it lost between.
+    """Cosine of each example's gradients before and after, weighted by the decrease of its loss.
 
-    `before` and `after` are models, or state dicts of `model`. `data` is whatever `fixed_batches` reads, or an
-    `InOrder`, of which no batch is kept. Both sets of weights see the same chunk of examples, so that gradients of no
-    more examples are held. Where all parameters are those of linear layers that see one row an example, gradients are
-    not written out at all (`how` is "factored"). The products are summed in float64.
+    `before` and `after` are models, or state dicts of `model`. `data` is anything that `fixed_batches` reads, or an
+    `InOrder`, of which no batch is kept. Both sets of weights process the same chunk, so that only its gradients are
+    held. If all parameters belong to linear layers that see one row per example, gradients are not computed at all
+    (`how` is "factored"). The products are summed in float64.
     """
     if before is after:
         raise ValueError(
@@ -73,36 +73,34 @@ def transition_scores(
         raise ValueError(
             "the trainable parameters before and after differ: gradients of two architectures do not compare"
         )
-    return _transition(pair, batches, _examples_in(task, batches), progress)
+    return _transition(pair, batches, progress)
 
 
 def transition_since(
     model: nn.Module, previous: Mapping[str, Tensor], task: Task, batches: Sequence[Any], *,
-    parameters: str | None = None, max_bytes: int = MAX_BYTES, progress: Progress | None = None,
+    parameters: str | None = None, max_bytes: int = MAX_BYTES,
 ) -> Transition:  # fmt: skip
-    """The same from the weights `previous`, by name, to those of `model` now, without a copy of the model.
+    """The same from the weights `previous`, by name, to the current ones of `model`, without a copy of the model.
 
-    Its buffers, such as the statistics of batch norm, are those of now on both sides.
+    Both sides use its current buffers, such as the statistics of batch norm.
     """
     pair = [
         PerExample(model, task, parameters=parameters, max_bytes=max_bytes // 2 or 1, weights=weights)
         for weights in (previous, None)
     ]
-    return _transition(pair, batches, _examples_in(task, batches), progress)
+    return _transition(pair, batches)
 
 
 def _examples_in(task: Task, batches: Iterable[Any]) -> int:
-    """How many there are; 0 if only reading them would tell."""
+    """The number of examples; 0 if it is only known after reading them."""
     if not isinstance(batches, InOrder):
         return sum(task.size(batch) for batch in batches)
     data = getattr(batches.data, "dataset", batches.data)
     return len(data) if isinstance(data, Dataset) and hasattr(data, "__len__") else 0
 
 
-def _transition(
-    pair: Sequence[PerExample], batches: Iterable[Any], total: int, progress: Progress | None
-) -> Transition:
-    done = 0
+def _transition(pair: Sequence[PerExample], batches: Iterable[Any], progress: Progress | None = None) -> Transition:
+    done, total = 0, 0 if progress is None else _examples_in(pair[0].task, batches)
     parts: list[Tensor] = []
     ways: list[str] = []
     for part, how in _compared(pair, batches):
@@ -119,16 +117,19 @@ def _transition(
 
 def _compared(pair: Sequence[PerExample], batches: Iterable[Any]) -> Iterator[tuple[Tensor, list[str]]]:
     """Chunk by chunk [5, k]: the product, both squared norms, both losses; and how they were computed."""
-    factored: bool | None = None  # until examples have shown whether factors are right
+    factored: bool | None = None  # until it is tested whether factors give the right products
     for batch in joined(pair[0].task, batches, pair[0].max_bytes):
         for large in pair[0].parts(batch, rows=False):
             if factored is None:
-                answers = [agree(differ, large) for differ in pair]
+                answers = [agree(per_example, large) for per_example in pair]
                 factored = False if False in answers else True if None not in answers else None
-            found = [factors(differ, large) if factored else None for differ in pair]
-            if found[0] is not None and found[1] is not None:
-                one, two = found[0], found[1]
-                yield _stacked(one.dot(two), one.dot(one), two.dot(two), one.losses, two.losses), ["factored"]
+            both = [factors(per_example, large) if factored else None for per_example in pair]
+            if both[0] is not None and both[1] is not None:
+                before, after = both[0], both[1]
+                yield (
+                    _stacked(before.dot(after), before.dot(before), after.dot(after), before.losses, after.losses),
+                    ["factored"],
+                )
                 continue
             for part in pair[0].parts(large):
                 (rows, loss), (others, other_loss) = pair[0](part), pair[1](part)
@@ -141,13 +142,13 @@ def _stacked(*columns: Tensor) -> Tensor:
 
 
 def _reasons(first: Tensor, second: Tensor, loss_before: Tensor, loss_after: Tensor) -> dict[int, str]:
-    why = {
+    undefined = {
         "its gradient before is zero": first == 0,
         "its gradient after is zero": second == 0,
         "its gradient is not finite": ~(first.isfinite() & second.isfinite()),
         "it has no target that counts, or a loss that is not finite": ~(loss_before.isfinite() & loss_after.isfinite()),
     }
-    return {int(i): reason for reason, where in why.items() for i in where.nonzero().flatten()}
+    return {int(i): reason for reason, where in undefined.items() for i in where.nonzero().flatten()}
 
 
 def tracin(
@@ -157,8 +158,8 @@ def tracin(
 ) -> Attribution:  # fmt: skip
     """TracInCP (arXiv 2002.08484): Σ_t η_t ∇ℓ(w_t, z)·∇ℓ(w_t, z′) for each training z and test z′, [train, test].
 
-    `checkpoints` are weights with the learning rate that was in force. With `mean`, against the mean test gradient:
-    [train, 1]. Test gradients that do not fit into half of `max_bytes` are taken in several rounds over `train`.
+    `checkpoints` are weights with their learning rate. With `mean`, the scores are for the mean test gradient:
+    [train, 1]. If the test gradients do not fit into half of `max_bytes`, there are several rounds over `train`.
     """
     if not checkpoints:
         raise ValueError("no checkpoint is given: TracIn sums over at least one")
@@ -184,19 +185,19 @@ def gradient_dots(
     model: nn.Module, task: Task, batches: Sequence[Any], vectors: Tensor, parameters: str | None = None,
     max_bytes: int = MAX_BYTES, count: Counter | None = None, ways: list[str] | None = None,
 ) -> Tensor:  # fmt: skip
-    """Each example's gradient times each of `vectors` [m, P]: [n, m] in float64 on the CPU. No gradient is kept."""
-    found: list[Tensor] = []
+    """Dot products of each example's gradient with `vectors` [m, P]: [n, m] in float64 on the CPU; none is kept."""
+    products: list[Tensor] = []
     for chunk in per_example_gradients(model, task, batches, parameters=parameters, max_bytes=max_bytes):
-        found.append(all_products(chunk.gradients, vectors.to(chunk.gradients.device)).cpu().double())
+        products.append(all_products(chunk.gradients, vectors.to(chunk.gradients.device)).cpu().double())
         if ways is not None and chunk.how not in ways:
             ways.append(chunk.how)
         if count is not None:
             count.add(len(chunk.losses))
-    return torch.cat(found)
+    return torch.cat(products)
 
 
 class Counter:
-    """Examples done, over all rounds; a round more than was foreseen raises the total."""
+    """Examples done, over all rounds; a round more than planned raises the total."""
 
     def __init__(self, task: Task, batches: Sequence[Any], rounds: int, progress: Progress | None) -> None:
         self.round = sum(task.size(batch) for batch in batches)
@@ -213,9 +214,9 @@ class Counter:
 def _test_rows(
     model: nn.Module, task: Task, batches: Sequence[Any], mean: bool, parameters: str | None, max_bytes: int
 ) -> Iterator[Tensor]:
-    """Test gradients in blocks that `max_bytes` allows, or their mean."""
+    """Test gradients in blocks that fit `max_bytes`, or their mean."""
     block: list[Tensor] = []
-    held = examples = 0
+    block_bytes = examples = 0
     total: Tensor | None = None
     for chunk in per_example_gradients(model, task, batches, parameters=parameters, max_bytes=max_bytes):
         examples += len(chunk.losses)
@@ -229,11 +230,11 @@ def _test_rows(
             total = summed if total is None else total + summed
             continue
         size = chunk.gradients.numel() * chunk.gradients.element_size()
-        if block and held + size > max_bytes:
+        if block and block_bytes + size > max_bytes:
             yield torch.cat(block)
-            block, held = [], 0
+            block, block_bytes = [], 0
         block.append(chunk.gradients)
-        held += size
+        block_bytes += size
     if total is not None:
         yield (total / examples)[None]
     if block:
@@ -246,6 +247,6 @@ def as_model(weights: Weights, model: nn.Module | None) -> nn.Module:
         return weights
     if model is None:
         raise ValueError("a state dict is given without the model that it belongs to: give model=")
-    made = copy.deepcopy(model)
-    made.load_state_dict(weights)
-    return made
+    network = copy.deepcopy(model)
+    network.load_state_dict(weights)
+    return network

@@ -1,4 +1,4 @@
-"""A cheap number for each example's input, which tells whether an id still stands for the same example."""
+"""A cheap fingerprint of each example's input, to check that an id still belongs to the same example."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from learnscope.task.batches import first_tensor
 from learnscope.tensor.hashing import mixed, row_checks
 
 ENTRIES = 16
-"""Entries of an input that are looked at, scattered over it."""
+"""Entries of an input that are used, scattered over it."""
 
 
 def input_sample(inputs: Any) -> Tensor | None:
-    """[N, …]: what is needed of the inputs to tell them apart later; a copy. None where there is no tensor.
+    """[N, …]: a sample of each input from which fingerprints are computed; a copy. None if there is no tensor.
 
-    Of tokens with a mask, one number for those that it keeps, wherever padding stands.
+    For tokens with a mask, one number for the tokens that it keeps, which does not depend on padding.
     """
     if isinstance(inputs, Tensor) and inputs.ndim > 1:  # the usual case, at every step
         return _spread(inputs)
@@ -28,9 +28,9 @@ def input_sample(inputs: Any) -> Tensor | None:
     tokens = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
     if mask is not None and isinstance(tokens, Tensor) and tokens.shape == mask.shape:
         kept = mask.bool()
-        place = kept.cumsum(1)
-        each = torch.where(kept, mixed(tokens.detach().long() ^ mixed(place)), 0)
-        return each.sum(1, keepdim=True)
+        position = kept.cumsum(1)
+        hashes = torch.where(kept, mixed(tokens.detach().long() ^ mixed(position)), 0)
+        return hashes.sum(1, keepdim=True)
     x = first_tensor(inputs)
     if x is None or x.ndim == 0:
         return None
@@ -47,12 +47,12 @@ def _spread(x: Tensor) -> Tensor | None:
 
 @cache
 def _places(width: int, device: torch.device) -> Tensor:
-    """Always the same ones; not evenly spaced, which in images would be the same few columns."""
+    """Always the same indices; not evenly spaced, which in images would give the same few columns."""
     drawn = torch.randperm(width, generator=torch.Generator().manual_seed(width))[:ENTRIES]
     return drawn.sort().values.to(device)
 
 
 @torch.no_grad()
 def fingerprints(sample: Tensor) -> Tensor:
-    """[N] in float64: the same for the same input, by its bits; on the CPU."""
-    return row_checks(sample if sample.device.type != "mps" else sample.cpu()).cpu()  # which has no float64
+    """[N] in float64: equal for inputs with equal bits; on the CPU."""
+    return row_checks(sample if sample.device.type != "mps" else sample.cpu()).cpu()  # mps has no float64

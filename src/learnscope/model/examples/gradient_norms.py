@@ -1,4 +1,4 @@
-"""GraNd: norms of the gradients of single examples, without making those gradients where layers allow it."""
+"""GraNd: gradient norms of single examples, without computing the gradients if the layers allow it."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from learnscope.tensor.examples.products import row_products
 
 
 def example_gradient_norms(
-    model: nn.Module, task: Task, batches: Sequence[Any], *, parameters: str | None = None, max_bytes: int = MAX_BYTES
+    model: nn.Module, task: Task, batches: Sequence[Any], *, max_bytes: int = MAX_BYTES
 ) -> Tensor:
     """‖∇ℓ_i‖ over all trainable parameters for each example i, [N] in float64 on the CPU (arXiv 2107.07075).
 
-    In eval mode, whatever mode the model is in, which it keeps. Of linear layers that see one row an example the norm
-    is that of an outer product, ‖δ‖·√(‖a‖² + 1); where there is anything else, gradients are written out in chunks that
-    `max_bytes` allows. NaN for an example without a target that counts.
+    In eval mode; the model's own mode is kept. For linear layers that see one row per example the norm is that of an
+    outer product, ‖δ‖·√(‖a‖² + 1); with any other parameters, gradients are computed in chunks that fit `max_bytes`.
+    NaN for an example without a target that counts.
     """
-    differ = PerExample(model, task, parameters=parameters, max_bytes=max_bytes)
-    found: list[Tensor] = []
-    factored: bool | None = None  # until examples have shown whether factors are right
-    for batch in joined(task, batches, differ.max_bytes):
-        for large in differ.parts(batch, rows=False):
+    per_example = PerExample(model, task, max_bytes=max_bytes)
+    squared_norms: list[Tensor] = []
+    factored: bool | None = None  # until it is tested whether factors give the right norms
+    for batch in joined(task, batches, per_example.max_bytes):
+        for large in per_example.parts(batch, rows=False):
             if factored is None:
-                factored = agree(differ, large)
-            made = factors(differ, large) if factored else None
-            if made is not None:
-                found.append(made.dot(made))
+                factored = agree(per_example, large)
+            chunk_factors = factors(per_example, large) if factored else None
+            if chunk_factors is not None:
+                squared_norms.append(chunk_factors.dot(chunk_factors))
                 continue
-            for part in differ.parts(large):
-                rows, losses = differ(part)
-                found.append(torch.where(losses.isnan(), torch.nan, row_products(rows, rows)))
-    return torch.cat([squares.cpu().double() for squares in found]).sqrt()
+            for part in per_example.parts(large):
+                rows, losses = per_example(part)
+                squared_norms.append(torch.where(losses.isnan(), torch.nan, row_products(rows, rows)))
+    return torch.cat([squares.cpu().double() for squares in squared_norms]).sqrt()

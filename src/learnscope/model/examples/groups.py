@@ -1,4 +1,4 @@
-"""Groups and classes of the examples in batches, read through the task; the model is not run."""
+"""Groups and classes of the examples in batches, as the task reads them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from learnscope.task import IGNORE, Task
+from learnscope.task import IGNORE
 
 
 class GroupsError(ValueError):
-    """Groups that do not fit their examples; the message says what they should be."""
+    """Groups that do not match their examples; the message says what is expected."""
 
 
 def group_names(groups: Any, examples: int) -> NDArray[Any]:
@@ -30,25 +30,27 @@ def group_names(groups: Any, examples: int) -> NDArray[Any]:
     return named
 
 
-def groups_of(task: Task, batches: Iterable[Any]) -> list[str] | None:
-    """The name of every example's group, in order; None if the batches carry none."""
+def groups_of(batches: Iterable[tuple[Any, int]]) -> list[str] | None:
+    """The name of every example's group, from the groups and the size of each batch; None if the batches have none."""
     names: list[str] = []
     without = 0
-    for place, batch in enumerate(batches):
-        found = task.groups(batch)
-        without += found is None
+    for place, (groups, size) in enumerate(batches):
+        without += groups is None
         if without and without <= place:
             raise GroupsError(
                 f"of the first {place + 1} batches, {without} came without groups and the others with: name all"
             )
-        if found is not None:
-            names += [str(name) for name in group_names(found, task.size(batch)).tolist()]
+        if groups is not None:
+            names += [str(name) for name in group_names(groups, size).tolist()]
     return None if without else names
 
 
-def classes_of(task: Task, batches: Iterable[Any], data: str) -> tuple[Tensor | None, str | None]:
-    """The class of every example, `IGNORE` where it has none; or None and why there are none. `data` names them."""
-    parts = [task.targets(batch) for batch in batches]
+def classes_of(targets: Iterable[Tensor | None], data: str) -> tuple[Tensor | None, str | None]:
+    """The class of every example, from the targets of each batch, `IGNORE` if it has none.
+
+    Or None and the reason why there are no classes, in which `data` names the data.
+    """
+    parts = list(targets)
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None, f"{data} has no targets"
@@ -62,21 +64,21 @@ def classes_of(task: Task, batches: Iterable[Any], data: str) -> tuple[Tensor | 
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Each name once, numbers first and by their size.
+    """Each name once, numbers first and by value.
 
     >>> in_order(["10", "b", "9", "a", "9"])
     ['9', '10', 'a', 'b']
     """
-    return sorted(set(names), key=_by_size)
+    return sorted(set(names), key=_by_value)
 
 
 def coded(names: Sequence[str], order: Sequence[str]) -> Tensor:
-    """The place of each name in `order`; -1 for one that is not there."""
+    """The position of each name in `order`; -1 if it is not in it."""
     place = {name: number for number, name in enumerate(order)}
     return torch.tensor([place.get(name, -1) for name in names], dtype=torch.int64)
 
 
-def _by_size(name: str) -> tuple[bool, float, str]:
+def _by_value(name: str) -> tuple[bool, float, str]:
     try:
         number = float(name)
     except ValueError:

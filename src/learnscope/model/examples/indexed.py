@@ -1,4 +1,4 @@
-"""Data sets whose items carry their own index, so that an example has an identity wherever it comes up."""
+"""Data sets whose items carry their own index, so that an example can be identified in every batch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ KEY = "index"
 
 
 class IndexedDataset(Dataset[Any]):
-    """A data set whose items know which they are: `(x, y)` becomes `(x, y, index)`, a dictionary gets `"index"`.
+    """A data set whose items carry their index: `(x, y)` becomes `(x, y, index)`, a dictionary gets `"index"`.
 
-    The index belongs to the item, not to its place in a batch: it survives shuffling, samplers, workers and `Subset`.
-    Everything else is the wrapped data set's own. To join data sets, wrap the joined one,
+    The index belongs to the item, not to its position in a batch: it survives shuffling, samplers, workers and
+    `Subset`. Everything else comes from the wrapped data set. To join data sets, wrap the joined one,
     `IndexedDataset(ConcatDataset([a, b]))`, or let the second start where the first ends (`start=len(a)`).
-    A sampler that pads, such as `DistributedSampler`, brings some items up twice in an epoch; their index is the same.
+    A sampler that pads, such as `DistributedSampler`, repeats some items in an epoch, with the same index.
 
     >>> IndexedDataset([("a", 0), ("b", 1)])[1]
     ('b', 1, 1)
@@ -46,14 +46,14 @@ class IndexedDataset(Dataset[Any]):
         return with_index(self._data[place], place + self._start)
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
-        # loaders ask for whole batches this way; handed on to the wrapped set it would lose the index
+        # loaders ask for whole batches this way; __getattr__ would pass it on, without the index
         places = [self._place(index) for index in indices]
         inner = getattr(self._data, "__getitems__", None)
         items = [self._data[place] for place in places] if inner is None else inner(places)
         return [with_index(item, place + self._start) for item, place in zip(items, places, strict=True)]
 
     def __getattr__(self, name: str) -> Any:
-        # special methods are looked for with hasattr and would bypass the index; _data is not there while unpickling
+        # special methods found by hasattr would bypass the index; _data does not exist while unpickling
         if name.startswith("__") or name == "_data":
             raise AttributeError(name)
         return getattr(self._data, name)
@@ -71,10 +71,10 @@ class IndexedDataset(Dataset[Any]):
 
 
 class IndexedStream(IterableDataset[Any]):
-    """The same for a stream that gives the same items in the same order in every epoch, and otherwise wrong.
+    """The same for a stream, which must give the same items in the same order in every epoch.
 
-    Items are counted. With several workers, each of which must give its own share of the items (as torch asks of every
-    iterable data set), worker w of W numbers its items w, w + W, w + 2W, …: keep the number of workers the same.
+    Items are counted. With several workers, each must give its own share of the items (as torch requires of every
+    iterable data set): worker w of W numbers its items w, w + W, w + 2W, …, so keep the number of workers the same.
     """
 
     def __init__(self, data: Any) -> None:
@@ -95,7 +95,7 @@ class IndexedStream(IterableDataset[Any]):
 
 
 def with_index(item: Any, index: int) -> Any:
-    """The item with its index; refused where it would be taken for something else."""
+    """The item with its index; refuses an item in which the index could be taken for something else."""
     if isinstance(item, Mapping):
         if KEY in item:
             raise DataError(f'the items already have "{KEY}": {sorted(map(str, item))}. Use it as the id, or rename it')

@@ -1,6 +1,6 @@
-"""The gradient of each example's own loss, many at a time.
+"""The gradient of each example's own loss, for many examples at a time.
 
-`torch.func` takes the gradients of a chunk of examples together. A chunk is as large as a memory bound lets it be.
+`torch.func` computes the gradients of a chunk of examples together. A chunk is as large as a memory limit allows.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from learnscope.tensor.examples.projection import RademacherProjection
 
 MAX_BYTES = 256 << 20
 WAYS = ("vmap", "vmap, eager attention", "loop")
-"""From the fastest to the one that always works: vmap, vmap with the attention written out, one example at a time."""
+"""From the fastest to the one that always works: vmap, vmap with unfused attention, one example at a time."""
 
 _COPIES = 4
-"""Of a chunk's gradients at the peak: while autograd makes them, by parameter, in rows, and the last chunk's rows."""
+"""Copies of a chunk's gradients at the peak: in autograd, by parameter, in rows, and the rows of the last chunk."""
 
 Scalar = Callable[[nn.Module, Any], Tensor]
-"""What is differentiated: a model and a batch of one example to a number."""
+"""The function that is differentiated: from a model and a batch of one example to a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive examples: the first one's number, a gradient a row, the losses, and how they were computed."""
+    """Consecutive examples: the index of the first, one gradient per row, the losses, and how they were computed."""
 
     start: int
     gradients: Tensor
@@ -54,36 +54,36 @@ def per_example_gradients(
 ) -> Iterator[Chunk]:  # fmt: skip
     """The gradient of every example's mean loss over its positions that count, in eval mode, in chunks.
 
-    Rows are the trainable parameters in the order of `named_parameters()`, tied ones once, each flattened, in
-    float32 (float64 if the model is); `parameters` is a pattern that chooses among their names. With `project`,
-    rows are random projections to so many numbers, see `RademacherProjection`. An example without a position that
-    counts has a loss and a gradient of NaN. `function` replaces the loss; its values are then given as losses.
+    Rows hold the trainable parameters in the order of `named_parameters()`, tied ones once, each flattened, in
+    float32 (float64 if the model is); `parameters` is a pattern that selects among their names. With `project`, rows
+    are random projections to that many numbers, see `RademacherProjection`. An example without a position that counts
+    has a loss and a gradient of NaN. `function` replaces the loss; its values are then returned as losses.
 
-    Batches of one shape are joined, and cut again: gradients and what a forward saves for them stay within `max_bytes`,
-    except that one example is always taken. The model is left as it was, also between chunks.
+    Batches of one shape are joined and cut into chunks, so that gradients and the tensors that a forward saves for them
+    stay within `max_bytes` (a chunk has at least one example). The model is left as it was, also between chunks.
     """
-    differ = PerExample(model, task, parameters=parameters, max_bytes=max_bytes, function=function)
+    per_example = PerExample(model, task, parameters=parameters, max_bytes=max_bytes, function=function)
     projection = None
     if project is not None:
-        projection = RademacherProjection(differ.size, project, seed=seed, keep_bytes=max_bytes)
+        projection = RademacherProjection(per_example.size, project, seed=seed, keep_bytes=max_bytes)
     done = 0
     for batch in joined(task, batches, max_bytes):
-        for part in differ.parts(batch):
-            gradients, losses = differ(part)
+        for part in per_example.parts(batch):
+            gradients, losses = per_example(part)
             if projection is not None:
                 gradients = projection(gradients)
-            yield Chunk(done, gradients, losses, differ.how)
+            yield Chunk(done, gradients, losses, per_example.how)
             done += len(losses)
-            del gradients  # or a chunk would be held that its reader has done with
+            del gradients  # otherwise a chunk would be held that the caller no longer needs
     if not done:
         raise DataError("the data given to learnscope is empty: there is no example to differentiate")
 
 
 class PerExample:
-    """Gradients of one model for chunk after chunk. Nothing is entered, or left behind, between calls.
+    """Per-example gradients of one model, chunk by chunk. Between calls the model is in its own state.
 
-    `weights`, by the names of `model.named_parameters()`, are exchanged for the model's own during a call: gradients
-    at other weights without a second model. Buffers are the model's.
+    `weights`, by the names of `model.named_parameters()`, replace the model's own during a call: gradients at other
+    weights without a second model. Buffers are the model's.
     """
 
     def __init__(
@@ -104,14 +104,14 @@ class PerExample:
         self._scalar = _Called(self.model, function or task.loss)
 
     def parts(self, batch: Any, *, rows: bool = True) -> Iterator[Any]:
-        """The batch in chunks that the memory bound allows; larger ones for what needs no gradients in `rows`."""
+        """The batch in chunks that fit the memory limit; they are larger if gradients are not needed as `rows`."""
         size = self.task.size(batch)
         if not size:
             raise DataError(f"the batch is empty: {describe(batch)}")
-        one = cut(self.task, batch, 0, 1)
-        shapes = describe(one)
+        example = cut(self.task, batch, 0, 1)
+        shapes = describe(example)
         if shapes not in self._saved:
-            self._saved[shapes] = self._saved_bytes(one)
+            self._saved[shapes] = self._saved_bytes(example)
         gradients = _COPIES * self.size * self.dtype.itemsize if rows else 0
         step = max(1, self.max_bytes // max(1, self._saved[shapes] + gradients))
         for start in range(0, size, step):
@@ -122,7 +122,7 @@ class PerExample:
         batch = self.task.to(batch, model_device(self.model))
         first = WAYS.index("loop" if has_plain_values(batch, self.task.size(batch)) else self.how)
         for how in WAYS[first:]:
-            if how == "vmap, eager attention" and not _fused_attention(self.model):
+            if how == "vmap, eager attention" and not _has_fused_attention(self.model):
                 continue
             try:
                 gradients, values = self._computed(batch, how)
@@ -132,32 +132,28 @@ class PerExample:
                 continue
             self.how = how
             if how == "vmap, eager attention" and self.dtype == torch.float64:
-                self._mend(batch, gradients, values)
+                self._repair(batch, gradients, values)
             if (unknown := values.isnan()).any():
-                gradients[unknown] = torch.nan  # what has no loss has no gradient, rather than one of zero
+                gradients[unknown] = torch.nan  # without a loss there is no gradient, rather than a gradient of zero
             return gradients, values
         raise AssertionError("the loop either returns or raises")
 
-    def _mend(self, batch: Any, gradients: Tensor, values: Tensor) -> None:
-        """Examples that are not finite once more, with the model's own attention.
+    def _repair(self, batch: Any, gradients: Tensor, values: Tensor) -> None:
+        """Compute examples that are not finite once more, with the model's own attention.
 
-        Written out in float64, attention masks with a number that its float32 softmax takes for minus infinity, and a
-        position that sees nothing, such as padding on the left, becomes NaN.
+        In float64, eager attention masks with a number that its float32 softmax takes for minus infinity, and a
+        position that sees no other, such as padding on the left, becomes NaN.
         """
-        sound = values.isfinite() & gradients.isfinite().all(1)
-        for i in (~sound).nonzero().flatten().tolist():
+        finite = values.isfinite() & gradients.isfinite().all(1)
+        for i in (~finite).nonzero().flatten().tolist():
             row, value = self._computed(cut(self.task, batch, i, i + 1), "loop")
             gradients[i], values[i] = row[0], value[0]
 
     @contextmanager
     def differentiable(self) -> Iterator[None]:
-        """The model as a call sees it: guarded, and with the other weights where there are some."""
-        with twice_differentiable(self.model, widen=False):
-            if self._weights is None:
-                yield
-                return
-            with swapped(self._wrapped, self._weights):
-                yield
+        """The model as a call uses it: guarded, and with the other weights if they are given."""
+        with twice_differentiable(self.model, widen=False), swapped(self._wrapped, self._weights or {}):
+            yield
 
     def _computed(self, batch: Any, how: str) -> tuple[Tensor, Tensor]:
         with self.differentiable():
@@ -175,17 +171,17 @@ class PerExample:
         rows = [leaf for leaf in leaves(batch) if is_per_example(leaf, size)]
 
         def of_one(weights: dict[str, Tensor], rows: list[Tensor]) -> Tensor:
-            # only tensors go through vmap: the batch is built again around each example's
+            # only tensors go through vmap: the batch is rebuilt around those of each example
             left = iter(rows)
-            one = map_leaves(batch, lambda leaf: next(left).unsqueeze(0) if is_per_example(leaf, size) else leaf)
-            value: Tensor = functional_call(self._scalar, weights, (one,))
+            example = map_leaves(batch, lambda leaf: next(left).unsqueeze(0) if is_per_example(leaf, size) else leaf)
+            value: Tensor = functional_call(self._scalar, weights, (example,))
             return value
 
-        found, values = vmap(grad_and_value(of_one), in_dims=(None, 0))(weights, rows)
+        by_parameter, values = vmap(grad_and_value(of_one), in_dims=(None, 0))(weights, rows)
         gradients = torch.empty(size, self.size, dtype=self.dtype, device=values.device)
         start = 0
         for name in weights:
-            part = found.pop(name).detach()  # given up as soon as it is in its place
+            part = by_parameter.pop(name).detach()  # freed as soon as it is copied
             shape = tuple(part.shape[1:]) or (1,)
             width = part[0].numel()
             gradients[:, start : start + width].unflatten(1, shape).copy_(part.reshape(size, *shape))
@@ -211,22 +207,22 @@ class PerExample:
                 start += p.numel()
         return gradients, torch.stack(values)
 
-    def _saved_bytes(self, one: Any) -> int:
-        """What the forward of one example keeps for its backward, beside the parameters.
+    def _saved_bytes(self, example: Any) -> int:
+        """Bytes that the forward of one example saves for its backward, beside the parameters.
 
-        A forward that fails fails here, as it would in training, and not in a way that only vmap knows.
+        A forward that fails does so here, as it would in training, and not with an error of vmap.
         """
-        # a slice of a batch would count with all the memory that it is a slice of
-        one = map_leaves(one, lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)
+        # a slice of a batch would count with the memory of the whole batch
+        example = map_leaves(example, lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)
         with self.differentiable():
             saved = Saved(list(self.model.parameters()))
             with saved:
-                self._scalar(self.task.to(one, model_device(self.model)))
+                self._scalar(self.task.to(example, model_device(self.model)))
             return saved.bytes
 
 
 class _Called(nn.Module):
-    """A model inside the function that is differentiated, so that `functional_call` can give it other weights."""
+    """The function that is differentiated as a module, so that `functional_call` can replace the model's weights."""
 
     def __init__(self, model: nn.Module, function: Scalar) -> None:
         super().__init__()
@@ -238,30 +234,30 @@ class _Called(nn.Module):
 
 @contextmanager
 def eager_attention(model: nn.Module) -> Iterator[None]:
-    """Hugging Face's attention written out in plain operations, and what it was before put back."""
+    """Hugging Face's attention in plain operations; the former implementation is restored afterwards."""
     before = [(config, config._attn_implementation) for config in _attention_configs(model)]
     try:
         for config, _ in before:
             config._attn_implementation = "eager"
         yield
     finally:
-        # outer ones first: setting one sets those inside it
+        # outer ones first: setting one also sets those inside it
         for config, implementation in before:
             config._attn_implementation = implementation
 
 
-def _fused_attention(model: nn.Module) -> bool:
+def _has_fused_attention(model: nn.Module) -> bool:
     return any(config._attn_implementation not in ("eager", None) for config in _attention_configs(model))
 
 
 def _attention_configs(model: nn.Module) -> list[Any]:
-    """Every configuration that says how to attend, those that hold others before those."""
-    found: dict[int, Any] = {}
+    """Every configuration with an attention implementation, outer ones before those inside them."""
+    configs: dict[int, Any] = {}
     left = [getattr(module, "config", None) for module in model.modules()]
     while left:
         config = left.pop(0)
-        if config is None or id(config) in found or not hasattr(config, "_attn_implementation"):
+        if config is None or id(config) in configs or not hasattr(config, "_attn_implementation"):
             continue
-        found[id(config)] = config
+        configs[id(config)] = config
         left[:0] = [getattr(config, name, None) for name in getattr(config, "sub_configs", ())]
-    return list(found.values())
+    return list(configs.values())

@@ -1,4 +1,4 @@
-"""Whether examples are those that were looked at before."""
+"""A digest to check that examples are the same as before."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from learnscope.task import Task
 def sample_digest(task: Task, batches: Iterable[Any]) -> str:
     """Sixteen digits for these examples in this order: from some entries of each input, and from its label.
 
-    They do not depend on how the examples are batched.
+    The digest does not depend on how the examples are batched.
     """
     inputs, labels = hashlib.sha256(), hashlib.sha256()
     for batch in batches:
-        for digest, known in ((inputs, input_sample(batch)), (labels, task.targets(batch))):
-            # targets of sequences are as long as their batch is padded to, and inputs tell them apart already
-            if known is not None and (digest is inputs or known.ndim == 1):
-                digest.update(_bytes(known))
+        for digest, values in ((inputs, input_sample(batch)), (labels, task.targets(batch))):
+            # targets of sequences depend on the padding of their batch, and their inputs identify them already
+            if values is not None and (digest is inputs or values.ndim == 1):
+                digest.update(_bytes(values))
     return hashlib.sha256(inputs.digest() + labels.digest()).hexdigest()[:16]
 
 

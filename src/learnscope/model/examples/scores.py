@@ -1,8 +1,7 @@
-"""Scores of every example in a batch, from the logits that the loop has computed anyway."""
+"""Scores of every example in a batch, from the logits that the training loop has computed anyway."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -14,17 +13,17 @@ from learnscope.task.shapes import IGNORE, flatten_positions, is_single, predict
 from learnscope.tensor.hashing import as_float, mixed
 
 WIDE = 2**22
-"""Up to so many logits all is computed in float64; beyond that in the logits' own precision, float32 at least."""
+"""Up to this many logits everything is computed in float64; above that in the logits' precision, at least float32."""
 FEW = 64
 FAR = 80.0
 """How far below the largest logit exp is still exact in float32."""
 CHUNK = 2**22
-"""Logits looked at together, so that no copy of all of them is made."""
+"""Logits processed together, so that they are not all copied at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExampleScores:
-    """One entry an example. An example without a position that counts has NaN scores and `positions` 0."""
+    """One entry per example. An example without a position that counts has NaN scores and `positions` 0."""
 
     p_gold: NDArray[np.float64]
     """Probability of the target."""
@@ -34,67 +33,49 @@ class ExampleScores:
     el2n: NDArray[np.float64]
     """‖p − onehot(y)‖₂ over the classes; √2·|p − y| for a single logit."""
     correct: NDArray[np.bool_]
-    """Whether more than half of its positions are predicted right; for one position, whether that one is."""
+    """Whether more than half of its positions are predicted correctly."""
     positions: NDArray[np.int64]
     target: NDArray[np.int64]
-    """The class, or for several positions (and where `example` was given) a number that stands for their targets."""
+    """The class; for several positions a hash of their targets."""
 
     def where(self, keep: NDArray[np.bool_]) -> ExampleScores:
-        """Those of the examples that a mask keeps."""
+        """The scores of the examples that a mask keeps."""
         return ExampleScores(*(getattr(self, field.name)[keep] for field in fields(self)))
 
 
 @torch.no_grad()
-def example_scores(
-    logits: Tensor,
-    targets: Tensor,
-    losses: Tensor | None = None,
-    example: Tensor | None = None,
-    *,
-    examples: int | None = None,
-) -> ExampleScores:
-    """Scores of each example; of several positions (a language model's) their means over those that count.
+def example_scores(logits: Tensor, targets: Tensor) -> ExampleScores:
+    """Scores of each example; with several positions (a language model's), means over those that count.
 
     Args:
-        logits: [N, C], [N] or [N, 1] for a yes/no answer, [N, T, C] for sequences; with `example`, [P, C].
-        targets: integers, aligned with the logits: a causal model's are shifted already. `IGNORE` does not count.
-        losses: the loop's own losses, one a position; cross entropy if they are not given.
-        example: for each position the example that it belongs to, as in `learnscope.task.Outputs`.
-        examples: how many there are, where `example` is given; otherwise one more than its largest entry.
+        logits: [N, C], [N] or [N, 1] for a yes/no answer, [N, T, C] for sequences.
+        targets: integers, aligned with the logits: those of a causal model are already shifted. `IGNORE` does not
+            count.
 
-    One transfer to the host.
+    One host sync.
     """
     check_classes(logits, targets)
-    if logits.device.type == "mps":  # no float64 there
+    if logits.device.type == "mps":  # which has no float64
         logits, targets = logits.cpu(), targets.cpu()
-        losses, example = (None if t is None else t.cpu() for t in (losses, example))
-    by_position = example is not None
-    count = logits.shape[0] if example is None else examples
-    if example is None and logits.ndim == 2 and targets.shape == logits.shape[:1] and not is_single(logits):
-        logits, aligned = logits.detach(), targets.to(logits.device).long()  # nothing to be put in order
-        if losses is None and logits.is_cpu and len(aligned) and (found := _of_few(logits, aligned)) is not None:
-            return found
+    count, example = logits.shape[0], None
+    if logits.ndim == 2 and targets.shape == logits.shape[:1] and not is_single(logits):
+        logits, aligned = logits.detach(), targets.to(logits.device).long()  # already one row per position
+        if logits.is_cpu and len(aligned) and (scores := _of_few(logits, aligned)) is not None:
+            return scores
         keep = aligned != IGNORE
-    elif example is None:
-        logits, put, counted, example = flatten_positions(logits.detach(), targets.to(logits.device), None)
-        assert put is not None, "targets were given"
-        assert counted is not None, "integer targets say which count"
-        aligned, keep = put, counted
     else:
-        aligned, keep = targets.long().reshape(-1), targets.reshape(-1) != IGNORE
-        count = int(example.max()) + 1 if count is None and len(example) else count or 0
+        logits, flat, counted, example = flatten_positions(logits.detach(), targets.to(logits.device), None)
+        assert flat is not None, "targets were given"
+        assert counted is not None, "integer targets say which count"
+        aligned, keep = flat, counted
     if len(logits) == 0:
-        return _on_host(torch.zeros(8, count or 0, dtype=torch.float64))
+        return _on_host(torch.zeros(8, count, dtype=torch.float64))
     if is_single(logits):  # the logit of 1 beside that of 0
         logits = torch.stack([torch.zeros_like(logits.reshape(-1)), logits.reshape(-1)], 1)
     rows = _scored(logits, aligned, keep)
-    if losses is not None:
-        if losses.numel() != len(keep):
-            raise ValueError(f"{losses.numel()} losses for {len(keep)} positions: one a position")
-        rows[2] = torch.where(keep, losses.detach().reshape(-1).to(rows), 0)
-    if example is not None and (by_position or len(keep) != count):
-        rows = rows.new_zeros(len(rows), count or 0).index_add_(1, example.to(rows.device), rows)
-        rows[6] = _hashed(aligned, keep, example, count or 0)
+    if example is not None and len(keep) != count:
+        rows = rows.new_zeros(len(rows), count).index_add_(1, example.to(rows.device), rows)
+        rows[6] = _hashed(aligned, keep, example, count)
     return _on_host(rows)
 
 
@@ -115,11 +96,13 @@ def check_classes(logits: Tensor, targets: Tensor) -> None:
 
 
 def _scored(logits: Tensor, targets: Tensor, keep: Tensor) -> Tensor:
-    """[8, P]: p, margin, loss, EL2N, right, counted, target, out of range; 0 where a position does not count."""
+    """[8, P]: p, margin, loss, EL2N, correct, counted, target, out of range; 0 for positions that do not count."""
     gold = targets.clamp(0, logits.shape[-1] - 1)
     wide = logits.numel() <= WIDE or logits.dtype == torch.float64
     rows = torch.empty(8, len(targets), dtype=torch.float64, device=logits.device)
-    for part in _chunks(len(targets), logits.shape[-1]):
+    size = max(1, CHUNK // logits.shape[-1])
+    for start in range(0, len(targets), size):
+        part = slice(start, start + size)
         for row, values in enumerate(_five(logits[part], gold[part], wide)):
             rows[row, part] = values
     rows[5], rows[6], rows[7] = keep, targets, targets != gold
@@ -127,35 +110,35 @@ def _scored(logits: Tensor, targets: Tensor, keep: Tensor) -> Tensor:
 
 
 def _five(logits: Tensor, gold: Tensor, wide: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """p, margin, loss, EL2N and whether it is right, of every row."""
+    """p, margin, loss, EL2N and correctness of every row."""
     z = logits.to(torch.float64 if wide else torch.float32)
-    by = 0 if z.shape[1] <= FEW else 1  # of few classes, sums over the first dimension take a quarter of the time
-    z = z.t().contiguous() if by == 0 else z
-    column = gold.unsqueeze(by)
-    at_gold, top = z.gather(by, column).squeeze(by), z.amax(by)
-    grown = (z - top.unsqueeze(by)).exp_()
-    grown_gold = grown.gather(by, column).squeeze(by)
-    # without the gold entry: 1 − p is then a sum of small numbers, not a difference of large ones
-    others = grown.scatter_(by, column, 0.0)
-    small = others.sum(by)
-    total = small + grown_gold
-    best = z.scatter(by, column, -torch.inf).amax(by)
-    loss = _loss(small, grown_gold, total, top - at_gold)
-    el2n = (others.square_().sum(by) + small.square()).sqrt_() / total
-    return grown_gold / total, at_gold - best, loss, el2n, _right(z if by else z.t(), gold, at_gold, best)
+    dim = 0 if z.shape[1] <= FEW else 1  # with few classes, sums over the first dimension take a quarter of the time
+    z = z.t().contiguous() if dim == 0 else z
+    column = gold.unsqueeze(dim)
+    at_gold, top = z.gather(dim, column).squeeze(dim), z.amax(dim)
+    exps = (z - top.unsqueeze(dim)).exp_()
+    gold_exp = exps.gather(dim, column).squeeze(dim)
+    # without the gold entry, so that 1 − p is a sum of small numbers, not a difference of large ones
+    others = exps.scatter_(dim, column, 0.0)
+    small = others.sum(dim)
+    total = small + gold_exp
+    best = z.scatter(dim, column, -torch.inf).amax(dim)
+    loss = _loss(small, gold_exp, total, top - at_gold)
+    el2n = (others.square_().sum(dim) + small.square()).sqrt_() / total
+    return gold_exp / total, at_gold - best, loss, el2n, _right(z if dim else z.t(), gold, at_gold, best)
 
 
 def _loss(small: Tensor, gold: Tensor, total: Tensor, below: Tensor) -> Tensor:
-    """−log p of the gold entry: log(1 + small/gold), which is exact also where it is tiny; `below` is how far down."""
+    """−log p of the gold entry: log(1 + small/gold), exact even if tiny; `below`: its distance from the top logit."""
     loss = (small / gold).log1p_()
     far = below > FAR
-    if not loss.is_cpu or bool(far.any()):  # gold has left, or soon will leave, the range of numbers
+    if not loss.is_cpu or bool(far.any()):  # gold underflows, or nearly does
         loss = torch.where(far, below + total.log(), loss)
     return loss
 
 
 def _of_few(logits: Tensor, targets: Tensor) -> ExampleScores | None:
-    """The same straight to NumPy, where all of a few rows count: half of the work above is for those that do not."""
+    """The same for a few rows that all count, directly to NumPy: half of the other work is for rows that do not."""
     low, high = targets.aminmax()
     if low < 0 or high >= logits.shape[1] or logits.numel() > WIDE:
         return None
@@ -164,7 +147,7 @@ def _of_few(logits: Tensor, targets: Tensor) -> ExampleScores | None:
 
 
 def _right(z: Tensor, gold: Tensor, at_gold: Tensor, best: Tensor) -> Tensor:
-    """Whether the prediction is the gold class, as `predictions` says it."""
+    """Whether the prediction is the gold class, with ties as in `predictions`."""
     if not z.is_cpu:
         return predictions(z) == gold
     right = at_gold > best  # several times as fast as an argmax, which only ties need
@@ -174,13 +157,8 @@ def _right(z: Tensor, gold: Tensor, at_gold: Tensor, best: Tensor) -> Tensor:
     return right
 
 
-def _chunks(positions: int, classes: int) -> Iterator[slice]:
-    size = max(1, CHUNK // classes)
-    return (slice(start, start + size) for start in range(0, positions, size))
-
-
 def _hashed(targets: Tensor, keep: Tensor, example: Tensor, count: int) -> Tensor:
-    """A number for the targets of each example, whatever padding stands between them."""
+    """A hash of the targets of each example, which does not depend on padding between them."""
     summed = torch.zeros(count, dtype=torch.int64, device=targets.device)
     return as_float(summed.index_add_(0, example.to(targets.device), torch.where(keep, mixed(targets), 0)))
 
@@ -190,7 +168,7 @@ def _on_host(rows: Tensor) -> ExampleScores:
     if outside.any():
         raise ValueError(
             f"targets that are none of the logits' classes were seen, in {int((outside > 0).sum())} of "
-            f"{len(outside)} examples: classes are counted from 0, one a logit, and {IGNORE} leaves a target out"
+            f"{len(outside)} examples: classes are counted from 0, one per logit, and {IGNORE} leaves a target out"
         )
     if not (positions == 1).all():
         with np.errstate(invalid="ignore"):  # 0/0 for an example without a position is NaN: it was not measured

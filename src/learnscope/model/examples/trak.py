@@ -1,4 +1,4 @@
-"""TRAK: what each training example does to each test example's answer, from random projections of gradients."""
+"""TRAK: the effect of each training example on each test prediction, from random projections of gradients."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from learnscope.model.data import fixed_batches
 from learnscope.model.examples.attribution import Attribution, Counter, Progress, Weights, as_model
 from learnscope.model.examples.per_example import MAX_BYTES, Chunk, per_example_gradients
+from learnscope.options import is_whole
 from learnscope.task import Task, task_for
 from learnscope.task.shapes import is_single
 
@@ -25,18 +26,18 @@ def trak(
     """TRAK (arXiv 2303.14186) for classification, [train, test].
 
     With f = log(p/(1 − p)) of the right class, φ its projected gradient, Φ those of the training examples as rows,
-    the score of training example i for test example z is, means being over the M checkpoints,
+    the score of training example i for test example z is, with means over the M checkpoints,
 
         mean_m(1 − p_i) · mean_m(φ(z)ᵀ (ΦᵀΦ + ridge·I)⁻¹ φ_i).
 
-    Checkpoints are best those of runs on different halves of the data. Each has a projection of its own, to `dims`
-    numbers; `dims=None` takes gradients as they are. ΦᵀΦ must have full rank unless there is a `ridge`.
+    Checkpoints are best from runs on different halves of the data. Each has its own projection, to `dims` numbers;
+    `dims=None` takes gradients as they are. Without a `ridge`, ΦᵀΦ must have full rank.
     """
     if not checkpoints:
         raise ValueError("no checkpoint is given: TRAK averages over at least one")
     if not 0 <= ridge < math.inf:
         raise ValueError(f"ridge is {ridge}: a number from 0 is needed, such as 0.01")
-    if dims is not None and (isinstance(dims, bool) or not isinstance(dims, int) or dims < 1):
+    if dims is not None and not is_whole(dims, 1):
         raise ValueError(f"dims is {dims!r}: a whole number from 1 is needed, or None for gradients as they are")
     train_batches, test_batches = fixed_batches(train, task), fixed_batches(test, task)
     chosen = task or task_for(train_batches[0], model)
@@ -45,17 +46,17 @@ def trak(
     weighted: list[tuple[Tensor, Tensor]] = []
     for index, weights in enumerate(checkpoints):
         network = as_model(weights, model)
-        found: list[tuple[Tensor, Tensor]] = []
+        gathered: list[tuple[Tensor, Tensor]] = []
         for batches in (train_batches, test_batches):
             chunks = per_example_gradients(
                 network, chosen, batches, parameters=parameters, max_bytes=max_bytes, project=dims, seed=seed + index,
                 function=partial(margin, chosen),
             )  # fmt: skip
-            found.append(_gathered(chunks, count, ways))
-        (features, margins), (targets, _) = found
+            gathered.append(_gathered(chunks, count, ways))
+        (features, margins), (targets, _) = gathered
         weighted.append((torch.sigmoid(-margins), influence(features, targets, ridge)))
-    share = torch.stack([one for one, _ in weighted]).mean(0)
-    return Attribution(share[:, None] * torch.stack([two for _, two in weighted]).mean(0), "; ".join(ways))
+    wrong, effects = (torch.stack(column).mean(0) for column in zip(*weighted, strict=True))
+    return Attribution(wrong[:, None] * effects, "; ".join(ways))
 
 
 def _gathered(chunks: Iterator[Chunk], count: Counter, ways: list[str]) -> tuple[Tensor, Tensor]:
@@ -104,7 +105,7 @@ def margin(task: Task, model: nn.Module, batch: Any) -> Tensor:
     if is_single(logits):
         value = logits.reshape(()) * (2 * targets.reshape(()) - 1)
     else:
-        # a target that does not count may be no class at all
+        # a target that does not count may not be a class at all
         right = torch.arange(logits.shape[1], device=logits.device) == targets.reshape(1, 1)
         others = logits.masked_fill(right, -torch.inf).logsumexp(1)
         value = (torch.where(right, logits, 0).sum(1) - others).reshape(())

@@ -20,7 +20,7 @@ MODULES = (
     nn.Mish, nn.PReLU, nn.RReLU, nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Softshrink,
     nn.Softsign, nn.Tanh, nn.Tanhshrink, nn.Threshold,
 )  # fmt: skip
-"""torch's activations that act entry by entry: not softmax, GLU or attention, which mix entries."""
+"""torch's elementwise activations: not softmax, GLU or attention, which mix entries."""
 
 FUNCTIONS = frozenset({
     "celu", "elu", "expit", "gelu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log_sigmoid",
@@ -30,11 +30,11 @@ FUNCTIONS = frozenset({
 """The same as functions and methods, by their names in torch, torch.nn.functional and torch.Tensor."""
 
 REACH, POINTS = 20.0, 8001
-"""The grid on which the steepest slope is looked for: every 0.005 from −20 to 20, with 0 on it."""
+"""The grid for finding the steepest slope: every 0.005 from −20 to 20, including 0."""
 
 
 def is_activation(module: nn.Module) -> bool:
-    """Whether a module is an activation of torch or, if that is imported, of transformers."""
+    """Whether a module is an activation of torch or, if transformers is imported, of transformers."""
     return isinstance(module, MODULES) or type(module) in _of_transformers()
 
 
@@ -46,7 +46,7 @@ def _of_transformers() -> set[type]:
 
 
 def function_name(name: str) -> str | None:
-    """What `torch.relu_` or `special_expit` computes; None if it is no activation.
+    """The activation that a function such as `torch.relu_` or `special_expit` computes; None if it computes none.
 
     >>> function_name("relu_"), function_name("special_expit"), function_name("softmax")
     ('relu', 'sigmoid', None)
@@ -58,11 +58,11 @@ def function_name(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A function of one tensor, entry by entry. `channels`: it has a parameter for each entry of dimension 1."""
+    """An elementwise function of one tensor. `channels`: it has one parameter for each entry of dimension 1."""
 
     name: str
     of: Callable[[torch.dtype], Function]
-    """The function for inputs of a dtype, with its parameters in the same."""
+    """The function for inputs of a dtype, with its parameters in that dtype."""
     channels: bool = False
 
 
@@ -70,7 +70,7 @@ def of_module(module: nn.Module) -> Activation:
     tensors = [t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None]
 
     def of(dtype: torch.dtype) -> Function:
-        # a shallow copy, and the class's own forward: neither weights nor hooks of the model take part
+        # a shallow copy, and the class's own forward: the model's weights and hooks are not used
         twin = copy.copy(module)
         for kind in ("_parameters", "_buffers"):
             twin.__dict__[kind] = {name: _cast(t, dtype) for name, t in getattr(module, kind).items()}
@@ -80,8 +80,8 @@ def of_module(module: nn.Module) -> Activation:
 
 
 def of_call(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Activation:
-    """The function of its first argument that a call with these further arguments computes."""
-    options = {key: value for key, value in kwargs.items() if key != "out"}  # out= would be written
+    """The call as a function of its first argument, with the other arguments fixed."""
+    options = {key: value for key, value in kwargs.items() if key != "out"}  # out= would be overwritten
 
     def of(dtype: torch.dtype) -> Function:
         more = [_cast(a, dtype) for a in args]
@@ -93,19 +93,19 @@ def of_call(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs
 
 
 def slope(function: Function, x: Tensor) -> Tensor:
-    """f′(x) entry by entry, by autograd; NaN where x is."""
+    """f′(x) elementwise, by autograd; NaN where x is NaN."""
     with torch.enable_grad():
         leaf = x.detach().clone().requires_grad_()
-        y = function(leaf.clone())  # a function that works in place may not write into a leaf
+        y = function(leaf.clone())  # an in-place function must not write into a leaf
         if not y.requires_grad:
             return torch.zeros_like(x)
-        (found,) = torch.autograd.grad(y, leaf, torch.ones_like(y))
+        (derivative,) = torch.autograd.grad(y, leaf, torch.ones_like(y))
     # the slope of a ReLU at NaN would be 0
-    return torch.where(x.isnan(), x, found)
+    return torch.where(x.isnan(), x, derivative)
 
 
 def steepest(function: Function, like: Tensor, channels: bool) -> Tensor:
-    """max|f′| over the grid; one for each entry of the last dimension of `like` if the function has channels."""
+    """max|f′| over the grid; with channels, one for each entry of the last dimension of `like`."""
     grid = torch.linspace(-REACH, REACH, POINTS, dtype=like.dtype, device=like.device).unsqueeze(1)
     wide = grid.expand(-1, like.shape[-1] if channels else 1)
     parts = wide.split(max(1, chunk_of(like) // wide.shape[1]))

@@ -1,4 +1,4 @@
-"""One place at which an activation function is applied: where it is, and what was seen there."""
+"""One place where an activation function is applied, and its statistics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from learnscope.model.features.activation_functions import Activation, slope, steepest
 from learnscope.model.features.units import pieces
-from learnscope.names import ROOT, resolve
+from learnscope.names import ROOT, clean_path, resolve
 from learnscope.tensor.features.distribution import Distribution
 
 FLAT = 0.01
@@ -22,27 +22,27 @@ SATURATED = 95
 
 @dataclass(slots=True)
 class Site:
-    """One place of a model at which an activation function is applied, with what was seen there."""
+    """One place in a model where an activation function is applied, with its statistics."""
 
     name: str
     layer: str
     function: str
     units: int
     alive: Tensor
-    """By unit: whether any output was other than 0."""
+    """Per unit: whether any output was not 0."""
     flat: Tensor
-    """By unit: inputs at which the slope was flat."""
+    """Per unit: number of inputs at which the slope was flat."""
     inputs: Tensor
-    """By unit: inputs at which there is a slope."""
+    """Per unit: number of inputs that have a slope."""
     outputs: Distribution = field(default_factory=Distribution)
     steepest: Tensor | None = None
 
     def dead(self) -> Tensor:
-        """How many units never gave anything but 0."""
+        """Number of units whose output was always 0."""
         return (~self.alive).sum()
 
     def saturated(self) -> Tensor:
-        """How many units were flat for more than 95 % of their inputs."""
+        """Number of units that were flat for more than 95 % of their inputs."""
         return (100 * self.flat > SATURATED * self.inputs).sum()
 
     def read_inputs(self, x: Tensor, dim: int, rows: Tensor | None, activation: Activation) -> None:
@@ -53,9 +53,9 @@ class Site:
             wide = part.to(dtype)
             if self.steepest is None:
                 self.steepest = steepest(function, wide, activation.channels)
-            found = slope(function, wide)
-            self.flat += (found.abs() < FLAT * self.steepest).sum(0)
-            self.inputs += (~found.isnan()).sum(0)
+            slopes = slope(function, wide)
+            self.flat += (slopes.abs() < FLAT * self.steepest).sum(0)
+            self.inputs += (~slopes.isnan()).sum(0)
 
     def read_outputs(self, y: Tensor, dim: int, rows: Tensor | None) -> None:
         for part in pieces(y, dim, rows):
@@ -64,19 +64,14 @@ class Site:
 
 
 def blocks(model: nn.Module) -> dict[int, str]:
-    """The layers of the parameters that are modules, by identity of the outermost module of that path."""
+    """Id of a module → layer, for the layers of parameters that are modules; the outermost module of each path."""
     layers = {resolve(name).layer for name, _ in model.named_parameters()}
-    found: dict[str, int] = {}
+    modules: dict[str, int] = {}
     for path, module in model.named_modules():
         layer = clean_path(path) or ROOT
         if layer in layers:
-            found.setdefault(layer, id(module))
-    return {module: layer for layer, module in found.items()}
-
-
-def clean_path(path: str) -> str:
-    """The path without what wrappers put in; empty for the model itself."""
-    return resolve(f"{path}.weight" if path else "weight").clean.removesuffix("weight").removesuffix(".")
+            modules.setdefault(layer, id(module))
+    return {module: layer for layer, module in modules.items()}
 
 
 def layer_of(path: str) -> str:
@@ -87,7 +82,7 @@ def first_tensor(output: Any) -> Tensor | None:
     if isinstance(output, Mapping):
         output = list(output.values())
     if isinstance(output, list | tuple):
-        return next((found for found in map(first_tensor, output) if found is not None), None)
+        return next((tensor for tensor in map(first_tensor, output) if tensor is not None), None)
     return output if isinstance(output, Tensor) else None
 
 

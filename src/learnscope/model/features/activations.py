@@ -1,4 +1,4 @@
-"""Finding a model's activations and reducing what passes through them, in one guarded forward a batch."""
+"""Finding a model's activations and collecting their statistics, in one guarded forward per batch."""
 
 from __future__ import annotations
 
@@ -12,57 +12,44 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from learnscope.model.features.activation_functions import (
-    Activation,
-    function_name,
-    is_activation,
-    of_call,
-    of_module,
-)
-from learnscope.model.features.activation_sites import (
-    Site,
-    blocks,
-    clean_path,
-    first_tensor,
-    is_measurable,
-    layer_of,
-    why_not,
-)
+from learnscope.model.features.activation_functions import Activation, function_name, is_activation, of_call, of_module
+from learnscope.model.features.activation_sites import Site, blocks, first_tensor, is_measurable, layer_of, why_not
+from learnscope.model.features.pooling import is_encoder_decoder
 from learnscope.model.features.units import Padding, UnitDimensions, pieces
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
-from learnscope.names import ROOT
-from learnscope.task import Task, unwrap
+from learnscope.names import ROOT, clean_path
+from learnscope.task import Task
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.features.distribution import Distribution
 
 
 @dataclass(slots=True)
 class Seen:
-    """What one pass over some batches showed."""
+    """What was seen in one pass over some batches."""
 
     sites: list[Site]
     outputs: dict[str, Distribution | None]
-    """By layer that is a module: its outputs, None where it did not run or gives no floating-point tensor."""
+    """Outputs of each layer that is a module; None if it did not run or returns no floating-point tensor."""
     not_measured: list[str]
-    """Activations of which nothing is known, and why."""
+    """Activations that could not be measured, and why."""
 
 
 @torch.no_grad()
 def see_activations(model: nn.Module, task: Task, batches: Sequence[Any]) -> Seen:
-    """Run `model` in eval mode over `batches`, reduce its activations on the way, and leave it as it was.
+    """Run `model` in eval mode over `batches`, collect statistics of its activations, and leave it as it was.
 
-    Seen are activation modules of torch and transformers, and calls of torch's activation functions in the
-    forward of any module (not inside an activation module). Not seen are activations that are written out in
-    other operations (`x.clamp(min=0)`), fused into another kernel (inside `nn.LSTM`), or scripted.
+    This sees activation modules of torch and transformers, and calls of torch's activation functions in the forward
+    of any module (not inside an activation module). It does not see activations that are written with other
+    operations (`x.clamp(min=0)`), fused into another kernel (inside `nn.LSTM`), or scripted.
     """
     device = model_device(model)
     recorder = _Recorder(model)
     with guard(model), recorder.hooks(), recorder:
         for batch in batches:
-            here = task.to(batch, device)
-            recorder.begin(here)
-            task.logits(model, here)
+            moved = task.to(batch, device)
+            recorder.begin(moved)
+            task.logits(model, moved)
     return Seen(list(recorder.sites.values()), recorder.outputs, recorder.not_measured)
 
 
@@ -73,12 +60,12 @@ class _Frame:
     module: nn.Module
     path: str
     inside: bool
-    """Whether an activation module is running: what it calls is part of it."""
+    """Whether an activation module is running, of which all calls are part."""
     leave: Callable[[Any], None] | None = None
 
 
 class _Recorder(TorchFunctionMode):
-    """Hooks that know which module is running, and a mode that sees the functions it calls."""
+    """Hooks that track which module is running, and a mode that sees the functions it calls."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -93,7 +80,7 @@ class _Recorder(TorchFunctionMode):
         self.not_measured: list[str] = []
         self.stack: list[_Frame] = []
         self.busy = False
-        self.decodes = bool(getattr(getattr(unwrap(model), "config", None), "is_encoder_decoder", False))
+        self.decodes = is_encoder_decoder(model)
 
     def begin(self, batch: Any) -> None:
         """Forget the last batch's calls, tensors and padding."""
@@ -111,7 +98,7 @@ class _Recorder(TorchFunctionMode):
                     self.not_measured.append(f"{clean_path(path) or ROOT}: a scripted module shows nothing")
                     continue
                 handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True))
-                # called after an error too, or what a model catches would leave it on the stack
+                # called after an error too: if the model catches it, the module must not stay on the stack
                 handles.append(module.register_forward_hook(self._leave, always_call=True))
             yield
         finally:
@@ -139,12 +126,12 @@ class _Recorder(TorchFunctionMode):
         named = next((key for key in ("input", "self") if not args and key in kwargs), None)
         x = kwargs[named] if named else args[0] if args else None
         if isinstance(x, nn.Parameter) or not isinstance(x, Tensor):
-            return None  # a function of a weight is no activation
+            return None  # a function of a weight is not an activation
         rest = {key: value for key, value in kwargs.items() if key != named}
         return self._site(self.stack[-1].path, of_call(kind, func, args[1:], rest), x, functional=True)
 
     def _enter(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if self.busy or id(module) not in self.paths:  # a replica of data parallelism is in no path
+        if self.busy or id(module) not in self.paths:  # a replica of data parallelism has no path
             return
         inside = bool(self.stack) and self.stack[-1].inside
         frame = _Frame(module, self._path(module), inside or id(module) in self.activations)
@@ -165,16 +152,16 @@ class _Recorder(TorchFunctionMode):
         if layer is None or first is None or not is_measurable(first):
             return
         with self._reading(first):
-            found = self.outputs[layer] or Distribution()
-            self.outputs[layer] = found
+            distribution = self.outputs[layer] or Distribution()
+            self.outputs[layer] = distribution
             dim = self.dims.of(first)
             for part in pieces(first, dim, self._rows(frame.path, first, dim)):
-                found.add(part)
+                distribution.add(part)
 
     def _site(
         self, path: str, activation: Activation, x: Tensor, functional: bool = False
     ) -> Callable[[Any], None] | None:
-        """Read the inputs now, since they may be overwritten; what is returned reads the outputs."""
+        """Read the inputs now, since they may be overwritten; the function that is returned reads the outputs."""
         clean = clean_path(path)
         name = f"{clean or ROOT}:{activation.name}" if functional else clean
         self.calls[name] += 1
@@ -201,7 +188,7 @@ class _Recorder(TorchFunctionMode):
         if key not in self.sites:
             full = name if number == 1 else f"{name}:{number}"
             if any(site.name == full for site in self.sites.values()):
-                full = f"{full} ({units} units)"  # as wide as its batch is long
+                full = f"{full} ({units} units)"  # its width depends on the batch
             none = torch.zeros(units, dtype=torch.int64, device=x.device)
             self.sites[key] = Site(full, layer_of(path), activation.name, units, none.bool(), none, none.clone())
         return self.sites[key]
@@ -221,7 +208,7 @@ class _Recorder(TorchFunctionMode):
         return None if padding is None else padding.rows(tensor, dim)
 
     def _path(self, module: nn.Module) -> str:
-        """The path of the module, for one at several places the one below the module that is running."""
+        """The path of the module; if it has several, the one below the running module."""
         paths = self.paths[id(module)]
         above = f"{self.stack[-1].path}." if self.stack and self.stack[-1].path else ""
         return next((path for path in paths if path.startswith(above)), paths[0])

@@ -1,4 +1,4 @@
-"""One vector an example from whatever a layer gives out."""
+"""Pooling a layer's output to one vector per example."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.features.activation_sites import first_tensor, is_measurable, why_not
+from learnscope.task import unwrap
 
 Pooling = Literal["mean", "last", "cls"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
@@ -21,19 +22,19 @@ _CHANNELS_SECOND = (
 
 
 class PoolingError(ValueError):
-    """An output that has no vector for every example; the message says what it is."""
+    """An output that cannot be pooled to one vector per example; the message says why."""
 
 
 def pooled(
     output: Any, examples: int, how: Pooling = "mean", mask: Tensor | None = None, module: nn.Module | None = None
 ) -> Tensor:
-    """[B, D] in float32 (float64 stays) from the output of a layer, of which the first tensor counts.
+    """[B, D] in float32 (float64 stays) from the first tensor in the output of a layer.
 
-    [B, D] is taken as it is, [B] as [B, 1]. [B, T, D], and [B·T, D] where the mask [B, T] says so, is a sequence:
-    `mean` over the positions that the mask keeps (all, if none is known or it has another shape), `last` or `cls`:
-    the last or the first of them. [B, C, H, W] and [B, C, D, H, W] are maps: their spatial mean, whatever `how`.
-    `module` tells [B, C, L] of one-dimensional convolutions and [B, H, W, D] of linear layers and layer norms apart.
-    An example whose mask keeps nothing gets NaN.
+    [B, D] is taken as it is, [B] as [B, 1]. [B, T, D], or [B·T, D] if the mask [B, T] has as many entries, is a
+    sequence: `mean` over the positions that the mask keeps (all, without a mask of that shape), `last` or `cls`: the
+    last or the first of them. [B, C, H, W] and [B, C, D, H, W] are maps: their spatial mean, for every `how`. `module`
+    identifies [B, C, L] of one-dimensional convolutions and [B, H, W, D] of linear layers and layer norms. An example
+    whose mask keeps nothing gets NaN.
     """
     x = first_tensor(output)
     if x is None:
@@ -58,9 +59,14 @@ def pooled(
 
 
 def attention_mask(batch: Any, *, decoder: bool = False) -> Tensor | None:
-    """The mask [B, T] that a batch carries; None where it carries none."""
-    found = batch.get("decoder_attention_mask" if decoder else "attention_mask") if isinstance(batch, Mapping) else None
-    return found if isinstance(found, Tensor) and found.ndim == 2 else None
+    """The mask [B, T] of a batch; None if it has none."""
+    mask = batch.get("decoder_attention_mask" if decoder else "attention_mask") if isinstance(batch, Mapping) else None
+    return mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
+
+
+def is_encoder_decoder(model: nn.Module) -> bool:
+    """Whether the model's configuration says that it has an encoder and a decoder."""
+    return bool(getattr(getattr(unwrap(model), "config", None), "is_encoder_decoder", False))
 
 
 def _is_map(x: Tensor, module: nn.Module | None) -> bool:
@@ -74,7 +80,7 @@ def _of_sequence(x: Tensor, kept: Tensor | None, how: Pooling) -> Tensor:
     if kept is None:
         return x.mean(1, dtype=_wide(x)) if how == "mean" else x[:, length - 1 if how == "last" else 0]
     if how == "mean":
-        # zeroed, not multiplied by zero: what stands at padding may be NaN
+        # masked out, not multiplied by zero: the values at padding may be NaN
         sums = torch.where(kept[..., None], x, 0).sum(1, dtype=_wide(x))
         return sums / kept.sum(1, keepdim=True)
     places = torch.arange(length, device=x.device)
@@ -84,4 +90,4 @@ def _of_sequence(x: Tensor, kept: Tensor | None, how: Pooling) -> Tensor:
 
 
 def _wide(x: Tensor) -> torch.dtype:
-    return torch.float32 if x.device.type == "mps" else torch.float64  # which has no float64
+    return torch.float32 if x.device.type == "mps" else torch.float64  # mps has no float64

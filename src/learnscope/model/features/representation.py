@@ -1,4 +1,4 @@
-"""What features with labels are worth: silhouette and a linear probe. Random numbers have seeds of their own."""
+"""How well features separate labels: silhouette and a linear probe. Both draw random numbers from their own seeds."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from learnscope.model.features.ridge import ridge_decisions
 FOLDS = 5
 SEED = 0
 SILHOUETTE_EXAMPLES = 1000
-"""Examples from which on a silhouette is that of a random subset: it takes n² distances."""
+"""Above this number of examples the silhouette is that of a random subset: it takes n² distances."""
 STRENGTHS = (1.0, 10.0, 100.0, 1e3, 1e4)
-"""Strengths of the ridge among which each fold's training part chooses, by its leave-one-out errors."""
+"""Ridge strengths, chosen in each fold's training part by leave-one-out error."""
 ONE_THREAD = 1024
-"""Examples or dimensions up to which the probe computes on one thread: more are no faster here, and they wait for each
-other by spinning, which beside a busy training loop takes seconds."""
+"""Up to this number of examples or dimensions the probe uses one thread: more are no faster here, and they wait for
+each other by spinning, which takes seconds beside a busy training loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A number with the examples it is from, or None with the reason."""
+    """A value and its number of examples, or None with the reason."""
 
     value: float | None
     examples: int
@@ -33,7 +33,7 @@ class Score:
 def silhouette(features: Tensor, labels: Tensor, *, limit: int = SILHOUETTE_EXAMPLES, seed: int = SEED) -> Score:
     """Mean over examples of (b − a)/max(a, b): a, b the mean distances to its own and to the nearest other class.
 
-    Of more than `limit` examples, a subset drawn with `seed`: always the same for as many examples.
+    With more than `limit` examples, of a subset drawn with `seed`, which is the same for the same number of examples.
     """
     x, y = _arrays(features, labels)
     if len(y) > limit:
@@ -43,18 +43,19 @@ def silhouette(features: Tensor, labels: Tensor, *, limit: int = SILHOUETTE_EXAM
     if not np.isfinite(x).all():
         return Score(None, len(y), "features are not finite")
     if not 2 <= classes < len(y):
-        return Score(None, len(y), f"a silhouette needs 2 classes and fewer classes than examples; {_there(y)}")
+        counts = f"{'is 1 class' if classes == 1 else f'are {classes} classes'} among {len(y)} examples"
+        return Score(None, len(y), f"a silhouette needs 2 classes and fewer classes than examples; there {counts}")
     from sklearn.metrics import silhouette_score
 
-    # distances are taken from squares, in which a common offset would drown them
+    # distances are computed from squares, in which a large common offset would cancel badly
     return Score(float(silhouette_score(x - x.mean(0), y)), len(y))
 
 
 def linear_probe(features: Tensor, labels: Tensor, *, folds: int = FOLDS, seed: int = SEED) -> Score:
-    """Accuracy on held-out folds of a ridge classifier on standardised features, over all examples that took part.
+    """Accuracy of a ridge classifier on standardised features, on held-out folds, over all examples used.
 
-    Stratified folds, shuffled with `seed`; scaling and the ridge's strength come from each fold's training part.
-    Classes with fewer than `folds` examples cannot be in every fold and are left out.
+    Stratified folds, shuffled with `seed`; scaling and ridge strength come from each fold's training part. Classes
+    with fewer than `folds` examples cannot be in every fold and are left out.
     """
     x, y = _arrays(features, labels)
     if not np.isfinite(x).all():
@@ -78,14 +79,14 @@ def linear_probe(features: Tensor, labels: Tensor, *, folds: int = FOLDS, seed: 
     with threadpool_limits(1 if min(x.shape) <= ONE_THREAD else None, user_api="blas"):
         for train, test in StratifiedKFold(folds, shuffle=True, random_state=seed).split(x, y):
             scale = StandardScaler().fit(x[train])
-            decided = ridge_decisions(scale.transform(x[train]), y[train], scale.transform(x[test]), STRENGTHS)
-            said = decided.argmax(1) if decided.ndim == 2 else decided > 0
-            right += int((said == y[test]).sum())
+            decisions = ridge_decisions(scale.transform(x[train]), y[train], scale.transform(x[test]), STRENGTHS)
+            predicted = decisions.argmax(1) if decisions.ndim == 2 else decisions > 0
+            right += int((predicted == y[test]).sum())
     return Score(right / n, n)
 
 
 def largest_class_share(labels: Tensor, *, at_least: int = FOLDS) -> float | None:
-    """What always naming the largest class gets, among classes that a linear probe takes; None without any."""
+    """Accuracy of always predicting the largest class, among the classes a linear probe uses; None if it uses none."""
     _, sizes = np.unique(labels.cpu().numpy(), return_counts=True)
     taken = sizes[sizes >= at_least]
     return float(taken.max() / taken.sum()) if len(taken) else None
@@ -94,8 +95,3 @@ def largest_class_share(labels: Tensor, *, at_least: int = FOLDS) -> float | Non
 def _arrays(features: Tensor, labels: Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     x: NDArray[np.float64] = features.detach().cpu().double().numpy()
     return x, labels.detach().cpu().numpy().astype(np.int64)
-
-
-def _there(y: NDArray[np.int64]) -> str:
-    classes = len(np.unique(y))
-    return f"there {'is 1 class' if classes == 1 else f'are {classes} classes'} among {len(y)} examples"

@@ -1,4 +1,4 @@
-"""Which dimension of a tensor numbers its units, and which of its positions are padding."""
+"""Which dimension of a tensor holds its units, and which of its positions are padding."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _KEPT = frozenset({
     "float", "glu", "half", "interpolate", "layer_norm", "maximum", "minimum", "neg", "pad", "rms_norm", "square",
     "to", "type_as",
 })  # fmt: skip
-"""Functions after which the units are where they were."""
+"""Functions that leave the units in the same dimension."""
 
 
 class UnitDimensions:
-    """Where the units of each tensor of a forward are, by what produced it.
+    """The unit dimension of each tensor in a forward, by the function that produced it.
 
     Convolutions and batch, group and instance norms put channels before the spatial dimensions; linear maps,
     embeddings and norms over one dimension put features last. Arithmetic, pooling, dropout and activations
-    keep what they are given. Of a tensor that nothing of this has produced, dimension 1 is taken if it has 4
+    keep the dimension of their input. For a tensor from another source it is dimension 1 if the tensor has 4
     or 5 dimensions, as a map, and otherwise the last.
     """
 
@@ -44,26 +44,26 @@ class UnitDimensions:
             return known
         return 1 if tensor.ndim in (4, 5) else tensor.ndim - 1
 
-    def inherit(self, source: Tensor, made: Tensor) -> None:
-        if source is not made and source.ndim == made.ndim and source in self._known:
-            self._known[made] = self._known[source]
+    def inherit(self, source: Tensor, result: Tensor) -> None:
+        if source is not result and source.ndim == result.ndim and source in self._known:
+            self._known[result] = self._known[source]
 
-    def note(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any) -> None:
-        """Remember what a call of torch's function `name` says about its result."""
-        if not isinstance(made, Tensor) or not made.ndim:
+    def note(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Remember the unit dimension of the result of a call of torch's function `name`."""
+        if not isinstance(result, Tensor) or not result.ndim:
             return
         convolution = _CONVOLUTION.fullmatch(name)
         plain = name.strip("_")
         if convolution:
-            self._mark(made, made.ndim - 1 - int(convolution[1]))
+            self._mark(result, result.ndim - 1 - int(convolution[1]))
         elif name in _SECOND:
-            self._mark(made, 1)
+            self._mark(result, 1)
         elif name in _LAST or (name in ("layer_norm", "rms_norm") and _dimensions(args, kwargs) == 1):
-            self._mark(made, made.ndim - 1)
+            self._mark(result, result.ndim - 1)
         elif plain in _KEPT or "pool" in plain or function_name(plain):
             for source in _tensors(args, kwargs):
-                self.inherit(source, made)
-                if made in self._known:
+                self.inherit(source, result)
+                if result in self._known:
                     break
 
     def _mark(self, tensor: Tensor, dim: int) -> None:
@@ -72,7 +72,7 @@ class UnitDimensions:
 
 
 def _dimensions(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """Over how many dimensions a layer norm goes."""
+    """The number of dimensions that a layer norm normalises over."""
     over = args[1] if len(args) > 1 else kwargs.get("normalized_shape", ())
     return 1 if isinstance(over, int) else len(over)
 
@@ -91,18 +91,18 @@ class Padding:
 
     shape: tuple[int, int]
     kept: Tensor
-    """Their numbers, examples one after the other."""
+    """Indices into the positions of all examples, concatenated."""
 
     @classmethod
     def of(cls, mask: Any) -> Padding | None:
-        """None where nothing is known of padding, or there is none."""
+        """None if there is no mask [B, T], or no padding."""
         if not isinstance(mask, Tensor) or mask.ndim != 2:
             return None
         kept = mask.reshape(-1).nonzero().squeeze(1)
         return None if len(kept) == mask.numel() else cls((mask.shape[0], mask.shape[1]), kept)
 
     def rows(self, tensor: Tensor, dim: int) -> Tensor | None:
-        """The positions that count, if the tensor has positions: [B, T, ...] or [B·T, F], units not among them."""
+        """The positions that count, if the tensor has positions beside its units: [B, T, ...] or [B·T, F]."""
         if tuple(tensor.shape[:2]) == self.shape and dim >= 2:
             return self.kept
         flat = tensor.ndim == 2 and tensor.shape[0] == self.shape[0] * self.shape[1] and self.shape[1] > 1
@@ -110,7 +110,7 @@ class Padding:
 
 
 def pieces(tensor: Tensor, dim: int, rows: Tensor | None) -> Iterator[Tensor]:
-    """[inputs, units] a part at a time, so that no second copy of the tensor is made."""
+    """[inputs, units] in parts, so that the tensor is not copied as a whole."""
     if tensor.ndim == 1:
         tensor, dim = tensor.unsqueeze(0), 1
     units_last = tensor.movedim(dim, -1)

@@ -1,4 +1,4 @@
-"""Features of layers on fixed batches: one vector an example, pooled while the model runs."""
+"""Features of layers on fixed batches: one vector per example, pooled while the model runs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.features.activation_sites import blocks
-from learnscope.model.features.pooling import Pooling, PoolingError, attention_mask, pooled
+from learnscope.model.features.pooling import Pooling, PoolingError, attention_mask, is_encoder_decoder, pooled
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import find_layer, model_device
 from learnscope.names import ROOT, resolve
-from learnscope.task import Task, unwrap
+from learnscope.task import Task
 
 SPREAD = 3
-"""Blocks that are looked at unless layers are named: the first, the last, and one between."""
+"""Number of blocks that are read by default: the first, the last, and one between."""
 NOT_RUN = "did not run on these batches"
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """By layer its features [examples, dimensions] on the CPU, or why there are none."""
+    """Features [examples, dimensions] of each layer on the CPU, or the reason why there are none."""
 
     vectors: dict[str, Tensor]
     missing: dict[str, str]
@@ -35,22 +35,22 @@ def pooled_features(
 ) -> Features:
     """Run `model` in eval mode over `batches` and leave it as it was; only pooled vectors are kept, no logits.
 
-    Of a layer that runs several times in one forward, the last run counts.
+    If a layer runs several times in one forward, the last run counts.
     """
     device = model_device(model)
     parts: dict[str, list[Tensor]] = {name: [] for name in layers}
     missing: dict[str, str] = {}
     known = layer_modules(model)
-    decodes = bool(getattr(getattr(unwrap(model), "config", None), "is_encoder_decoder", False))
+    decodes = is_encoder_decoder(model)
     forward = _Forward(pooling)
     with guard(model):
         for name in layers:
             module = known[name] if name in known else find_layer(model, name)
-            module.register_forward_hook(forward.hook(name))  # goes when the guard goes
+            module.register_forward_hook(forward.hook(name))  # the guard removes it
         for batch in batches:
-            here = task.to(batch, device)
-            forward.begin(task.size(batch), attention_mask(here), attention_mask(here, decoder=decodes))
-            task.logits(model, here)
+            moved = task.to(batch, device)
+            forward.begin(task.size(batch), attention_mask(moved), attention_mask(moved, decoder=decodes))
+            task.logits(model, moved)
             for name in layers:
                 if name in forward.vectors:
                     parts[name].append(forward.vectors[name].cpu())
@@ -60,7 +60,7 @@ def pooled_features(
 
 
 class _Forward:
-    """The layers' outputs in the forward of one batch, pooled as they come."""
+    """The outputs of layers in the forward of one batch, pooled as they are computed."""
 
     def __init__(self, pooling: Pooling) -> None:
         self.pooling: Pooling = pooling
@@ -83,7 +83,7 @@ class _Forward:
 
 
 def check_layers(model: nn.Module, layers: Sequence[str]) -> None:
-    """Refuse a name that the model has not, with those that are near to it."""
+    """Refuse a name that the model does not have, with close names."""
     known = layer_modules(model)
     for name in layers:
         if name not in known:
@@ -97,15 +97,15 @@ def layer_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def default_layers(model: nn.Module) -> list[str]:
-    """A spread over the blocks, and the last layer before the head; the order is that in which they were made.
+    """Some of the blocks, and the last layer before the head, in the order in which the model registers them.
 
-    With blocks of a known stack: the first, a middle and the last one, and what comes after them except for the
-    head. Otherwise so many of all layers but the head. The head is the last layer, unless that is a norm, as in a
-    language model whose head is its embedding. A model of one layer is that layer.
+    With blocks of a known stack: the first, a middle and the last block, and the last layer after them except for the
+    head. Otherwise an even choice of all layers except for the head. The head is the last layer, unless that is a
+    norm, as in a language model whose head is tied to its embedding. For a model of one layer it is that layer.
     """
-    found = layer_modules(model)
-    layers = [name for name in found if name != ROOT] or list(found)
-    if len(layers) > 1 and "Norm" not in type(found[layers[-1]]).__name__:
+    modules = layer_modules(model)
+    layers = [name for name in modules if name != ROOT] or list(modules)
+    if len(layers) > 1 and "Norm" not in type(modules[layers[-1]]).__name__:
         layers = layers[:-1]
     stacked = [name for name in layers if resolve(f"{name}.weight").recognised]
     if not stacked:
@@ -115,7 +115,7 @@ def default_layers(model: nn.Module) -> list[str]:
 
 
 def _spread(names: Sequence[str], at_most: int) -> list[str]:
-    """Evenly, the first and the last included."""
+    """Evenly spaced names, with the first and the last."""
     if len(names) <= at_most:
         return list(names)
     return [names[round(i * (len(names) - 1) / (at_most - 1))] for i in range(at_most)]

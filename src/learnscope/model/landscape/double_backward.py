@@ -1,6 +1,6 @@
-"""Differentiating a model's loss twice: the surroundings that it needs, and refusing what would be wrong in silence.
+"""Differentiating a model's loss twice: the context that this needs, and errors instead of silently wrong results.
 
-Parameters are, for a while, others that share their memory and carry no hooks.
+Parameters are replaced meanwhile by others that share their memory and have no hooks.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ HALF = (torch.float16, torch.bfloat16)
 
 @contextmanager
 def twice_differentiable(model: nn.Module, *, widen: bool) -> Iterator[None]:
-    """The guarded model as double backward needs it: with gradients, in eval mode, no autocast, math attention.
+    """The guarded model ready for double backward: with gradients, in eval mode, no autocast, math attention.
 
-    Fused attention and cuDNN's recurrent layers have no double backward. Parameters are stand-ins: a hook on a
+    Fused attention and cuDNN's recurrent layers have no double backward. Parameters are stand-ins, since a hook on a
     parameter, the user's or ours, would run at every product and might change it.
     """
     with ExitStack() as stack:
@@ -32,20 +32,29 @@ def twice_differentiable(model: nn.Module, *, widen: bool) -> Iterator[None]:
         stack.enter_context(plain_arithmetic(model_device(model)))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        if any(isinstance(module, nn.RNNBase) for module in model.modules()):
-            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-        if isinstance(model, nn.parallel.DistributedDataParallel):
-            # a forward with gradients would arm the reducer, and the next step of the loop would wait for it
-            stack.enter_context(model.no_sync())
+        stack.enter_context(extra_backward(model))
         stack.enter_context(stand_ins(model, widen=widen))
         yield
 
 
 @contextmanager
-def stand_ins(model: nn.Module, *, widen: bool) -> Iterator[None]:
-    """Replace each trainable parameter by one of the same memory; tied ones stay tied.
+def extra_backward(model: nn.Module) -> Iterator[None]:
+    """Around a backward in eval mode that is not the training loop's."""
+    with ExitStack() as stack:
+        if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+            # cuDNN's recurrent layers have no backward in eval mode, and no double backward
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            # a forward with gradients would arm the reducer, and the next training step would wait for it
+            stack.enter_context(model.no_sync())
+        yield
 
-    With `widen`, half-precision parameters, trainable or not, and buffers are float32 copies instead.
+
+@contextmanager
+def stand_ins(model: nn.Module, *, widen: bool) -> Iterator[None]:
+    """Replace each trainable parameter by one that shares its memory; tied ones stay tied.
+
+    With `widen`, half-precision parameters (trainable or not) and buffers are float32 copies instead.
     """
     known: dict[int, nn.Parameter] = {}
     places: list[tuple[nn.Module, str, nn.Parameter]] = []
@@ -55,9 +64,11 @@ def stand_ins(model: nn.Module, *, widen: bool) -> Iterator[None]:
             for name, p in list(module._parameters.items()):
                 if p is not None and (p.requires_grad or (widen and p.dtype in HALF)):
                     places.append((module, name, p))
-                    # by setattr: recurrent layers keep a list of their weights besides
+                    # by setattr: recurrent layers also keep a list of their weights
                     if id(p) not in known:
-                        known[id(p)] = _stand_in(p, widen)
+                        # through .data, which has its own version counter: a pending backward has saved the parameter's
+                        data = p.data.float() if widen and p.dtype in HALF else p.data
+                        known[id(p)] = nn.Parameter(data, requires_grad=p.requires_grad)
                     setattr(module, name, known[id(p)])
             for name, buffer in list(module._buffers.items()):
                 if widen and buffer is not None and buffer.dtype in HALF:
@@ -71,12 +82,6 @@ def stand_ins(model: nn.Module, *, widen: bool) -> Iterator[None]:
             module._buffers[name] = buffer
 
 
-def _stand_in(p: nn.Parameter, widen: bool) -> nn.Parameter:
-    # through .data: its version is not the parameter's, which a pending backward has saved
-    data = p.data.float() if widen and p.dtype in HALF else p.data
-    return nn.Parameter(data, requires_grad=p.requires_grad)
-
-
 def widened_bytes(model: nn.Module) -> int:
     """Memory of float32 copies of all half-precision parameters and buffers."""
     return sum(4 * t.numel() for t in [*model.parameters(), *model.buffers()] if t.dtype in HALF)
@@ -84,7 +89,7 @@ def widened_bytes(model: nn.Module) -> int:
 
 @contextmanager
 def explained(model: nn.Module) -> Iterator[None]:
-    """Around autograd: an error says that it is double backward that the model does not support."""
+    """Turn an error of autograd into one that says that the model does not support double backward."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -98,10 +103,10 @@ def explained(model: nn.Module) -> Iterator[None]:
 
 
 def watch_custom_functions(loss: Tensor) -> None:
-    """Let the backward of `loss` fail where a custom function's gradient carries no history of its own.
+    """Make the backward of `loss` fail if the gradient of a custom function has no history of its own.
 
-    autograd.grad would take such a gradient for a constant and give a Hessian without it, with no error: a
-    function marked `once_differentiable` raises only if its error is on the way to a parameter, and it is not.
+    autograd.grad would treat such a gradient as a constant and return a Hessian without it, with no error: a function
+    marked `once_differentiable` raises only if its error node is on the path to a parameter, which it is not.
     """
     left, seen = [loss.grad_fn], set()
     while left:
@@ -115,7 +120,7 @@ def watch_custom_functions(loss: Tensor) -> None:
 
 
 def _refuse_constant(name: str, gradients: Sequence[Tensor | None], _incoming: Sequence[Tensor | None]) -> None:
-    # a product's own backward passes here again, and keeps no history
+    # the backward of a product comes here again, without history
     for g in gradients if torch.is_grad_enabled() else ():
         if g is not None and (g.grad_fn is None or g.grad_fn.name().endswith("::Error")):
             raise RuntimeError(f"the gradient of {name}, a custom autograd function, cannot be differentiated")

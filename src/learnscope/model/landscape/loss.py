@@ -19,7 +19,7 @@ from learnscope.tensor.landscape.curvature import Vector
 
 
 def trainable(model: nn.Module, pattern: str | None = None) -> list[str]:
-    """Names of the trainable floating-point parameters in which `pattern` is found; refuses an empty choice."""
+    """Names of the trainable floating-point parameters that match `pattern`; refuses an empty selection."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad and p.is_floating_point()]
     if not named:
         raise ValueError("no parameter of the model requires a gradient: there is nothing to differentiate")
@@ -41,8 +41,8 @@ def trainable(model: nn.Module, pattern: str | None = None) -> list[str]:
 class Landscape:
     """L(w) = Σ losses / number of positions that count, over all batches, as a function of some parameters w.
 
-    To be made and used under `twice_differentiable`. `names` become those of the given names that the loss
-    depends on. Vectors are all of these parameters, flattened, one after the other.
+    To be created and used under `twice_differentiable`. `self.names` are those of the given names that the loss
+    depends on. Vectors hold all of these parameters, flattened and concatenated.
     """
 
     def __init__(self, model: nn.Module, task: Task, batches: Sequence[Any], names: Sequence[str]) -> None:
@@ -58,8 +58,8 @@ class Landscape:
             self.loss += _sum(losses)
             if losses.requires_grad:
                 with explained(model):
-                    found = torch.autograd.grad(losses.sum(), [own[name] for name in names], allow_unused=True)
-                for name, g in zip(names, found, strict=True):
+                    computed = torch.autograd.grad(losses.sum(), [own[name] for name in names], allow_unused=True)
+                for name, g in zip(names, computed, strict=True):
                     if g is not None:
                         total[name] = total[name] + g if name in total else g
         if not self.counted:
@@ -81,11 +81,11 @@ class Landscape:
     @property
     def dtype(self) -> str:
         """The dtype in which products are computed."""
-        found = {str(p.dtype).removeprefix("torch.") for p in self.parameters}
-        return " and ".join(sorted(found))
+        dtypes = {str(p.dtype).removeprefix("torch.") for p in self.parameters}
+        return " and ".join(sorted(dtypes))
 
     def keep_graphs(self, limit: int) -> bool:
-        """Build the gradient's graph once for all products, if what it saves stays within `limit` bytes."""
+        """Build the graph of the gradient once for all products, if its saved tensors stay within `limit` bytes."""
         graphs: list[list[Tensor]] = []
         saved = Saved(self.parameters)
         with saved:
@@ -98,7 +98,7 @@ class Landscape:
         return True
 
     def product(self, vector: Vector) -> Vector:
-        """H·v, by differentiating g·v. Zero where the gradient does not depend on a parameter."""
+        """H·v, by differentiating g·v. Zero for a parameter that the gradient does not depend on."""
         pieces = [
             piece.to(p.device, p.dtype).view(p.shape)
             for piece, p in zip(self._split(vector), self.parameters, strict=True)
@@ -110,16 +110,20 @@ class Landscape:
             if not bent:  # the loss is linear in the parameters
                 continue
             with explained(self.model):
-                found = torch.autograd.grad(
-                    [g for g, _ in bent], self.parameters, [v for _, v in bent], retain_graph=kept, allow_unused=True
+                parts = torch.autograd.grad(
+                    [g for g, _ in bent],
+                    self.parameters,
+                    [v for _, v in bent],
+                    retain_graph=kept,
+                    allow_unused=True,
                 )
-            for into, part in zip(total, found, strict=True):
+            for into, part in zip(total, parts, strict=True):
                 if part is not None:
                     into += part.detach()
         return self._flat(total)
 
     def loss_at(self, direction: Vector, position: float) -> float:
-        """L(w + position·direction); the weights are exchanged meanwhile and put back bit for bit."""
+        """L(w + position·direction); the weights are exchanged meanwhile and restored bit for bit."""
         weights = {}
         for name, p, piece in zip(self.names, self.parameters, self._split(direction), strict=True):
             wide = _widest(p.device)
@@ -149,12 +153,12 @@ class Landscape:
         return losses
 
     def _graph(self, batch: Any) -> list[Tensor]:
-        """The share of one batch in the gradient, differentiable once more."""
+        """The contribution of one batch to the gradient, differentiable once more."""
         loss = self._losses(batch).sum() / self.counted
         watch_custom_functions(loss)
         with explained(self.model):
-            found = torch.autograd.grad(loss, self.parameters, create_graph=True, allow_unused=True)
-        return [torch.zeros_like(p) if g is None else g for g, p in zip(found, self.parameters, strict=True)]
+            computed = torch.autograd.grad(loss, self.parameters, create_graph=True, allow_unused=True)
+        return [torch.zeros_like(p) if g is None else g for g, p in zip(computed, self.parameters, strict=True)]
 
     def _split(self, vector: Vector) -> Sequence[Tensor]:
         whole = torch.from_numpy(np.ascontiguousarray(vector)).to(self._wide)
@@ -168,7 +172,7 @@ class Landscape:
 
 
 class Saved(torch.autograd.graph.saved_tensors_hooks):
-    """Counts the bytes that graphs built inside keep alive beside the parameters."""
+    """Counts the bytes that graphs built inside keep in memory beside the parameters."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.bytes = 0
@@ -181,12 +185,12 @@ class Saved(torch.autograd.graph.saved_tensors_hooks):
             if storage.data_ptr() not in self._seen:
                 self._seen.add(storage.data_ptr())
                 self.bytes += storage.nbytes()
-        # the tensor itself would hold the graph that holds it, for good; autograd puts the history back on unpacking
+        # the tensor itself would form a cycle with the graph that holds it; autograd restores the history on unpacking
         return tensor.detach()
 
 
 def _in_dtype_of(model: nn.Module, batch: Any) -> Any:
-    """Half-precision inputs as float32 where the model's weights have been widened."""
+    """Half-precision inputs as float32 if the model's weights have been widened."""
     if any(p.dtype in HALF for p in model.parameters()):
         return batch
     return map_leaves(batch, lambda leaf: leaf.float() if isinstance(leaf, Tensor) and leaf.dtype in HALF else leaf)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from torch import nn
 
-from learnscope.names import resolve
+from learnscope.names import clean_path, resolve
 
 
 def find_blocks(model: nn.Module) -> dict[str, nn.Module]:
-    """The blocks of the model's stacks by their names, none inside another; without any, children of a Sequential."""
-    layers = {found.layer for name, _ in model.named_parameters() if (found := resolve(name)).recognised}
+    """The blocks of the model's stacks by name, none inside another; if there are none, children of a Sequential."""
+    layers = {resolve(name).layer for name, _ in model.named_parameters() if resolve(name).recognised}
     blocks: dict[str, nn.Module] = {}
     taken: set[str] = set()
     for path, module in model.named_modules():
-        clean = resolve(f"{path}.weight" if path else "weight").clean.removesuffix(".weight")
+        clean = clean_path(path)
         inside = any(path.startswith(f"{block}.") for block in blocks)
         if path and clean in layers and clean not in taken and not inside:
             blocks[path] = module
@@ -33,7 +32,7 @@ def find_blocks(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def find_inner(name: str, block: nn.Module) -> dict[str, nn.Module]:
-    """The children of a block that hold matrices: those that run before a changed one give what they gave."""
+    """The children of a block that hold matrices: the outputs of those before a changed one can be reused."""
     heavy = [
         (f"{name}.{child}", module)
         for child, module in block.named_children()
@@ -43,13 +42,12 @@ def find_inner(name: str, block: nn.Module) -> dict[str, nn.Module]:
 
 
 KNOWN = frozenset({"bert", "gpt2", "llama", "qwen2", "qwen3", "vit"})
-"""Families of transformers whose blocks are known to leave nothing behind that others read."""
+"""Model types of transformers whose blocks are known to leave no state behind that other blocks read."""
 
 
 def known_blocks(model: nn.Module, blocks: Iterable[nn.Module]) -> bool:
-    """Whether these are blocks of such a family as transformers wrote them: not subclassed, not patched, no hooks."""
-    config: Any = getattr(model, "config", None)
-    family = getattr(config, "model_type", None)
+    """Whether these are unmodified blocks of such a model type: not subclassed, not patched, without hooks."""
+    family = getattr(getattr(model, "config", None), "model_type", None)
     if family not in KNOWN:
         return False
     home = f"transformers.models.{family}."

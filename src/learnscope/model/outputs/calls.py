@@ -1,4 +1,4 @@
-"""What a task gives a model for a batch: the call itself, without the task around it."""
+"""The call that a task makes to a model for a batch, to be repeated without the task."""
 
 from __future__ import annotations
 
@@ -13,26 +13,22 @@ from learnscope.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a model, and its logits; `alone` is False where the task calls it several times, or not itself."""
+    """One call of a model, and its logits. `kwargs` is None if the task calls the model several times or not at all."""
 
     run: Callable[[], Any]
     logits: Tensor
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] | None = None
 
-    @property
-    def alone(self) -> bool:
-        return self.kwargs is not None
-
 
 def call_of(model: nn.Module, task: Task, batch: Any) -> Call:
-    """How `task` calls `model` for `batch`, found by running it once; to be called under the guard."""
+    """How `task` calls `model` for `batch`, observed in one pass; for use under the guard."""
     seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
-    def note(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def keep(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen.append((args, kwargs))
 
-    handle = model.register_forward_pre_hook(note, with_kwargs=True, prepend=True)
+    handle = model.register_forward_pre_hook(keep, with_kwargs=True, prepend=True)
     try:
         logits = task.logits(model, batch)
     finally:

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.guard import guard
+from learnscope.options import nearest
 from learnscope.task import Task
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a pass gave, on the CPU, positions of all batches one after the other."""
+    """Results of a pass, on the CPU, with the positions of all batches concatenated."""
 
     logits: Tensor
     targets: Tensor | None
@@ -36,7 +37,7 @@ def evaluate(model: nn.Module, task: Task, batches: Sequence[Any], layers: Seque
     features: dict[str, list[Tensor]] = {name: [] for name in layers}
     seen = 0
     with guard(model):
-        # hooks go when the guard goes
+        # the guard removes the hooks
         for name in layers:
             find_layer(model, name).register_forward_hook(_keep(features[name]))
         for batch in batches:
@@ -48,8 +49,8 @@ def evaluate(model: nn.Module, task: Task, batches: Sequence[Any], layers: Seque
             seen += task.size(batch)
     return Evaluation(
         torch.cat(logits),
-        _joined(targets),
-        _joined(losses),
+        joined_if_all(targets),
+        joined_if_all(losses),
         torch.cat(example),
         {name: torch.cat(parts) for name, parts in features.items()},
     )
@@ -62,42 +63,41 @@ def gradients(model: nn.Module, task: Task, batch: Any) -> dict[str, Tensor]:
         raise ValueError("no parameter of the model requires a gradient: there is nothing to differentiate")
     with guard(model), torch.enable_grad():
         loss = task.loss(model, task.to(batch, model_device(model)))
-        found = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
-    return {name: g.detach() for (name, _), g in zip(named, found, strict=True) if g is not None}
+        computed = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
+    return {name: g.detach() for (name, _), g in zip(named, computed, strict=True) if g is not None}
 
 
 def model_device(model: nn.Module) -> torch.device:
-    """Where the model's first parameter or buffer lives."""
+    """The device of the model's first parameter or buffer."""
     for tensor in [*model.parameters(), *model.buffers()]:
         return tensor.device
     return torch.device("cpu")
 
 
 def find_layer(model: nn.Module, name: str) -> nn.Module:
-    """The submodule called `name`, through the wrapper of torch.compile too."""
+    """The submodule called `name`, also inside the wrapper of torch.compile."""
     inner: nn.Module = getattr(model, "_orig_mod", model)
     modules: dict[str, nn.Module] = dict(inner.named_modules())
     if name not in modules:
-        import difflib
-
-        close = difflib.get_close_matches(name, modules, n=3)
-        there = [other for other in modules if other]
-        few = f"; it has {', '.join(there[:6])}{', …' if len(there) > 6 else ''}" if there and not close else ""
+        close = nearest(name, modules, most=3)
+        others = [other for other in modules if other]
+        few = f"; it has {', '.join(others[:6])}{', …' if len(others) > 6 else ''}" if others and not close else ""
         raise KeyError(f"the model has no layer {name!r}; close names: {', '.join(close) or 'none'}{few}")
     return modules[name]
 
 
-def _keep(into: list[Tensor]) -> Callable[..., None]:
+def _keep(features: list[Tensor]) -> Callable[..., None]:
     def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
         while isinstance(output, tuple | list):
             output = output[0]
         if isinstance(output, dict):
             output = next(iter(output.values()))
-        into.append(output.detach().cpu())
+        features.append(output.detach().cpu())
 
     return hook
 
 
-def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+def joined_if_all(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """The parts concatenated; None if one of them is missing."""
     present = [part for part in parts if part is not None]
     return torch.cat(present) if len(present) == len(parts) else None

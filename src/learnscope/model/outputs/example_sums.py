@@ -1,4 +1,4 @@
-"""What a pass gave, as sums over the positions of each example: all that intervals over examples need."""
+"""Results of a pass summed over the positions of each example, from which intervals over examples are computed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from learnscope.tensor.outputs.divergence import compare_logits
 
 @dataclass(frozen=True, slots=True)
 class ExampleSums:
-    """One entry an example, plain numbers. `correct` is None for regression, `kl` where there is no reference."""
+    """One plain number per example. `correct` is None for regression, `kl` also without a reference."""
 
     positions: list[int]
     loss: list[float]
@@ -29,7 +29,7 @@ class ExampleSums:
 
 
 def example_sums(out: Outputs, size: int, reference: Outputs | None = None) -> ExampleSums:
-    """Sums of the losses, of right predictions and of KL(reference ‖ out), for each of `size` examples."""
+    """Sums of losses, correct predictions and KL(reference ‖ out) for each of `size` examples."""
     if out.targets is None or out.losses is None:
         raise ValueError("a loss needs targets, and the batch has none for its task")
 
@@ -48,7 +48,7 @@ def example_sums(out: Outputs, size: int, reference: Outputs | None = None) -> E
 
 @torch.no_grad()
 def kept_outputs(model: nn.Module, task: Task, batches: Sequence[Any]) -> list[Outputs]:
-    """The model's own outputs in eval mode, kept: what those of variants are compared with."""
+    """The model's own outputs in eval mode, to compare those of variants with."""
     device = model_device(model)
     with guard(model):
         return [task.outputs(model, task.to(batch, device)) for batch in batches]
@@ -69,12 +69,12 @@ def passed(
 
 
 def joined_sums(parts: Sequence[ExampleSums]) -> ExampleSums:
-    """Those of several batches, one after the other."""
-    right = [part.correct for part in parts]
-    kl = [part.kl for part in parts]
+    """The sums of several batches, concatenated."""
+    right = [part.correct for part in parts if part.correct is not None]
+    kl = [part.kl for part in parts if part.kl is not None]
     return ExampleSums(
         [n for part in parts for n in part.positions],
         [value for part in parts for value in part.loss],
-        [n for part in right if part is not None for n in part] if all(part is not None for part in right) else None,
-        [value for part in kl if part is not None for value in part] if all(part is not None for part in kl) else None,
+        [n for part in right for n in part] if len(right) == len(parts) else None,
+        [value for part in kl for value in part] if len(kl) == len(parts) else None,
     )

@@ -1,4 +1,4 @@
-"""Loss, correctness and rank of the right answer, summed by example in one pass: no logits are kept."""
+"""Loss, correctness and rank of the right answer, summed per example in one pass; no logits are kept."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from learnscope.tensor.outputs.ranks import losses_and_ranks
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """One entry an example, on the CPU in float64; `right` and `within` are None where there is no right answer."""
+    """One entry per example, on the CPU in float64; without classes, `right` is None and `within` is empty."""
 
     loss: Tensor
     positions: Tensor
     right: Tensor | None
     within: dict[int, Tensor]
-    """By k: positions whose right class is among the first k."""
+    """For each k: positions whose right class is among the top k."""
     classes: int | None
-    """How many the model tells apart; None where targets are no classes."""
+    """Number of classes that the model distinguishes; None if the targets are not classes."""
     tokens: bool
-    """Whether the classes are the tokens of the model's vocabulary, and the loss their cross entropy."""
+    """Whether the classes are the model's vocabulary and the loss is their cross entropy."""
 
 
 @torch.no_grad()
@@ -37,68 +37,74 @@ def summed_by_example(model: nn.Module, task: Task, batches: Iterable[Any], top_
     """Run `model` once in eval mode over `batches`, and leave it as it was."""
     device = model_device(model)
     parts: list[dict[str, Tensor]] = []
-    width, tokens = None, False
+    classes, tokens = None, False
     with guard(model):
         for batch in batches:
-            found = task.positions(model, task.to(batch, device))
-            if found.targets is None:
+            outputs = task.positions(model, task.to(batch, device))
+            if outputs.targets is None:
                 raise ValueError(
                     f"there is nothing to compare the model with: {describe(batch)} has no targets for "
                     f"{type(task).__name__}. Give labelled data, or a task whose targets() finds them."
                 )
             with plain_arithmetic(device):
-                parts.append(_summed(model, task, found, task.size(batch), top_k))
-            if not found.targets.is_floating_point():
-                width = 2 if is_single(found.logits) else int(found.logits.shape[1])
-                tokens = _standard(task) and predicts_tokens(model, width)
-            del found  # or the logits of two batches are there at once
+                parts.append(_summed(model, task, outputs, task.size(batch), top_k))
+            if not outputs.targets.is_floating_point():
+                classes = number_of_classes(outputs.logits)
+                tokens = _standard(task) and predicts_tokens(model, classes)
+            del outputs  # otherwise the logits of two batches would be in memory at once
     joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     within = {k: joined[f"within {k}"] for k in top_k if f"within {k}" in joined}
-    return Sums(joined["loss"], joined["positions"], joined.get("right"), within, width, tokens)
+    return Sums(joined["loss"], joined["positions"], joined.get("right"), within, classes, tokens)
 
 
 def predicts_tokens(model: nn.Module, classes: int) -> bool:
-    """Whether so many classes are a vocabulary: the configuration's, or else the size of one of its embeddings."""
+    """Whether this number of classes is a vocabulary: that of the configuration, or the size of an embedding."""
     inner = unwrap(model)
     config: Any = getattr(inner, "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     vocabulary = getattr(config, "vocab_size", None)
     if vocabulary is not None:
-        return bool(classes >= vocabulary)  # heads are padded to a round size
+        return bool(classes >= vocabulary)  # heads may be padded to a round size
     return any(getattr(module, "num_embeddings", None) == classes for module in inner.modules())
 
 
-def _summed(model: nn.Module, task: Task, found: Positions, examples: int, top_k: Sequence[int]) -> dict[str, Tensor]:
-    targets = found.targets
+def _summed(model: nn.Module, task: Task, outputs: Positions, examples: int, top_k: Sequence[int]) -> dict[str, Tensor]:
+    targets = outputs.targets
     assert targets is not None
     by_position: dict[str, Tensor] = {}
     if targets.is_floating_point():
-        by_position["loss"] = task.each_loss(model, _counted(found), targets)
-    elif is_single(found.logits) or found.logits.ndim != 2:
-        logits = _counted(found)
+        by_position["loss"] = task.each_loss(model, counted(outputs.logits, outputs.rows), targets)
+    elif is_single(outputs.logits) or outputs.logits.ndim != 2:
+        logits = counted(outputs.logits, outputs.rows)
         by_position["loss"], by_position["right"] = task.each_loss(model, logits, targets), correct(logits, targets)
         by_position |= {f"within {k}": by_position["right"] for k in top_k if k == 1}
     else:
-        _check_classes(targets, int(found.logits.shape[1]))
-        by_position["loss"], ranks = losses_and_ranks(found.logits, targets, found.rows)
+        _check_classes(targets, int(outputs.logits.shape[1]))
+        by_position["loss"], ranks = losses_and_ranks(outputs.logits, targets, outputs.rows)
         if not _standard(task):
-            by_position["loss"] = task.each_loss(model, _counted(found), targets)
+            by_position["loss"] = task.each_loss(model, counted(outputs.logits, outputs.rows), targets)
         by_position["right"] = ranks == 0
-        by_position |= {f"within {k}": ranks < k for k in top_k if k < found.logits.shape[1]}
+        by_position |= {f"within {k}": ranks < k for k in top_k if k < outputs.logits.shape[1]}
     by_position["positions"] = torch.ones_like(by_position["loss"])
-    example = found.example
+    example = outputs.example
     return {
-        name: torch.bincount(example, each.detach().double(), minlength=examples).cpu()
-        for name, each in by_position.items()
+        name: torch.bincount(example, values.detach().double(), minlength=examples).cpu()
+        for name, values in by_position.items()
     }
 
 
-def _counted(found: Positions) -> Tensor:
-    return found.logits if found.rows is None else found.logits[found.rows]
+def number_of_classes(logits: Tensor) -> int:
+    """Two for a single logit, which is a yes/no answer."""
+    return 2 if is_single(logits) else int(logits.shape[1])
+
+
+def counted(logits: Tensor, rows: Tensor | None) -> Tensor:
+    """The logits of the positions that have a target; `rows` is None if all have one."""
+    return logits if rows is None else logits[rows]
 
 
 def _standard(task: Task) -> bool:
-    """Whether classes are judged by cross entropy, as every built-in task does."""
+    """Whether the loss of classes is cross entropy, as in every built-in task."""
     return type(task).losses is Task.losses and type(task)._each_loss in (Task._each_loss, HuggingFaceTask._each_loss)
 
 
@@ -109,5 +115,5 @@ def _check_classes(targets: Tensor, classes: int) -> None:
     if low < 0 or high >= classes:
         raise ValueError(
             f"target {low if low < 0 else high} is none of the model's {classes} classes: classes are counted from 0, "
-            f"one a logit, and {IGNORE} leaves a target out"
+            f"one per logit, and {IGNORE} leaves a target out"
         )

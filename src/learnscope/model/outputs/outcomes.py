@@ -1,4 +1,4 @@
-"""What a model makes of labelled data, a few numbers a position: logits are reduced as they come."""
+"""A few numbers per position of labelled data; logits are reduced batch by batch and not kept."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.guard import guard
-from learnscope.model.outputs.evaluate import model_device
+from learnscope.model.outputs.evaluate import joined_if_all, model_device
+from learnscope.model.outputs.metrics import number_of_classes
 from learnscope.task import IGNORE, Outputs, Task, predictions
-from learnscope.task.shapes import is_single
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.outputs.calibration import brier_scores, class_probabilities
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """One entry a position that has a target, on the CPU. What is only defined for classes is None for others."""
+    """One entry per position that has a target, on the CPU. Fields that need classes are None without them."""
 
     losses: Tensor
     example: Tensor
@@ -33,9 +33,9 @@ class Outcomes:
     predicted: Tensor | None
     """The predicted class; -1 where a logit is NaN."""
     ids: Tensor | None = field(default=None, kw_only=True)
-    """Identity of the position's example, where the batches carry it."""
+    """Id of the position's example, if the batches carry ids."""
     classes: int | None = field(default=None, kw_only=True)
-    """How many the model tells apart."""
+    """Number of classes that the model distinguishes."""
 
 
 @torch.no_grad()
@@ -53,39 +53,32 @@ def outcomes(model: nn.Module, task: Task, batches: Iterable[Any]) -> Outcomes |
             classes = _classes(out.logits.cpu(), out.targets.cpu())
             parts.append((out.losses.double().cpu(), out.example.cpu() + seen, *classes))
             ids.append(_ids(task, batch, out.example.cpu()))
-            width = None if classes[0] is None else _width(out.logits)
+            width = None if classes[0] is None else number_of_classes(out.logits)
             seen += task.size(batch)
-    joined = [torch.cat([p for p in column if p is not None]) if column[0] is not None else None
-              for column in zip(*parts, strict=True)]  # fmt: skip
-    losses, example, *rest = joined
+    losses, example, *rest = (joined_if_all(column) for column in zip(*parts, strict=True))
     assert losses is not None
     assert example is not None
-    known = [part for part in ids if part is not None]
-    return Outcomes(losses, example, *rest, ids=torch.cat(known) if len(known) == len(ids) else None, classes=width)
+    return Outcomes(losses, example, *rest, ids=joined_if_all(ids), classes=width)
 
 
 def _outputs(task: Task, model: nn.Module, batch: Any) -> Outputs:
     try:
         return task.outputs(model, batch)
     except IndexError as error:
-        if not str(error).startswith("Target"):  # cross entropy's own sentence, which does not say what to do
+        if not str(error).startswith("Target"):  # the message of cross entropy, which does not say what to do
             raise
         raise ValueError(
-            f"a target is none of the model's classes ({error}): classes are counted from 0, one a logit, and {IGNORE} "
-            "leaves a target out"
+            f"a target is none of the model's classes ({error}): classes are counted from 0, one per logit, and "
+            f"{IGNORE} leaves a target out"
         ) from error
 
 
 def _ids(task: Task, batch: Any, example: Tensor) -> Tensor | None:
     try:
         own = task.ids(batch)
-    except TypeError:  # names: the numbers of the positions are there all the same
+    except TypeError:  # names instead of numbers: the other numbers do not need ids
         return None
     return None if own is None else own.cpu()[example]
-
-
-def _width(logits: Tensor) -> int:
-    return 2 if is_single(logits) else int(logits.shape[1])
 
 
 def _classes(logits: Tensor, targets: Tensor) -> tuple[Tensor | None, ...]:

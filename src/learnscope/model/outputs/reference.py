@@ -1,4 +1,4 @@
-"""The model's outputs on fixed batches, and how far those of a variant are from them."""
+"""The model's outputs on fixed batches, and how far the outputs of a variant are from them."""
 
 from __future__ import annotations
 
@@ -13,26 +13,34 @@ from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.task import Positions, Task
 from learnscope.tensor.context import plain_arithmetic
-from learnscope.tensor.outputs.divergence import compare_logits, summarise
+from learnscope.tensor.outputs.divergence import Comparison, ReferenceRows, compare_logits, summarise
 from learnscope.tensor.outputs.fused_divergence import RowFacts, row_facts
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The model's own outputs for a batch, and what comparing with them needs of each row."""
+    """The original model's outputs for a batch, and per-row statistics for comparing with them."""
 
     outputs: Positions
     facts: RowFacts | None
 
     @property
     def regression(self) -> bool:
-        """Whether the outputs are numbers and no distributions, as float targets say."""
+        """Whether the outputs are plain numbers, not distributions: the targets are floats."""
         return self.outputs.targets is not None and self.outputs.targets.is_floating_point()
+
+    def compare(self, logits: Tensor, rows: ReferenceRows | None = None) -> Comparison:
+        """How far a variant's logits for the batch are from these; `rows` saves computing those of the reference."""
+        own = self.outputs
+        return compare_logits(
+            own.logits, logits, own.targets,
+            probabilities=not self.regression, rows=own.rows, facts=self.facts, known=rows,
+        )  # fmt: skip
 
 
 @torch.no_grad()
 def reference_outputs(model: nn.Module, task: Task, batches: Sequence[Any]) -> list[Reference]:
-    """One pass in eval mode, kept on the model's device: what variants of the model are compared with."""
+    """The outputs of one pass in eval mode, on the model's device, to compare variants of the model with."""
     device = model_device(model)
     kept = []
     with guard(model):
@@ -52,32 +60,21 @@ def reference_outputs(model: nn.Module, task: Task, batches: Sequence[Any]) -> l
 def compare_outputs(
     model: nn.Module, task: Task, batches: Sequence[Any], reference: Sequence[Reference]
 ) -> dict[str, Tensor]:
-    """`model` with the weights it has now against `reference`, over all positions of all batches.
+    """Compare `model` with its current weights to `reference`, over all positions of all batches.
 
-    See `learnscope.tensor.outputs.divergence.summarise` for the names. Float targets are regression: there is no
-    distribution then, and `kl`, `kl_median`, `kl_p99` and `top1_agree` are NaN.
+    See `learnscope.tensor.outputs.divergence.summarise` for the names. With float targets (regression) there is no
+    distribution, and `kl`, `kl_median`, `kl_p99` and `top1_agree` are NaN.
     """
     device = model_device(model)
     parts = []
     with guard(model):
-        for batch, known in zip(batches, reference, strict=True):
-            logits = task.positions(model, task.to(batch, device)).logits
-            own = known.outputs
-            parts.append(
-                compare_logits(
-                    own.logits,
-                    logits,
-                    own.targets,
-                    probabilities=not known.regression,
-                    rows=own.rows,
-                    facts=known.facts,
-                )
-            )
+        for batch, own in zip(batches, reference, strict=True):
+            parts.append(own.compare(task.positions(model, task.to(batch, device)).logits))
     return summarise(parts)
 
 
 def _detached(model: nn.Module, outputs: Positions) -> Positions:
-    """Outputs that stay as they are: not those of a model that gives out a weight, which a variant writes."""
+    """Outputs that later changes of the weights cannot alter: a copy if the model returns one of its own tensors."""
     own = {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
     logits = outputs.logits.detach()
     return replace(outputs, logits=logits.clone() if logits.untyped_storage().data_ptr() in own else logits)

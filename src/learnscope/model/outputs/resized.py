@@ -1,4 +1,4 @@
-"""A batch of another size: fewer or repeated examples, shorter or repeated texts."""
+"""Resizing a batch: fewer or repeated examples, shorter or repeated texts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from learnscope.task.huggingface import MODEL_INPUTS
 
 
 def token_length(batch: Any) -> int:
-    """Tokens in a row of the batch's inputs; 0 where these are no token ids."""
+    """Tokens per row of the batch's inputs; 0 if they are not token ids."""
     tokens = _main_input(batch)
     return int(tokens.shape[1]) if tokens is not None else 0
 
 
 def real_tokens(batch: Any) -> int | None:
-    """Tokens that are no padding, as far as an attention mask tells; None where the inputs are no token ids."""
+    """Number of tokens that the attention mask does not hide; None if the inputs are not token ids."""
     tokens = _main_input(batch)
     if tokens is None:
         return None
@@ -31,10 +31,10 @@ def real_tokens(batch: Any) -> int | None:
 
 
 def resized(task: Task, batch: Any, examples: int, length: int) -> Any:
-    """The batch with so many examples of so many tokens each (0: as they are).
+    """The batch with `examples` examples of `length` tokens each (0: length unchanged).
 
-    Examples and tokens are taken from the beginning, and again from there where there are too few. Texts that are
-    padded on the left are cut on the left, or nothing but padding would remain.
+    Examples and tokens are taken from the beginning, and repeated if there are too few. Texts that are padded on the
+    left are cut on the left, otherwise nothing but padding would remain.
     """
     size, tokens = task.size(batch), token_length(batch)
     if (examples, length or tokens) == (size, tokens):
@@ -64,8 +64,8 @@ def _columns(batch: Any, length: int, tokens: int) -> Tensor:
 
 def _main_input(batch: Any) -> Tensor | None:
     """Token ids: the integers in two dimensions that the model reads."""
-    found = first_of(batch, MODEL_INPUTS)
-    found = first_tensor(batch) if found is None else found
-    if not isinstance(found, Tensor) or found.ndim != 2 or found.is_floating_point() or found.dtype == torch.bool:
+    inputs = first_of(batch, MODEL_INPUTS)
+    inputs = first_tensor(batch) if inputs is None else inputs
+    if not isinstance(inputs, Tensor) or inputs.ndim != 2 or inputs.is_floating_point() or inputs.dtype == torch.bool:
         return None
-    return found
+    return inputs

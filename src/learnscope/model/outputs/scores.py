@@ -1,4 +1,4 @@
-"""A variant of a model on fixed batches: how far its outputs are, and how right they are, also example by example."""
+"""A variant of a model on fixed batches: how far its outputs are off and how accurate they are, also per example."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from learnscope.model.batches import cut, joined
 from learnscope.model.bits.switchable import is_switchable
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
-from learnscope.model.outputs.metrics import predicts_tokens
+from learnscope.model.outputs.metrics import counted, predicts_tokens
 from learnscope.model.outputs.reference import Reference, reference_outputs
 from learnscope.model.outputs.suffix import Suffix
 from learnscope.task import Positions, Task, correct
 from learnscope.task.batches import ID_KEYS, first_of
 from learnscope.tensor.bootstrap import ratio_interval
-from learnscope.tensor.outputs.divergence import Comparison, ReferenceRows, compare_logits, reference_rows, summarise
+from learnscope.tensor.outputs.divergence import Comparison, ReferenceRows, reference_rows, summarise
 
 SWITCHABLE = "the model sets its own precision, in ways that are not known"
 
 
 @dataclass(frozen=True, slots=True)
 class Originals:
-    """The model's own outputs on the batches, and what re-running only part of it needs."""
+    """The model's own outputs on the batches, and what is needed to re-run only part of it."""
 
     batches: Sequence[Any]
     reference: list[Reference]
     right: list[Tensor | None]
-    """Whether each position's prediction is its target; None where there are no classes."""
+    """Whether each position's prediction is correct; None if there are no classes."""
     rows: list[ReferenceRows | None]
     suffix: Suffix
 
 
 def originals(model: nn.Module, task: Task, batches: Sequence[Any]) -> Originals:
-    """One pass in eval mode that keeps the outputs, and those of the blocks on the way."""
+    """One pass in eval mode that keeps the model's outputs and those of its blocks."""
     if not batches:
         raise ValueError("there are no batches to compare outputs on: give labelled data")
     suffix = Suffix(model)
@@ -59,29 +59,29 @@ def _right(outputs: Positions) -> Tensor | None:
     targets = outputs.targets
     if targets is None or targets.is_floating_point():
         return None
-    return correct(outputs.logits if outputs.rows is None else outputs.logits[outputs.rows], targets)
+    return correct(counted(outputs.logits, outputs.rows), targets)
 
 
 @torch.no_grad()
 def score(model: nn.Module, task: Task, known: Originals, changed: Iterable[str]) -> dict[str, Any]:
-    """The model as it is now, after the parameters of the names `changed` did: what `summary` says.
+    """The `summary` of the model as it is now, given the names of the parameters that changed.
 
-    Meant for use under the guard.
+    For use under the guard.
     """
     device = model_device(model)
     parts = []
     with known.suffix.after(changed):
         for n, (batch, own) in enumerate(zip(known.batches, known.reference, strict=True)):
-            found = task.positions(model, task.to(batch, device))
-            parts.append(_compared(model, task, own, known.right[n], found, task.size(batch), known.rows[n]))
+            logits = task.positions(model, task.to(batch, device)).logits
+            parts.append(_compared(model, task, own, known.right[n], logits, task.size(batch), known.rows[n]))
     return {**summary(model, task, parts), "rerun": known.suffix.reason or "suffix"}
 
 
 @torch.no_grad()
 def score_original(model: nn.Module, task: Task, known: Originals) -> dict[str, Any]:
-    """The model's own outputs beside themselves: exactly 0 apart."""
-    all_of = zip(known.batches, known.reference, known.right, strict=True)
-    parts = [_compared(model, task, own, right, own.outputs, task.size(batch)) for batch, own, right in all_of]
+    """The model's own outputs compared with themselves: the distance is exactly 0."""
+    triples = zip(known.batches, known.reference, known.right, strict=True)
+    parts = [_compared(model, task, own, right, own.outputs.logits, task.size(batch)) for batch, own, right in triples]
     return summary(model, task, parts)
 
 
@@ -95,21 +95,18 @@ class _Part:
 
 
 def _compared(
-    model: nn.Module, task: Task, own: Reference, right: Tensor | None, found: Positions, size: int,
+    model: nn.Module, task: Task, own: Reference, right: Tensor | None, logits: Tensor, size: int,
     rows: ReferenceRows | None = None,
 ) -> _Part:  # fmt: skip
-    comparison = compare_logits(
-        own.outputs.logits, found.logits, own.outputs.targets,
-        probabilities=not own.regression, rows=own.outputs.rows, facts=own.facts, known=rows,
-    )  # fmt: skip
+    comparison = own.compare(logits, rows)
     example = own.outputs.example
     each = {"kl": comparison.kl, "mse": comparison.mse, "positions": torch.ones_like(comparison.mse)}
     targets, classes = own.outputs.targets, None
     if targets is not None:
-        logits = found.logits if own.outputs.rows is None else found.logits[own.outputs.rows]
+        logits = counted(logits, own.outputs.rows)
         each["loss"] = task.each_loss(model, logits, targets)
         if right is not None and comparison.broke is not None and comparison.mended is not None:
-            # which the comparison has found out: those that were right and stayed so, and those that became so
+            # correct now: what was correct and stayed so, and what became so
             each["right"] = (right & ~comparison.broke) | comparison.mended
             classes = int(logits.shape[-1]) if logits.ndim > 1 else 1
     zero = torch.zeros(size, dtype=torch.float64, device=example.device)
@@ -118,18 +115,18 @@ def _compared(
 
 
 def summary(model: nn.Module, task: Task, parts: Sequence[_Part]) -> dict[str, Any]:
-    """Plain numbers over all positions, and sums by example under "sums".
+    """Plain numbers over all positions, and sums per example under "sums".
 
-    What `summarise` names, with `loss` (the mean over positions), `accuracy`, and what a reader must know of the
-    outputs: `regression`, `single` (one number a position), `tokens` (the loss is the log of a perplexity).
+    The names of `summarise`, with `loss` (the mean over positions), `accuracy`, and the kind of the outputs:
+    `regression`, `single` (one number per position), `tokens` (the loss is the log of a perplexity).
     """
-    found = {name: float(value) for name, value in summarise([part.comparison for part in parts]).items()}
+    distances = {name: float(value) for name, value in summarise([part.comparison for part in parts]).items()}
     sums = {name: torch.cat([part.sums[name] for part in parts]) for name in parts[0].sums}
     positions = sums["positions"].sum()
     classes = parts[0].classes
     cross_entropy = type(task).losses is Task.losses
     return {
-        **found,
+        **distances,
         "loss": float(sums["loss"].sum() / positions) if "loss" in sums else None,
         "accuracy": float(sums["right"].sum() / positions) if "right" in sums else None,
         "positions": int(positions),
@@ -141,7 +138,7 @@ def summary(model: nn.Module, task: Task, parts: Sequence[_Part]) -> dict[str, A
 
 
 def interval(scores: Mapping[str, Any], name: str, less: Mapping[str, Any] | None = None) -> tuple[float, float]:
-    """The 95 % interval of a mean over positions, or of its difference from another's, over the same examples."""
+    """95 % confidence interval of a mean over positions, or of its difference from `less` on the same examples."""
     values, positions = (torch.tensor(scores["sums"][key], dtype=torch.float64) for key in (name, "positions"))
     if less is not None:
         values = values - torch.tensor(less["sums"][name], dtype=torch.float64)
@@ -150,21 +147,21 @@ def interval(scores: Mapping[str, Any], name: str, less: Mapping[str, Any] | Non
 
 @torch.no_grad()
 def positions_of_examples(model: nn.Module, task: Task, batches: Sequence[Any]) -> list[int]:
-    """How many positions of each example count: none of one that is all padding, or without a label."""
-    found: list[int] = []
+    """Number of positions with a target of each example: 0 for one that is all padding or has no label."""
+    counts: list[int] = []
     with guard(model):
         for batch in batches:
             example = task.positions(model, task.to(batch, model_device(model))).example
-            found += torch.bincount(example, minlength=task.size(batch)).tolist()
-    return found
+            counts += torch.bincount(example, minlength=task.size(batch)).tolist()
+    return counts
 
 
 def halves(task: Task, batches: Sequence[Any], counts: Sequence[int] | None = None) -> tuple[list[Any], list[Any]]:
-    """Every other example, and the others: one half to search on, one that the search has not seen.
+    """Split the examples alternately into two halves: one to search on, one that the search has not seen.
 
-    Examples of one id (parts of one document) go to the same half. A task that cuts batches in a way of its own has
-    whole batches alternate. An example of which no position counts, as `counts` says, is in neither half. The second
-    half is empty if there is only one example.
+    Examples with the same id (parts of one document) go to the same half. If the task has its own `take()`, whole
+    batches alternate. An example without a position that counts, according to `counts`, is in neither half. With only
+    one example the second half is empty.
     """
     sides: tuple[list[Any], list[Any]] = ([], [])
     side_of: dict[Any, int] = {}
@@ -179,20 +176,19 @@ def halves(task: Task, batches: Sequence[Any], counts: Sequence[int] | None = No
             if own is not None and not (any(own) if whole else own[place]):
                 continue
             document = ("number", seen) if ids is None else ("id", ids[place])
-            if document not in side_of:
-                side_of[document] = len(side_of) % 2
-            parts[side_of[document]].append(batch if whole else cut(task, batch, place, place + 1))
+            side = side_of.setdefault(document, len(side_of) % 2)
+            parts[side].append(batch if whole else cut(task, batch, place, place + 1))
             seen += 1
-        for side, part in zip(sides, parts, strict=True):
-            side.extend(joined(task, part, max_bytes=1 << 62) if part else [])
+        for half, part in zip(sides, parts, strict=True):
+            half.extend(joined(task, part, max_bytes=1 << 62) if part else [])
     return sides
 
 
 def _documents(task: Task, batch: Any) -> list[Any] | None:
-    """What says which document each example is of: numbers, or names."""
+    """The id of each example's document: numbers, or names."""
     try:
         ids = task.ids(batch)
-    except TypeError:  # names, of which a task makes no numbers
+    except TypeError:  # names, which the task cannot turn into numbers
         names = first_of(batch, ID_KEYS)
         return [str(name) for name in names] if len(names) == task.size(batch) else None
     return None if ids is None else [int(each) for each in ids.tolist()]

@@ -1,7 +1,7 @@
-"""Running again only what comes after a changed weight: blocks before it give back what they gave before.
+"""Re-running only what comes after a changed weight: blocks before it return their recorded outputs.
 
-Exact, bit for bit: what a block gave is kept as it lies in memory, and whether the outputs come out the same without
-it running is tried before that is relied upon. What cannot be cut that way runs in full, and says why.
+Exact, bit for bit: outputs are kept with their memory layout, and before skipping is relied on, it is tested that the
+model's outputs stay the same. A model that cannot be cut like this runs in full, and `reason` says why.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from learnscope.model.outputs.blocks import find_blocks, find_inner, known_block
 
 T = TypeVar("T")
 _Kept = tuple[list[Any], Any]
-"""What a block gave: its leaves, and how they were put together."""
+"""A block's output: its leaves, and the structure they come from."""
+_KEEPABLE = (Tensor, bool, int, float, str, type(None))
 
 
 class Suffix:
-    """The outputs of a model's blocks in one pass over fixed batches, and passes that begin after some of them.
+    """Records the outputs of a model's blocks over fixed batches, for later passes that skip the first blocks.
 
-    It keeps every block's output for every batch: blocks × positions × width, in the model's dtype (`nbytes`). The
-    weights must stay as they are but for what a pass is told of, and passes must go over the same batches.
+    It keeps every block's output for every batch: blocks × positions × width, in the model's dtype (`nbytes`). Only
+    weights named to a later pass may have changed, and it must run the same batches.
 
-    `reason` is why nothing can be left out, or None. Blocks are those of the resolver's stacks (`h.0`, `layers.0`,
-    `encoder.block.0`), or else the children of a `Sequential`; they must each run once a forward, in one order.
+    `reason` is why no block can be skipped, or None. Blocks are those of known stacks (`h.0`, `layers.0`,
+    `encoder.block.0`), or the children of a `Sequential`; each must run once per forward, always in the same order.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -39,21 +40,21 @@ class Suffix:
         self._outputs: dict[str, list[_Kept]] = {}
         self._first: dict[str, int] | None = None
         self._inner: dict[str, list[str]] = {}
-        """Of each block what inside it runs before another part of it, such as its attention before its MLP."""
+        """For each block, its parts that run before another of its parts, such as the attention before the MLP."""
         self.reason: str | None = None if self._blocks else "its blocks are not known"
 
     @property
     def nbytes(self) -> int:
         """Memory that the outputs take."""
         kept = (leaf for calls in self._outputs.values() for leaves, _ in calls for leaf in leaves)
-        return sum(_bytes(leaf) for leaf in kept if isinstance(leaf, Tensor))
+        return sum(leaf.numel() * leaf.element_size() for leaf in kept if isinstance(leaf, Tensor))
 
     def record(self, run: Callable[[Any], T], batches: Sequence[Any]) -> list[T]:
-        """What `run` gives for each batch, in one pass that keeps what every block gives on the way."""
+        """The result of `run` for each batch, in one pass that keeps the output of every block."""
         if self.reason is not None:
             with without_cache(self.model):
                 return [run(batch) for batch in batches]
-        given: list[T] = []
+        results: list[T] = []
         calls: list[list[str]] = []
         inner = {name: part for at, block in self._blocks.items() for name, part in find_inner(at, block).items()}
         self._outputs = {name: [] for name in [*self._blocks, *inner]}
@@ -62,23 +63,23 @@ class Suffix:
                 stack.enter_context(replaced_forward(module, self._keeping(name, module.forward, calls)))
             for batch in batches:
                 calls.append([])
-                given.append(run(batch))
-        blocks = [[name for name in each if name in self._blocks] for each in calls]
-        self.reason = self.reason or _out_of_turn(blocks, list(self._blocks))
+                results.append(run(batch))
+        blocks = [[name for name in names if name in self._blocks] for names in calls]
+        self.reason = self.reason or _irregular(blocks, list(self._blocks))
         self._order = blocks[0]
-        self._keep_inner([[name for name in each if name in inner] for each in calls], list(inner))
+        self._keep_inner([[name for name in names if name in inner] for names in calls], list(inner))
         self._forget_if_useless()
-        return given
+        return results
 
     def check(self, run: Callable[[], Tensor], expected: Tensor) -> None:
-        """Try on the first batch, which `run` runs, whether blocks depend on others having run; then all run in full.
+        """Test on the first batch, which `run` runs, that no block needs an earlier one to run; if one does, skip none.
 
-        It finds what outputs do not show: a block that leaves something behind which a later one reads. For each two
-        blocks there is a pass that leaves out the earlier and runs the later, whose output must be what it was: the
-        number of the passes is the number of binary digits of the blocks', and each leaves out those with a 0 in one.
+        This finds state that a block leaves behind for a later one, which outputs do not show. For any two blocks there
+        is a pass that skips the earlier and runs the later, whose output must not change. Blocks are numbered in
+        binary, and there is one pass per digit, which skips the blocks that have a 0 there.
         """
         if known_blocks(self.model, self._blocks.values()):
-            return  # they leave nothing behind: tests try every cut of these
+            return  # they leave no state behind: the test suite tries every cut of these
         count = len(self._order)
         digits = [[n for n in range(count) if not n >> digit & 1] for digit in range((count - 1).bit_length())]
         inner = [part for parts in self._inner.values() for part in parts]
@@ -86,10 +87,10 @@ class Suffix:
             differ: list[str] = []
             try:
                 run_again = set(self._order) - set(names)
-                with self._leaving_out(names, whole=False), self._comparing(run_again, differ):
+                with self._skipping(names, whole=False), self._comparing(run_again, differ):
                     same = _same_bits(run(), expected) and not differ
             except (RuntimeError, KeyError, IndexError, TypeError, AttributeError) as error:
-                same = False  # such as what a block should have left behind and did not
+                same = False  # for instance state that a skipped block should have left behind
                 self.reason = f"the model does not run without some of its blocks ({error})"
             if not same:
                 self.reason = self.reason or "its outputs are others when some of its blocks do not run"
@@ -97,7 +98,7 @@ class Suffix:
         self._forget_if_useless()
 
     def begins_at(self, names: Iterable[str]) -> int:
-        """How many blocks need not run again when the parameters of these names have changed."""
+        """How many blocks can be skipped when the parameters with these names have changed."""
         if self.reason is not None:
             return 0
         if self._first is None:
@@ -105,13 +106,13 @@ class Suffix:
         return min((self._first.get(name, 0) for name in names), default=len(self._order))
 
     def _first_readers(self) -> dict[str, int]:
-        """For every parameter the first block that holds it, or one it is tied to; 0 if it is held elsewhere too."""
+        """For each parameter the first block that holds it or one tied to it; 0 if one of them is outside of blocks."""
         place = {block: number for number, block in enumerate(self._order)}
         first: dict[int, int] = {}
         named = list(self.model.named_parameters(remove_duplicate=False))
         for name, parameter in named:
             block = next((block for block in self._order if name.startswith(f"{block}.")), None)
-            # an embedding or a head: when it runs is not known
+            # outside of blocks (an embedding or a head): when it runs is not known
             own = 0 if block is None else place[block]
             memory = parameter.untyped_storage().data_ptr()
             first[memory] = min(first.get(memory, own), own)
@@ -119,14 +120,14 @@ class Suffix:
 
     @contextmanager
     def after(self, names: Iterable[str]) -> Iterator[None]:
-        """A pass over the batches in which blocks before the parameters of these names do not run."""
+        """A pass over the batches that skips the blocks before the parameters with these names."""
         changed = list(names)
         cut = self.begins_at(changed)
-        with self._leaving_out([*self._order[:cut], *self._before(changed, cut)]):
+        with self._skipping([*self._order[:cut], *self._before(changed, cut)]):
             yield
 
     def _before(self, changed: Sequence[str], cut: int) -> list[str]:
-        """What inside the first block that runs need not, since the change comes after it."""
+        """The parts of the first running block that can be skipped, since the change comes after them."""
         if not 0 <= cut < len(self._order):
             return []
         parts = self._inner.get(self._order[cut], [])
@@ -135,18 +136,19 @@ class Suffix:
         return parts[: min(within, default=len(parts))] if alone else []
 
     @contextmanager
-    def _leaving_out(self, blocks: Sequence[str], *, whole: bool = True) -> Iterator[None]:
-        waiting = {name: iter(self._outputs[name]) for name in blocks}
+    def _skipping(self, blocks: Sequence[str], *, whole: bool = True) -> Iterator[None]:
+        """A pass in which these blocks return their recorded outputs; `whole`: over all recorded batches."""
+        recorded = {name: iter(self._outputs[name]) for name in blocks}
         with without_cache(self.model), ExitStack() as stack:
-            for name, calls in waiting.items():
-                stack.enter_context(replaced_forward(self._module(name), _giving(name, calls)))
+            for name, calls in recorded.items():
+                stack.enter_context(replaced_forward(self._module(name), _replaying(name, calls)))
             yield
-        if whole and any(next(calls, None) is not None for calls in waiting.values()):
+        if whole and any(next(calls, None) is not None for calls in recorded.values()):
             raise RuntimeError("the pass ended before all batches that were recorded: run the same batches again")
 
     @contextmanager
     def _comparing(self, names: Iterable[str], differ: list[str]) -> Iterator[None]:
-        """Blocks that run, for the first batch: those whose outputs are not what they were are added to `differ`."""
+        """Run these blocks on the first batch, and add those whose outputs differ from the record to `differ`."""
 
         def compare(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
             def run(*args: Any, **kwargs: Any) -> Any:
@@ -165,12 +167,11 @@ class Suffix:
             yield
 
     def _keep_inner(self, calls: Sequence[Sequence[str]], inner: Sequence[str]) -> None:
-        """By the order in which they ran; what ran last in its block, or not once in every pass, is of no use."""
+        """Keep parts of blocks in the order in which they ran, without the last, and only if that order is fixed."""
         for block in self._order:
             parts = [name for name in inner if name.startswith(f"{block}.")]
-            ran = [[name for name in each if name in parts] for each in calls]
-            alike = _out_of_turn(ran, parts) is None
-            self._inner[block] = ran[0][:-1] if alike else []
+            ran = [[name for name in names if name in parts] for names in calls]
+            self._inner[block] = ran[0][:-1] if _irregular(ran, parts) is None else []
         kept = {name for parts in self._inner.values() for name in parts}
         self._outputs = {name: out for name, out in self._outputs.items() if name in self._blocks or name in kept}
 
@@ -182,9 +183,9 @@ class Suffix:
             output = forward(*args, **kwargs)
             calls[-1].append(name)
             leaves, spec = pytree.tree_flatten(output)
-            foreign = next((leaf for leaf in leaves if not _can_be_kept(leaf)), None)
-            if foreign is not None and self.reason is None:
-                self.reason = f"{name} gives out a {type(foreign).__name__}, which cannot be kept"
+            foreign = next((leaf for leaf in leaves if not isinstance(leaf, _KEEPABLE)), None)
+            if foreign is not None:
+                self.reason = self.reason or f"{name} gives out a {type(foreign).__name__}, which cannot be kept"
             if self.reason is None:
                 self._outputs[name].append(([_copied(leaf) for leaf in leaves], spec))
             return output
@@ -198,7 +199,7 @@ class Suffix:
 
 @contextmanager
 def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """`module` with another `forward`, on this instance only; an own one that it had is put back."""
+    """`module` with another `forward`, on this instance only; restored afterwards."""
     own = module.__dict__.get("forward")
     module.__dict__["forward"] = forward
     try:
@@ -212,48 +213,41 @@ def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator
 
 @contextmanager
 def without_cache(model: nn.Module) -> Iterator[None]:
-    """Configurations that say `use_cache` say no meanwhile: a cache of keys and values is written by every block."""
-    configs = {
-        id(config): config for module in model.modules() if (config := getattr(module, "config", None)) is not None
-    }
-    told = [config for config in configs.values() if getattr(config, "use_cache", False)]
-    before = [config.use_cache for config in told]
+    """Switch `use_cache` off in all configurations meanwhile: every block would write the key-value cache."""
+    configs: dict[int, Any] = {id(config): config for config in (getattr(m, "config", None) for m in model.modules())}
+    before = [(config, config.use_cache) for config in configs.values() if getattr(config, "use_cache", False)]
     try:
-        for config in told:
+        for config, _ in before:
             config.use_cache = False
         yield
     finally:
-        for config, value in zip(told, before, strict=True):
+        for config, value in before:
             config.use_cache = value
 
 
-def _giving(name: str, calls: Iterator[_Kept]) -> Callable[..., Any]:
-    def give(*_args: Any, **_kwargs: Any) -> Any:
+def _replaying(name: str, calls: Iterator[_Kept]) -> Callable[..., Any]:
+    def replay(*_args: Any, **_kwargs: Any) -> Any:
         kept = next(calls, None)
         if kept is None:
             raise RuntimeError(f"{name} runs more often than it was recorded: run the same batches again")
         leaves, spec = kept
-        # copies: what comes next may write into its input
+        # copies: the next block may write into its input
         return pytree.tree_unflatten([_copied(leaf) for leaf in leaves], spec)
 
-    return give
+    return replay
 
 
-def _out_of_turn(calls: Sequence[Sequence[str]], blocks: Sequence[str]) -> str | None:
-    """Why these calls, a list for each batch, are not every block once and always in the same order."""
+def _irregular(calls: Sequence[Sequence[str]], blocks: Sequence[str]) -> str | None:
+    """Why these calls, one list per batch, are not each block once and always in the same order; None if they are."""
     counts = Counter(calls[0])
     for name in blocks:
         if counts[name] != 1:
             return f"{name} runs {counts[name]} times in a forward"
-    return None if all(each == calls[0] for each in calls) else "its blocks do not run alike for every batch"
-
-
-def _can_be_kept(leaf: Any) -> bool:
-    return leaf is None or isinstance(leaf, Tensor | bool | int | float | str)
+    return None if all(names == calls[0] for names in calls) else "its blocks do not run alike for every batch"
 
 
 def _copied(leaf: Any) -> Any:
-    """A tensor with the same bits laid out the same way: kernels may round otherwise for another layout."""
+    """A copy with the same bits and the same strides: kernels may round differently for another layout."""
     if not isinstance(leaf, Tensor):
         return leaf
     copy = leaf.detach().clone()
@@ -261,10 +255,6 @@ def _copied(leaf: Any) -> Any:
         return copy
     whole = torch.empty(0, dtype=leaf.dtype, device=leaf.device)
     return whole.set_(leaf.untyped_storage().clone(), leaf.storage_offset(), leaf.shape, leaf.stride())
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def _same(a: Any, b: Any) -> bool:

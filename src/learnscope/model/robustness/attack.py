@@ -1,6 +1,6 @@
 """FGSM and PGD: perturbations of bounded size that raise the loss, found by its gradient.
 
-Labels stay as they are, padding never moves, and the gradients are those of the perturbation alone.
+Labels stay as they are, padding is never changed, and only the perturbation gets gradients.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.guard import guard
+from learnscope.model.landscape.double_backward import extra_backward
 from learnscope.model.outputs.example_sums import ExampleSums, example_sums
 from learnscope.model.robustness.target import Target
 from learnscope.task import Outputs, Task
@@ -23,29 +24,29 @@ Clip = tuple[float, float] | None
 
 @dataclass(frozen=True, slots=True)
 class Attacked:
-    """What an attack found for a batch."""
+    """The result of an attack on a batch."""
 
     delta: Tensor
     zero_gradients: int
-    """Entries of the gradients taken that were exactly 0, among those that were looked at."""
+    """Entries among `gradients` that were exactly 0."""
     gradients: int
-    """Entries of the gradients taken, among those that may move and that a loss could depend on: not those of examples
-    without a target, nor of tokens behind the last one with a gradient, which no prediction of a causal model reads."""
+    """Entries of all gradients taken that may move and that a loss could depend on: not those of examples without a
+    target, nor of tokens after the last one with a gradient, which no prediction of a causal model reads."""
     not_finite: int = 0
-    """Examples' losses on the way that were NaN: such a point is not taken for the worst."""
+    """Losses of examples that were NaN on the way: such a point is never taken for the worst."""
 
 
 def fgsm(model: nn.Module, task: Task, target: Target, ball: Ball, *, clip: Clip = None) -> Attacked:
     """The fast gradient sign method: one step of the whole radius from the input itself.
 
-    δ = ε·sign(∇L) for L∞, ε·∇L/‖∇L‖ of each cell for L2; L is the sum of the task's losses. With `clip` the input stays
-    within that range.
+    δ = ε·sign(∇L) for L∞, ε·∇L/‖∇L‖ of each cell for L2; L is the sum of the task's losses. With `clip` the perturbed
+    input stays within that range.
     """
     _check_clip(target, clip)
     with attackable(model):
-        gradient, losses = _slope(model, task, target, torch.zeros_like(_wide(target.origin)))
+        gradient, losses = _gradient(model, task, target, torch.zeros_like(_widened(target.origin)))
     step = ascend(gradient, ball) * ball.radius.to(gradient.dtype)
-    return Attacked(inside(step, target.origin, clip), *_zeros(gradient, ball, losses))
+    return Attacked(inside(step, target.origin, clip), *_count_zeros(gradient, ball, losses))
 
 
 def pgd(
@@ -54,15 +55,15 @@ def pgd(
 ) -> Attacked:  # fmt: skip
     """Projected gradient descent (arXiv 1706.06083): steps of α = 2.5 ε/steps, each projected back into the ball.
 
-    The first start is the input itself: where the loss is nearly linear, steps from there end at FGSM's point, and
-    those from a random one only near it, which would look like a weak attack. Every other start is drawn evenly from
-    the ball (without a generator it is the input again). Of all points that steps have led to, each example keeps the
-    one with its highest mean loss. `step_size` is α/ε.
+    The first start is the input itself: if the loss is nearly linear, steps from there end at FGSM's point, while
+    steps from a random point end only near it, which would look like a weak attack. Every other start is drawn
+    uniformly from the ball (without a generator it is the input again). Of all points after a step, each example keeps
+    the one with its highest mean loss. `step_size` is α/ε.
     """
     _check_clip(target, clip)
     origin = target.origin
     best: Tensor | None = None
-    kept = torch.zeros_like(_wide(origin))
+    kept = torch.zeros_like(_widened(origin))
     share = 2.5 / steps if step_size is None else step_size
     zeros = total = not_finite = 0
     with attackable(model):
@@ -73,7 +74,7 @@ def pgd(
             delta = inside(delta, origin, clip)
             for step in range(steps + 1):
                 last = step == steps
-                gradient, losses = _slope(model, task, target, delta, wanted=not last)
+                gradient, losses = _gradient(model, task, target, delta, wanted=not last)
                 if step:
                     best = torch.full_like(losses, -torch.inf) if best is None else best
                     better = losses > best
@@ -81,54 +82,49 @@ def pgd(
                     kept = torch.where(better.view(-1, *[1] * (kept.ndim - 1)), delta, kept)
                     not_finite += int(losses.isnan().sum())
                 if not last:
-                    counted = _zeros(gradient, ball, losses)
-                    zeros, total = zeros + counted[0], total + counted[1]
+                    count = _count_zeros(gradient, ball, losses)
+                    zeros, total = zeros + count[0], total + count[1]
                     moved = delta + share * ball.radius.to(delta.dtype) * ascend(gradient, ball)
                     delta = inside(project(moved, ball), origin, clip)
     return Attacked(kept, zeros, total, not_finite)
 
 
 def random_perturbation(target: Target, ball: Ball, generator: torch.Generator, *, clip: Clip = None) -> Tensor:
-    """As large as the attack's may be, in a random direction: what an attack must beat."""
+    """A perturbation of the maximal size in a random direction: the baseline that an attack must beat."""
     _check_clip(target, clip)
-    return inside(random_of_equal_norm(ball, _wide(target.origin), generator), target.origin, clip)
+    return inside(random_of_equal_norm(ball, _widened(target.origin), generator), target.origin, clip)
 
 
 @torch.no_grad()
 def judged(
     model: nn.Module, task: Task, target: Target, delta: Tensor | None, reference: Outputs | None = None
 ) -> ExampleSums:
-    """What the model makes of the perturbed batch; KL is against `reference`, its outputs for the batch as it is."""
+    """Loss, accuracy and KL on the perturbed batch; KL is to `reference`, the outputs on the unperturbed batch."""
     with guard(model), target.added(delta) as batch:
         return example_sums(task.outputs(model, batch), task.size(batch), reference)
 
 
 @contextmanager
 def attackable(model: nn.Module) -> Iterator[None]:
-    """The guarded model in eval mode with gradients for inputs only: its parameters are frozen meanwhile."""
+    """The guarded model in eval mode with gradients for inputs only; its parameters are frozen meanwhile."""
     with ExitStack() as stack:
         stack.enter_context(guard(model))
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        if any(isinstance(module, nn.RNNBase) for module in model.modules()):
-            # cuDNN's recurrent layers have no backward in eval mode
-            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-        if isinstance(model, nn.parallel.DistributedDataParallel):
-            # a forward with gradients would arm the reducer, and the next step of the loop would wait for it
-            stack.enter_context(model.no_sync())
+        stack.enter_context(extra_backward(model))
         for p in model.parameters():
             if p.requires_grad:
-                p.requires_grad_(False)  # put back by the guard; without it every activation is kept for its gradient
+                p.requires_grad_(False)  # the guard restores it; otherwise every activation would be kept for it
         yield
 
 
-def _slope(
+def _gradient(
     model: nn.Module, task: Task, target: Target, delta: Tensor, *, wanted: bool = True
 ) -> tuple[Tensor, Tensor]:
     """The gradient of the summed loss with respect to the perturbation, and the mean loss of each example.
 
-    That of an example without a target is −∞: nothing raises it.
+    The loss of an example without a target is −∞, so that no point counts as worse.
     """
     delta = delta.detach().requires_grad_(wanted)
     with torch.set_grad_enabled(wanted), target.added(delta) as batch:
@@ -142,24 +138,24 @@ def _slope(
     gradient = None
     if wanted and out.losses.requires_grad:
         (gradient,) = torch.autograd.grad(out.losses.sum(), [delta], allow_unused=True)
-    # a loss that does not depend on the input has no gradient there: zero everywhere, and counted so
+    # a loss that does not depend on the input has no gradient: it is zero everywhere, and counts as such
     return torch.zeros_like(delta) if gradient is None else gradient, means
 
 
-def _zeros(gradient: Tensor, ball: Ball, losses: Tensor) -> tuple[int, int]:
-    """How many entries are 0, and of how many; see `Attacked`."""
-    judged = losses != -torch.inf
-    free = ball.free.expand(gradient.shape) & judged.view(-1, *[1] * (gradient.ndim - 1))
+def _count_zeros(gradient: Tensor, ball: Ball, losses: Tensor) -> tuple[int, int]:
+    """The number of entries that are 0, and of all entries; see `Attacked`."""
+    has_target = losses != -torch.inf
+    free = ball.free.expand(gradient.shape) & has_target.view(-1, *[1] * (gradient.ndim - 1))
     if ball.free.shape[2:] == (1,) and gradient.ndim == 3:  # tokens
         reached = (gradient != 0).any(-1)
         before = reached.flip(1).cumsum(1).flip(1) > 0
-        # an example with no gradient at all has no last token with one: all its entries count
+        # if an example has no gradient at all, all its entries count
         free = free & (before | ~reached.any(1, keepdim=True))[..., None]
     return int(((gradient == 0) & free).sum()), int(free.sum())
 
 
-def _wide(origin: Tensor) -> Tensor:
-    """Perturbations are kept in float32 or better: steps of PGD would be lost in half precision."""
+def _widened(origin: Tensor) -> Tensor:
+    """Perturbations are kept in float32 or better: PGD's steps would be lost in half precision."""
     return origin if origin.dtype is torch.float64 else origin.float()
 
 

@@ -1,4 +1,4 @@
-"""How large an attack may be: ε in its units, as a ball around what is attacked."""
+"""How large an attack may be: ε in its units, as a ball around the attacked input."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ PERS: tuple[Per, ...] = ("token", "sequence", "example")
 class Threat:
     """What an ε means.
 
-    L2 bounds the length of a cell: of every token's embedding (`per="token"`), of the sequence's as one vector, or of
-    an example's input. L∞ bounds every entry. In the unit "absolute" ε is that bound. In "relative" it is a share of
-    the cell's own length ‖e‖₂, in "token" of the distance to the nearest other token (of a sequence: √Σd²).
-    For L∞ these shares are those of the longest perturbation there is, which has ‖δ‖₂ = √n ε: so an ε that is relative
-    allows the same L2 length under both norms.
+    L2 bounds the length of a cell: of every token's embedding (`per="token"`), of all embeddings of a sequence as one
+    vector, or of an example's input. L∞ bounds every entry. In the unit "absolute" ε is that bound. In "relative" it is
+    a share of the cell's own length ‖e‖₂, in "token" of the distance to the nearest other token (of a sequence: √Σd²).
+    For L∞ these are shares of the longest possible perturbation, which has ‖δ‖₂ = √n ε: a relative ε allows the same L2
+    length under both norms.
     """
 
     norm: Norm
@@ -42,22 +42,22 @@ class Threat:
 def token_distances(model: nn.Module, targets: Sequence[Target], tokenizer: Any) -> list[Tensor | None]:
     """For every token of every batch the distance of its embedding to that of the nearest other real token, [B, T].
 
-    NaN where there is none: no other token differs, or the embedding is not finite. None for continuous inputs.
+    NaN if there is none: no other token differs, or the embedding is not finite. None for continuous inputs.
     """
     first = targets[0].embedding
     if first is None:
         return [None] * len(targets)
     table = token_table(first, real_tokens(model, token_count(first), tokenizer))
     flat = torch.cat([target.origin.flatten(0, 1) for target in targets])
-    found = nearest_distances(flat, table[table.isfinite().all(1)])
-    found = torch.where(found.isfinite(), found, torch.nan)
+    distances = nearest_distances(flat, table[table.isfinite().all(1)])
+    distances = torch.where(distances.isfinite(), distances, torch.nan)
     shapes = [target.origin.shape[:2] for target in targets]
-    parts = found.split([shape.numel() for shape in shapes])
+    parts = distances.split([shape.numel() for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def unit_ball(target: Target, threat: Threat, distances: Tensor | None) -> Ball:
-    """The ball of ε = 1; `Ball.of(epsilon)` is that of another."""
+    """The ball of ε = 1; `Ball.of(epsilon)` scales it."""
     origin, lead = target.origin.double(), threat.lead
     cell = (*origin.shape[:lead], *[1] * (origin.ndim - lead))
     if threat.unit == "absolute":
@@ -72,16 +72,16 @@ def unit_ball(target: Target, threat: Threat, distances: Tensor | None) -> Ball:
 
 
 def sizes(target: Target, ball: Ball, distances: Tensor | None) -> Mapping[str, list[float]]:
-    """The ball's radii in every unit, one entry a cell that may move; `token` is missing for continuous inputs."""
+    """The ball's radii in every unit, one entry per cell that may move; `token` is missing for continuous inputs."""
     lead = ball.lead
     count = entries(target.origin, target.free, lead)
     longest = ball.radius * count.sqrt() if ball.norm == "linf" else ball.radius
-    found = {"absolute": ball.radius, "relative": longest / _scale(target, "relative", lead, distances)}
+    radii = {"absolute": ball.radius, "relative": longest / _scale(target, "relative", lead, distances)}
     if distances is not None:
-        found["token"] = longest / _scale(target, "token", lead, distances)
+        radii["token"] = longest / _scale(target, "token", lead, distances)
     moves = count > 0
-    # a cell of length 0 has no share: 0/0 and ε/0 are left out of the mean
-    return {name: [v for v in values[moves].tolist() if abs(v) < torch.inf] for name, values in found.items()}
+    # a cell of length 0 has no relative radius: 0/0 and ε/0 are left out of the mean
+    return {name: [v for v in values[moves].tolist() if abs(v) < torch.inf] for name, values in radii.items()}
 
 
 _NO_SIZE = {
@@ -93,7 +93,7 @@ _NO_SIZE = {
 
 
 def _scale(target: Target, unit: Unit, lead: int, distances: Tensor | None) -> Tensor:
-    """The L2 length of each cell, or of the way of all its tokens to the nearest other ones; in float64."""
+    """The L2 length of each cell, or of the distances of its tokens to their nearest others; in float64."""
     if unit == "token":
         if distances is None:
             raise ValueError("continuous inputs have no tokens to measure ε by: use unit='relative' or 'absolute'")

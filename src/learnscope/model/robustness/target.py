@@ -1,8 +1,8 @@
-"""What of a batch an attack may change: the first float input, or the embeddings of its tokens."""
+"""The part of a batch that an attack may change: the first float input, or the embeddings of its tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -23,10 +23,10 @@ What = Literal["embeddings", "inputs"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A batch on the model's device, and the part of it that an attack adds to.
+    """A batch on the model's device, and the part of it that an attack changes.
 
-    `origin` is [B, ...] for inputs, and for embeddings [B, T, H]: what the input embedding returned, before positions
-    and norms. `free` are booleans that broadcast to it, False for padding.
+    `origin` is [B, ...] for inputs, and [B, T, H] for embeddings: the output of the input embedding, before positions
+    and norms. `free` is a boolean mask that broadcasts to it, False for padding.
     """
 
     what: What
@@ -34,10 +34,10 @@ class Target:
     origin: Tensor
     free: Tensor
     tokens: Tensor | None = None
-    """Token ids, [B, T], of embeddings."""
+    """For embeddings: the token ids, [B, T]."""
     embedding: nn.Module | None = field(default=None, repr=False)
     leaf: Tensor | None = field(default=None, repr=False)
-    """The tensor of the batch that is replaced, of inputs."""
+    """For inputs: the tensor of the batch that is replaced."""
 
     @contextmanager
     def added(self, delta: Tensor | None) -> Iterator[Any]:
@@ -46,31 +46,29 @@ class Target:
             yield self.batch
         elif self.embedding is None:
             changed = _sum(self.origin, delta)
-            yield map_leaves(self.batch, lambda one: changed if one is self.leaf else one)
+            yield map_leaves(self.batch, lambda leaf: changed if leaf is self.leaf else leaf)
         else:
-            handle = self.embedding.register_forward_hook(_Adding(self.tokens, delta), with_kwargs=True)
+            handle = self.embedding.register_forward_hook(_adding(self.tokens, delta), with_kwargs=True)
             try:
                 yield self.batch
             finally:
                 handle.remove()
 
 
-class _Adding:
-    """Forward hook: adds to the embeddings of these tokens, and to no others (a decoder may share the module)."""
+def _adding(tokens: Tensor | None, delta: Tensor) -> Callable[..., Any]:
+    """A forward hook that adds to the embeddings of these tokens only (a decoder may share the module)."""
 
-    def __init__(self, tokens: Tensor | None, delta: Tensor) -> None:
-        self.tokens, self.delta = tokens, delta
+    def add(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        ids = _first_tensor(args, kwargs)
+        return output if ids is None or not _same(ids, tokens) else _sum(output, delta)
 
-    def __call__(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        given = _first_tensor(args, kwargs)
-        if given is None or not _same(given, self.tokens):
-            return output
-        return _sum(output, self.delta)
+    return add
 
 
 def what_is_attacked(task: Task, batch: Any) -> What:
-    """Inputs where the batch has float ones, embeddings where it has token ids; read off the batch alone."""
-    if _targets_missing(task, batch):
+    """Whether an attack changes float inputs or the embeddings of token ids; the model is not needed for this."""
+    # a causal language model's batch without labels is its own target
+    if task.targets(batch) is None and not (isinstance(batch, Mapping) and "input_ids" in batch):
         raise DataError(
             f"an attack raises the loss, which needs targets, and {describe(batch)} has none for {type(task).__name__}"
         )
@@ -78,7 +76,7 @@ def what_is_attacked(task: Task, batch: Any) -> What:
 
 
 def find_target(model: nn.Module, task: Task, batch: Any) -> Target:
-    """What an attack on this batch changes. For token ids the model runs once, to see what embeds them."""
+    """The target of an attack on this batch. For token ids the model runs once, to find the module that embeds them."""
     batch = task.to(batch, model_device(model))
     if what_is_attacked(task, batch) == "inputs":
         leaf = _float_input(batch, task)
@@ -86,24 +84,25 @@ def find_target(model: nn.Module, task: Task, batch: Any) -> Target:
         free = torch.ones_like(leaf, dtype=torch.bool)
         return Target(what="inputs", batch=batch, origin=leaf.detach(), free=free, leaf=leaf)
     embedding, tokens, origin = _embedded(model, task, batch)
-    free = _real(batch, embedding, tokens)
+    padding = getattr(embedding, "padding_idx", None)
+    free = real_tokens_of(batch, tokens, padding if isinstance(padding, int) else None)
     return Target(
         what="embeddings", batch=batch, origin=origin, free=free[..., None], tokens=tokens, embedding=embedding
     )
 
 
 def token_ids(batch: Any, task: Task) -> Tensor | None:
-    """The batch's own token ids, [B, T]: `input_ids`, or the first matrix of whole numbers that is no target."""
+    """The batch's own token ids, [B, T]: `input_ids`, or the first integer matrix that is not the targets."""
     named = batch.get("input_ids") if isinstance(batch, Mapping) else None
     if isinstance(named, Tensor):
         return named
     targets = task.targets(batch)
-    found = [leaf for leaf in leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim == 2 and leaf is not targets]
-    return next((leaf for leaf in found if not leaf.is_floating_point() and leaf.dtype != torch.bool), None)
+    matrices = [leaf for leaf in leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim == 2 and leaf is not targets]
+    return next((leaf for leaf in matrices if not leaf.is_floating_point() and leaf.dtype != torch.bool), None)
 
 
 def real_tokens_of(batch: Any, tokens: Tensor, padding: int | None = None) -> Tensor:
-    """Which tokens are no padding, as booleans: `attention_mask`, or all but the embedding's own padding index."""
+    """A boolean mask of the tokens that are not padding: `attention_mask`, or all but the embedding's padding index."""
     mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
     if isinstance(mask, Tensor) and mask.shape == tokens.shape:
         return mask.bool()
@@ -113,17 +112,6 @@ def real_tokens_of(batch: Any, tokens: Tensor, padding: int | None = None) -> Te
             "are padding: give one of the tokens' shape"
         )
     return torch.ones_like(tokens, dtype=torch.bool) if padding is None else tokens != padding
-
-
-def _real(batch: Any, embedding: nn.Module, tokens: Tensor) -> Tensor:
-    padding = getattr(embedding, "padding_idx", None)
-    return real_tokens_of(batch, tokens, padding if isinstance(padding, int) else None)
-
-
-def _targets_missing(task: Task, batch: Any) -> bool:
-    # a causal language model's batch without labels is its own target
-    own = isinstance(batch, Mapping) and "input_ids" in batch
-    return task.targets(batch) is None and not own
 
 
 def _float_input(batch: Any, task: Task) -> Tensor | None:
@@ -142,46 +130,41 @@ def _float_input(batch: Any, task: Task) -> Tensor | None:
 
 @torch.no_grad()
 def _embedded(model: nn.Module, task: Task, batch: Any) -> tuple[nn.Module, Tensor, Tensor]:
-    """The module that embeds the batch's token ids, these ids, and what it returned for them."""
+    """The module that embeds the batch's token ids, the ids, and their embeddings."""
+    named = _named_embedding(model)
     calls: list[tuple[nn.Module, Tensor, Tensor]] = []
 
-    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        given = _first_tensor(args, kwargs)
-        if given is not None and isinstance(output, Tensor) and output.shape[:-1] == given.shape and given.ndim == 2:
-            calls.append((module, given, output.detach().clone()))
+    def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        ids = _first_tensor(args, kwargs)
+        if ids is not None and isinstance(output, Tensor) and output.shape[:-1] == ids.shape and ids.ndim == 2:
+            calls.append((module, ids, output.detach().clone()))
 
-    with guard(model):  # hooks go when the guard goes
-        for module in _candidates(model):
-            module.register_forward_hook(note, with_kwargs=True)
+    with guard(model):  # which removes the hooks
+        # all embeddings, not only the declared one: T5's encoder has a second one with the same table
+        for module in model.modules():
+            if isinstance(module, nn.Embedding) or module is named:
+                module.register_forward_hook(keep, with_kwargs=True)
         task.positions(model, batch)
     size = task.size(batch)
     own = [leaf for leaf in leaves(batch) if is_per_example(leaf, size) and not leaf.is_floating_point()]
-    found = [call for call in calls if any(_same(call[1], leaf) for leaf in own)]
-    if not found:
+    matching = [call for call in calls if any(_same(call[1], leaf) for leaf in own)]
+    if not matching:
         raise DataError(
             f"there is nothing to attack in {describe(batch)}: it has no float input, and no embedding of "
             f"{type(unwrap(model)).__name__} was called with its token ids. Give batches of floats, or a model whose "
             "tokens go through an nn.Embedding"
         )
-    named = _named_embedding(model)
-    # token types and positions may be in the batch too, and have fewer rows than the vocabulary
-    return max(found, key=lambda call: (call[0] is named, table_rows(call[0])))
+    # the batch may also have token types and positions, whose embeddings have fewer rows than the vocabulary
+    return max(matching, key=lambda call: (call[0] is named, table_rows(call[0])))
 
 
 def table_rows(embedding: nn.Module) -> int:
-    """How many ids the embedding knows."""
+    """Number of ids that the embedding has a row for; 0 if it does not tell."""
     rows = getattr(embedding, "num_embeddings", None)
     if isinstance(rows, int):
         return rows
     weight = getattr(embedding, "weight", None)
     return int(weight.shape[0]) if isinstance(weight, Tensor) and weight.ndim == 2 else 0
-
-
-def _candidates(model: nn.Module) -> list[nn.Module]:
-    """The module that the model says embeds its inputs, and all embeddings: T5's encoder has another with its table."""
-    named = _named_embedding(model)
-    found: list[nn.Module] = [] if named is None else [named]
-    return found + [module for module in model.modules() if isinstance(module, nn.Embedding) and module is not named]
 
 
 def _named_embedding(model: nn.Module) -> nn.Module | None:
@@ -193,7 +176,7 @@ def _named_embedding(model: nn.Module) -> nn.Module | None:
 
 
 def _first_tensor(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
-    return next((one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)), None)
+    return next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
 
 
 def _same(a: Tensor, b: Tensor | None) -> bool:
@@ -201,5 +184,5 @@ def _same(a: Tensor, b: Tensor | None) -> bool:
 
 
 def _sum(origin: Tensor, delta: Tensor) -> Tensor:
-    """In the wider of both dtypes, rounded to the origin's: a step in bfloat16 would be lost before it is added."""
+    """Added in the wider of both dtypes and rounded to the origin's: in bfloat16 a small step would be lost."""
     return (origin.to(torch.promote_types(origin.dtype, delta.dtype)) + delta).to(origin.dtype)

@@ -1,4 +1,4 @@
-"""The text that an attack on embeddings amounts to: tokens that it moves nearer to others than to themselves."""
+"""The text nearest to an attack on embeddings: tokens that it moves nearer to another token than to themselves."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def changed_texts(
     model: nn.Module, task: Task, target: Target, delta: Tensor, ball: Ball, tokenizer: Any, vocabulary: Tensor,
     table: Tensor, most: int,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """For the first examples: the text, what the attack makes of it, how many tokens change, and the loss of both.
+    """For the first examples: the text before and after the attack, how many tokens change, and both losses.
 
-    Each attacked embedding becomes the token nearest to it, of those that lie within ε of the token that it was (a
-    sequence's ε is divided among its tokens as the attack has divided it). The loss is that of the changed text itself,
-    run as tokens, against the original labels. `before` and `after` are text, or token ids without a tokenizer.
+    Each attacked embedding becomes the token nearest to it, among those within ε of the original token (a sequence's ε
+    is divided among its tokens as in the attack). The loss is that of the changed text, run as tokens, with the
+    original labels. `before` and `after` are text, or token ids without a tokenizer.
     """
     assert target.tokens is not None
     tokens, origin = target.tokens[:most], target.origin[:most]
     free, moved = target.free[:most, :, 0], delta[:most]
-    radius = ball.radius[:most].expand(-1, tokens.shape[1], 1) if ball.lead == 2 else _divided(ball, moved)
+    radius = ball.radius[:most].expand(-1, tokens.shape[1], 1) if ball.lead == 2 else _token_radii(ball, moved)
     rows = nearest_within(origin[free], (origin.to(moved.dtype) + moved)[free], radius[..., 0][free], table, ball.norm)
     new = tokens.clone()
     chosen = torch.where(rows >= 0, vocabulary.to(tokens)[rows.clamp(min=0)], tokens[free])
@@ -43,21 +43,22 @@ def changed_texts(
         )
     changed = with_tokens(part, own, new)
     before, after = passed(model, task, [part]), passed(model, task, [changed])
-    found = []
+    texts = []
     for place, (old_row, new_row, real) in enumerate(zip(tokens, new, free, strict=True)):
         count = before.positions[place]
-        found.append({
+        texts.append({
             "before": _text(old_row[real], tokenizer), "after": _text(new_row[real], tokenizer),
             "changed": int((old_row != new_row).sum()), "tokens": int(real.sum()),
             "loss_before": before.loss[place] / count if count else None,
             "loss_after": after.loss[place] / count if count else None,
         })  # fmt: skip
-    return found
+    return texts
 
 
-def _divided(ball: Ball, delta: Tensor) -> Tensor:
+def _token_radii(ball: Ball, delta: Tensor) -> Tensor:
+    """The ε of each token, a sequence's ε divided in proportion to the attack."""
     own, whole = lengths(delta, 2), lengths(delta, 1)
-    if ball.norm == "linf":  # bounds each entry, whatever the cell
+    if ball.norm == "linf":  # bounds each entry, for any cell
         return ball.radius[: len(delta)].expand(own.shape)
     return ball.radius[: len(delta)] * (own / torch.where(whole > 0, whole, 1))
 

@@ -1,13 +1,13 @@
 """Batches with tokens removed, masked or replaced at random, and inputs with entries dropped or noise added.
 
-What is predicted afterwards:
+What the model predicts afterwards:
 
-- Removed tokens are gone: sequences are shorter, positions are counted anew, and everything that has an entry a token
+- Removed tokens are gone: sequences are shorter, positions are renumbered, and everything with one entry per token
   (labels, token types) loses the same entries. A causal language model predicts each remaining token from the remaining
-  ones before it. Targets that the data had shifted already (`(tokens, next_tokens)`) stay with their token: what is
-  predicted from it is the token that followed it in the whole text.
-- Masked and replaced tokens change the inputs only. Labels are the original ones at unchanged positions: a causal
-  language model is asked for the original next tokens, also for those that were replaced.
+  ones before it. Targets that the data has already shifted (`(tokens, next_tokens)`) stay with their token: the target
+  is the token that followed it in the whole text.
+- Masked and replaced tokens change the inputs only. Labels and positions stay: a causal language model has to predict
+  the original next tokens, also those that were replaced.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.data import DataError
+from learnscope.model.features.pooling import is_encoder_decoder
 from learnscope.model.robustness.target import real_tokens_of, token_ids
 from learnscope.model.robustness.token_units import special_tokens
 from learnscope.task import IGNORE, Task, describe, unwrap
@@ -28,12 +29,12 @@ from learnscope.task.batches import map_leaves
 from learnscope.task.huggingface import LABEL_KEYS
 
 LEAST = 2
-"""Tokens that a sequence keeps at least: a language model predicts from one the other."""
+"""Minimum number of tokens of a sequence: a language model predicts the second from the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Perturbed:
-    """A batch that was changed, and how many of its real tokens (or entries) were."""
+    """A changed batch, and how many of its real tokens (or entries) were changed."""
 
     batch: Any
     changed: int
@@ -43,14 +44,14 @@ class Perturbed:
 def drop_tokens(
     model: nn.Module, task: Task, batch: Any, share: float, generator: torch.Generator, tokenizer: Any = None
 ) -> Perturbed:
-    """The batch without a share of each sequence's tokens, at random places; padded anew where lengths differ.
+    """The batch without a share of each sequence's tokens, at random positions; padded again if lengths differ.
 
-    Special tokens and padding are never chosen, and two tokens remain. Without an `attention_mask` there can be no
-    padding: every sequence then loses as many tokens as the one with fewest to lose.
+    Special tokens and padding are never removed, and two tokens remain. Without an `attention_mask` there can be no
+    padding, so every sequence loses the same number of tokens: the smallest of their numbers.
     """
     tokens, real, may_go = _tokens(model, task, batch, tokenizer)
     masked = isinstance(batch, Mapping) and isinstance(batch.get("attention_mask"), Tensor)
-    counts = [_count(share, int(row.sum()), int(there.sum())) for row, there in zip(may_go, real, strict=True)]
+    counts = [_count(share, int(row.sum()), int(real_row.sum())) for row, real_row in zip(may_go, real, strict=True)]
     counts = counts if masked else [min(counts)] * len(counts)
     keep = real.clone() if masked else torch.ones_like(real)
     for row, count in enumerate(counts):
@@ -58,14 +59,15 @@ def drop_tokens(
     left = bool((~real[:, 0]).any()) if masked else False
     places, filled = _places(keep, left)
     padding = _padding(model, tokenizer, tokens)
-    whole = _not_by_token(model)
+    # what belongs to a decoder, even if it has as many entries as the input has tokens
+    whole = (*LABEL_KEYS, "decoder_input_ids", "decoder_attention_mask") if is_encoder_decoder(model) else ()
 
     def shortened(key: str | None, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or leaf.shape[:2] != tokens.shape or key in whole:
             return leaf
-        if key in LABEL_KEYS and leaf.is_floating_point():  # yes/no answers, as many as there are tokens by chance
+        if key in LABEL_KEYS and leaf.is_floating_point():  # yes/no answers, by chance as many as tokens
             return leaf
-        if key == "position_ids":  # counted anew: a row's remaining tokens have the first of its own positions
+        if key == "position_ids":  # renumbered: the remaining tokens of a row get the first of its positions
             own = leaf.gather(1, (~real).long().argsort(dim=1, stable=True))
             return own.gather(1, (filled.long().cumsum(1) - 1).clamp(min=0)).masked_fill(~filled, 0)
         index = places.view(*places.shape, *[1] * (leaf.ndim - 2)).expand(*places.shape, *leaf.shape[2:])
@@ -94,9 +96,9 @@ def substitute_tokens(
     model: nn.Module, task: Task, batch: Any, share: float, generator: torch.Generator, tokenizer: Any,
     vocabulary: Tensor,
 ) -> Perturbed:  # fmt: skip
-    """The batch with a share of each sequence's tokens replaced by others, drawn evenly from `vocabulary`.
+    """The batch with a share of each sequence's tokens replaced by others, drawn uniformly from `vocabulary`.
 
-    The vocabulary is that of real tokens (`real_tokens`), and a token is never replaced by itself.
+    The vocabulary holds real tokens (`real_tokens`), and a token is never replaced by itself.
     """
     if len(vocabulary) < 2:
         raise ValueError(f"a vocabulary of {len(vocabulary)} tokens has none to replace a token by")
@@ -105,7 +107,7 @@ def substitute_tokens(
     old = tokens[chosen].cpu().long()
     place = torch.searchsorted(vocabulary, old).clamp(max=len(vocabulary) - 1)
     inside = vocabulary[place] == old
-    # of the others: as many as there are, and those from the token's own place on move up by one
+    # drawn among the other tokens: indices from the token's own position on are shifted by one
     drawn = (torch.rand(len(old), generator=generator, dtype=torch.float64) * (len(vocabulary) - inside.long())).long()
     new = tokens.clone()
     new[chosen] = vocabulary[drawn + (inside & (drawn >= place)).long()].to(tokens)
@@ -113,7 +115,7 @@ def substitute_tokens(
 
 
 def drop_entries(origin: Tensor, share: float, mean: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
-    """Inputs with each entry set to the data's mean with this probability, and how many were."""
+    """Inputs with each entry replaced by the data's mean with this probability, and how many were."""
     dropped = (torch.rand(origin.shape, generator=generator, dtype=torch.float64) < share).to(origin.device)
     return torch.where(dropped, mean.to(origin), origin), int(dropped.sum())
 
@@ -127,7 +129,7 @@ def add_noise(origin: Tensor, level: float, generator: torch.Generator) -> Tenso
 
 
 def _tokens(model: nn.Module, task: Task, batch: Any, tokenizer: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Token ids, which of them are no padding, and which of these may be changed."""
+    """Token ids, the mask of those that are not padding, and the mask of those that may be changed."""
     tokens = token_ids(batch, task)
     if tokens is None:
         raise DataError(f"there are no token ids in {describe(batch)}: a matrix of whole numbers, examples first")
@@ -137,7 +139,7 @@ def _tokens(model: nn.Module, task: Task, batch: Any, tokenizer: Any) -> tuple[T
 
 
 def _count(share: float, droppable: int, real: int, least: int = LEAST) -> int:
-    """How many of a sequence: the nearest whole number to its share, one at least if the share is above 0."""
+    """How many tokens of a sequence to change: its share rounded, at least one if the share is above 0."""
     wanted = max(1, round(share * droppable)) if share > 0 else 0
     return max(0, min(wanted, droppable, real - least))
 
@@ -149,17 +151,17 @@ def _chosen(allowed: Tensor, count: int, generator: torch.Generator) -> Tensor:
 
 def _rows_chosen(may_go: Tensor, real: Tensor, share: float, generator: torch.Generator, *, least: int) -> Tensor:
     chosen = torch.zeros_like(may_go)
-    for row, (allowed, there) in enumerate(zip(may_go, real, strict=True)):
-        count = _count(share, int(allowed.sum()), int(there.sum()), least)
+    for row, (allowed, real_row) in enumerate(zip(may_go, real, strict=True)):
+        count = _count(share, int(allowed.sum()), int(real_row.sum()), least)
         chosen[row, _chosen(allowed, count, generator)] = True
     return chosen
 
 
 def _places(keep: Tensor, left: bool) -> tuple[Tensor, Tensor]:
-    """For each new column the old one that it comes from, and whether it holds a token; padding on its own side."""
+    """For each new column the old column, and whether it holds a token; padding stays on its side."""
     lengths = keep.sum(1)
     width = int(lengths.max())
-    # a stable sort brings what is kept together in its order, before or behind what goes
+    # a stable sort moves the kept tokens together, in order, before or after the removed ones
     order = (keep if left else ~keep).long().argsort(dim=1, stable=True)
     columns = torch.arange(width, device=keep.device)
     if left:
@@ -167,23 +169,17 @@ def _places(keep: Tensor, left: bool) -> tuple[Tensor, Tensor]:
     return order[:, :width], columns < lengths[:, None]
 
 
-def _not_by_token(model: nn.Module) -> tuple[str, ...]:
-    """Keys whose entries are no tokens of the input, even where there are as many: what a decoder reads and writes."""
-    decoder = bool(getattr(getattr(unwrap(model), "config", None), "is_encoder_decoder", False))
-    return (*LABEL_KEYS, "decoder_input_ids", "decoder_attention_mask") if decoder else ()
-
-
 def _padding(model: nn.Module, tokenizer: Any, tokens: Tensor) -> int:
-    """What fills a place that the mask hides: the padding token, or an id of the batch, which the model knows."""
+    """The id at positions that the mask hides: the padding token, or an id of the batch, which is always valid."""
     config = getattr(unwrap(model), "config", None)
     rows = getattr(config, "vocab_size", None)
     candidates = [getattr(tokenizer, "pad_token_id", None), getattr(config, "pad_token_id", None)]
-    known = [one for one in candidates if isinstance(one, int) and 0 <= one < (rows or one + 1)]
+    known = [token for token in candidates if isinstance(token, int) and 0 <= token < (rows or token + 1)]
     return known[0] if known else int(tokens.flatten()[0])
 
 
 def with_tokens(batch: Any, tokens: Tensor, new: Tensor) -> Any:
-    """The batch with other inputs; labels that the inputs would have been are the original ones."""
+    """The batch with other input tokens; if the inputs were their own labels, the original ones become the labels."""
     changed = _by_key(batch, lambda key, leaf: new if leaf is tokens and key not in LABEL_KEYS else leaf)
     if isinstance(batch, Mapping) and "input_ids" in batch and not any(key in batch for key in LABEL_KEYS):
         changed = dict(changed) | {"labels": tokens}
@@ -191,7 +187,7 @@ def with_tokens(batch: Any, tokens: Tensor, new: Tensor) -> Any:
 
 
 def _by_key(batch: Any, change: Callable[[str | None, Any], Any]) -> Any:
-    """`change(key, leaf)` for every leaf; the key is None where the batch has none."""
+    """`change(key, leaf)` for every leaf; the key is None if the batch is not a mapping."""
     if isinstance(batch, Mapping):
         return {key: map_leaves(value, partial(change, key)) for key, value in batch.items()}
     return map_leaves(batch, partial(change, None))

@@ -1,4 +1,4 @@
-"""Distances between tokens: what an attack on embeddings is measured by, and which texts it amounts to."""
+"""Distances between tokens: the unit of attacks on embeddings, and the tokens nearest to an attack."""
 
 from __future__ import annotations
 
@@ -17,34 +17,35 @@ from learnscope.tensor.robustness.perturbation import Norm
 CHUNK = 1 << 22
 """Distances held at a time: 32 MB in float64."""
 NEAR = 1e-6
-"""Share of both squared lengths below which a squared distance is taken again from the difference."""
+"""Below this share of both squared lengths, a squared distance is computed again from the difference."""
 
 _SPECIAL = ("bos", "eos", "pad", "unk", "sep", "cls", "mask", "decoder_start")
 
 
 def special_tokens(model: nn.Module, tokenizer: Any = None) -> set[int]:
-    """Ids that stand for no text: those the tokenizer calls special, and those that the configuration names."""
+    """Ids that are not text: the special tokens of the tokenizer, and those that the configuration names."""
     config = getattr(unwrap(model), "config", None)
     named = [getattr(config, f"{kind}_token_id", None) for kind in _SPECIAL]
-    found = {one for ids in named for one in (ids if isinstance(ids, list | tuple) else [ids]) if isinstance(one, int)}
-    found |= {one for one in getattr(tokenizer, "all_special_ids", None) or () if isinstance(one, int)}
+    listed = [token for ids in named for token in (ids if isinstance(ids, list | tuple) else [ids])]
+    listed += getattr(tokenizer, "all_special_ids", None) or ()
+    special = {token for token in listed if isinstance(token, int)}
     for name in ("added_tokens_decoder", "get_added_tokens_decoder"):
         added = getattr(tokenizer, name, None)
         added = added() if callable(added) else added
         if isinstance(added, Mapping):
-            found |= {int(one) for one, token in added.items() if getattr(token, "special", False)}
-    return found
+            special |= {int(number) for number, token in added.items() if getattr(token, "special", False)}
+    return special
 
 
 def real_tokens(model: nn.Module, rows: int, tokenizer: Any = None) -> Tensor:
-    """Ids of the vocabulary's real tokens, in order: not special, and not rows that only fill up the table.
+    """Ids of the vocabulary's real tokens, in order: not special, and not rows that only pad the table.
 
-    Without a tokenizer every row of the table is taken for a token, but for those that the configuration names.
+    Without a tokenizer every row of the table counts as a token, except for those that the configuration names.
     """
     known: set[int] = set(range(rows))
     vocabulary = getattr(tokenizer, "get_vocab", None)
     if callable(vocabulary):
-        known &= {int(one) for one in vocabulary().values()}
+        known &= {int(token) for token in vocabulary().values()}
     elif isinstance(size := getattr(tokenizer, "vocab_size", None), int):
         known &= set(range(size))
     real = known - special_tokens(model, tokenizer)
@@ -57,29 +58,29 @@ def real_tokens(model: nn.Module, rows: int, tokenizer: Any = None) -> Tensor:
 
 
 def vocabulary_digest(tokenizer: Any) -> str | None:
-    """Which tokens the tokenizer says are real, in short, for remembering what depends on it; None without one."""
+    """A digest of the tokenizer's real tokens, as a key for cached results; None without a tokenizer."""
     if tokenizer is None:
         return None
     vocabulary = getattr(tokenizer, "get_vocab", None)
-    said = sorted(vocabulary().items()) if callable(vocabulary) else getattr(tokenizer, "vocab_size", None)
+    tokens = sorted(vocabulary().items()) if callable(vocabulary) else getattr(tokenizer, "vocab_size", None)
     special = sorted(getattr(tokenizer, "all_special_ids", None) or ())
-    return hashlib.sha256(repr((type(tokenizer).__name__, said, special)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((type(tokenizer).__name__, tokens, special)).encode()).hexdigest()[:16]
 
 
 @torch.no_grad()
 def token_table(embedding: nn.Module, tokens: Tensor) -> Tensor:
-    """The embeddings of these tokens as the module returns them, [V, H] (some scale what is in their table)."""
+    """The embeddings of these tokens as the module returns them, [V, H] (some modules scale their table)."""
     device = next((p.device for p in embedding.parameters()), torch.device("cpu"))
     with guard(embedding):
-        return torch.cat([embedding(some.to(device)[None])[0].detach() for some in tokens.split(1 << 16)])
+        return torch.cat([embedding(part.to(device)[None])[0].detach() for part in tokens.split(1 << 16)])
 
 
 @torch.no_grad()
 def nearest_distances(points: Tensor, table: Tensor) -> Tensor:
-    """For each point, [N, H], the L2 distance to the nearest row of the table that is another point; in float64.
+    """For each point, [N, H], the L2 distance to the nearest row of the table that differs from it; in float64.
 
-    Rows equal to the point are the same point to the model, whatever their id. Every row is compared, in float64 and in
-    chunks; small distances are taken from the differences, not from products, which would cancel. ∞ if there is none.
+    Rows equal to the point are the same to the model, whatever their id. Every row is compared, in float64 and in
+    chunks; small distances are computed from differences, since products would cancel. ∞ if no row differs.
     """
     if not len(table):
         return points.new_full((len(points),), torch.inf, dtype=torch.float64)
@@ -87,38 +88,38 @@ def nearest_distances(points: Tensor, table: Tensor) -> Tensor:
     rows = table.double() - centre
     own, which = torch.unique(points, dim=0, return_inverse=True)
     squares = rows.square().sum(1)
-    found = []
-    for some in (own.double() - centre).split(max(1, CHUNK // max(1, len(rows)))):
-        size = some.square().sum(1, keepdim=True) + squares
-        apart = size - 2 * (some @ rows.T)
+    distances = []
+    for chunk in (own.double() - centre).split(max(1, CHUNK // max(1, len(rows)))):
+        size = chunk.square().sum(1, keepdim=True) + squares
+        apart = size - 2 * (chunk @ rows.T)
         at, row = (apart <= NEAR * size).nonzero(as_tuple=True)
         for part in torch.arange(len(at), device=at.device).split(max(1, CHUNK // max(1, rows.shape[1]))):
-            apart[at[part], row[part]] = (some[at[part]] - rows[row[part]]).square().sum(1)
+            apart[at[part], row[part]] = (chunk[at[part]] - rows[row[part]]).square().sum(1)
         apart[apart == 0] = torch.inf
         nearest, row = apart.min(1)
-        direct = torch.linalg.vector_norm(some - rows[row], dim=1)
-        found.append(torch.where(nearest.isfinite(), direct, torch.inf))
-    return torch.cat(found)[which] if found else points.new_empty(0, dtype=torch.float64)
+        direct = torch.linalg.vector_norm(chunk - rows[row], dim=1)
+        distances.append(torch.where(nearest.isfinite(), direct, torch.inf))
+    return torch.cat(distances)[which] if distances else points.new_empty(0, dtype=torch.float64)
 
 
 @torch.no_grad()
 def nearest_within(origin: Tensor, attacked: Tensor, radius: Tensor, table: Tensor, norm: Norm) -> Tensor:
-    """For each of N tokens, which row of the table is nearest to where the attack has moved it; −1: it stays.
+    """For each of N tokens, the row of the table nearest to its attacked embedding; −1: the token stays.
 
-    Only rows within `radius`, [N], of where it was are looked at, in the attack's norm, and one must be nearer (L2) to
-    the attacked embedding than the token's own.
+    Only rows within `radius`, [N], of the original embedding count, in the attack's norm, and a row must be nearer (L2)
+    to the attacked embedding than the original one is.
     """
     chosen = []
     rows = table.double()
     step = max(1, CHUNK // max(1, len(rows)))
-    for some, moved, limit in zip(origin.split(step), attacked.split(step), radius.split(step), strict=True):
-        some, moved = some.double(), moved.double()
-        there = torch.cdist(some, rows, p=torch.inf if norm == "linf" else 2.0, **_EXACT)
-        apart = torch.cdist(moved, rows, **_EXACT)
-        own = torch.linalg.vector_norm(moved - some, dim=1)
-        # a radius that is the distance to a token itself must hold that token, rounding apart
-        apart[(there > limit[:, None].double() * (1 + 1e-6)) | (there == 0)] = torch.inf
-        nearest, row = apart.min(1)
+    for chunk, moved, limit in zip(origin.split(step), attacked.split(step), radius.split(step), strict=True):
+        chunk, moved = chunk.double(), moved.double()
+        from_origin = torch.cdist(chunk, rows, p=torch.inf if norm == "linf" else 2.0, **_EXACT)
+        from_attacked = torch.cdist(moved, rows, **_EXACT)
+        own = torch.linalg.vector_norm(moved - chunk, dim=1)
+        # a radius that equals the distance to a token must include that token, despite rounding
+        from_attacked[(from_origin > limit[:, None].double() * (1 + 1e-6)) | (from_origin == 0)] = torch.inf
+        nearest, row = from_attacked.min(1)
         chosen.append(torch.where(nearest < own, row, -1))
     return torch.cat(chosen) if chosen else torch.empty(0, dtype=torch.int64)
 
@@ -127,7 +128,7 @@ _EXACT: dict[str, Any] = {"compute_mode": "donot_use_mm_for_euclid_dist"}
 
 
 def token_count(embedding: nn.Module) -> int:
-    """Rows of the embedding's table; refused where it does not say."""
+    """Rows of the embedding's table; refuses one that does not tell."""
     rows = table_rows(embedding)
     if not rows:
         raise ValueError(f"{type(embedding).__name__} does not say how many tokens it knows: it has no num_embeddings")

@@ -1,4 +1,4 @@
-"""Weights with noise added: as large as a share of each channel, or as the rounding to a few bits makes it."""
+"""Weights with added noise: a share of each channel's size, or as large as the error of rounding to a few bits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NoiseKind = Literal["weight_noise", "quantisation_noise"]
 def channel_noise(matrix: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
     """N(0, (σ·rms of the channel)²) for every entry of a weight [out, in]; a channel is a row.
 
-    In float32 or better. A channel of zeros is given none.
+    In float32 or better. A channel of zeros gets no noise.
     """
     wide = matrix.to(arithmetic_dtype(matrix))
     rms: Tensor = torch.linalg.vector_norm(wide, dim=1, keepdim=True) / max(1, wide.shape[1]) ** 0.5
@@ -30,10 +30,10 @@ def channel_noise(matrix: Tensor, sigma: float, generator: torch.Generator) -> T
 
 
 def rounding_noise(matrix: Tensor, bits: int, generator: torch.Generator) -> Tensor:
-    """U(−s/2, s/2) for every entry of a weight [out, in], with the scale s that its channel has at these bits.
+    """U(−s/2, s/2) for every entry of a weight [out, in], with the scale s of its channel at these bits.
 
-    What rounding is taken for where the weights are many and smooth: independent of them, unlike rounding itself. A
-    channel of zeros is exact at any bits, and is given none.
+    The usual model of rounding errors, but independent of the weights, which rounding is not. A channel of zeros is
+    exact at any bits and gets no noise.
     """
     wide = matrix.to(arithmetic_dtype(matrix))
     scale = quantize(matrix, bits, Scheme(granularity="channel")).scale
@@ -46,9 +46,9 @@ def rounding_noise(matrix: Tensor, bits: int, generator: torch.Generator) -> Ten
 
 @contextmanager
 def noised(model: nn.Module, units: Sequence[Unit], kind: NoiseKind, level: float, seed: int) -> Iterator[None]:
-    """`model` with noise on the weights of the units; its own are back afterwards bit for bit, also after an error.
+    """`model` with noise on the weights of the units; they are restored bit for bit afterwards, also after an error.
 
-    `level` is σ, or the bits. Meant for use under the guard. Drawn by a generator of its own.
+    `level` is σ, or the bits. For use under the guard. The noise is drawn from its own generator.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -63,7 +63,7 @@ def noised(model: nn.Module, units: Sequence[Unit], kind: NoiseKind, level: floa
 
 @torch.no_grad()
 def noised_weights(model: nn.Module, units: Sequence[Unit], noise: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    """New values of the units' parameters, by name: each as [out, in] with its noise added, in its own dtype."""
+    """New values of the units' parameters, by name: with noise added to the matrix [out, in], in their own dtype."""
     parameters = dict(model.named_parameters())
     new: dict[str, Tensor] = {}
     for unit in units:

@@ -1,4 +1,4 @@
-"""What a model's update would be if its matrices could change by a low rank only."""
+"""A model's update with the changes of its matrices cut to a low rank."""
 
 from __future__ import annotations
 
@@ -7,48 +7,48 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
+from learnscope.model.weights.matrices import kernels_of
 from learnscope.tensor.context import plain, plain_arithmetic
 from learnscope.tensor.updates.lowrank import LowRank, NotDecomposedError, decompose
 
 
 @dataclass
 class LowRankUpdate:
-    """ΔW of each matrix as factors; what is not here keeps its whole update."""
+    """ΔW of each matrix as factors; other parameters keep their whole update."""
 
     factors: dict[str, LowRank] = field(default_factory=dict)
     unchanged: list[str] = field(default_factory=list)
     undecomposed: list[str] = field(default_factory=list)
     """Matrices whose ΔW has entries that are not finite, or whose decomposition did not converge."""
     spare: dict[str, Tensor] = field(default_factory=dict)
-    """Room for the weights of a variant: the one copy of the changed matrices that this needs."""
+    """Memory for the weights of a variant: the only copy of the changed matrices."""
 
     @property
     def nbytes(self) -> int:
-        return sum(one.nbytes for one in self.factors.values()) + sum(one.nbytes for one in self.spare.values())
+        return sum(part.nbytes for parts in (self.factors, self.spare) for part in parts.values())
 
     def variant(self, previous: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
-        """W_previous + the part of ΔW of this rank, in each weight's dtype, for `swapped`.
+        """W_previous + ΔW cut to this rank, in each weight's dtype, for `swapped`.
 
-        A matrix with no more than `rank` rows or columns has its whole update anyway and is left as it is. The
-        tensors are used again by the next call.
+        A matrix with no more than `rank` rows or columns keeps its whole update and is left out. The next call
+        overwrites the tensors.
         """
-        found = {}
+        weights = {}
         for name, factors in self.factors.items():
             if rank < factors.full_rank:
                 factors.add_to(previous[name], rank, self.spare[name])
-                found[name] = self.spare[name]
-        return found
+                weights[name] = self.spare[name]
+        return weights
 
 
 def matrix_names(model: nn.Module) -> tuple[list[str], list[str]]:
-    """The parameters that are matrices, and those of more dimensions of which it is not known.
+    """The parameters that are matrices, and those of more dimensions for which that is not known.
 
     Matrices have two dimensions, or are kernels of convolutions, [out, in, k, …] read as [out, in·k·…]; both
     sides must be longer than 1.
     """
-    kernels = {id(p) for module in model.modules() if isinstance(module, _ConvNd) for p in module.parameters(False)}
+    kernels = kernels_of(model)
     matrices: list[str] = []
     others: list[str] = []
     for name, p in model.named_parameters():

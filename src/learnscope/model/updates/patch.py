@@ -1,7 +1,7 @@
 """The sparse update from one checkpoint to the next: what a trainer ships to its samplers every few steps.
 
-Entries are compared by their bits: 0.0 and −0.0 differ, a NaN equals the same NaN. An entry that changed takes its own
-bytes and one to four for its position, see `learnscope.tensor.updates.gaps`.
+Entries are compared bit by bit: 0.0 and −0.0 differ, a NaN equals the same NaN. A changed entry takes its own bytes
+and one to four for its position, see `learnscope.tensor.updates.gaps`.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from learnscope.model.weights.lazy import (
 from learnscope.tensor.updates import gaps
 
 HEADER = 100
-"""Bytes that one more tensor takes in the header of a safetensors file, roughly."""
+"""Approximate bytes of one more tensor in the header of a safetensors file."""
 PIECE = 1 << 20
-"""Entries compared at a time: masks as large as tensors would leave the heap in holes."""
+"""Entries compared at a time: masks as large as whole tensors would fragment the heap."""
 
 
 def export_patch(
     old: Any, new: Any, path: str | Path, *,
     verify: bool = True, progress: Callable[[int, int], None] | None = None,
 ) -> PatchInfo:  # fmt: skip
-    """Write what turns the checkpoint `old` into `new`, bit for bit, as a safetensors file.
+    """Write the patch that turns the checkpoint `old` into `new`, bit for bit, as a safetensors file.
 
-    `old` and `new` are modules, state dictionaries, `.safetensors` or torch files. Of files one tensor at a time is
-    read: beside what is there already, this needs memory for the patch and for the largest tensor (twice if the two
-    are on an accelerator, and 8 bytes for each of its changed entries).
+    `old` and `new` are modules, state dictionaries, `.safetensors` or torch files. Files are read one tensor at a time:
+    this needs memory for the patch and for the largest tensor (twice that if both are on an accelerator, and 8 bytes
+    for each of its changed entries).
 
     Tied names count as one tensor, whichever of them a checkpoint stores. Tensors that were added, removed or have
-    another shape or dtype are part of the patch. Random changes to 1 % of bfloat16 entries make 1.6 % of the full
+    another shape or dtype are part of the patch. Random changes to 1 % of bfloat16 entries take 1.6 % of the full
     size, to 1 % of float32 entries 1.4 %.
 
-    `verify` puts digests of the base's tensors into the patch, by which `apply_patch` knows the right base. It reads
-    both checkpoints once more, with SHA-256: some 1.5 GB/s a core. `progress(done, total)` is called after each tensor.
+    `verify` stores digests of the base's tensors in the patch, by which `apply_patch` checks the base. It reads both
+    checkpoints once more, with SHA-256 at about 1.5 GB/s per core. `progress(done, total)` is called after each tensor.
     """
     path = Path(path)
     for given in (old, new):
@@ -62,7 +62,7 @@ def export_patch(
         partial = _parameters_only(before, after, pairs)
         table: list[TensorChange] = []
         tensors: dict[str, Tensor] = {}
-        made: dict[str, str] = {}
+        digests: dict[str, str] = {}
         for done, pair in enumerate(pairs, 1):
             left = on_host(before[pair.old]) if pair.old is not None else None
             right = on_host(after[pair.new]) if pair.new is not None else None
@@ -70,7 +70,7 @@ def export_patch(
             if verify and left is not None:
                 change = replace(change, before=digest(left))
             if verify and right is not None and parts:
-                made[change.name] = digest(right)
+                digests[change.name] = digest(right)
             table.append(change)
             tensors |= parts
             if progress is not None:
@@ -78,13 +78,13 @@ def export_patch(
         known = identities(after)
         full = {known[name]: after[name].nbytes for name in after}
         return write_patch(
-            path, table, tensors, made if verify else None, full_bytes=sum(full.values()), parameters_only=partial
+            path, table, tensors, digests if verify else None, full_bytes=sum(full.values()), parameters_only=partial
         )
 
 
 @dataclass(slots=True)
 class _Pair:
-    """One tensor of both checkpoints under all its names; None where it is not."""
+    """One tensor with all its names, and a name of it in each checkpoint; None if it is not there."""
 
     names: list[str]
     old: str | None
@@ -92,10 +92,10 @@ class _Pair:
 
 
 def _paired(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[_Pair]:
-    """Names are one pair if they are tied on both sides.
+    """Names that are tied on both sides form one pair.
 
-    A name on one side only is not added or removed if it is tied there to a name that both have: files often keep
-    one of several tied names.
+    A name on one side only does not count as added or removed if it is tied there to a name that both sides have:
+    files often keep one of several tied names.
     """
     old, new = identities(before), identities(after)
     pairs: dict[Any, _Pair] = {}
@@ -107,17 +107,20 @@ def _paired(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[_
         of_old.setdefault(old[name], pair)
         of_new.setdefault(new[name], pair)
     lone: list[_Pair] = []
-    for mine, others, known in ((new, old, of_new), (old, new, of_old)):
-        for name in (name for name in mine if name not in others):
-            if mine[name] not in known:
-                known[mine[name]] = _Pair([], None, name) if mine is new else _Pair([], name, None)
-                lone.append(known[mine[name]])
-            known[mine[name]].names.append(name)
+    for own, others, known in ((new, old, of_new), (old, new, of_old)):
+        for name in (name for name in own if name not in others):
+            if own[name] not in known:
+                known[own[name]] = _Pair([], None, name) if own is new else _Pair([], name, None)
+                lone.append(known[own[name]])
+            known[own[name]].names.append(name)
     return [*pairs.values(), *lone]
 
 
 def _parameters_only(before: Mapping[str, Tensor], after: Mapping[str, Tensor], pairs: list[_Pair]) -> bool:
-    """Whether both sides lack what is not a floating-point parameter; refuses to take that for added or removed."""
+    """Whether both sides hold floating-point parameters only; refuses a pair of which only one side does.
+
+    Otherwise buffers and the like would be taken for added or removed.
+    """
     partial = [isinstance(side, SafetensorsFile) and side.parameters_only for side in (before, after)]
     if any(partial) and not all(partial):
         lone = next((pair for pair in pairs if pair.old is None or pair.new is None), None)
@@ -130,15 +133,15 @@ def _parameters_only(before: Mapping[str, Tensor], after: Mapping[str, Tensor], 
 
 
 def _compared(names: list[str], old: Tensor | None, new: Tensor | None) -> tuple[TensorChange, dict[str, Tensor]]:
-    """What becomes of a tensor, and what the patch holds for it."""
+    """How a tensor changes, and the tensors that the patch stores for it."""
     reference = old if old is not None else new
     assert reference is not None  # a pair has at least one side
 
     def change(how: How, changed: int, parts: dict[str, Tensor]) -> tuple[TensorChange, dict[str, Tensor]]:
         shape, entries = tuple(reference.shape), 0 if new is None else new.numel()
-        taken = sum(part.nbytes for part in parts.values())
-        made = TensorChange(tuple(names), how, dtype_name(reference), shape, entries, changed, taken)
-        return made, {f"{part}/{names[0]}": tensor for part, tensor in parts.items()}
+        nbytes = sum(part.nbytes for part in parts.values())
+        info = TensorChange(tuple(names), how, dtype_name(reference), shape, entries, changed, nbytes)
+        return info, {f"{part}/{names[0]}": tensor for part, tensor in parts.items()}
 
     if new is None:
         return change("removed", 0, {})
@@ -146,8 +149,8 @@ def _compared(names: list[str], old: Tensor | None, new: Tensor | None) -> tuple
         return change("added", new.numel(), {"whole": new})
     if old.dtype != new.dtype or old.shape != new.shape:
         return change("replaced", new.numel(), {"whole": new})
-    mine, other = bits(new).view(-1), bits(old).view(-1)
-    pieces = list(zip(mine.split(PIECE), other.split(PIECE), strict=True))
+    new_bits, old_bits = bits(new).view(-1), bits(old).view(-1)
+    pieces = list(zip(new_bits.split(PIECE), old_bits.split(PIECE), strict=True))
     changed = sum(int(torch.count_nonzero(a != b)) for a, b in pieces)
     if not changed:
         return change("same", 0, {})
@@ -155,6 +158,6 @@ def _compared(names: list[str], old: Tensor | None, new: Tensor | None) -> tuple
         places = [(a != b).nonzero().view(-1) + number * PIECE for number, (a, b) in enumerate(pieces)]
         encoded = gaps.encode(torch.cat(places).numpy(), new.element_size())
         if encoded.nbytes + len(encoded) * new.element_size() + HEADER < new.nbytes:
-            values = mine[torch.from_numpy(gaps.decode(encoded))].view(new.dtype)
+            values = new_bits[torch.from_numpy(gaps.decode(encoded))].view(new.dtype)
             return change("sparse", changed, {"gaps": torch.from_numpy(encoded), "values": values})
     return change("dense", changed, {"whole": new})

@@ -1,4 +1,4 @@
-"""A patch in numbers: what it does to each tensor, and what it weighs."""
+"""A patch in numbers: how each tensor changes, and how large the patch is."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class TensorChange:
     """`same`: nothing; `sparse`, `dense`: new values for some or all entries; `replaced`: other shape or dtype."""
     dtype: str
     shape: tuple[int, ...]
-    """As in the base; for an added tensor its own."""
+    """As in the base; an added tensor's own."""
     entries: int
     """Of the new tensor; 0 for a removed one."""
     changed: int
     bytes: int
-    """What it takes in the patch."""
+    """Its bytes in the patch."""
     before: str | None = None
     """Digest of the tensor in the base."""
 
@@ -38,16 +38,16 @@ class TensorChange:
 
 @dataclass(frozen=True, slots=True)
 class PatchInfo:
-    """A patch in numbers. Bytes of `full_bytes` are those of the new checkpoint's tensors, tied ones once."""
+    """A patch in numbers. `full_bytes` is the size of the new checkpoint's tensors, tied ones counted once."""
 
     path: Path
     bytes: int
     full_bytes: int
     table: tuple[TensorChange, ...]
     base: str | None
-    """Fingerprint of the checkpoint the patch is for: over names, dtypes, shapes and bytes."""
+    """Fingerprint of the checkpoint the patch applies to: over names, dtypes, shapes and bytes."""
     result: str | None
-    """Fingerprint of the checkpoint it makes: the `base` of the next patch in a chain."""
+    """Fingerprint of the resulting checkpoint: the `base` of the next patch in a chain."""
     parameters_only: bool = False
     """Whether other tensors of a target are left alone: a run's states keep floating-point parameters only."""
 
@@ -78,15 +78,15 @@ class PatchInfo:
         return len(self.table)
 
     def __str__(self) -> str:
-        said = (
+        text = (
             f"{self.path.name}: {size(self.bytes)}, {share(self.ratio)} of the full {size(self.full_bytes)}; "
             f"{share(self.changed_share)} of {count(self.entries)} entries in {self.tensors_changed} of "
             f"{self.tensors} tensors changed"
         )
         for how in ("added", "removed", "replaced"):
             if number := sum(change.how == how for change in self.table):
-                said += f", {number} {how}"
-        return said
+                text += f", {number} {how}"
+        return text
 
 
 def size(number: float) -> str:
@@ -107,7 +107,7 @@ def count(number: float) -> str:
 
 
 def share(part: float | None) -> str:
-    """A share in per cent with two digits that count.
+    """A share in per cent with two significant digits.
 
     >>> share(0.0314), share(0.000012), share(1.0), share(None)
     ('3.1 %', '0.0012 %', '100 %', 'n/a')
@@ -115,12 +115,9 @@ def share(part: float | None) -> str:
     if part is None:
         return "n/a"
     percent = 100 * part
-    digits = 0 if percent == 0 or percent >= 99.95 else max(0, 1 - _magnitude(percent)) if percent < 1 else 1
+    magnitude = int(f"{percent:e}".split("e")[1])
+    digits = 0 if percent == 0 or percent >= 99.95 else max(0, 1 - magnitude) if percent < 1 else 1
     return f"{percent:.{digits}f} %"
-
-
-def _magnitude(number: float) -> int:
-    return int(f"{number:e}".split("e")[1])
 
 
 def _scaled(number: float, units: tuple[str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Writing a patch into tensors, and into a live module all or nothing."""
+"""Writing a patch into tensors, and into a live module as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from learnscope.model.updates.patch_file import PatchError, PatchFile
 from learnscope.model.updates.patch_info import TensorChange
+from learnscope.model.weights.checkpoint import span_of
 from learnscope.model.weights.lazy import bits, dtype_name, identities
 from learnscope.tensor.updates import gaps
 
@@ -16,7 +17,7 @@ from learnscope.tensor.updates import gaps
 def check_module(
     file: PatchFile, model: nn.Module, weights: Mapping[str, Tensor], changes: Mapping[str, TensorChange]
 ) -> None:
-    """Refuse what cannot be written into the module's own tensors so that all of it holds."""
+    """Refuse a patch that cannot be written into the module's own tensors."""
     for change in file.info.table:
         if change.how in ("added", "removed", "replaced"):
             raise PatchError(
@@ -31,29 +32,28 @@ def check_module(
         if tensor.numel():
             if _storage(tensor) not in own:
                 raise PatchError(f"{name!r} of the state dictionary is not the module's own memory. {cure}")
-            reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
             start = tensor.data_ptr()
-            spans.append((str(tensor.device), start, start + reach * tensor.element_size(), name))
+            spans.append((str(tensor.device), start, start + span_of(tensor) * tensor.element_size(), name))
     known = identities(weights)
-    last: tuple[str, int, str] | None = None  # device, end and name of what reaches furthest so far
+    last: tuple[str, int, str] | None = None  # device, end and name of the tensor that ends last so far
     for device, start, end, name in sorted(spans):
         if last is not None and last[0] == device and start < last[1]:
             other = last[2]
-            one, two = changes[name], changes[other]
-            untouched = one.how == two.how == "same"
-            if not untouched and (known[name] != known[other] or not _alike(file, one, two)):
+            untouched = changes[name].how == changes[other].how == "same"
+            tied = known[name] == known[other] and _alike(file, changes[name], changes[other])
+            if not untouched and not tied:
                 raise PatchError(f"{name!r} and {other!r} share memory in the module but not in the patch. {cure}")
         if last is None or last[0] != device or end > last[1]:
             last = device, end, name
 
 
-def _alike(file: PatchFile, one: TensorChange, other: TensorChange) -> bool:
-    """Whether two changes write the same."""
-    if one is other:
+def _alike(file: PatchFile, first: TensorChange, second: TensorChange) -> bool:
+    """Whether two changes write the same values."""
+    if first is second:
         return True
-    parts = {"sparse": ("gaps", "values"), "dense": ("whole",)}.get(one.how, ())
-    return one.how == other.how and all(
-        torch.equal(bits(file.tensor(part, one)), bits(file.tensor(part, other))) for part in parts
+    parts = {"sparse": ("gaps", "values"), "dense": ("whole",)}.get(first.how, ())
+    return first.how == second.how and all(
+        torch.equal(bits(file.tensor(part, first)), bits(file.tensor(part, second))) for part in parts
     )
 
 
@@ -63,7 +63,7 @@ def _storage(tensor: Tensor) -> tuple[torch.device, int]:
 
 @torch.no_grad()
 def write_in_place(file: PatchFile, weights: Mapping[str, Tensor], changes: Mapping[str, TensorChange]) -> None:
-    """Write through `.data`, so that a backward still pending is not broken; after an error, everything is put back."""
+    """Write through `.data`, so that a pending backward still works; after an error, everything is restored."""
     known = identities(weights)
     distinct = {known[name]: (weights[name].data, change) for name, change in changes.items() if change.how != "same"}
     kept: list[tuple[Tensor, TensorChange, Tensor]] = []
@@ -78,11 +78,11 @@ def write_in_place(file: PatchFile, weights: Mapping[str, Tensor], changes: Mapp
             put(tensor, contents(file, change, tensor)[0], values)
         raise
     finally:
-        torch.clear_autocast_cache()  # autocast would go on with the weights it has cast
+        torch.clear_autocast_cache()  # autocast would go on using its casts of the old weights
 
 
 def contents(file: PatchFile, change: TensorChange, tensor: Tensor) -> tuple[Tensor | None, Tensor]:
-    """Where a change writes (None: everywhere) and the bits it writes, checked so that they fit."""
+    """The positions that a change writes (None: all) and the bits it writes; refuses those that do not fit."""
     values = file.tensor("whole" if change.how == "dense" else "values", change)
     if values.dtype != tensor.dtype:
         raise file.damaged(f"the values of {change.name} are {dtype_name(values)}")
@@ -100,7 +100,7 @@ def contents(file: PatchFile, change: TensorChange, tensor: Tensor) -> tuple[Ten
 
 
 def put(tensor: Tensor, places: Tensor | None, values: Tensor) -> None:
-    """Write bits, in row-major order whatever the strides."""
+    """Write bits, in row-major order for any strides."""
     values = values.to(tensor.device)
     if places is None:
         bits(tensor).copy_(values)

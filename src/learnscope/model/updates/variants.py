@@ -1,4 +1,4 @@
-"""A model with part of its last update undone, entry by entry in place, and put back bit for bit."""
+"""A model with part of its last update undone, entry by entry in place, and restored bit for bit."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from learnscope.model.weights.checkpoint import memory_of, span_of
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.kernels import wants_compiler
 from learnscope.tensor.rows import flat
@@ -25,7 +26,7 @@ _EXACT = {
     torch.bfloat16: {torch.float32, torch.float64},
     torch.float32: {torch.float64},
 }
-"""The other dtypes that hold every value of a dtype. (Neither half dtype holds the other's.)"""
+"""For each dtype the other dtypes that hold all its values. (Neither half dtype holds those of the other.)"""
 
 CHUNK = 1 << 18
 """Entries exchanged at a time with plain operations: 1 MiB of float32, which stays in the cache."""
@@ -34,12 +35,12 @@ COMPILED_PART = 1 << 24
 """Entries exchanged by one call of a compiled kernel."""
 
 COMPILED_FROM = 1 << 16
-"""Shorter tensors are not worth the call of a compiled kernel."""
+"""For shorter tensors a call of a compiled kernel does not pay."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Entries of one weight and those of the older copy: whole blocks, but for the last of a weight."""
+    """Entries of one weight and of its older copy: whole blocks, except at the end of a weight."""
 
     new: Tensor
     old: Tensor
@@ -49,13 +50,13 @@ class Part:
 class Reverting:
     """Exchanges entries between a model's weights and an older copy of them.
 
-    Where a rule reverts an entry, the weight takes the old value and the copy keeps the new one meanwhile, so that
-    nothing else has to be held. Going from one rule to the next exchanges only the entries on which they differ.
-    Use it as a context manager under the guard: on the way out both are as they were, also after an error.
+    If a rule reverts an entry, the weight takes the old value and the copy holds the new one meanwhile, so that no
+    other memory is needed. Going from one rule to the next exchanges only the entries on which they differ. Use it as
+    a context manager under the guard: on exit both are restored, also after an error.
 
-    A copy that could not hold a weight exactly (float16 of float32), or whose values a weight could not hold (float32
-    from before the model became bfloat16), would not come back as it was: such weights are exchanged with a copy of
-    their own dtype, made for the purpose. `extra_bytes` says what that takes.
+    A copy that cannot hold a weight exactly (float16 of float32), or whose values the weight cannot hold (float32 from
+    before the model became bfloat16), could not be restored: such weights are exchanged with a temporary copy in their
+    own dtype, which takes `extra_bytes`.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], old: Mapping[str, Tensor], *, seed: int = 0) -> None:
@@ -91,18 +92,18 @@ class Reverting:
         self.restore()
 
     def apply(self, rule: Rule) -> None:
-        """Undo what `rule` names of the last update, and nothing else."""
+        """Undo exactly the entries of the last update that `rule` reverts."""
         self._next, self._done = rule, 0
         with plain_arithmetic(self._device):
             for part in self._parts():
                 self._exchange(part, self._rule, rule)
                 self._done += part.new.numel()
         self._rule = rule
-        # inside the user's autocast, casts of the weights as they were would be used again
+        # inside the user's autocast, cached casts of the old weights would be used again
         torch.clear_autocast_cache()
 
     def restore(self) -> None:
-        """All of the update is back."""
+        """Put the whole update back."""
         if not (self._rule is self._next is KEEP_ALL):
             with plain_arithmetic(self._device):
                 done = 0
@@ -113,11 +114,11 @@ class Reverting:
         torch.clear_autocast_cache()
 
     def keep_at_random(self, counts: list[int]) -> list[Rule]:
-        """Rules that keep as many of all entries."""
+        """One rule per count, which keeps that many of all entries."""
         return self.order.keep(counts)
 
     def keep_of_changed(self, counts: list[int], changed: int) -> list[Rule]:
-        """Rules that keep as many, drawn from the `changed` entries whose stored bits differ."""
+        """One rule per count, which keeps that many of the `changed` entries whose stored bits differ."""
         return self.order.keep_of(self._changed(), counts, changed)
 
     def count_changed(self) -> int:
@@ -125,7 +126,7 @@ class Reverting:
         return sum(int(np.count_nonzero(mask)) for mask in self._changed())
 
     def _changed(self) -> Iterator[NDArray[np.bool_]]:
-        """Which entries of each block are stored differently."""
+        """For each block, which entries differ in their stored bits."""
         for part in self._parts():
             mask = bits_differ(part.new, part.old.to(part.new.device)).cpu().numpy()
             for start in range(0, len(mask), self.order.block):
@@ -136,26 +137,26 @@ class Reverting:
         shared, offsets = self.order.on(device)
         ranks = Ranks(shared, offsets[part.blocks])
         bounds = [Bounds(rule.threshold, self._cuts_of(rule, device, part.blocks)) for rule in (now, then)]
-        near = part.old.to(device)  # the copy itself where it is on the same device
+        near = part.old.to(device)  # the copy itself if it is on the same device
         compiled = self._compiled and part.new.numel() >= COMPILED_FROM
         exchange_entries(part.new, near, ranks, *bounds, compiled=compiled)
         if near is not part.old:
             part.old.copy_(near)
 
     def _cuts_of(self, rule: Rule, device: torch.device, blocks: slice) -> Tensor | None:
-        """The cuts of some blocks as a column on a device, where those of the present rules are kept."""
+        """The cuts of some blocks as a column on a device, cached for the current rules."""
         if rule.cuts is None:
             return None
         key = (id(rule), device)
         if key not in self._cuts:
-            # of rules other than these two none is asked for again
-            present = (self._rule, self._next)
-            self._cuts = {k: kept for k, kept in self._cuts.items() if any(kept[0] is each for each in present)}
+            # earlier rules are not needed again
+            current = (self._rule, self._next)
+            self._cuts = {k: kept for k, kept in self._cuts.items() if any(kept[0] is each for each in current)}
             self._cuts[key] = rule, torch.from_numpy(rule.cuts).unsqueeze(1).to(device, torch.float32)
         return self._cuts[key][1][blocks]
 
     def _parts(self) -> Iterator[Part]:
-        """All entries in their order, in parts that are exchanged whole or not at all."""
+        """All entries in order, in parts that are exchanged as a whole."""
         block = self.order.block
         for index, (weight, copy) in enumerate(self._pairs):
             length, first = weight.numel(), self.order.first[index]
@@ -171,30 +172,29 @@ class Reverting:
 
 
 def values_fit(copy: Tensor, dtype: torch.dtype) -> bool:
-    """Whether a weight of this dtype can take on every value of a copy. (A NaN is said not to fit.)"""
+    """Whether a weight of this dtype can hold every value of a copy. (A NaN counts as not fitting.)"""
     if copy.dtype == dtype or dtype in _EXACT.get(copy.dtype, ()):
         return True
     return all(torch.equal(part.to(dtype).to(part.dtype), part) for part in copy.reshape(-1).split(CHUNK))
 
 
 def with_own_memory(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights without those that are another's memory under a second name, as of layers tied through `.data`.
+    """The weights without second names of the same memory, such as layers tied through `.data`.
 
-    An entry that is exchanged by two names would not come back, so weights that overlap in part are refused.
+    An entry that is exchanged under two names could not be restored, so weights that overlap in part are refused.
     """
     kept: dict[str, Tensor] = {}
     known: set[tuple[object, ...]] = set()
     ends: list[tuple[str, int, int, str]] = []
     for name, weight in weights.items():
-        # an address of 0: nothing there, or a wrapper (DTensor) that does not tell
+        # an address of 0: no memory, or a wrapper (DTensor) that does not give it
         located = weight.data_ptr() != 0
-        place = (weight.device, weight.data_ptr(), weight.dtype, weight.shape, weight.stride())
-        if located and place in known:
+        if located and memory_of(weight) in known:
             continue
         kept[name] = weight
-        known.add(place)
+        known.add(memory_of(weight))
         if located:
-            span = sum((length - 1) * step for length, step in zip(weight.shape, weight.stride(), strict=True)) + 1
+            span = span_of(weight)
             if span < weight.numel():
                 raise ValueError(f"entries of {name} share memory (it is an expanded tensor): they have no own changes")
             begin = weight.data_ptr()
@@ -207,7 +207,7 @@ def with_own_memory(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @contextmanager
 def _as_vectors(weight: Tensor, copy: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both as vectors without a copy where their layout allows it, otherwise by way of one."""
+    """Both as vectors: views if their layout allows it, otherwise copies that are written back."""
     vectors = flat((weight, copy))
     if vectors is not None:
         yield vectors[0], vectors[1]

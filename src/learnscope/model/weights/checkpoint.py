@@ -21,7 +21,7 @@ _TORCH_ENDINGS = (".pt", ".pth", ".bin", ".ckpt")
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be read or does not fit; the message says why and what to do."""
+    """A checkpoint that cannot be read or does not fit the model; the message says why and what to do."""
 
 
 def read_weights(source: Any) -> dict[str, Tensor]:
@@ -46,10 +46,10 @@ def read_weights(source: Any) -> dict[str, Tensor]:
 
 
 def load_into(model: nn.Module, weights: Weights, origin: str) -> None:
-    """Load `weights`, refusing by name what does not fit. Tied weights may be stored once."""
-    weights = _strip_common_prefix(model, weights)
+    """Load `weights`, refusing names and shapes that do not fit. Tied weights may be stored once."""
     target = getattr(model, "_orig_mod", model)
     expected = target.state_dict()
+    weights = _strip_common_prefix(expected, weights)
     missing = [name for name in expected if name not in weights and not _tied(expected, name, weights)]
     unexpected = [name for name in weights if name not in expected]
     if missing or unexpected:
@@ -69,9 +69,9 @@ def load_into(model: nn.Module, weights: Weights, origin: str) -> None:
 
 @contextmanager
 def preserve_weights(model: nn.Module) -> Iterator[dict[Any, Tensor]]:
-    """The caller's parameters and buffers, put back bit for bit.
+    """Restore the parameters and buffers bit for bit afterwards.
 
-    Holds one copy of them meanwhile, and gives it, by the memory that each tensor lies in.
+    Holds one copy of them meanwhile and yields it, by `memory_of` each tensor.
     """
     tensors = [*model.parameters(), *model.buffers()]
     copies = [tensor.detach().clone() for tensor in tensors]
@@ -83,22 +83,27 @@ def preserve_weights(model: nn.Module) -> Iterator[dict[Any, Tensor]]:
 
 
 def memory_of(tensor: Tensor) -> tuple[Any, ...]:
-    """What two views of the same entries have in common."""
+    """A key that is equal for two views of the same entries."""
     return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
+def span_of(tensor: Tensor) -> int:
+    """Entries from the tensor's first to its last in memory, gaps included."""
+    return sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+
+
 def load_torch(path: Path) -> Any:
-    """What a torch file holds, mapped where it can be, with no code of it run."""
+    """The contents of a torch file, memory-mapped if possible, without running code from it."""
     try:
-        # files older than torch 1.6 are no archives and cannot be mapped
+        # files older than torch 1.6 are not archives and cannot be mapped
         return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except Exception as error:  # bytes that are no torch file fail in whatever way they are misread
+    except Exception as error:  # bytes that are not a torch file can fail in any way
         if isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
             raise CheckpointError(
                 f"{path} holds more than weights, and loading that could run code from the file. Save "
                 "model.state_dict(), or convert the file to safetensors where you trust it."
             ) from error
-        # torch's own words advise to run the file's code
+        # torch's own message advises to run the file's code
         pickled = isinstance(error, pickle.UnpicklingError)
         reason = "no torch archive" if pickled else (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{path} is damaged or not a torch file ({reason})") from error
@@ -117,9 +122,8 @@ def _find_tensors(body: Any, origin: str) -> dict[str, Tensor]:
     )
 
 
-def _strip_common_prefix(model: nn.Module, weights: Weights) -> Weights:
-    """`module.`, `model.` or `_orig_mod.` in front of every name, left by wrappers (or several) when it was saved."""
-    expected = getattr(model, "_orig_mod", model).state_dict()
+def _strip_common_prefix(expected: Weights, weights: Weights) -> Weights:
+    """Remove `module.`, `model.` or `_orig_mod.`, one or several, if wrappers have put it in front of every name."""
     if any(name in expected for name in weights):
         return weights
     stripped = dict(weights)
@@ -131,9 +135,9 @@ def _strip_common_prefix(model: nn.Module, weights: Weights) -> Weights:
 
 
 def _tied(expected: Weights, name: str, weights: Weights) -> bool:
-    mine = expected[name]
+    own = expected[name]
     return any(
-        other in weights and value.data_ptr() == mine.data_ptr() and value.shape == mine.shape
+        other in weights and value.data_ptr() == own.data_ptr() and value.shape == own.shape
         for other, value in expected.items()
         if other != name
     )

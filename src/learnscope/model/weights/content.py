@@ -1,4 +1,4 @@
-"""Digests of what is examined: equal digests, equal weights, data and ways of reading them."""
+"""Digests of models, data and tasks: equal digests mean equal weights, data and code."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from learnscope.task import Task
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, tuple, list, FunctionType)
 _NOT_CONTENT = frozenset(vars(nn.Module())) | {"name_or_path"}
-"""What every module has, and where a model came from."""
+"""Attributes that every module has, and the place a model was loaded from."""
 
 
 def model_content(model: nn.Module) -> str:
-    """By its structure, configuration and code, plain attributes, and every bit of its parameters and buffers."""
+    """Digest of its structure, configuration, code, plain attributes, and every bit of its parameters and buffers."""
     digest = hashlib.sha256()
-    # the classes' addresses say nothing; what they print does: sizes, rates, activations
+    # what modules print: sizes, rates, activations
     _take(digest, f"{type(model).__module__}.{type(model).__qualname__}\n{model!r}")
     config = getattr(model, "config", None)
     if callable(as_text := getattr(config, "to_json_string", None)):
         _take(digest, as_text(use_diff=False))
         _take(digest, str(getattr(config, "_attn_implementation", None)))
     for path, module in model.named_modules():
-        # what a forward may read and no text shows, such as self.scale = 2
+        # attributes that a forward may read and no text shows, such as self.scale = 2
         own = {name: value for name, value in vars(module).items() if name not in _NOT_CONTENT}
         _take(digest, path)
         _value(digest, {name: own[name] for name in sorted(own) if isinstance(own[name], _PLAIN)})
@@ -45,7 +45,7 @@ def model_content(model: nn.Module) -> str:
 
 
 def data_content(batches: Iterable[Any]) -> str:
-    """By every bit of every tensor, in order, wherever it stands in its batch."""
+    """Digest of every bit of every tensor in every batch, in order."""
     digest = hashlib.sha256()
     for batch in batches:
         _value(digest, batch)
@@ -53,7 +53,7 @@ def data_content(batches: Iterable[Any]) -> str:
 
 
 def task_content(task: Task | None) -> str:
-    """By its class, the code of that, and its attributes."""
+    """Digest of its class, the code of the class, and its attributes."""
     if task is None:
         return "none"
     digest = hashlib.sha256()
@@ -64,7 +64,7 @@ def task_content(task: Task | None) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What times depend on."""
+    """The machine's properties that run times depend on."""
     return {"node": platform.node(), "machine": platform.machine(), "threads": torch.get_num_threads()}
 
 
@@ -80,7 +80,7 @@ def _value(digest: Any, value: Any) -> None:
         _take(digest, f"sequence {len(value)}")
         for item in value:
             _value(digest, item)
-    elif isinstance(value, np.ndarray) and value.dtype != object:  # what it prints leaves out most of it
+    elif isinstance(value, np.ndarray) and value.dtype != object:  # its repr leaves out most of it
         _take(digest, f"{value.dtype} {value.shape}")
         digest.update(np.ascontiguousarray(value).tobytes())
     elif isinstance(value, np.ndarray):
@@ -91,15 +91,15 @@ def _value(digest: Any, value: Any) -> None:
     elif isinstance(value, FunctionType):
         _take(digest, f"{value.__module__}.{value.__qualname__}\n{_source(value)}")
         _value(digest, [cell.cell_contents for cell in value.__closure__ or () if not _is_empty(cell)])
-    elif isinstance(value, RemovableHandle):  # gradient checkpointing keeps some: their addresses are no content
+    elif isinstance(value, RemovableHandle):  # gradient checkpointing keeps some: their addresses do not matter
         _take(digest, type(value).__qualname__)
     else:
         _take(digest, repr(value))
 
 
 def _code(digest: Any, kinds: Iterable[type]) -> None:
-    """Classes and what they inherit from: those of a package by its version, others by their source."""
-    for kind in dict.fromkeys(base for one in kinds for base in one.__mro__ if base is not object):
+    """Classes and their bases: those of a package by its version, others by their source."""
+    for kind in dict.fromkeys(base for derived in kinds for base in derived.__mro__ if base is not object):
         version = getattr(sys.modules.get(kind.__module__.partition(".")[0]), "__version__", None)
         _take(digest, f"{kind.__module__}.{kind.__qualname__}\n{version or _source(kind)}")
 
@@ -107,14 +107,14 @@ def _code(digest: Any, kinds: Iterable[type]) -> None:
 def _source(of: Any) -> str:
     try:
         return inspect.getsource(of)
-    except (OSError, TypeError):  # written at a prompt
+    except (OSError, TypeError):  # defined at a prompt
         return of.__code__.co_code.hex() if isinstance(of, FunctionType) else ""
 
 
 def _is_empty(cell: Any) -> bool:
     try:
         return cell.cell_contents is None
-    except ValueError:  # of a name that was never set
+    except ValueError:  # the name was never set
         return True
 
 

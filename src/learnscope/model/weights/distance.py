@@ -1,4 +1,4 @@
-"""How far the last weights of one run are from those of another, layer by layer."""
+"""The distance between the last weights of two runs, layer by layer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learnscope.model.weights.checkpoint import CheckpointError, load_torch
+from learnscope.model.weights.checkpoint import CheckpointError
 from learnscope.model.weights.lazy import identities
+from learnscope.model.weights.rolling import read_rolling
 from learnscope.model.weights.saved_steps import copies
 from learnscope.names import group_parameters, natural_key, resolve
 from learnscope.tensor.updates.delta import DeltaTable, delta_statistics
@@ -21,29 +22,30 @@ from learnscope.tensor.updates.delta import DeltaTable, delta_statistics
 
 @dataclass(frozen=True)
 class LastWeights:
-    """The last weights that a run folder holds, read when asked for, and the step that they are of."""
+    """The last weights in a run folder, read on access, and their step."""
 
     step: int
     weights: Mapping[str, Tensor]
 
 
 def last_weights(folder: Path, manifest: Mapping[str, Any], checkpoint: str) -> LastWeights | None:
-    """The latest of the weights in the states of a run folder and in its file `checkpoint`; None if it has none.
+    """The latest weights in the saved states of a run folder or in its file `checkpoint`; None if there are none.
 
-    States that a later attempt superseded do not count, since the run went on without them, nor does a checkpoint of
-    another run, which may have been there before.
+    States that a later attempt superseded do not count, since the run continued without them, nor does a checkpoint
+    that another run has left there.
     """
     starts = {int(entry["attempt"]): int(entry["start_step"]) for entry in manifest.get("attempts") or []}
     try:
-        found = list(copies(folder))
+        saved = list(copies(folder))
     except (KeyError, json.JSONDecodeError) as error:
         raise CheckpointError(f"a file in {folder / 'state'} is not a state of a run ({error})") from error
-    live = [c for c in found if not any(n > c.attempt and c.saved > start for n, start in starts.items())]
+    live = [c for c in saved if not any(n > c.attempt and c.saved > start for n, start in starts.items())]
     exact = [copy for copy in live if copy.exact]
     latest = max(exact, key=lambda copy: copy.step, default=None)
-    rolling = _rolling(folder / checkpoint, manifest.get("id")) if (folder / checkpoint).exists() else None
-    if rolling is not None and (latest is None or rolling.step >= latest.step):
-        return rolling
+    if (folder / checkpoint).exists():
+        owner, step, weights = read_rolling(folder / checkpoint)
+        if manifest.get("id") in (None, owner) and (latest is None or step >= latest.step):
+            return LastWeights(step, weights)
     if latest is not None:
         return LastWeights(latest.step, latest.weights())
     if live:
@@ -54,20 +56,9 @@ def last_weights(folder: Path, manifest: Mapping[str, Any], checkpoint: str) -> 
     return None
 
 
-def _rolling(path: Path, run: object) -> LastWeights | None:
-    body = load_torch(path)
-    try:
-        step, weights, owner = int(body["step"]), body["model"], body["run"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} holds no weights with their step") from error
-    if not isinstance(weights, Mapping) or not all(isinstance(value, Tensor) for value in weights.values()):
-        raise CheckpointError(f"{path} holds more than named tensors under 'model'")
-    return LastWeights(step, weights) if run is None or run == owner else None
-
-
 @dataclass(frozen=True)
 class LayerDistance:
-    """How far a layer's weights are from the reference's; what cannot be told is None, with the reason in `status`."""
+    """The distance of a layer's weights from the reference; unknown values are None, with the reason in `status`."""
 
     layer: str
     entries: int
@@ -78,13 +69,13 @@ class LayerDistance:
     largest: float | None
     """max|W − W_reference|"""
     different: int | None
-    """Entries whose bits are not the same; None between two dtypes."""
+    """Entries whose bits differ; None if the dtypes differ."""
     status: str | None = None
 
 
 @dataclass(frozen=True)
 class WeightDistance:
-    """Two sets of weights compared. Names are those of the reference, or of the side that has them."""
+    """Two sets of weights compared. Names are without wrappers if they stay unique."""
 
     layers: tuple[LayerDistance, ...]
     whole: LayerDistance
@@ -93,16 +84,16 @@ class WeightDistance:
     other_shape: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
     """Name, shape in the reference, shape in the other."""
     not_floating: tuple[str, ...]
-    """Left out: a distance needs dense floats."""
+    """Left out, since a distance needs dense floating-point tensors."""
 
 
 def weight_distance(
     reference: Mapping[str, Tensor], other: Mapping[str, Tensor], order: Sequence[str] = ()
 ) -> WeightDistance:
-    """Compare what both have, a layer at a time; weights that lie in files are mapped, not loaded.
+    """Compare the weights that both have, one layer at a time; weights in files are mapped, not loaded.
 
-    `order` is the model's order of its layers; others follow in the order of their numbers. Names count without what
-    torch.compile, DistributedDataParallel and PEFT put in, where they are still told apart then.
+    `order` is the order of the layers in the model; other layers follow in natural order. Names are matched without
+    what torch.compile, DistributedDataParallel and PEFT add, if they stay unique.
     """
     ours, theirs = _by_clean_name(reference), _by_clean_name(other)
     same = (identities(reference), identities(other))
@@ -116,7 +107,7 @@ def weight_distance(
             not_floating.append(name)
         elif pair[0].shape != pair[1].shape:
             other_shape.append((name, tuple(pair[0].shape), tuple(pair[1].shape)))
-        elif identity not in tied:  # tied in both: once
+        elif identity not in tied:  # tied on both sides: counted once
             tied.add(identity)
             names.append(name)
     groups = group_parameters(names, "layer")
@@ -126,7 +117,7 @@ def weight_distance(
     for layer in layers:
         members = [names[i] for i in groups[layer]]
         new, old = [other[theirs[n]] for n in members], [reference[ours[n]] for n in members]
-        # in pieces: compiling takes longer than reading the weights of most models
+        # in chunks: compiling takes longer than reading the weights of most models
         tables.append(delta_statistics(new, old, form="chunked"))
     return WeightDistance(
         layers=tuple(_distance(layer, [table]) for layer, table in zip(layers, tables, strict=True)),
@@ -139,7 +130,7 @@ def weight_distance(
 
 
 def _by_clean_name(weights: Mapping[str, Tensor]) -> dict[str, str]:
-    """What to match a tensor by → its own name; wrappers' parts go unless two tensors would then have one name."""
+    """Name to match by → the tensor's own name; wrappers are removed unless two names would become equal."""
     clean = {resolve(name).clean: name for name in weights}
     return clean if len(clean) == len(weights) else {name: name for name in weights}
 
@@ -151,17 +142,17 @@ def _distance(layer: str, tables: Sequence[DeltaTable]) -> LayerDistance:
     entries, bits = int(total("entries")), total("bits_changed")
     different = None if math.isnan(bits) else int(bits)
 
-    def untold(status: str) -> LayerDistance:
+    def unknown(status: str) -> LayerDistance:
         return LayerDistance(layer, entries, None, None, None, different, status)
 
     if not entries:
-        return untold("no entries in common")
-    bad = int(total("nan") + total("inf"))
-    if bad:
-        return untold(f"not finite in {bad:,} of {entries:,} entries")
+        return unknown("no entries in common")
+    not_finite = int(total("nan") + total("inf"))
+    if not_finite:
+        return unknown(f"not finite in {not_finite:,} of {entries:,} entries")
     distance, norm = math.sqrt(total("sum_squares")), math.sqrt(total("old_sum_squares"))
     if not math.isfinite(distance) or not math.isfinite(norm):
-        return untold("squares too large for float64")
+        return unknown("squares too large for float64")
     largest = max(value for table in tables for value in table.largest.tolist())
     if not norm:
         return LayerDistance(layer, entries, distance, None, largest, different, "the reference's weights are all 0")

@@ -1,4 +1,4 @@
-"""Weights looked at one tensor at a time: whose names are one tensor, what bits it has, and its digest."""
+"""Weights read one tensor at a time: which names are tied, a tensor's bits, and its digest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STORABLE = {
     "float64", "float32", "float16", "bfloat16", "complex64",
     "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2",
 }  # fmt: skip
-"""What safetensors has a name for."""
+"""The dtypes that safetensors can store."""
 _PIECE = 1 << 24
 """Bytes that one thread hashes at a time."""
 
@@ -51,8 +51,7 @@ class SafetensorsFile(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._known:
             raise KeyError(name)
-        found: Tensor = self._file.get_tensor(self.prefix + name)
-        return found
+        return cast(Tensor, self._file.get_tensor(self.prefix + name))
 
     def __contains__(self, name: object) -> bool:  # the inherited one would read the tensor
         return name in self._known
@@ -74,9 +73,9 @@ class SafetensorsFile(Mapping[str, Tensor]):
 
 @contextmanager
 def open_weights(source: Any, expected: str = "") -> Iterator[Mapping[str, Tensor]]:
-    """What `read_weights` reads, without loading a `.safetensors` file.
+    """Like `read_weights`, but a `.safetensors` file is not loaded at once.
 
-    Wrappers of a module do not count in names, unless the `expected` name has them.
+    Names of a module are without wrappers, unless the `expected` name has them.
     """
     if isinstance(source, SafetensorsFile):
         with source:
@@ -103,7 +102,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def identities(weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """For each name what its tensor is known by: names that are tied have it in common."""
+    """For each name a key of its tensor; tied names have the same key."""
     if isinstance(weights, SafetensorsFile):
         return {name: name for name in weights}
     # empty tensors have no memory to share
@@ -111,7 +110,7 @@ def identities(weights: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def check_storable(weights: Mapping[str, Tensor]) -> None:
-    """Refuse by name what is not a plain tensor with bytes of its own."""
+    """Refuse tensors that cannot be stored as plain bytes, by name."""
     if isinstance(weights, SafetensorsFile):
         return
     for name, tensor in weights.items():
@@ -138,12 +137,12 @@ def dtype_name(tensor: Tensor) -> str:
 
 
 def on_host(tensor: Tensor) -> Tensor:
-    """The tensor on the CPU in one piece; itself if it is so already."""
+    """The tensor on the CPU and contiguous; the tensor itself if it already is."""
     return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
 
 
 def bits(tensor: Tensor) -> Tensor:
-    """The same memory as integers: equal where the bits are, whatever they mean."""
+    """The same memory viewed as integers, to compare bits whatever they encode."""
     return tensor.detach().view(_BITS[tensor.element_size()])
 
 
@@ -151,13 +150,13 @@ def bits(tensor: Tensor) -> Tensor:
 def hashing() -> Iterator[Callable[[Tensor], str]]:
     """A function from a tensor to the digest of its dtype, shape and bytes: 16 hexadecimal digits of SHA-256.
 
-    Pieces of 16 MB are hashed apart, on up to eight threads, and their digests hashed again. A tensor on an
-    accelerator is copied to the host for it.
+    Pieces of 16 MB are hashed separately, on up to eight threads, and their digests are hashed again. A tensor on an
+    accelerator is copied to the host.
     """
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
 
         def digest(tensor: Tensor) -> str:
-            # one entry, or none, may have any stride, and is not viewed as bytes then
+            # a tensor of one entry, or none, may have any stride and could not be viewed as bytes
             flat = on_host(tensor).as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
             pieces = [flat[start : start + _PIECE].data for start in range(0, len(flat), _PIECE)]
             whole = hashlib.sha256(f"{dtype_name(tensor)} {list(tensor.shape)}".encode())

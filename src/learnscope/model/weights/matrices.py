@@ -1,4 +1,4 @@
-"""The weights of a model that are matrices, adapters' own factors apart."""
+"""The weights of a model that are matrices, without the factors of adapters."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from learnscope.model.selection import SelectionError, select_parameters, spread
 from learnscope.names import resolve
 
 SAVED = "modules_to_save"
-"""PEFT's whole trained copies of modules, which are no factors."""
+"""PEFT's trained copies of whole modules, which are not factors."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightMatrix:
-    """A parameter as a matrix [first dimension, all others], or the reason why it is none."""
+    """A parameter as a matrix [first dimension, all others], or the reason why it has none."""
 
     scope: str
-    """Its name without what wrappers put in; as the model has it where two would be called the same."""
+    """Its name without wrappers; with them if two parameters would have the same name."""
     values: Tensor
     reason: str | None = None
 
@@ -31,17 +31,18 @@ def weight_matrices(
 ) -> list[WeightMatrix]:
     """Parameters of two dimensions or more, each once, in the model's order; raises `SelectionError` if there are none.
 
-    `wanted` are names as `select_parameters` takes them.
+    `wanted`: names as for `select_parameters`.
     """
     named = list(model.named_parameters())
     places = range(len(named)) if wanted is None else select_parameters(model, wanted)
-    matrices = [named[place] for place in places if named[place][1].ndim > 1 and not _is_factor(named[place][0])]
+    pairs = [named[place] for place in places]
+    matrices = [(name, p) for name, p in pairs if p.ndim > 1 and resolve(name).adapter in (None, SAVED)]
     chosen = [(name, p) for name, p in matrices if p.requires_grad or not trained_only]
     if not chosen:
         raise SelectionError(_why_none(model, wanted, len(matrices)))
     layers = set(spread((resolve(name).layer for name, _ in chosen), max_layers))
     chosen = [(name, p) for name, p in chosen if resolve(name).layer in layers]
-    kernels = {id(p) for module in model.modules() if isinstance(module, _ConvNd) for p in module.parameters(False)}
+    kernels = kernels_of(model)
     times = Counter(resolve(name).clean for name, _ in chosen)
     return [
         _matrix(name if times[resolve(name).clean] > 1 else resolve(name).clean, p, id(p) in kernels)
@@ -49,8 +50,9 @@ def weight_matrices(
     ]
 
 
-def _is_factor(name: str) -> bool:
-    return resolve(name).adapter not in (None, SAVED)
+def kernels_of(model: nn.Module) -> set[int]:
+    """Ids of the parameters of convolutions, whose kernels are matrices [out, in·k·…]."""
+    return {id(p) for module in model.modules() if isinstance(module, _ConvNd) for p in module.parameters(False)}
 
 
 def _matrix(scope: str, p: Tensor, is_kernel: bool) -> WeightMatrix:

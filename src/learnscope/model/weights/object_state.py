@@ -1,4 +1,4 @@
-"""Everything that a method of unknown workings could change about a model, kept and put back."""
+"""Save and restore everything that an unknown method could change about a model."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from torch import Tensor, nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size)
-_NOT_LOOKED_INTO = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, *_PLAIN)
+_NOT_FOLLOWED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, *_PLAIN)
 _DEPTH = 3
-"""How far from a module what hangs on its attributes is followed."""
+"""How many steps the attributes of a module are followed."""
 
 
 @contextmanager
 def kept_state(model: nn.Module, *others: Any) -> Iterator[None]:
-    """Attributes, submodules, parameters, buffers and other tensors of `model` and of `others` are back afterwards.
+    """Restore attributes, submodules, parameters, buffers and other tensors of `model` and of `others` afterwards.
 
-    Each object and each container keeps its identity and gets back what it held; tensors get back their memory and its
-    contents, bit for bit. Settings objects that hang on a module are followed three steps. Memory: a copy of every
+    Each object and container keeps its identity and gets its contents back; tensors get back their memory and its
+    contents, bit for bit. Objects in the attributes of a module are followed three steps. Memory: a copy of every
     tensor.
     """
     keeper = _Keeper()
-    for one in (*model.modules(), *others):
-        keeper.look(one, _DEPTH)
+    for owner in (*model.modules(), *others):
+        keeper.keep(owner, _DEPTH)
     counted = tuple(tensor for tensor, _, _ in keeper.tensors if not tensor.is_inference())
     with ExitStack() as stack:
-        # the contents are put back bit for bit, so nothing that was recorded for a backward is out of date
+        # the contents are restored bit for bit, so what autograd has saved for a backward stays valid
         stack.enter_context(_unsafe_preserve_version_counter(counted))
         stack.callback(keeper.restore)
         yield
@@ -38,42 +38,42 @@ def kept_state(model: nn.Module, *others: Any) -> Iterator[None]:
 
 class _Keeper:
     def __init__(self) -> None:
-        self.seen: dict[int, Any] = {}  # holds what it names, so that no identity is given to something else
+        self.seen: dict[int, Any] = {}  # holds the objects, so that no id is reused
         self.tensors: list[tuple[Tensor, Tensor, Tensor]] = []
         self.undo: list[Callable[[], None]] = []
 
-    def look(self, thing: Any, depth: int) -> None:
-        if isinstance(thing, _NOT_LOOKED_INTO) or id(thing) in self.seen or depth < 0:
+    def keep(self, value: Any, depth: int) -> None:
+        if isinstance(value, _NOT_FOLLOWED) or id(value) in self.seen or depth < 0:
             return
-        self.seen[id(thing)] = thing
-        if isinstance(thing, Tensor):
-            memory = thing.detach()
-            self.tensors.append((thing, memory, memory.clone()))
-        elif isinstance(thing, dict | list | set):
-            self._keep(thing, depth)
-        elif isinstance(thing, tuple | frozenset):
-            for one in thing:
-                self.look(one, depth)
+        self.seen[id(value)] = value
+        if isinstance(value, Tensor):
+            memory = value.detach()
+            self.tensors.append((value, memory, memory.clone()))
+        elif isinstance(value, dict | list | set):
+            self._keep_container(value, depth)
+        elif isinstance(value, tuple | frozenset):
+            for item in value:
+                self.keep(item, depth)
         else:
-            attributes = getattr(thing, "__dict__", None)
+            attributes = getattr(value, "__dict__", None)
             if isinstance(attributes, dict):
-                self._keep(attributes, depth)
-            self._keep_slots(thing, depth)
+                self._keep_container(attributes, depth)
+            self._keep_slots(value, depth)
 
-    def _keep(self, container: Any, depth: int) -> None:
+    def _keep_container(self, container: Any, depth: int) -> None:
         kept = container.copy()
         self.undo.append(lambda: _put_back(container, kept))
-        for one in list(kept.values()) if isinstance(kept, dict) else list(kept):
-            # a module's own dictionaries are no step away from it
-            self.look(one, depth if isinstance(one, dict | nn.Module) else depth - 1)
+        for item in list(kept.values()) if isinstance(kept, dict) else list(kept):
+            # the dictionaries of a module do not count as a step
+            self.keep(item, depth if isinstance(item, dict | nn.Module) else depth - 1)
 
-    def _keep_slots(self, thing: Any, depth: int) -> None:
-        named = [name for kind in type(thing).__mro__ for name in _slots(kind)]
-        values = {name: getattr(thing, name) for name in named if hasattr(thing, name)}
-        if values:
-            self.undo.append(lambda: _set_all(thing, values))
-            for value in values.values():
-                self.look(value, depth - 1)
+    def _keep_slots(self, value: Any, depth: int) -> None:
+        named = [name for kind in type(value).__mro__ for name in _slots(kind)]
+        slots = {name: getattr(value, name) for name in named if hasattr(value, name)}
+        if slots:
+            self.undo.append(lambda: _set_all(value, slots))
+            for item in slots.values():
+                self.keep(item, depth - 1)
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -86,25 +86,25 @@ class _Keeper:
 
 
 def _put_back(container: Any, kept: Any) -> None:
-    """A container's contents in their order; it stays the same object, and is not touched where nothing changed."""
+    """Restore a container's contents and their order in the same object, which is not touched if nothing changed."""
     if isinstance(container, list):
         container[:] = kept
-    elif isinstance(container, dict):
+        return
+    if isinstance(container, dict):
         same = list(container) == list(kept) and all(container[key] is value for key, value in kept.items())
-        if not same:
-            container.clear()
-            container.update(kept)
-    elif container != kept:
+    else:
+        same = container == kept
+    if not same:
         container.clear()
         container.update(kept)
 
 
-def _set_all(thing: Any, values: dict[str, Any]) -> None:
-    for name, value in values.items():
-        object.__setattr__(thing, name, value)  # frozen or not
+def _set_all(owner: Any, slots: dict[str, Any]) -> None:
+    for name, value in slots.items():
+        object.__setattr__(owner, name, value)  # also if it is frozen
 
 
 def _slots(kind: type) -> tuple[str, ...]:
-    given = kind.__dict__.get("__slots__", ())
-    names = (given,) if isinstance(given, str) else tuple(given)
+    declared = kind.__dict__.get("__slots__", ())
+    names = (declared,) if isinstance(declared, str) else tuple(declared)
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))

@@ -1,4 +1,4 @@
-"""The weights at the last measurement, in a file: compared with a piece at a time, and replaced whole."""
+"""The weights at the last measurement, in a file: compared piece by piece, and replaced as a whole."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RollingCheckpoint:
     """A torch file with a model's real and complex parameters at one step of one run.
 
     `torch.load(path, weights_only=True)` gives `{"model": {name: tensor}, "run": …, "step": …}`. The file is mapped,
-    not read, and what has been compared is given back to the system at once: neither comparing nor replacing it takes
+    not read, and pages are released as soon as they have been compared: neither comparing nor replacing it takes
     memory that grows with the model.
     """
 
@@ -35,14 +35,14 @@ class RollingCheckpoint:
         """The step whose weights the file holds; None while it holds none of this run."""
 
     def take_up(self, parameters: Mapping[str, Tensor], step: int) -> str | None:
-        """Use a file that is already there, if it is this run's, of a step up to `step`; otherwise why not."""
+        """Use an existing file if it belongs to this run and is of a step up to `step`; otherwise return why not."""
         if not self.path.exists():
             return None
         try:
-            of, at, weights = self._read()
+            run, at, weights = read_rolling(self.path)
         except CheckpointError:
             return f"{self.path} is not a checkpoint of this kind, or damaged; it is kept as {self._set_aside().name}"
-        if of != self.run:
+        if run != self.run:
             return f"{self.path} is of another run"
         if at > step:
             return f"{self.path} holds the weights of step {at}, which lies ahead of step {step}"
@@ -53,8 +53,8 @@ class RollingCheckpoint:
         return None
 
     def distances(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """`[2, parameters]` float64: Σ|now − kept|² and Σ|kept|² of every parameter that is kept, in order."""
-        run, step, kept = self._read()
+        """`[2, parameters]` float64: Σ|now − kept|² and Σ|kept|² of every kept parameter, in order."""
+        run, step, kept = read_rolling(self.path)
         if (run, step) != (self.run, self.step):
             raise CheckpointError(
                 f"{self.path} no longer holds the weights of step {self.step}: another program wrote it"
@@ -67,26 +67,16 @@ class RollingCheckpoint:
         return squared_distances(_parts(wanted, kept), len(wanted))
 
     def _set_aside(self) -> Path:
-        """What somebody else has put here is not ours to overwrite."""
+        """Rename a file that is not ours, so that it is not overwritten."""
         names = (self.path.with_name(f"{self.path.stem}.other{number or ''}{self.path.suffix}") for number in count())
         free = next(name for name in names if not name.exists())
         return self.path.rename(free)
 
-    def _read(self) -> tuple[Any, int, Mapping[str, Tensor]]:
-        """Run, step and weights of the file; any program may have put another one in its place."""
-        body = load_torch(self.path)
-        step, weights = (body.get("step"), body.get("model")) if isinstance(body, Mapping) else (None, None)
-        if not isinstance(step, int) or not isinstance(weights, Mapping):
-            raise CheckpointError(f"{self.path} is not a checkpoint of this kind")
-        if not all(isinstance(value, Tensor) for value in weights.values()):
-            raise CheckpointError(f"{self.path} holds something else beside weights")
-        return body.get("run"), step, weights
-
     def replace(self, parameters: Mapping[str, Tensor], step: int) -> None:
-        """The weights as they are now, written tensor by tensor and renamed into place.
+        """Write the current weights tensor by tensor, and rename the file into place.
 
-        It need not survive a power failure: after one there is a new process, which takes up a file only if its bytes
-        make sense, and a run that begins anew does not take it up at all.
+        It need not survive a power failure: the process that follows uses a file only if it is valid, and a run that
+        starts from the beginning does not use it at all.
         """
         body = {"model": _floats(parameters), "run": self.run, "step": step}
         with _without_checksums():
@@ -94,8 +84,19 @@ class RollingCheckpoint:
         self.step = step
 
 
+def read_rolling(path: Path) -> tuple[Any, int, Mapping[str, Tensor]]:
+    """Run, step and weights of the file, checked: any program may have put another file in its place."""
+    body = load_torch(path)
+    step, weights = (body.get("step"), body.get("model")) if isinstance(body, Mapping) else (None, None)
+    if not isinstance(step, int) or not isinstance(weights, Mapping):
+        raise CheckpointError(f"{path} holds no weights with their step")
+    if not all(isinstance(value, Tensor) for value in weights.values()):
+        raise CheckpointError(f"{path} holds something else beside weights")
+    return body.get("run"), step, weights
+
+
 def is_kept(parameter: Tensor) -> bool:
-    """Whole numbers are not trained."""
+    """Integers are not trained."""
     return parameter.is_floating_point() or parameter.is_complex()
 
 
@@ -107,7 +108,7 @@ def _parts(now: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> Iterator[tu
     for owner, (name, tensor) in enumerate(now.items()):
         for new, old in pieces((_as_real(tensor), _as_real(kept[name])), PIECE):
             yield owner, new, old.to(new.device)
-            _give_back(old)
+            _release(old)
 
 
 def _as_real(tensor: Tensor) -> Tensor:
@@ -115,12 +116,12 @@ def _as_real(tensor: Tensor) -> Tensor:
 
 
 def _save(body: Mapping[str, Any], path: Path) -> None:
-    """Into a file that is as long as it will be before the first byte is written.
+    """Write into a file whose space is allocated beforehand.
 
-    That takes a third of the time: a file system that has not chosen its blocks yet chooses them all when the file is
-    renamed over another one. And a disk without the space says so before anything is written.
+    That takes a third of the time: otherwise the file system allocates all blocks when the file is renamed over
+    another one. And a full disk is noticed before anything is written.
     """
-    # weights may be parts of one memory (a flattened LSTM, sharded models), which is written once
+    # weights may share one memory (a flattened LSTM, sharded models), which is written once
     storages = [tensor.untyped_storage() for tensor in body["model"].values()]
     apart = {(storage.device, storage.data_ptr()): storage.nbytes() for storage in storages}
     reserved = sum(apart.values()) + 512 * len(storages) + 65_536
@@ -133,7 +134,7 @@ def _save(body: Mapping[str, Any], path: Path) -> None:
 
 @contextmanager
 def _without_checksums() -> Iterator[None]:
-    """They take a third of the writing, and nothing checks them again."""
+    """Checksums take a third of the time of writing, and nothing checks them."""
     set_option = getattr(torch.serialization, "set_crc32_options", None)
     if set_option is None:
         yield
@@ -149,7 +150,7 @@ def _without_checksums() -> Iterator[None]:
 def _madvise() -> Any:
     try:
         return ctypes.CDLL(None, use_errno=True).madvise if sys.platform.startswith("linux") else None
-    except (OSError, AttributeError):  # a C library without it
+    except (OSError, AttributeError):  # a C library without madvise
         return None
 
 
@@ -158,10 +159,10 @@ _DONT_NEED = 4
 _PAGE = 4096 if sys.platform == "win32" else __import__("resource").getpagesize()
 
 
-def _give_back(mapped: Tensor) -> None:
-    """Tell the system that these pages of a mapped file are not needed: they no longer count as memory of ours.
+def _release(mapped: Tensor) -> None:
+    """Tell the system that these pages of a mapped file are not needed, so that they do not count as our memory.
 
-    Without it they would be taken back only when memory runs short.
+    Otherwise the system would reclaim them only when memory runs short.
     """
     if _ADVISE is None or not mapped.is_contiguous():
         return

@@ -1,4 +1,4 @@
-"""The weights that a run folder holds: the copies that `w.save_state()` keeps for the probes."""
+"""The weights in a run folder: the copies that `w.save_state()` keeps for the probes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from learnscope.model.weights.checkpoint import CheckpointError
 from learnscope.model.weights.lazy import SafetensorsFile
 
 _COMPILED = "_orig_mod."
-"""In front of every name of a compiled model."""
+"""Prefix of every name of a compiled model."""
 
 
 class Copy(NamedTuple):
-    """A copy of the weights in a state file: those at `step`, in a state that was saved at `saved` by `attempt`."""
+    """A copy of the weights at `step`, in a state file that `attempt` saved at step `saved`."""
 
     path: Path
     key: str
@@ -25,7 +25,7 @@ class Copy(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Copies in another dtype than the model's are not what the weights were."""
+        """Whether the copy has the model's own dtype; in another one it is rounded."""
         return self.key.endswith("-native")
 
     def weights(self) -> SafetensorsFile:
@@ -35,10 +35,10 @@ class Copy(NamedTuple):
 
 
 def copies(folder: Path) -> Iterator[Copy]:
-    """What the states of a run folder hold, the earliest saved first.
+    """All copies in the state files of a run folder, the earliest saved first.
 
     A state holds the weights at the last measurement of the probes that compare with them, which may be earlier than
-    the step it was saved at.
+    the step at which it was saved.
     """
     for path in sorted((folder / "state").glob("step-*.safetensors")):
         with SafetensorsFile(path) as file:
@@ -49,14 +49,14 @@ def copies(folder: Path) -> Iterator[Copy]:
 
 def weights_at(folder: Path, step: int) -> SafetensorsFile:
     """The floating-point parameters as they were at `step`, from the states of a run folder."""
-    found = list(copies(folder))
-    kept = {copy.step: copy for copy in found if copy.exact}
+    saved = list(copies(folder))
+    kept = {copy.step: copy for copy in saved if copy.exact}
     if step in kept:
         return kept[step].weights()
-    there = f"there are steps {', '.join(map(str, sorted(kept)))}" if kept else "there are none of any step"
-    rounded = any(copy.step == step for copy in found)
+    available = f"there are steps {', '.join(map(str, sorted(kept)))}" if kept else "there are none of any step"
+    rounded = any(copy.step == step for copy in saved)
     only_rounded = " (of this step a copy in another dtype, which is not exact)" if rounded else ""
     raise CheckpointError(
-        f"{folder} holds no weights of step {step}{only_rounded}: {there}. w.save_state() keeps those of the last "
+        f"{folder} holds no weights of step {step}{only_rounded}: {available}. w.save_state() keeps those of the last "
         "measurement of ls.ParameterChange, the last three times it was called; or pass a checkpoint instead of a step."
     )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_SCALES = ("x2", "e8m0")  # two numbers a byte, bare exponents: formats of scales, not of weights
+_SCALES = ("x2", "e8m0")  # two numbers per byte, exponents only: formats of scales, not of weights
 FLOATS = sorted(
     str(kind).removeprefix("torch.")
     for kind in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
@@ -20,7 +20,7 @@ FLOATS = sorted(
 
 
 def check_placement(device: Any, dtype: Any) -> None:
-    """Refuse a place or a dtype that weights cannot be kept in, when it is asked for and not at the first snapshot."""
+    """Refuse a device or dtype that cannot hold weights when it is given, not only at the first snapshot."""
     if dtype != "native" and dtype not in FLOATS:
         raise ValueError(f"snapshot dtype {dtype!r}: use 'native' or one of {', '.join(FLOATS)}")
     if device != "disk":
@@ -33,10 +33,10 @@ def check_placement(device: Any, dtype: Any) -> None:
 
 
 def _check_reachable(device: str) -> None:
-    """Not before the first snapshot: asking a device that nothing has used yet starts it."""
+    """Refuse a device that this machine lacks. Only at the first snapshot: the test initialises the device."""
     try:
         torch.empty(0, device=device)
-    except (AssertionError, RuntimeError) as error:  # a build without it, a machine without it
+    except (AssertionError, RuntimeError) as error:  # not in this build, or not in this machine
         cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
             f"snapshot device {str(device)!r} cannot be used here ({cause}): use 'cpu' or 'disk'"
@@ -51,12 +51,7 @@ class Snapshot:
     """
 
     def __init__(
-        self,
-        parameters: Mapping[str, Tensor],
-        step: int,
-        *,
-        device: str = "cpu",
-        dtype: str = "native",
+        self, parameters: Mapping[str, Tensor], step: int, *, device: str = "cpu", dtype: str = "native"
     ) -> None:
         check_placement(device, dtype)
         self.step = step
@@ -75,18 +70,18 @@ class Snapshot:
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """The kept weights by name. They are the snapshot itself: read them, do not write them."""
+        """The kept weights by name: the snapshot's own memory, which must not be written."""
         return self._tensors
 
     @torch.no_grad()
     def update(self, parameters: Mapping[str, Tensor], step: int) -> None:
-        """Take the weights as they are now, into the memory that is already there."""
+        """Copy the current weights into the memory of the snapshot."""
         for name, kept in self._tensors.items():
             kept.copy_(parameters[name].detach(), non_blocking=True)
         self.step = step
 
     def check(self, parameters: Mapping[str, Tensor], cure: str = "start a new watch for it") -> None:
-        """Refuse a model whose parameters are no longer those of the snapshot."""
+        """Refuse a model whose parameters have other names or shapes than the snapshot."""
         now = {name: p for name, p in parameters.items() if p.is_floating_point()}
         for name in now.keys() ^ self._tensors.keys():
             change = "appeared" if name in now else "disappeared"

@@ -16,7 +16,7 @@ CHUNK = 1 << 20
 def exchange(a: Tensor, b: Tensor) -> None:
     """Swap the contents of two tensors of one shape and dtype; doing it twice restores both bit for bit.
 
-    Written through `.data`, so that a backward still pending on `a` is not broken.
+    It writes through `.data`, so that a pending backward through `a` still works.
     """
     if a.shape != b.shape or a.dtype != b.dtype:
         raise ValueError(f"cannot exchange {tuple(a.shape)} {a.dtype} with {tuple(b.shape)} {b.dtype}: both must agree")
@@ -36,24 +36,24 @@ def _swap_part(left: Tensor, right: Tensor) -> None:
 
 
 def named_parameters(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Parameter]:
-    """Those of these names; one by one, since a list of all takes longer than exchanging a few."""
-    found: dict[str, nn.Parameter] = {}
+    """The parameters with these names, looked up one by one: listing all takes longer than exchanging a few."""
+    parameters: dict[str, nn.Parameter] = {}
     unknown: list[str] = []
     for name in names:
         try:
-            found[name] = model.get_parameter(name)
+            parameters[name] = model.get_parameter(name)
         except AttributeError:
             unknown.append(name)
     if unknown:
         raise KeyError(f"the model has no parameter {unknown[0]!r} ({len(unknown)} such names)")
-    return found
+    return parameters
 
 
 @contextmanager
 def swapped(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """`model` with `weights` in place of its own; both are back afterwards, also after an error.
+    """`model` with `weights` in place of its own; both are restored afterwards, also after an error.
 
-    Meant for use under the guard. `weights` holds the model's own values meanwhile.
+    For use under the guard. Meanwhile `weights` holds the model's own values.
     """
     parameters = named_parameters(model, weights)
     done: list[str] = []

@@ -18,6 +18,8 @@ from learnscope.model.selection import check_max_layers, spread
 from learnscope.names import resolve
 from learnscope.probes.adapters.notes import warn_of_unknown
 from learnscope.probes.gradients.flow_rows import Flow
+from learnscope.quantities import Quantities
+from learnscope.quantities.adapters import AdapterGradients as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.segments import Segments
 
@@ -27,16 +29,7 @@ KINDS = ("module", "layer", "component", "model")
 class AdapterGradients(Probe):
     """Gradient norms of the parts of every adapter (PEFT): which modules learn, and through A or through B.
 
-    | name | kind | meaning |
-    |---|---|---|
-    | `norm` | module | √Σg² of one part of one adapter; scope: the adapted module, `model.layers.0.self_attn.q_proj` |
-    | `norm` | layer, component, model | √Σ over the modules of a layer, of a type (`q_proj`), over all |
-
-    Labels: `adapter`, its name in PEFT; `family`; `component`, the part: `lora_A`, `lora_B` (of embeddings as well;
-    `lora_B.bias` with PEFT's `lora_bias`), `magnitude` (DoRA), `lora_E` (AdaLoRA), `lambda_b`, `lambda_d` (VeRA),
-    `ia3_l`, `weight` and `bias` (LayerNorm tuning), PEFT's own name of it for a family that is not known; `stage`:
-    `stepped` is what the optimizer was given, `before_clip` stands beside it where a clip by norm was seen. Loss
-    scaling is divided out. A gradient of zeros has norm 0, as `lora_A` has while B is 0.
+    Loss scaling is divided out. A gradient of zeros has norm 0, as `lora_A` has while B is 0.
 
     Null, with the reason, is a part without gradient: frozen (`lora_A` of LoRA-FA), of an adapter that is inactive,
     disabled or merged, or one that shares its parameter with an earlier module, which has the row. Sums leave such
@@ -56,6 +49,8 @@ class AdapterGradients(Probe):
 
     needs: ClassVar[frozenset[str]] = frozenset({"grads"})
     reads_only: ClassVar[bool] = True
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "one pass over the gradients, shared with `GradientFlow`"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,7 +68,7 @@ class AdapterGradients(Probe):
         places = rows.places(moment, gradients.positions)
         sums = places.sums(flow.numbers[:, :2])
         tables = [
-            Table(one.kind, one.scopes, flow.norm_columns(part[:, 0], part[:, 1], one.labels, status))
+            Table(one.kind, one.scopes, flow.norm_columns(part[:, 0], part[:, 1], one.labels, status, Q.norm))
             for one, part, status in zip(rows.tables, sums.split(rows.sizes), places.reasons(rows.parts), strict=True)
         ]
         return Measurement(tables, notes={"unknown": rows.silent} if rows.silent else {})

@@ -14,6 +14,8 @@ from learnscope.probes.adapters.drift import Kept, drift_columns
 from learnscope.probes.adapters.notes import of_few_layers, warn_of_unknown
 from learnscope.probes.adapters.spectra import Spectra
 from learnscope.probes.adapters.starts import open_adapters
+from learnscope.quantities import Quantities
+from learnscope.quantities.adapters import AdapterSpectrum as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.adapters.spectrum import TOLERANCE
 
@@ -25,30 +27,7 @@ class AdapterSpectrum(Probe):
     begin with, P diag(E) Q (AdaLoRA), or diag(λ_b) B diag(λ_d) A (VeRA). B₀A₀ is kept when a session opens before the
     first step, and saved with it (`learnscope.remember_start` keeps it earlier). IA³ and LayerNorm tuning add no
     matrix: their spectrum is null and says so, and their vectors are described instead.
-    All rows carry the labels `adapter`, its name in PEFT, and `family`. Adapters that are inactive, disabled or merged
-    are measured as well.
-
-    | name | kind | meaning |
-    |---|---|---|
-    | `largest_sv`, `smallest_sv`, `spectral_gap`, `leading_gap`, `condition_number`, `numerical_rank`, \
-`effective_rank`, `rank_utilisation`, `stable_rank`, `participation_ratio`, `nuclear_norm`, `frobenius_norm`, \
-`top1_sv_ratio`, `top1_nuclear_share`, … 5, 10 | module | of ΔW: see `tensor.adapters.spectrum.spectrum_numbers` |
-    | `rank`, `scaling`, `active`, `merged` | module | r; what PEFT multiplies by; 1 if so, else 0 |
-    | `left_angle`, `right_angle` | module | largest principal angle between the span of ΔW's left (right) singular \
-vectors now and then, radians; label `since`: previous or first measurement |
-    | `left_drift`, `right_drift` | module | √(mean sin²θ) of all principal angles: 0 the same span, 1 orthogonal |
-    | `magnitude_norm`, `direction_norm`, `magnitude_direction_ratio` | module | DoRA: ‖m‖; ‖W + ΔW‖_F; their ratio |
-    | `merged_update_norm`, `merged_update_largest_sv`, `merged_update_effective_rank`, `merged_update_stable_rank`, \
-`merged_update_nuclear_norm` | module | DoRA, with `merged_update`: of what merging adds to W, \
-m∘(W + ΔW)/‖W + ΔW‖_rows − W |
-    | `relative_norm` | module | ‖ΔW‖_F/‖W‖_F, W the weight that training began with (B₀A₀ of PiSSA and its like \
-included) |
-    | `intruder_dimensions`, `intruder_similarity` | module | with `intruders`: how many of the `k` leading left \
-singular vectors of W + ΔW (DoRA: of the merged weight) have a cosine below `epsilon` with all of W's (arXiv \
-2410.21228); the smallest best match |
-    | `importance_sum`, `allocated_rank` | module | AdaLoRA: sum of the triplets' importance; how many are kept |
-    | `vector_norm`, `vector_mean`, `vector_std`, `vector_min`, `vector_max`, `vector_change` | module | of each \
-vector that an adapter trains (label `vector`); the deviation is over all entries, the change ‖v − v at the start‖ |
+    Adapters that are inactive, disabled or merged are measured as well.
 
     Arrays: `singular_values/<adapter>/<module>`, `importance_scores/<adapter>/<module>` for AdaLoRA, and with
     `merged_update` `merged_singular_values/<adapter>/<module>`. Notes: `families`, and where there are some `unknown`
@@ -73,6 +52,10 @@ vector that an adapter trains (label `vector`); the deviation is over all entrie
     """Only adapters of at most so many layers, the first, the last and some evenly between; one is the middle one."""
 
     reads_only: ClassVar[bool] = True
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = (
+        "a QR and a small SVD of every adapter's factors; with `intruders` two full SVDs of every weight"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
@@ -14,7 +13,9 @@ from learnscope.model.adapters.inventory import Adapter, find_adapters, grouped
 from learnscope.model.adapters.truncation import Cuttable, cuttable, ranks_all, ranks_each, truncated
 from learnscope.model.outputs.reference import compare_outputs, reference_outputs
 from learnscope.probes.adapters.starts import open_adapters
-from learnscope.probes.outputs.columns import undefined
+from learnscope.probes.outputs.columns import output_columns, read_together, undefined
+from learnscope.quantities import Quantities
+from learnscope.quantities.adapters import AdapterTruncation as Q
 from learnscope.record import Column, Measurement, Table
 
 CUTS: dict[str, Callable[[Sequence[Tensor], float], list[int]]] = {"each": ranks_each, "all": ranks_all}
@@ -32,16 +33,6 @@ class AdapterTruncation(Probe):
     scale. What is recommended is the cut with the fewest parameters whose mean KL (squared error, for models that give
     numbers) is at most `share` of that: these ranks have been tried.
 
-    | name | kind | meaning |
-    |---|---|---|
-    | `kl`, `kl_median`, `kl_p99`, `cosine`, `mse`, `top1_agree`, `broke`, `mended` | model | as `LowRankQuality`, by \
-`cut` and `energy` |
-    | `parameters_kept` | model | share of the factors' parameters that these ranks would need; by `cut` and `energy` |
-    | `recommended_energy`, `recommended_parameters` | model | of the recommended cut (label `cut`), and its \
-`parameters_kept` |
-    | `recommended_rank`, `rank`, `directions` | module | the recommended r (0: this adapter does nothing); r now; how \
-many singular values are above 1e-6 of the largest; labels `adapter`, `family` |
-
     With a start (PiSSA, MiLoRA) ΔW is what training has added, and its rank can be up to 2 r. Adapters that cannot be
     cut keep their whole update, and their row has the reason.
     """
@@ -53,6 +44,10 @@ many singular values are above 1e-6 of the largest; labels `adapter`, `family` |
     examples: int = 32
 
     needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = (
+        "forwards on `examples` holdout examples: one, and two for each of `energies`; an SVD of every adapter"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,16 +75,12 @@ many singular values are above 1e-6 of the largest; labels `adapter`, `family` |
         for key, wanted in ranks.items():
             with moment.exchanged(truncated(moment.model, cut, wanted)):
                 compared[key] = compare_outputs(moment.model, moment.task, batches, reference)
-        numbers, meaningless = _read(compared), undefined(reference)
+        numbers = read_together(compared)
         kept = {key: _parameters(cut, wanted) for key, wanted in ranks.items()}
-        measure = "mse" if "kl" in meaningless else "kl"
-        best, why = _recommended({key: found[measure] for key, found in numbers.items()}, kept, self.share)
-        columns = [
-            Column(name, [value], _labels(key), {0: meaningless[name]} if name in meaningless else {})
-            for key, found in numbers.items()
-            for name, value in found.items()
-        ]
-        columns += [Column("parameters_kept", [share], _labels(key)) for key, share in kept.items()]
+        judged = Q.mse if Q.kl.name in undefined(reference) else Q.kl
+        best, why = _recommended({key: found[judged.name] for key, found in numbers.items()}, kept, self.share)
+        columns = [c for key, found in numbers.items() for c in output_columns(Q, found, reference, _labels(key))]
+        columns += [Q.parameters_kept.column([share], _labels(key)) for key, share in kept.items()]
         columns += _choice(best, kept, why)
         if why is not None:
             reasons = dict.fromkeys(range(len(adapters)), why) | reasons
@@ -97,7 +88,7 @@ many singular values are above 1e-6 of the largest; labels `adapter`, `family` |
         notes = {
             "examples": sum(moment.task.size(batch) for batch in batches),
             "share": self.share,
-            "judged_by": measure,
+            "judged_by": judged.name,
         }
         return Measurement([Table("model", ["model"], columns), *modules], notes=notes)
 
@@ -108,16 +99,6 @@ many singular values are above 1e-6 of the largest; labels `adapter`, `family` |
 
 def _labels(key: Key) -> dict[str, str | float]:
     return {"cut": key[0], "energy": key[1]}
-
-
-def _read(compared: Mapping[Key, Mapping[str, Tensor]]) -> dict[Key, dict[str, float]]:
-    """All numbers with one wait."""
-    places = [(key, name) for key, found in compared.items() for name in found]
-    values = torch.stack([compared[key][name].double() for key, name in places]).tolist()
-    numbers: dict[Key, dict[str, float]] = {key: {} for key in compared}
-    for (key, name), value in zip(places, values, strict=True):
-        numbers[key][name] = value
-    return numbers
 
 
 def _parameters(cut: Sequence[Cuttable], ranks: Sequence[int]) -> float:
@@ -143,8 +124,8 @@ def _choice(best: Key | None, kept: Mapping[Key, float], why: str | None) -> lis
     status = {} if why is None else {0: why}
     labels = {} if best is None else {"cut": best[0]}
     return [
-        Column("recommended_energy", [None if best is None else best[1]], labels, status),
-        Column("recommended_parameters", [None if best is None else kept[best]], labels, status),
+        Q.recommended_energy.column([None if best is None else best[1]], labels, status),
+        Q.recommended_parameters.column([None if best is None else kept[best]], labels, status),
     ]
 
 
@@ -162,9 +143,9 @@ def _modules(
         own_ranks = [one.parts.rank for one in members]
         directions = [None if place is None else cut[place].directions for place in own]
         columns = [
-            Column("recommended_rank", best, labels, _status(members, best, why)),
-            Column("rank", own_ranks, labels, _status(members, own_ranks, why)),
-            Column("directions", directions, labels, _status(members, directions, why)),
+            Q.recommended_rank.column(best, labels, _status(members, best, why)),
+            Q.rank.column(own_ranks, labels, _status(members, own_ranks, why)),
+            Q.directions.column(directions, labels, _status(members, directions, why)),
         ]
         tables.append(Table("module", [one.scope for one in members], columns))
     return tables

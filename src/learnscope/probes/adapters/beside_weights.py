@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learnscope.model.adapters.bases import began_with_norm, intruders_of
+from learnscope.model.adapters.bases import intruders_of, original_norm
 from learnscope.model.adapters.extras import dora_direction, dora_update
 from learnscope.model.adapters.inventory import Adapter
 from learnscope.probes.adapters.spectra import Spectra
+from learnscope.quantities import Quantity
+from learnscope.quantities.adapters import AdapterSpectrum as Q
 from learnscope.record import Column, Label
 from learnscope.tensor.adapters.spectrum import NOT_FINITE, spectrum_numbers
 from learnscope.tensor.adapters.subspace import INTRUDERS, SIMILARITY
@@ -22,17 +24,21 @@ from learnscope.tensor.weights.singular import all_values
 Labels = Mapping[str, str]
 Cell = float | str
 """A number, or the reason for none."""
-WHOLE = ("largest_sv", "effective_rank", "stable_rank", "nuclear_norm")
+MERGED = (
+    (Q.merged_update_largest_sv, Q.largest_sv), (Q.merged_update_effective_rank, Q.effective_rank),
+    (Q.merged_update_stable_rank, Q.stable_rank), (Q.merged_update_nuclear_norm, Q.nuclear_norm),
+)  # fmt: skip
+"""What is recorded of the whole update that merging makes, and which number of its spectrum each is."""
 
 
-def column(name: str, cells: Sequence[Cell], labels: Mapping[str, Label]) -> Column:
+def column(quantity: Quantity, cells: Sequence[Cell], labels: Mapping[str, Label]) -> Column:
     reasons = {place: cell for place, cell in enumerate(cells) if isinstance(cell, str)}
-    return Column(name, [None if isinstance(cell, str) else cell for cell in cells], labels, reasons)
+    return quantity.column([None if isinstance(cell, str) else cell for cell in cells], labels, reasons)
 
 
 def relative_column(members: Sequence[Adapter], spectra: Spectra, labels: Labels, state: dict[str, Any]) -> Column:
     """‖ΔW‖_F/‖W‖_F; the weights' norms are kept in the state, so that later firings pass over no weight."""
-    return column("relative_norm", [_relative(one, spectra, state) for one in members], labels)
+    return column(Q.relative_norm, [_relative(one, spectra, state) for one in members], labels)
 
 
 def _relative(one: Adapter, spectra: Spectra, state: dict[str, Any]) -> Cell:
@@ -40,7 +46,7 @@ def _relative(one: Adapter, spectra: Spectra, state: dict[str, Any]) -> Cell:
         return one.parts.reason or "it has no factors"
     key = f"weight_norm/{one.name}/{one.scope}"
     if key not in state:
-        norm = began_with_norm(one)
+        norm = original_norm(one)
         if isinstance(norm, str):
             return norm
         state[key] = norm
@@ -48,7 +54,7 @@ def _relative(one: Adapter, spectra: Spectra, state: dict[str, Any]) -> Cell:
         return "its weight has entries that are not finite"
     if not state[key]:
         return "its weight is zero"
-    update = spectra.number(one, "frobenius_norm")
+    update = spectra.number(one, Q.frobenius_norm)
     return NOT_FINITE if math.isnan(update) else update / state[key]
 
 
@@ -57,7 +63,7 @@ def intruder_columns(members: Sequence[Adapter], labels: Labels) -> list[Column]
     marked: dict[str, Label] = {**labels, "k": INTRUDERS, "epsilon": SIMILARITY}
     counts = [one if isinstance(one, str) else one.count for one in found]
     matches = [one if isinstance(one, str) else float(one.similarity.min()) for one in found]
-    return [column("intruder_dimensions", counts, marked), column("intruder_similarity", matches, marked)]
+    return [column(Q.intruder_dimensions, counts, marked), column(Q.intruder_similarity, matches, marked)]
 
 
 def dora_columns(
@@ -71,13 +77,13 @@ def dora_columns(
         for one in found
     ]
     columns = [
-        column("magnitude_norm", [float(torch.linalg.vector_norm(one)) for one in vectors], labels),
-        column("direction_norm", [one if isinstance(one, str) else one.direction_norm for one in found], labels),
-        column("magnitude_direction_ratio", ratios, labels),
+        column(Q.magnitude_norm, [float(torch.linalg.vector_norm(one)) for one in vectors], labels),
+        column(Q.direction_norm, [one if isinstance(one, str) else one.direction_norm for one in found], labels),
+        column(Q.magnitude_direction_ratio, ratios, labels),
     ]
     if merged_update:
         norms = [one if isinstance(one, str) else one.merged_update_norm for one in found]
-        columns += [column("merged_update_norm", norms, labels), *_merged_columns(members, labels, arrays)]
+        columns += [column(Q.merged_update_norm, norms, labels), *_merged_columns(members, labels, arrays)]
     return columns
 
 
@@ -86,13 +92,13 @@ def _merged_columns(members: Sequence[Adapter], labels: Labels, arrays: dict[str
     for one in members:  # one at a time: each is as large as its weight
         values = _merged_values(one)
         if isinstance(values, str):
-            rows.append(dict.fromkeys(WHOLE, values))
+            rows.append({of.name: values for _, of in MERGED})
             continue
         arrays[f"merged_singular_values/{one.name}/{one.scope}"] = values
         found = spectrum_numbers([values])
         reasons = {name: found.reasons[name][0] for name in found.reasons}
-        rows.append({name: reasons.get(name) or found.values[name][0] for name in WHOLE})
-    return [column(f"merged_update_{name}", [row[name] for row in rows], labels) for name in WHOLE]
+        rows.append({of.name: reasons.get(of.name) or found.values[of.name][0] for _, of in MERGED})
+    return [column(quantity, [row[of.name] for row in rows], labels) for quantity, of in MERGED]
 
 
 def _merged_values(one: Adapter) -> Tensor | str:

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from learnscope.model.adapters.extras import NOT_ALLOCATED, adalora_allocations
 from learnscope.model.adapters.inventory import Adapter
+from learnscope.quantities import Quantity
+from learnscope.quantities.adapters import AdapterSpectrum as Q
 from learnscope.record import Column
 from learnscope.tensor.context import plain
 
@@ -18,10 +20,10 @@ def plain_columns(members: Sequence[Adapter], labels: Mapping[str, str]) -> list
     scaling = [None if one.parts.factors is None else one.parts.factors.scaling for one in members]
     vectors = {place: "it is a vector" for place, one in enumerate(members) if one.parts.rank is None}
     return [
-        Column("rank", [one.parts.rank for one in members], labels, vectors),
-        Column("scaling", scaling, labels, none),
-        Column("active", [int(one.active) for one in members], labels),
-        Column("merged", [int(one.merged) for one in members], labels),
+        Q.rank.column([one.parts.rank for one in members], labels, vectors),
+        Q.scaling.column(scaling, labels, none),
+        Q.active.column([int(one.active) for one in members], labels),
+        Q.merged.column([int(one.merged) for one in members], labels),
     ]
 
 
@@ -35,18 +37,18 @@ def adalora_columns(
     sums = [None if one.scores is None else float(one.scores.double().sum()) for one in found]
     status = {place: NOT_ALLOCATED for place, value in enumerate(sums) if value is None}
     return [
-        Column("importance_sum", sums, labels, status),
-        Column("allocated_rank", [one.rank for one in found], labels),
+        Q.importance_sum.column(sums, labels, status),
+        Q.allocated_rank.column([one.rank for one in found], labels),
     ]
 
 
-STATISTICS: dict[str, Callable[[Tensor], Tensor]] = {
-    "vector_norm": torch.linalg.vector_norm,
-    "vector_mean": torch.mean,
-    "vector_std": lambda v: v.std(correction=0),
-    "vector_min": torch.amin,
-    "vector_max": torch.amax,
-}
+STATISTICS: tuple[tuple[Quantity, Callable[[Tensor], Tensor]], ...] = (
+    (Q.vector_norm, torch.linalg.vector_norm),
+    (Q.vector_mean, torch.mean),
+    (Q.vector_std, lambda v: v.std(correction=0)),
+    (Q.vector_min, torch.amin),
+    (Q.vector_max, torch.amax),
+)
 
 
 def vector_columns(members: Sequence[Adapter], labels: Mapping[str, str]) -> list[Column]:
@@ -55,12 +57,12 @@ def vector_columns(members: Sequence[Adapter], labels: Mapping[str, str]) -> lis
         held = [one.parts.vectors.get(which) for one in members]
         marked = {**labels, "vector": which}
         absent = {place: f"it has no {which}" for place, one in enumerate(held) if one is None}
-        for name, statistic in STATISTICS.items():
+        for quantity, statistic in STATISTICS:
             row = [None if one is None else float(statistic(_wide(one[0]))) for one in held]
-            columns.append(Column(name, row, marked, absent))
+            columns.append(quantity.column(row, marked, absent))
         changes = [None if one is None or one[1] is None else _distance(one[0], one[1]) for one in held]
         unknown = {place: "what it began with is not known" for place, value in enumerate(changes) if value is None}
-        columns.append(Column("vector_change", changes, marked, unknown | absent))
+        columns.append(Q.vector_change.column(changes, marked, unknown | absent))
     return columns
 
 

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from learnscope.model.adapters.inventory import Adapter
 from learnscope.probes.adapters.spectra import Spectra
+from learnscope.quantities.adapters import AdapterSpectrum as Q
 from learnscope.record import Column
 from learnscope.tensor.adapters.spectrum import NOT_FINITE, ZERO
 from learnscope.tensor.adapters.subspace import subspace_drifts
 
-SIDES = ("left", "right")
+SIDES = {"left": (Q.left_angle, Q.left_drift), "right": (Q.right_angle, Q.right_drift)}
 SINCE = ("previous", "first")
 NONE_EARLIER = "no earlier measurement of it has directions to compare with"
 Cell = tuple[float, float] | str
@@ -97,11 +98,11 @@ def _why_not(then: Tensor | None, now: Tensor | None) -> str | None:
 def drift_columns(members: Sequence[Adapter], spectra: Spectra, labels: Mapping[str, str], kept: Kept) -> list[Column]:
     found = kept.compare(members, spectra)
     columns = []
-    for side in SIDES:
+    for side, quantities in SIDES.items():
         for since in SINCE:
             cells = [one[side, since] for one in found]
             reasons = {place: cell for place, cell in enumerate(cells) if isinstance(cell, str)}
-            for which, name in enumerate((f"{side}_angle", f"{side}_drift")):
+            for which, quantity in enumerate(quantities):
                 values = [None if isinstance(cell, str) else cell[which] for cell in cells]
-                columns.append(Column(name, values, {**labels, "since": since}, reasons))
+                columns.append(quantity.column(values, {**labels, "since": since}, reasons))
     return columns

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from learnscope.model.adapters.inventory import Adapter
+from learnscope.quantities import Quantity
+from learnscope.quantities.adapters import AdapterSpectrum as Q
 from learnscope.record import Column
 from learnscope.tensor.adapters.spectrum import Decomposed, decompose_factors, spectrum_numbers
 
@@ -31,11 +33,11 @@ class Spectra:
 
     def rank(self, one: Adapter) -> float:
         """How many singular values count; NaN if they are not finite."""
-        return self.number(one, "numerical_rank")
+        return self.number(one, Q.numerical_rank)
 
-    def number(self, one: Adapter, name: str) -> float:
+    def number(self, one: Adapter, quantity: Quantity) -> float:
         place = self._place.get(id(one))
-        return math.nan if place is None else self._numbers.values[name][place]
+        return math.nan if place is None else self._numbers.values[quantity.name][place]
 
     def arrays(self) -> dict[str, Tensor]:
         return {
@@ -51,5 +53,5 @@ class Spectra:
             reasons = self._numbers.reasons.get(name, {})
             status = none | {at: reasons[place] for at, place in enumerate(places) if place in reasons}
             row = [None if place is None or place in reasons else found[place] for place in places]
-            columns.append(Column(name, row, labels, status))
+            columns.append(Q.named(name).column(row, labels, status))
         return columns

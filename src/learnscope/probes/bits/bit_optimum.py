@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -21,6 +21,8 @@ from learnscope.model.weights.content import model_content
 from learnscope.probes.bits.bit_sensitivity import described, sensitivities, single_units
 from learnscope.probes.bits.columns import Configuration, configuration_table, frontier
 from learnscope.probes.bits.quantising import BitProbe, additivity, checked_widths, judged_by
+from learnscope.quantities import Quantities
+from learnscope.quantities.bits import BitOptimum as Q
 from learnscope.record import Column, Measurement, Table
 from learnscope.tensor.bits.allocation import Allocation, NoAllocation
 
@@ -37,14 +39,7 @@ class BitOptimum(BitProbe):
     as if they added up (a multiple-choice knapsack, solved exactly). On the other half it is compared with the uniform
     widths between whose sizes its own lies, and with the smallest progressive mix that takes at least as much. It is
     recommended if it is measurably better there than the uniform width that fits into the same bytes; otherwise that
-    width is.
-
-    | name | kind | meaning |
-    |---|---|---|
-    | as of `BitWidths` | configuration | "original", "optimal", "uniform_b", "progressive_H_L" on the held-out half; \
-`additivity` on the half searched on |
-    | `chosen_bits` | unit | what the search chose; the bits it is stored in where it stays as it is |
-    | `budget_bytes` or `budget_kl`, `mixed_wins` | model | what was asked for; 1 if the mix is recommended |
+    width is. Configurations are "original", "optimal", "uniform_b" and "progressive_H_L", on the half held out.
 
     Notes: `verdict` ("mixed" or "uniform"), `recommended` (unit → bits; a unit that is not named stays as stored),
     `recommended_name`, `bits` by configuration, `held_out` (false if there is one example only), `expected` (the sum of
@@ -60,6 +55,11 @@ class BitOptimum(BitProbe):
     max_kl: float | None = None
     """In nats a position (mean squared error for regression), of the sum over units."""
     sensitivities: str | None = None
+
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = (
+        "a forward pass over half of the examples for each unit and width, and over the others for a few mixes"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,9 +86,9 @@ class BitOptimum(BitProbe):
         front = frontier(found)
         best = recommended(optimal, [one for one in rivals if one.name.startswith("uniform")], **budget)
         tables = [
-            configuration_table(found, original, front),
+            configuration_table(Q, found, original, front),
             _unit_table(units, solved, alone),
-            Table("model", ["model"], [_budget_column(budget), Column("mixed_wins", [int(best is optimal)])]),
+            Table("model", ["model"], [_budget_column(budget), Q.mixed_wins.column([int(best is optimal)])]),
         ]
         notes: dict[str, Any] = {
             "verdict": "mixed" if best is optimal else "uniform",
@@ -220,9 +220,9 @@ def recommended(
 
 def _unit_table(units: Sequence[Unit], solved: Allocation, alone: Sensitivities) -> Table:
     bits = [solved.choice.get(u.name, round(8 * alone.stored[u.name] / max(1, u.numel))) for u in units]
-    return Table("unit", [unit.name for unit in units], [Column("chosen_bits", bits)])
+    return Table("unit", [unit.name for unit in units], [Q.chosen_bits.column(bits)])
 
 
 def _budget_column(budget: Mapping[str, Any]) -> Column:
     ((name, value),) = budget.items()
-    return Column("budget_bytes" if name == "max_bytes" else "budget_kl", [value])
+    return (Q.budget_bytes if name == "max_bytes" else Q.budget_kl).column([value])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from learnscope.core.moment import Moment
 from learnscope.model.bits.ledger import ledger
@@ -12,23 +12,18 @@ from learnscope.model.bits.quantised_units import Unit
 from learnscope.model.bits.sensitivities import Sensitivities
 from learnscope.probes.bits.quantising import BitProbe, Half, checked_widths, judged_by
 from learnscope.probes.outputs.columns import REGRESSION, SINGLE
-from learnscope.record import Column, Measurement, Table
+from learnscope.quantities import Quantities
+from learnscope.quantities.bits import BitSensitivity as Q
+from learnscope.record import Measurement, Table
 
 Scores = Mapping[tuple[str, int], Mapping[str, Any]]
 """Of each unit at each width."""
 
-_NAMES = ("kl", "kl_median", "kl_p99", "top1_agree", "cosine", "mse")
+_COMPARED = (Q.kl, Q.kl_median, Q.kl_p99, Q.top1_agree, Q.cosine, Q.mse)
 
 
 class BitSensitivity(BitProbe):
     """KL(model ‖ model with one unit at so many bits), unit by unit, all others as stored.
-
-    | name | kind | meaning |
-    |---|---|---|
-    | `kl`, `kl_median`, `kl_p99` | unit | per position that counts, in nats: mean, median, 99th percentile; by `bits` |
-    | `top1_agree`, `cosine`, `mse` | unit | share of positions with the same most likely class; of the logits, means |
-    | `bytes` | unit | of the unit at these `bits`, scales and zero points included |
-    | `weights`, `original_bytes` | unit | entries, and bytes as stored |
 
     Only what comes after the unit runs again: earlier blocks give back what they gave (`model.outputs.suffix`),
     exactly. That keeps the output of every block for all examples in memory, beside the logits. Where a model cannot be
@@ -40,6 +35,9 @@ class BitSensitivity(BitProbe):
 
     bits: Sequence[int] = (8, 4, 2)
 
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "a forward pass over the examples for each unit and width, of what comes after the unit"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         checked_widths("BitSensitivity", self.bits)
@@ -50,17 +48,20 @@ class BitSensitivity(BitProbe):
         found = sensitivities(self, moment, units, widths, scores)
         moment.cache[self.measured_key()] = found.damage
         first = next(iter(scores.values()))
-        reasons = dict.fromkeys(_NAMES[:4], REGRESSION) if first["regression"] else {}
-        reasons |= {"cosine": SINGLE} if first["single"] else {}
+        reasons = (
+            dict.fromkeys([quantity.name for quantity in _COMPARED[:4]], REGRESSION) if first["regression"] else {}
+        )
+        reasons |= {Q.cosine.name: SINGLE} if first["single"] else {}
         columns = []
         for width in widths:
-            for name in _NAMES:
-                status = dict.fromkeys(range(len(units)), reasons[name]) if name in reasons else {}
-                values = [scores[unit.name, width][name] for unit in units]
-                columns.append(Column(name, values, {"bits": width}, status))
-            columns.append(Column("bytes", [found.size[unit.name][width] for unit in units], {"bits": width}))
-        columns.append(Column("weights", [unit.numel for unit in units]))
-        columns.append(Column("original_bytes", [found.stored[unit.name] for unit in units]))
+            for quantity in _COMPARED:
+                why = reasons.get(quantity.name)
+                status = {} if why is None else dict.fromkeys(range(len(units)), why)
+                values = [scores[unit.name, width][quantity.name] for unit in units]
+                columns.append(quantity.column(values, {"bits": width}, status))
+            columns.append(Q.bytes.column([found.size[unit.name][width] for unit in units], {"bits": width}))
+        columns.append(Q.weights.column([unit.numel for unit in units]))
+        columns.append(Q.original_bytes.column([found.stored[unit.name] for unit in units]))
         notes = {
             "units": {unit.name: {"layer": unit.layer, "index": unit.index, "part": unit.part} for unit in units},
             "other_bytes": found.other_bytes,

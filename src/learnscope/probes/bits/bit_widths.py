@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from learnscope.core.moment import Moment
 from learnscope.model.bits.ledger import ledger
@@ -13,6 +13,8 @@ from learnscope.model.bits.quantised_units import Unit
 from learnscope.probes.bits.bit_sensitivity import described
 from learnscope.probes.bits.columns import Configuration, configuration_table, frontier
 from learnscope.probes.bits.quantising import BitProbe, additivity, checked_widths, judged_by
+from learnscope.quantities import Quantities
+from learnscope.quantities.bits import BitWidths as Q
 from learnscope.record import Measurement
 
 Layers = Sequence[Mapping[str, int]]
@@ -22,22 +24,7 @@ ORIGINAL = "original"
 class BitWidths(BitProbe):
     """Configurations of bits, each run on the same examples as the model itself.
 
-    | name | meaning |
-    |---|---|
-    | `kl`, `kl_median`, `kl_p99` | KL(model ‖ quantised model) per position that counts, in nats; exactly 0 for \
-"original" |
-    | `kl_low`, `kl_high` | 95 % interval of the mean, over examples drawn again |
-    | `cosine`, `mse`, `top1_agree` | of the logits, means over positions; share of equal most likely classes |
-    | `broke`, `mended` | share of positions that are right before only, after only |
-    | `loss`, `perplexity`, `accuracy` | on the targets |
-    | `loss_change` (`_low`, `_high`) | less the model's own loss, paired over examples |
-    | `block_bits`, `model_bits` | bits an entry with scales and zero points: of the blocks' units, of the whole model |
-    | `packed_bytes`, `original_bytes`, `compression` | of the whole model; tied weights once |
-    | `on_frontier` | 1 if nothing smaller is measurably as good, see `learnscope.tensor.bits.allocation.pareto` |
-    | `additivity` | Σ of the KL of single units / KL of all together, where `BitSensitivity` measured them at this \
-moment on these examples |
-
-    All are of kind "configuration". Without `configurations`: uniform_b for each of `bits`, and for each two neighbours
+    Without `configurations`: uniform_b for each of `bits`, and for each two neighbours
     among them mixed_H_L (H bits for the half of the units that loses most where `BitSensitivity` has measured it, else
     for every other layer), progressive_H_L (H bits for the first and the last quarter of the layers),
     attention_focused_H_L and mlp_focused_H_L. Times are not measured: a model with quantised values takes as long as
@@ -53,6 +40,9 @@ moment on these examples |
 
     configurations: Mapping[str, Layers | Mapping[str, int]] | None = None
     bits: Sequence[int] = (8, 4, 2)
+
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "a forward pass over the examples for each configuration"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,7 +75,7 @@ moment on these examples |
             "left_out": mixes.left_out,
             **described(self, original),
         }
-        return Measurement([configuration_table(found, original, front)], notes=notes)
+        return Measurement([configuration_table(Q, found, original, front)], notes=notes)
 
     def _mixes(self, units: Sequence[Unit], single: Mapping[str, Mapping[int, float]] | None) -> Mixes:
         if self.configurations is None:

@@ -11,7 +11,8 @@ from learnscope.model.bits.ledger import Ledger
 from learnscope.model.outputs.scores import interval
 from learnscope.probes.bits.quantising import judged_by
 from learnscope.probes.outputs.columns import REGRESSION, SINGLE
-from learnscope.record import Column, Table
+from learnscope.quantities.bits import BitWidths
+from learnscope.record import Table
 from learnscope.tensor.bits.allocation import FrontierPoint, Point, pareto
 
 _COMPARED = ("kl", "kl_median", "kl_p99", "top1_agree", "cosine", "mse", "broke", "mended")
@@ -40,16 +41,16 @@ def frontier(configurations: Sequence[Configuration]) -> list[FrontierPoint]:
 
 
 def configuration_table(
-    configurations: Sequence[Configuration], original: Mapping[str, Any], front: Sequence[FrontierPoint]
-) -> Table:
+    quantities: type[BitWidths], configurations: Sequence[Configuration], original: Mapping[str, Any],
+    front: Sequence[FrontierPoint],
+) -> Table:  # fmt: skip
     rows = [_row(one, original) for one in configurations]
     on = {point.name for point in front}
     for row, one in zip(rows, configurations, strict=True):
         row["on_frontier"] = (int(one.name in on), None)
         row["additivity"] = one.additivity
     columns = [
-        Column(
-            name,
+        quantities.named(name).column(
             [row[name][0] for row in rows],
             {},
             {place: why for place, row in enumerate(rows) if (why := row[name][1]) is not None},

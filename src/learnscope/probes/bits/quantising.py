@@ -11,6 +11,7 @@ from learnscope.core.probe import At, Probe
 from learnscope.model.bits.quantise import checked, quantised
 from learnscope.model.bits.quantised_units import Unit, find_units
 from learnscope.model.outputs.scores import Originals, halves, originals, positions_of_examples, score, score_original
+from learnscope.options import check_whole, is_whole
 from learnscope.tensor.bits.quantize import WHOLE_BITS, Granularity, QuantiseError, Scheme, checked_bits
 
 Half = Literal["all", "search", "held out"]
@@ -42,8 +43,7 @@ class BitProbe(Probe):
     def __post_init__(self) -> None:
         super().__post_init__()
         name = type(self).__name__
-        if isinstance(self.examples, bool) or not isinstance(self.examples, int) or self.examples < 1:
-            raise ValueError(f"{name}(examples={self.examples!r}): a whole number from 1 is needed")
+        check_whole(self, examples=1)
         if self.activation_bits is not None:
             check_activation_bits(name, self.activation_bits)
         try:
@@ -127,7 +127,7 @@ class BitProbe(Probe):
 
 
 def check_activation_bits(owner: str, bits: Any) -> None:
-    if isinstance(bits, bool) or not isinstance(bits, int) or bits not in WHOLE_BITS:
+    if not is_whole(bits) or bits not in WHOLE_BITS:
         raise ValueError(f"{owner}(activation_bits={bits!r}): 2 to 8, or None for activations as they are")
 
 

@@ -12,12 +12,10 @@ from learnscope.core.probe import At, Probe
 from learnscope.model.cost.exported_speed import ORIGINAL, exported_speed
 from learnscope.model.outputs.reference import reference_outputs
 from learnscope.probes.outputs.columns import undefined
+from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities.cost import ExportedSpeed as Q
 from learnscope.record import Column, Measurement, Table
 
-NAMES = (
-    "latency_p50", "latency_mean", "latency_n", "examples_per_second", "tokens_per_second", "speed_up", "weight_bytes",
-    "kl", "mse",
-)  # fmt: skip
 MISSING = "torchao is not installed: pip install 'learnscope[quant]'"
 
 
@@ -26,14 +24,6 @@ class ExportedSpeed(Probe):
 
     These are times of integers that are really packed: the only ones here that say how much faster, or slower, fewer
     bits are on this machine. (What other probes look at has the values of fewer bits in full-width numbers.)
-
-    | name | kind | meaning |
-    |---|---|---|
-    | `latency_p50`, `latency_mean`, `latency_n` | exported | seconds of a forward pass, and of how many |
-    | `examples_per_second`, `tokens_per_second` | exported | by the mean; tokens without padding |
-    | `speed_up` | exported | median of the model / median of the copy |
-    | `weight_bytes` | exported | of parameters and buffers as they are held |
-    | `kl`, `mse` | exported | of the copy's outputs, from the model's |
 
     Scopes: `original`, and `int8`, `int4` for those of `bits` that torchao has a kernel for; others have the reason.
     """
@@ -46,6 +36,8 @@ class ExportedSpeed(Probe):
     threads: int | None = None
 
     needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "`seconds` of forward passes for the model and each copy, all of them held in memory"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,9 +49,8 @@ class ExportedSpeed(Probe):
     def measure(self, moment: Moment) -> Measurement:
         scopes = [ORIGINAL, *(f"int{bits}" for bits in self.bits)]
         if find_spec("torchao") is None:
-            nothing = [
-                Column(name, [None] * len(scopes), {}, dict.fromkeys(range(len(scopes)), MISSING)) for name in NAMES
-            ]
+            reasons = dict.fromkeys(range(len(scopes)), MISSING)
+            nothing = [quantity.column([None] * len(scopes), {}, reasons) for quantity in Q.all()]
             return Measurement([Table("exported", scopes, nothing)])
         options: dict[str, Any] = {"seconds": self.seconds, "repeats": self.repeats, "threads": self.threads}
         first = next(iter(moment.subject.holdout or ()))
@@ -72,13 +63,13 @@ class ExportedSpeed(Probe):
         found = moment.remember(
             {"what": "exported speed", "bits": list(self.bits), **options}, compute, on_this_machine=True
         )
-        columns = [_column(name, scopes, found) for name in NAMES]
+        columns = [_column(quantity, scopes, found) for quantity in Q.all()]
         notes = {"threads": found["threads"], "device": found["device"], "real": True}
         return Measurement([Table("exported", scopes, columns)], notes=notes)
 
 
-def _column(name: str, scopes: Sequence[str], found: dict[str, Any]) -> Column:
-    values, status = [], {}
+def _column(quantity: Quantity, scopes: Sequence[str], found: dict[str, Any]) -> Column:
+    name, values, status = quantity.name, [], {}
     for place, scope in enumerate(scopes):
         value = found["rows"].get(scope, {}).get(name)
         if scope in found["reasons"]:
@@ -88,4 +79,4 @@ def _column(name: str, scopes: Sequence[str], found: dict[str, Any]) -> Column:
         elif value is None:
             status[place] = "the inputs are no token ids"
         values.append(value)
-    return Column(name, values, {}, status)
+    return quantity.column(values, {}, status)

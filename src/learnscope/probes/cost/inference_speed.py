@@ -10,31 +10,17 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.cost.speed import NO_TOKENS, measured_speed
 from learnscope.model.cost.timing import NEEDED
+from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities.cost import InferenceSpeed as Q
 from learnscope.record import Column, Measurement, Table
 
-NAMES = (
-    "latency_mean", "latency_p50", "latency_p95", "latency_p99", "latency_n", "latency_warmup", "batches_per_second",
-    "examples_per_second", "tokens_per_second", "flops", "flops_per_second",
-)  # fmt: skip
-PERCENTILES = {"latency_p95": NEEDED[0.95], "latency_p99": NEEDED[0.99]}
+PERCENTILES = {Q.latency_p95.name: NEEDED[0.95], Q.latency_p99.name: NEEDED[0.99]}
 
 
 class InferenceSpeed(Probe):
     """How long the model takes, in eval mode and without gradients, as it stands.
 
-    Labels of every number: `phase`, `batch`, `length` (tokens a row; 0: inputs that have no length), and `main`, true
-    for the data's own first batch. "forward" is a pass over a batch; for causal language models of transformers,
-    "prefill" reads a text into a cache of keys and values, "decode" makes one new token after `length` cached ones.
-
-    | name | kind | meaning |
-    |---|---|---|
-    | `latency_mean`, `latency_p50` | model | seconds of a pass |
-    | `latency_p95`, `latency_p99` | model | null below 59 and 299 passes, of which an upper bound needs so many |
-    | `latency_n`, `latency_warmup` | model | passes timed, and passes run before |
-    | `batches_per_second`, `examples_per_second` | model | at the mean latency |
-    | `tokens_per_second` | model | tokens that are no padding; null where inputs are no token ids |
-    | `flops`, `flops_per_second` | model | of products of matrices, convolutions and attention; two a multiplication \
-and addition, a causal mask saving nothing |
+    Prefill and decode are measured for causal language models of transformers.
 
     Percentiles are by nearest rank. All settings take turns. Before, each runs until the medians of its last three
     passes and of the three before agree within 5 %, or a quarter of its seconds is spent (six passes at least, but one
@@ -55,6 +41,8 @@ and addition, a causal mask saving nothing |
     """torch's threads meanwhile; None: as many as it has."""
     needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
     reads_only: ClassVar[bool] = True  # the passes have a guard of their own
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "`seconds` of forward passes for each setting, ten times as many for the data's own batch"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,17 +68,17 @@ and addition, a causal mask saving nothing |
             lambda: measured_speed(moment.model, moment.task, first, **options),
             on_this_machine=True,
         )
-        columns = [_column(name, row) for row in found["settings"] for name in NAMES]
+        columns = [_column(quantity, row) for row in found["settings"] for quantity in Q.all()]
         notes = {name: found[name] for name in ("threads", "device", "warm", "unsettled")}
         if found["compiled"]:
             notes["compiled"] = "timed as written: compiled code is not run under examination"
         return Measurement([Table("model", ["model"], columns)], notes=notes)
 
 
-def _column(name: str, row: dict[str, Any]) -> Column:
+def _column(quantity: Quantity, row: dict[str, Any]) -> Column:
     labels = {key: row[key] for key in ("phase", "batch", "length", "main")}
-    value = row.get(name)
-    return Column(name, [value], labels, {} if value is not None else {0: _why(name, row)})
+    value = row.get(quantity.name)
+    return quantity.column([value], labels, {} if value is not None else {0: _why(quantity.name, row)})
 
 
 def _why(name: str, row: dict[str, Any]) -> str:

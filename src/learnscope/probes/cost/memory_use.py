@@ -8,19 +8,13 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.cost.memory import peak_memory
 from learnscope.model.cost.memory_parts import sizes
-from learnscope.record import Column, Measurement, Table
+from learnscope.quantities import Quantities
+from learnscope.quantities.cost import MemoryUse as Q
+from learnscope.record import Measurement, Table
 
 
 class MemoryUse(Probe):
     """The model's size by part, and the most memory that one forward pass over the data's first batch takes.
-
-    | name | kind | meaning |
-    |---|---|---|
-    | `parameters` | model, part | how many numbers; tied ones once, under the first of their names |
-    | `model_bytes` | model | of parameters and buffers |
-    | `bytes` | part | the same of embedding, attention, mlp, norm, head, other |
-    | `peak_bytes` (label `process`) | model | the most memory during the pass |
-    | `run_bytes` (label `process`) | model | how much of that is above what was there before the pass |
 
     On an accelerator the peak is its allocator's, process "own". On the CPU it is the high-water mark of a process: a
     "fresh" one that loads the model and runs it once, for models of transformers, so that what the caller's process has
@@ -31,6 +25,8 @@ class MemoryUse(Probe):
     at: At = "once"
     needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
     reads_only: ClassVar[bool] = True  # the pass has a guard of its own
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "one forward pass, on the CPU in a process of its own where that is possible"
 
     def measure(self, moment: Moment) -> Measurement:
         first = next(iter(moment.subject.holdout or ()))
@@ -42,18 +38,18 @@ class MemoryUse(Probe):
             "model",
             ["model"],
             [
-                Column("parameters", [sum(size.parameters for size in parts.values())]),
-                Column("model_bytes", [sum(size.bytes for size in parts.values())]),
-                Column("peak_bytes", [found["peak"]], labels, status),
-                Column("run_bytes", [found["run"]], labels, status),
+                Q.parameters.column([sum(size.parameters for size in parts.values())]),
+                Q.model_bytes.column([sum(size.bytes for size in parts.values())]),
+                Q.peak_bytes.column([found["peak"]], labels, status),
+                Q.run_bytes.column([found["run"]], labels, status),
             ],
         )
         each = Table(
             "part",
             list(parts),
             [
-                Column("parameters", [size.parameters for size in parts.values()]),
-                Column("bytes", [size.bytes for size in parts.values()]),
+                Q.parameters.column([size.parameters for size in parts.values()]),
+                Q.bytes.column([size.bytes for size in parts.values()]),
             ],
         )
         notes = {

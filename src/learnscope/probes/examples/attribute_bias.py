@@ -11,6 +11,8 @@ from learnscope.core.moment import Moment
 from learnscope.intervals import Interval, difference, wilson, within_difference
 from learnscope.model.examples.groups import classes_of, coded, groups_of, in_order
 from learnscope.model.outputs.outcomes import Outcomes
+from learnscope.quantities import Quantity
+from learnscope.quantities.examples import GroupAccuracy as Q
 from learnscope.record import Column
 from learnscope.task import IGNORE
 from learnscope.tensor.examples.attribute import Following, cramers_v, crosstab, following, suggested_classes
@@ -19,12 +21,7 @@ NO_CLASSES = "float targets: there are no classes, only an error"
 NO_ALIGNED = "no test example has the class that its attribute suggests"
 NO_CONFLICTING = "no test example has another class than its attribute suggests"
 SINGLE = "the training data have a single class, or a single value of the attribute"
-WITH_INTERVAL = ("aligned_accuracy", "conflicting_accuracy", "bias_gap", "within_class_gap", "attribute_following")
-OTHERS = (
-    "chance_following", "aligned_examples", "conflicting_examples", "undecided_examples", "association",
-    "train_examples", "train_conflicting", "classes",
-)  # fmt: skip
-ENDS = ("", "_low", "_high")
+OF_THE_MODEL = [quantity for quantity in Q.all() if quantity.kinds == ("model",)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +38,26 @@ class Training:
 
 @dataclass(slots=True)
 class _Numbers:
-    """Numbers by name, and the reasons for those that are not there."""
+    """Numbers, and the reasons for those that are not there."""
 
-    values: dict[str, float] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
+    values: dict[Quantity, float] = field(default_factory=dict)
+    reasons: dict[Quantity, str] = field(default_factory=dict)
 
-    def put(self, name: str, value: float, interval: Interval) -> None:
-        self.values.update(zip((f"{name}{end}" for end in ENDS), (value, *interval), strict=True))
+    def put(self, quantity: Quantity, value: float, interval: Interval) -> None:
+        self.values.update(zip(_with_ends(quantity), (value, *interval), strict=True))
 
-    def lack(self, name: str, reason: str) -> None:
-        self.reasons.update(dict.fromkeys((f"{name}{end}" for end in ENDS), reason))
+    def lack(self, quantity: Quantity, reason: str) -> None:
+        self.reasons.update(dict.fromkeys(_with_ends(quantity), reason))
 
     def columns(self) -> list[Column]:
-        names = [f"{name}{end}" for name in WITH_INTERVAL for end in ENDS] + list(OTHERS)
         return [
-            Column(name, [self.values.get(name)], status={0: self.reasons[name]} if name in self.reasons else {})
-            for name in names
+            quantity.column([self.values.get(quantity)], status={0: why} if (why := self.reasons.get(quantity)) else {})
+            for quantity in OF_THE_MODEL
         ]
+
+
+def _with_ends(quantity: Quantity) -> list[Quantity]:
+    return [Q.named(f"{quantity.name}{end}") for end in ("", "_low", "_high")]
 
 
 def attribute_columns(moment: Moment, seen: Outcomes, groups: Sequence[str] | None) -> list[Column]:
@@ -65,8 +65,7 @@ def attribute_columns(moment: Moment, seen: Outcomes, groups: Sequence[str] | No
     numbers = _Numbers()
     training = _why_none(seen, groups) or _training(moment)
     if isinstance(training, str):
-        for name in (*WITH_INTERVAL, *OTHERS):
-            numbers.lack(name, training)
+        numbers.reasons = dict.fromkeys(OF_THE_MODEL, training)
         return numbers.columns()
     assert groups is not None
     assert seen.targets is not None
@@ -74,13 +73,13 @@ def attribute_columns(moment: Moment, seen: Outcomes, groups: Sequence[str] | No
     suggested = torch.tensor([training.suggested.get(groups[example], -1) for example in seen.example.tolist()])
     found = following(suggested, seen.targets, seen.predicted)
     numbers.values |= {
-        "train_examples": training.examples, "train_conflicting": training.conflicting, "classes": training.classes,
-        "undecided_examples": found.undecided,
+        Q.train_examples: training.examples, Q.train_conflicting: training.conflicting, Q.classes: training.classes,
+        Q.undecided_examples: found.undecided,
     }  # fmt: skip
     if training.association == training.association:
-        numbers.values["association"] = training.association
+        numbers.values[Q.association] = training.association
     else:
-        numbers.reasons["association"] = SINGLE
+        numbers.reasons[Q.association] = SINGLE
     _put_accuracies(numbers, found)
     _put_following(numbers, found, training.classes)
     return numbers.columns()
@@ -100,10 +99,10 @@ def _training(moment: Moment) -> Training | str:
     batches = moment.subject.train_data
     if batches is None:
         return "no training data to know from which class a group suggests: pass train="
-    groups = groups_of(moment.task, batches)
+    groups = groups_of((moment.task.groups(batch), moment.task.size(batch)) for batch in batches)
     if groups is None:
         return "the batches of train= carry no groups"
-    labels, why = classes_of(moment.task, batches, "the training data")
+    labels, why = classes_of(map(moment.task.targets, batches), "the training data")
     if labels is None:
         return str(why)
     there = (labels != IGNORE).nonzero().flatten().tolist()
@@ -119,36 +118,36 @@ def _training(moment: Moment) -> Training | str:
 
 def _put_accuracies(numbers: _Numbers, found: Following) -> None:
     (right, n), (hits, m) = found.aligned.sum(0).tolist(), found.conflicting.sum(0).tolist()
-    numbers.values |= {"aligned_examples": n, "conflicting_examples": m}
-    for name, share, size, reason in (
-        ("aligned_accuracy", right, n, NO_ALIGNED),
-        ("conflicting_accuracy", hits, m, NO_CONFLICTING),
+    numbers.values |= {Q.aligned_examples: n, Q.conflicting_examples: m}
+    for quantity, share, size, reason in (
+        (Q.aligned_accuracy, right, n, NO_ALIGNED),
+        (Q.conflicting_accuracy, hits, m, NO_CONFLICTING),
     ):
         if size:
-            numbers.put(name, share / size, wilson(share / size, size))
+            numbers.put(quantity, share / size, wilson(share / size, size))
         else:
-            numbers.lack(name, reason)
+            numbers.lack(quantity, reason)
     if not n or not m:
-        for name in ("bias_gap", "within_class_gap"):
-            numbers.lack(name, NO_CONFLICTING if n else NO_ALIGNED)
+        for quantity in (Q.bias_gap, Q.within_class_gap):
+            numbers.lack(quantity, NO_CONFLICTING if n else NO_ALIGNED)
         return
-    numbers.put("bias_gap", right / n - hits / m, difference((right / n, n), (hits / m, m)))
+    numbers.put(Q.bias_gap, right / n - hits / m, difference((right / n, n), (hits / m, m)))
     both = (found.aligned[:, 1] > 0) & (found.conflicting[:, 1] > 0)
     if bool(both.any()):
         pairs = zip(found.aligned[both].tolist(), found.conflicting[both].tolist(), strict=True)
-        numbers.put("within_class_gap", *within_difference([((a / x, x), (b / y, y)) for (a, x), (b, y) in pairs]))
+        numbers.put(Q.within_class_gap, *within_difference([((a / x, x), (b / y, y)) for (a, x), (b, y) in pairs]))
     else:
-        numbers.lack("within_class_gap", "no class has both aligned and conflicting examples")
+        numbers.lack(Q.within_class_gap, "no class has both aligned and conflicting examples")
 
 
 def _put_following(numbers: _Numbers, found: Following, classes: int) -> None:
     hits, n = found.conflicting.sum(0).tolist()
     if not n:
-        numbers.lack("attribute_following", NO_CONFLICTING)
-        numbers.reasons["chance_following"] = NO_CONFLICTING
+        numbers.lack(Q.attribute_following, NO_CONFLICTING)
+        numbers.reasons[Q.chance_following] = NO_CONFLICTING
         return
-    numbers.put("attribute_following", found.followed / n, wilson(found.followed / n, n))
+    numbers.put(Q.attribute_following, found.followed / n, wilson(found.followed / n, n))
     if classes > 1:
-        numbers.values["chance_following"] = (1 - hits / n) / (classes - 1)
+        numbers.values[Q.chance_following] = (1 - hits / n) / (classes - 1)
     else:
-        numbers.reasons["chance_following"] = SINGLE
+        numbers.reasons[Q.chance_following] = SINGLE

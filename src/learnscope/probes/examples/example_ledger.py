@@ -8,15 +8,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from learnscope.core.moment import Examples, Moment
+from learnscope.core.handed import Examples
+from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.ledger import IdError, Ledger
 from learnscope.ledger.sampling import Sample
 from learnscope.ledger.sums import MOST_GROUPS, GroupSums
 from learnscope.ledger.table import QUANTILES
 from learnscope.model.examples.gradient_norms import example_gradient_norms
+from learnscope.options import check_whole
 from learnscope.probes.examples.gathering import Gathering
-from learnscope.record import Column, Measurement, Table
+from learnscope.quantities import Quantities
+from learnscope.quantities.examples import ExampleLedger as Q
+from learnscope.record import Measurement, Table
 from learnscope.task import Task, task_for, unwrap
 from learnscope.task.batches import map_leaves
 
@@ -31,20 +35,6 @@ class ExampleLedger(Probe):
     refused as soon as targets tell, or inputs, where they are handed over too. Targets are classes, aligned with the
     logits: a causal language model's are handed over shifted, `w.examples(ids, logits[:, :-1], labels[:, 1:])`.
     It measures at `w.end_epoch()`, and at the end; in `replay`, a checkpoint is a presentation of the training data.
-
-    | name | kind | meaning |
-    |---|---|---|
-    | `examples`, `presentations`, `forgetting_events` | model | so far; what they are stands at `Ledger` |
-    | `nonfinite`, `untracked`, `unscored` | model | presentations with a score that is not finite; of examples beyond \
-`track`; without a target that counts |
-    | `learned` | model | share of the examples that were correct at their last presentation |
-    | `never_learned`, `unforgettable` | model | shares: never correct; correct at some time and not forgotten since |
-    | `mean_<score>` | model | mean over the examples of `confidence`, `variability`, `aum`, `el2n` (mean of each) and \
-`cumulative_loss` |
-    | `<score>` | quantile | the 0.1, 0.5 and 0.9 quantiles of the same |
-    | `accuracy`, `mean_p_gold`, `mean_loss` | model, group | of the presentations since the last measurement; groups \
-are those handed over, else the classes; more than 100 are not told apart |
-    | `group_presentations` | group | how many those were |
 
     The whole ledger is the run's `examples.parquet`, written every `keep_every` epochs and at the end:
     `run.examples()`, or `Ledger.load`.
@@ -66,6 +56,10 @@ are those handed over, else the classes; more than 100 are not told apart |
     """0: at the end only."""
     needs: ClassVar[frozenset[str]] = frozenset({"examples"})
     reads_only: ClassVar[bool] = True  # what runs the model has a guard of its own
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = (
+        "one pass over the loop's own logits, many small batches at a time; GraNd a forward and backward more"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,10 +67,7 @@ are those handed over, else the classes; more than 100 are not told apart |
             raise ValueError(
                 f"ExampleLedger(at={self.at!r}): it takes examples in at every step and measures at='epoch'"
             )
-        for name in ("keep_every", "grand_every"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ValueError(f"ExampleLedger({name}={value!r}): a whole number of epochs from 0")
+        check_whole(self, keep_every=0, grand_every=0)
         Ledger(**self._settings())
 
     def prepare(self, moment: Moment) -> None:
@@ -190,26 +181,27 @@ def _differentiable(leaf: Any) -> Any:
 
 
 def _tables(gathering: Gathering) -> list[Table]:
-    columns = [Column("untracked", [gathering.ledger.untracked]), Column("unscored", [gathering.unscored])]
+    columns = [Q.untracked.column([gathering.ledger.untracked]), Q.unscored.column([gathering.unscored])]
     numbers, quantiles = gathering.ledger.summary()
-    columns += [Column(name, [value]) for name, value in numbers.items()]
+    columns += [Q.named(name).column([value]) for name, value in numbers.items()]
     means = gathering.all.total()
-    columns += [Column(name, [means[key]]) for name, key in _MEANS.items()]
+    columns += [quantity.column([means[key]]) for key, quantity in _MEANS.items()]
     tables = [Table("model", ["model"], columns)]
     if quantiles:
-        made = [Column(name, values) for name, values in quantiles.items()]
+        made = [Q.named(name).column(values) for name, values in quantiles.items()]
         tables.append(Table("quantile", [str(q) for q in QUANTILES], made))
     sums = gathering.groups
     if sums.too_many:
         why = f"there are more than {MOST_GROUPS} groups"
-        return [*tables, Table("group", ["all"], [Column("accuracy", [None], status={0: why})])]
+        return [*tables, Table("group", ["all"], [Q.accuracy.column([None], status={0: why})])]
     order = sums.in_order()
     if order:
         by_group = sums.means()
-        named = {**_MEANS, "group_presentations": "presentations"}
-        columns = [Column(name, by_group[key][order].tolist()) for name, key in named.items()]
+        named = {**_MEANS, "presentations": Q.group_presentations}
+        columns = [quantity.column(by_group[key][order].tolist()) for key, quantity in named.items()]
         tables.append(Table("group", [sums.names[i] for i in order], columns))
     return tables
 
 
-_MEANS = {"accuracy": "accuracy", "mean_p_gold": "confidence", "mean_loss": "loss"}
+_MEANS = {"accuracy": Q.accuracy, "confidence": Q.mean_p_gold, "loss": Q.mean_loss}
+"""What `GroupSums` calls them."""

@@ -12,8 +12,10 @@ from torch import Tensor
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.examples.attribution import Transition, transition_since
-from learnscope.model.examples.noted import Noted
-from learnscope.record import Column, Measurement, Table
+from learnscope.model.examples.noted import NotedBatches
+from learnscope.quantities import Quantities
+from learnscope.quantities.examples import ExampleTransitions as Q
+from learnscope.record import Measurement, Table
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 TOP = 0.1
@@ -26,16 +28,8 @@ class ExampleTransitions(Probe):
     Its score is the cosine of the two gradients times the loss that it lost. Both sides are in eval mode, and buffers
     (the statistics of batch norm) are those of now on both.
 
-    | name | kind | meaning |
-    |---|---|---|
-    | `examples`, `without_score` | model | of the training data that are looked at |
-    | `mean_<number>` | model | mean over the examples with a score of `cosine` and `loss_drop` (loss then − now) |
-    | `<number>` | quantile | quantiles of the same |
-    | `top_share` | model | of the loss that all examples lost together, what the tenth with the highest scores \
-lost; above 1 if others gained |
-
     Arrays, an entry an example: `scores`, `cosine`, `loss_before`, `loss_after`, and `example`, its id or position.
-    Costs two backward passes an example, many at a time; gradients take at most `max_mb`.
+    Gradients take at most `max_mb`.
     """
 
     every: int = 1
@@ -46,6 +40,8 @@ lost; above 1 if others gained |
     keep_arrays: bool = True
     needs: ClassVar[frozenset[str]] = frozenset({"previous", "train_data"})
     reads_only: ClassVar[bool] = True  # every pass has a guard of its own
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "two backward passes of every training example that the session keeps, many at a time"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,7 +51,7 @@ lost; above 1 if others gained |
     def measure(self, moment: Moment) -> Measurement:
         before = moment.previous
         before.check(moment.subject.by_name())
-        data = Noted(list(moment.train_data), moment.task)
+        data = NotedBatches(list(moment.train_data), moment.task)
         batches = list(data)
         found = transition_since(
             moment.model, before.tensors, moment.task, batches,
@@ -73,20 +69,19 @@ def _tables(found: Transition) -> list[Table]:
     known = found.score.isfinite()
     drop = found.loss_before - found.loss_after
     share, why = _top_share(found.score[known], drop[known], drop[drop.isfinite()])
-    spread = {"cosine": found.cosine[known], "loss_drop": drop[known]}
+    cosine, drops = found.cosine[known], drop[known]
     none = {} if known.any() else {0: "no example has a score"}
-    columns = [Column("examples", [len(known)]), Column("without_score", [int((~known).sum())])]
-    for name, values in spread.items():
-        columns.append(Column(f"mean_{name}", [float(values.mean()) if len(values) else None], status=none))
-    columns.append(Column("top_share", [share], status={0: why} if why else {}))
-    tables = [Table("model", ["model"], columns)]
+    columns = [Q.examples.column([len(known)]), Q.without_score.column([int((~known).sum())])]
+    for quantity, values in ((Q.mean_cosine, cosine), (Q.mean_loss_drop, drops)):
+        columns.append(quantity.column([float(values.mean()) if len(values) else None], status=none))
+    columns.append(Q.top_share.column([share], status={0: why} if why else {}))
     at = torch.tensor(QUANTILES, dtype=torch.float64)
     reasons = {place: why for place in range(len(QUANTILES)) for why in none.values()}
     made = [
-        Column(name, torch.quantile(values, at).tolist() if len(values) else [None] * len(QUANTILES), status=reasons)
-        for name, values in spread.items()
+        quantity.column(torch.quantile(values, at).tolist() if len(values) else [None] * len(QUANTILES), status=reasons)
+        for quantity, values in ((Q.cosine, cosine), (Q.loss_drop, drops))
     ]
-    return [*tables, Table("quantile", [str(q) for q in QUANTILES], made)]
+    return [Table("model", ["model"], columns), Table("quantile", [str(q) for q in QUANTILES], made)]
 
 
 def _top_share(scores: Tensor, drop: Tensor, every_drop: Tensor) -> tuple[float | None, str | None]:

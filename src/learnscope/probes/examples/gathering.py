@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from learnscope.core.moment import Examples
+from learnscope.core.handed import Examples
 from learnscope.ledger import Ledger, LedgerError
 from learnscope.ledger.sums import GroupSums
 from learnscope.model.examples.fingerprint import fingerprints, input_sample

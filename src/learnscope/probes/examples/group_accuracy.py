@@ -12,7 +12,10 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.examples.groups import coded, groups_of, in_order
 from learnscope.model.outputs.outcomes import Outcomes, outcomes
+from learnscope.options import check_whole
 from learnscope.probes.examples.attribute_bias import NO_CLASSES, attribute_columns
+from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities.examples import GroupAccuracy as Q
 from learnscope.record import Column, Measurement, Table
 from learnscope.tensor.examples.attribute import crosstab
 
@@ -22,31 +25,11 @@ NO_POSITION = "no position has a target"
 class GroupAccuracy(Probe):
     """Test data in eval mode, one pass, by the groups that the batches carry (`Task.groups`), else by class.
 
-    | name | kind | meaning |
-    |---|---|---|
-    | `accuracy`, `gold_probability`, `loss` | group | share of the group's positions that are right, mean \
-probability of the right class, mean loss; label `by`: `group` or `class` |
-    | `positions`, `examples` | group | how many |
-    | `accuracy`, `positions` | cell | of the group's positions that have the class of the label `target` |
-
     Where there are groups and each example has one class, the group is also read as an attribute that suggests a class:
     the most frequent one among the training examples (those that the session keeps) with that value. A value that the
-    training data lack, or with no single most frequent class, suggests none. Of test examples, with 95 % intervals
-    (`_low`, `_high`; Wilson's of shares, Newcombe's of differences):
-
-    | name | kind | meaning |
-    |---|---|---|
-    | `aligned_accuracy`, `conflicting_accuracy` | model | of those whose attribute suggests their own class, another |
-    | `bias_gap` | model | aligned − conflicting accuracy |
-    | `within_class_gap` | model | the same within classes, weighted as by Mantel and Haenszel: free of harder classes \
-that are more often in conflict |
-    | `attribute_following` | model | share of the conflicting that are predicted as what the attribute suggests |
-    | `chance_following` | model | what it would be if a model of the same conflicting accuracy erred towards all \
-other classes alike, (1 − accuracy)/(C − 1); of two classes it is the same number |
-    | `aligned_examples`, `conflicting_examples`, `undecided_examples` | model | how many; undecided: none suggested |
-    | `association` | model | Cramér's V of attribute and class in the training data |
-    | `train_examples`, `train_conflicting`, `classes` | model | training examples with a class; those of another \
-class than their attribute suggests; C, the classes among them |
+    training data lack, or with no single most frequent class, suggests none. Of test examples, aligned are
+    those whose group suggests their own class, conflicting those with another. Numbers of the whole model are null,
+    with the reason, where there is none of this.
     """
 
     every: int = 1
@@ -58,13 +41,12 @@ class than their attribute suggests; C, the classes among them |
     needs: ClassVar[frozenset[str]] = frozenset({"test_data"})
     uses: ClassVar[frozenset[str]] = frozenset({"train_data"})
     reads_only: ClassVar[bool] = True  # the pass has a guard of its own
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "one forward of the test examples that the session keeps"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("max_groups", "max_cells"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"GroupAccuracy({name}={value!r}): {name} is a whole number from 1")
+        check_whole(self, max_groups=1, max_cells=1)
 
     def measure(self, moment: Moment) -> Measurement:
         batches = moment.test_data
@@ -73,7 +55,7 @@ class than their attribute suggests; C, the classes among them |
             raise ValueError("the batches of test= have no targets: accuracy and loss need them")
         if not len(seen.losses):
             raise ValueError("no position of test= has a target that counts")
-        groups = groups_of(moment.task, batches)
+        groups = groups_of((moment.task.groups(batch), moment.task.size(batch)) for batch in batches)
         if groups is not None:
             by, order = "group", in_order(groups)
             member = coded(groups, order)[seen.example]
@@ -103,16 +85,16 @@ def _by_group(seen: Outcomes, member: Tensor, scopes: Sequence[str], kept: Seque
     empty = {place: NO_POSITION for place, group in enumerate(kept) if not n[group]}
     label = {"by": by}
 
-    def mean(name: str, values: Tensor | None) -> Column:
+    def mean(quantity: Quantity, values: Tensor | None) -> Column:
         if values is None:
-            return Column(name, [None] * len(kept), label, dict.fromkeys(range(len(kept)), NO_CLASSES))
+            return quantity.column([None] * len(kept), label, dict.fromkeys(range(len(kept)), NO_CLASSES))
         sums = torch.zeros(groups, dtype=torch.float64).index_add_(0, member, values.double())
-        return Column(name, (sums / n)[kept].tolist(), label, empty)
+        return quantity.column((sums / n)[kept].tolist(), label, empty)
 
-    columns = [mean("accuracy", seen.correct), mean("gold_probability", seen.gold), mean("loss", seen.losses)]
+    columns = [mean(Q.accuracy, seen.correct), mean(Q.gold_probability, seen.gold), mean(Q.loss, seen.losses)]
     columns += [
-        Column("positions", n[kept].tolist(), label),
-        Column("examples", torch.bincount(once, minlength=groups)[kept].tolist(), label),
+        Q.positions.column(n[kept].tolist(), label),
+        Q.examples.column(torch.bincount(once, minlength=groups)[kept].tolist(), label),
     ]
     return Table("group", scopes, columns)
 
@@ -132,5 +114,5 @@ def _cells(seen: Outcomes, member: Tensor, scopes: Sequence[str], kept: Sequence
         values = [hit / count if count else None for hit, count in zip(hits, counts, strict=True)]
         empty = {i: NO_POSITION for i, count in enumerate(counts) if not count}
         label = {"target": target}
-        columns += [Column("accuracy", values, label, empty), Column("positions", counts, label)]
+        columns += [Q.accuracy.column(values, label, empty), Q.positions.column(counts, label)]
     return Table("cell", scopes, columns)

@@ -11,6 +11,9 @@ from torch import Tensor
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.outputs.outcomes import Outcomes, outcomes
+from learnscope.options import check_whole
+from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities.examples import Memorization as Q
 from learnscope.record import Column, Measurement, Table
 from learnscope.tensor.outputs.calibration import PER_BIN, calibration_error, membership_auc, reliability, usable_bins
 
@@ -19,19 +22,6 @@ NO_CLASSES = "float targets: there is no accuracy or confidence, only an error"
 
 class Memorization(Probe):
     """Training and test data in eval mode, one pass each, on the examples that the session keeps of both.
-
-    | name | kind | meaning |
-    |---|---|---|
-    | `accuracy`, `loss` | split | of `train` and `test`: share of positions that are right, mean loss |
-    | `confidence` | split | mean probability of the predicted class |
-    | `calibration_error` | split | Σ_b (n_b/n)·\\|accuracy_b − confidence_b\\| over `bins` bins of equal mass (fewer \
-where there are fewer than 10 predictions a bin; the label says how many), equal confidences in one bin |
-    | `brier` | split | mean Σ_c (p_c − [c = y])², between 0 and 2 |
-    | `positions`, `examples` | split | how many |
-    | `generalization_gap` | model | train accuracy − test accuracy |
-    | `loss_gap` | model | test loss − train loss |
-    | `proxy_membership_auc` | model | chance that a training position's loss is below a test position's |
-    | `proxy_excess_confidence` | model | mean over training positions of `proxy_excess` |
 
     Memorization of an example, in its proper sense (arXiv 2008.03703), is what a model that was trained without the
     example lacks; it takes many models. What is called `proxy` here takes one, and is a proxy: `proxy_excess`, an
@@ -49,11 +39,12 @@ where there are fewer than 10 predictions a bin; the label says how many), equal
     """How many classes the model is known to tell apart; another number of logits is refused."""
     needs: ClassVar[frozenset[str]] = frozenset({"train_data", "test_data"})
     reads_only: ClassVar[bool] = True  # the passes have a guard of their own
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "one forward of the training and the test examples that the session keeps"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.bins, bool) or not isinstance(self.bins, int) or self.bins < 1:
-            raise ValueError(f"Memorization(bins={self.bins!r}): bins is a whole number from 1")
+        check_whole(self, bins=1)
 
     def measure(self, moment: Moment) -> Measurement:
         splits = {"train": moment.train_data, "test": moment.test_data}
@@ -104,25 +95,25 @@ def _used_bins(seen: list[Outcomes], bins: int) -> int:
 
 def _of_splits(seen: Mapping[str, Outcomes], bins: int) -> Table:
     columns = [
-        _means("accuracy", [one.correct for one in seen.values()]),
-        _means("loss", [one.losses for one in seen.values()]),
-        _means("confidence", [one.confidence for one in seen.values()]),
-        _means("brier", [one.brier for one in seen.values()]),
+        _means(Q.accuracy, [one.correct for one in seen.values()]),
+        _means(Q.loss, [one.losses for one in seen.values()]),
+        _means(Q.confidence, [one.confidence for one in seen.values()]),
+        _means(Q.brier, [one.brier for one in seen.values()]),
         *_calibration(list(seen.values()), bins),
-        Column("positions", [len(one.losses) for one in seen.values()]),
-        Column("examples", [int(torch.unique(one.example).numel()) for one in seen.values()]),
+        Q.positions.column([len(one.losses) for one in seen.values()]),
+        Q.examples.column([int(torch.unique(one.example).numel()) for one in seen.values()]),
     ]
     return Table("split", list(seen), columns)
 
 
-def _means(name: str, parts: list[Tensor | None]) -> Column:
+def _means(quantity: Quantity, parts: list[Tensor | None]) -> Column:
     values = [None if part is None or not len(part) else float(part.double().mean()) for part in parts]
     reasons = {
         i: NO_CLASSES if part is None else "no position has a target"
         for i, part in enumerate(parts)
         if part is None or not len(part)
     }
-    return Column(name, values, status=reasons)
+    return quantity.column(values, status=reasons)
 
 
 def _calibration(seen: list[Outcomes], bins: int) -> list[Column]:
@@ -135,7 +126,7 @@ def _calibration(seen: list[Outcomes], bins: int) -> list[Column]:
             values.append(None)
         else:
             values.append(calibration_error(one.confidence, one.correct, used))
-    return [Column("calibration_error", values, {"bins": used}, reasons)]
+    return [Q.calibration_error.column(values, {"bins": used}, reasons)]
 
 
 def _too_few(predictions: int) -> str:
@@ -145,20 +136,18 @@ def _too_few(predictions: int) -> str:
 
 
 def _gaps(train: Outcomes, test: Outcomes, excess: Tensor | None) -> list[Column]:
-    columns = [Column("loss_gap", [float(test.losses.mean() - train.losses.mean())])]
-    columns.append(Column("proxy_membership_auc", [membership_auc(train.losses, test.losses)]))
+    columns = [
+        Q.loss_gap.column([float(test.losses.mean() - train.losses.mean())]),
+        Q.proxy_membership_auc.column([membership_auc(train.losses, test.losses)]),
+    ]
     if train.correct is None or test.correct is None or excess is None:
-        names = ("generalization_gap", "proxy_excess_confidence")
-        return columns + [Column(name, [None], status={0: NO_CLASSES}) for name in names]
+        of_classes = (Q.generalization_gap, Q.proxy_excess_confidence)
+        return columns + [quantity.column([None], status={0: NO_CLASSES}) for quantity in of_classes]
     gap = float(train.correct.double().mean() - test.correct.double().mean())
     comparable = excess[~_unknown(train, test)]
     mean = float(comparable.mean()) if len(comparable) else None
     reason = {} if len(comparable) else {0: "the test data have none of the training data's classes"}
-    return [
-        *columns,
-        Column("generalization_gap", [gap]),
-        Column("proxy_excess_confidence", [mean], status=reason),
-    ]
+    return [*columns, Q.generalization_gap.column([gap]), Q.proxy_excess_confidence.column([mean], status=reason)]
 
 
 def _excess(train: Outcomes, test: Outcomes) -> Tensor | None:

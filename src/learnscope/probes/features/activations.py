@@ -14,6 +14,9 @@ from learnscope.core.probe import Probe
 from learnscope.model.features.activation_sites import Site
 from learnscope.model.features.activations import see_activations
 from learnscope.model.outputs.evaluate import model_device
+from learnscope.options import check_whole
+from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities.features import Activations as Q
 from learnscope.record import Column, Label, Measurement, Table
 from learnscope.tensor.features.distribution import Distribution, joined
 
@@ -22,6 +25,8 @@ NONE_SEEN = (
     "recognised, not what is written out in other operations, fused or scripted"
 )
 NOT_RUN = "no tensor of floats was seen to come out of it on these batches"
+SHAPE = (Q.rms, Q.kurtosis, Q.nan, Q.inf)
+SHAPE_OF_OUTPUTS = (Q.output_rms, Q.output_kurtosis, Q.output_nan, Q.output_inf)
 
 
 class Activations(Probe):
@@ -33,22 +38,7 @@ class Activations(Probe):
     what is seen. A unit is an entry of the feature dimension: the last after linear layers, channels after
     convolutions. Positions that a batch's `attention_mask` hides do not count.
 
-    | name | kind | meaning |
-    |---|---|---|
-    | `dead_share` | model, layer, site | share of units whose output was 0 for every input |
-    | `saturated_share` | model, layer, site | share of units for which |f′(x)| < 1 % of max|f′| at more than 95 % of \
-the inputs x; a dead ReLU is saturated too. max|f′| is over −20 ≤ x ≤ 20; for a PReLU it is each channel's own. \
-Inputs at which f′ is NaN are left out |
-    | `units` | model, layer, site | how many |
-    | `sites` | model | how many |
-    | `rms`, `kurtosis` | layer, site | √(Σy²/n) and m₄/m₂² − 3 (population, 0 for a normal distribution) of the \
-outputs y of the activations |
-    | `output_rms`, `output_kurtosis` | layer | the same of what the layer gives out (the first tensor of several), of \
-blocks and of modules with parameters outside of blocks |
-    | `nan`, `inf` (`output_nan`, `output_inf`) | model, layer, site (layer) | values that are not finite; they make \
-rms and kurtosis null |
-
-    Rows of kind `site` carry the `function` as a label; the layer is that of the module in which a site is. Moments
+    The layer is that of the module in which a site is. Values that are not finite make rms and kurtosis null. Moments
     are accumulated in float64, slopes are taken by autograd in float32 (float64 for a float64 model).
     """
 
@@ -60,11 +50,12 @@ rms and kurtosis null |
 
     needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
     reads_only: ClassVar[bool] = True  # the pass has a guard of its own
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "one forward of `examples` holdout examples, and the slopes of every activation in it"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.examples, bool) or not isinstance(self.examples, int) or self.examples < 1:
-            raise ValueError(f"Activations(examples={self.examples!r}): examples is a whole number from 1")
+        check_whole(self, examples=1)
 
     def measure(self, moment: Moment) -> Measurement:
         batches = moment.holdout_batches(self.examples)
@@ -102,23 +93,23 @@ _Part = tuple[Table, Sequence[Distribution]]
 
 def _model_part(sites: Sequence[Site], device: torch.device) -> _Part:
     if not sites:
-        shares = [Column(name, [None], {}, {0: NONE_SEEN}) for name in ("dead_share", "saturated_share")]
-        return Table("model", ["model"], [*shares, Column("units", [0]), Column("sites", [0])]), [Distribution()]
+        shares = [share.column([None], status={0: NONE_SEEN}) for share in (Q.dead_share, Q.saturated_share)]
+        return Table("model", ["model"], [*shares, Q.units.column([0]), Q.sites.column([0])]), [Distribution()]
     values = joined(site.outputs for site in sites)
     shape = values.shape(device)
-    counts = [Column("sites", [len(sites)]), Column("nan", [shape.nan]), Column("inf", [shape.inf])]
+    counts = [Q.sites.column([len(sites)]), Q.nan.column([shape.nan]), Q.inf.column([shape.inf])]
     return Table("model", ["model"], [*_shares([sites], device, {}), *counts]), [values]
 
 
 def _part(kind: str, groups: Mapping[str, Sequence[Site]], device: torch.device, labels: Mapping[str, Label]) -> _Part:
     values = [joined(site.outputs for site in sites) for sites in groups.values()]
-    columns = [*_shares(list(groups.values()), device, labels), *_shapes(values, device, "", labels)]
+    columns = [*_shares(list(groups.values()), device, labels), *_shapes(values, device, SHAPE, labels)]
     return Table(kind, list(groups), columns), values
 
 
 def _output_part(outputs: Mapping[str, Distribution | None], device: torch.device) -> _Part:
     values = [found or Distribution() for found in outputs.values()]
-    return Table("layer", list(outputs), _shapes(values, device, "output_", {})), values
+    return Table("layer", list(outputs), _shapes(values, device, SHAPE_OF_OUTPUTS, {})), values
 
 
 def _shares(groups: Sequence[Sequence[Site]], device: torch.device, labels: Mapping[str, Label]) -> list[Column]:
@@ -127,9 +118,9 @@ def _shares(groups: Sequence[Sequence[Site]], device: torch.device, labels: Mapp
     dead = torch.stack([_sum([site.dead() for site in sites], device) for sites in groups])
     saturated = torch.stack([_sum([site.saturated() for site in sites], device) for sites in groups])
     return [
-        Column("dead_share", dead / of, labels),
-        Column("saturated_share", saturated / of, labels),
-        Column("units", units, labels),
+        Q.dead_share.column(dead / of, labels),
+        Q.saturated_share.column(saturated / of, labels),
+        Q.units.column(units, labels),
     ]
 
 
@@ -139,22 +130,21 @@ def _sum(numbers: Sequence[Tensor], device: torch.device) -> Tensor:
 
 
 def _shapes(
-    values: Sequence[Distribution], device: torch.device, prefix: str, labels: Mapping[str, Label]
+    values: Sequence[Distribution], device: torch.device, quantities: Sequence[Quantity], labels: Mapping[str, Label]
 ) -> list[Column]:
     shapes = [one.shape(device) for one in values]
     empty = {place: NOT_RUN for place, one in enumerate(values) if not one.n}
-    return [
-        Column(f"{prefix}{name}", [getattr(shape, name) for shape in shapes], labels, empty)
-        for name in ("rms", "kurtosis", "nan", "inf")
-    ]
+    numbers = zip(*((shape.rms, shape.kurtosis, shape.nan, shape.inf) for shape in shapes), strict=True)
+    return [quantity.column(list(row), labels, empty) for quantity, row in zip(quantities, numbers, strict=True)]
 
 
 def _with_reasons(table: Table, values: Sequence[Distribution]) -> Table:
     """The table, with the reason for each kurtosis that is missing though every value was finite."""
     columns = []
-    rms: Sequence[float | None] = next((c.values for c in table.columns if c.name.endswith("rms")), [])
+    sizes = (Q.rms.name, Q.output_rms.name)
+    rms: Sequence[float | None] = next((c.values for c in table.columns if c.name in sizes), [])
     for column in table.columns:
-        if column.name.endswith("kurtosis"):
+        if column.name in (Q.kurtosis.name, Q.output_kurtosis.name):
             missing = [i for i, value in enumerate(column.values) if value is None and rms[i] is not None]
             column = replace(column, status={**column.status, **{i: values[i].why_no_kurtosis() for i in missing}})
         columns.append(column)

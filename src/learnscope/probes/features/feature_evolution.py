@@ -15,8 +15,10 @@ from learnscope.core.probe import At, Probe
 from learnscope.model.examples.groups import classes_of
 from learnscope.model.examples.sameness import sample_digest
 from learnscope.model.features.pooling import POOLINGS, Pooling
-from learnscope.model.features.representation import Score, largest_class_share, linear_probe, silhouette
+from learnscope.model.features.representation import largest_class_share, linear_probe, silhouette
 from learnscope.model.features.vectors import default_layers
+from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities.features import FeatureEvolution as Q
 from learnscope.record import Column, Measurement, Table
 from learnscope.task import IGNORE
 from learnscope.tensor.features.representation import (
@@ -31,23 +33,24 @@ from learnscope.tensor.features.similarity import unbiased_cka, why_no_cka
 NOT_FINITE = "features are not finite"
 SAME = "features are the same for every example"
 OTHER_EXAMPLES = "then there were as many examples, but not these"
-NAMES = (
-    "silhouette", "separability", "within_distance", "between_distance", "linear_probe", "linear_probe_examples",
-    "linear_probe_chance", "effective_rank", "rankme", "cka_previous", "cka_first", "dimensions",
+OF_CLASSES = (
+    Q.silhouette, Q.separability, Q.within_distance, Q.between_distance, Q.linear_probe, Q.linear_probe_examples,
+    Q.linear_probe_chance,
 )  # fmt: skip
+"""What needs labels."""
 
 
 @dataclass(slots=True)
 class _Layer:
     """The numbers of one layer, and the reasons for those that it has not."""
 
-    values: dict[str, float | None] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
+    values: dict[Quantity, float | None] = field(default_factory=dict)
+    reasons: dict[Quantity, str] = field(default_factory=dict)
 
-    def put(self, name: str, value: float | None, reason: str | None = None) -> None:
-        self.values[name] = None if reason else value
+    def put(self, quantity: Quantity, value: float | None, reason: str | None = None) -> None:
+        self.values[quantity] = None if reason else value
         if reason:
-            self.reasons[name] = reason
+            self.reasons[quantity] = reason
 
 
 class FeatureEvolution(Probe):
@@ -55,18 +58,6 @@ class FeatureEvolution(Probe):
 
     Sequences are pooled over the positions that `attention_mask` keeps (`pooling`: mean, last or cls), maps by their
     spatial mean. Labels are the holdout's targets, where each example has one class; without, what needs them is null.
-
-    | name | kind | meaning |
-    |---|---|---|
-    | `silhouette` | layer | mean of (b − a)/max(a, b), of 1,000 examples at most |
-    | `separability` | layer | between-class over within-class scatter, Σ n_c‖μ_c − μ‖² / Σ‖x − μ_y‖²; no units |
-    | `within_distance`, `between_distance` | layer | mean Euclidean distance of two examples of one class, of two |
-    | `linear_probe` | layer | held-out accuracy of a ridge classifier on standardised features, 5 folds |
-    | `linear_probe_examples`, `linear_probe_chance` | layer | those in classes of 5 or more; the largest's share |
-    | `effective_rank` | layer | exp(−Σ p ln p), p = σ/Σσ, of the features without their mean |
-    | `rankme` | layer | the same of p + 1e-7 with their mean (arXiv 2210.02885) |
-    | `cka_previous`, `cka_first` | layer | unbiased linear CKA with this probe's last and first measurement |
-    | `dimensions` | layer | of the features |
 
     The first and the last features are kept, and saved with the session, for the CKA: 2 · examples · dimensions
     numbers in float32 a layer. Layers that do not fit into `memory_mb` together with those before them have no CKA,
@@ -88,6 +79,8 @@ class FeatureEvolution(Probe):
 
     needs: ClassVar[frozenset[str]] = frozenset({"features"})
     reads_only: ClassVar[bool] = True  # the pass has a guard of its own, and no random numbers but with own seeds
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "one forward of `samples` holdout examples, and of each layer a ridge classifier and an SVD"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,15 +100,15 @@ class FeatureEvolution(Probe):
         samples = sys.maxsize if self.samples is None else self.samples
         found = moment.pooled_features(*names, examples=samples, pooling=self.pooling)
         batches = moment.holdout_batches(samples)
-        labels, unlabelled = classes_of(moment.task, batches, "the holdout")
+        labels, unlabelled = classes_of(map(moment.task.targets, batches), "the holdout")
         sample = sample_digest(moment.task, batches)
         room = self.memory_mb * 1e6
         measured = []
         for name in names:
             layer = _Layer()
             if name in found.missing:
-                for number in NAMES:
-                    layer.put(number, None, found.missing[name])
+                for quantity in Q.all():
+                    layer.put(quantity, None, found.missing[name])
             else:
                 x = found.vectors[name]
                 room -= 2 * 4 * x.numel()
@@ -123,7 +116,7 @@ class FeatureEvolution(Probe):
                 _of_directions(layer, x)
                 too_large = f"more than memory_mb={self.memory_mb:g} of features would be kept" if room < 0 else None
                 _compare(layer, name, x, moment.state, sample, too_large)
-                layer.put("dimensions", x.shape[1])
+                layer.put(Q.dimensions, x.shape[1])
             measured.append(layer)
         notes: dict[str, Any] = {"examples": sum(map(moment.task.size, batches)), "pooling": self.pooling}
         notes |= {f"cka_{which}_step": moment.state[which] for which in ("first", "previous") if which in moment.state}
@@ -140,60 +133,56 @@ def _kept(vectors: Mapping[str, Tensor], labels: Tensor | None) -> dict[str, Ten
 
 def _columns(layers: Sequence[_Layer]) -> list[Column]:
     return [
-        Column(
-            name,
-            [layer.values[name] for layer in layers],
-            status={place: layer.reasons[name] for place, layer in enumerate(layers) if name in layer.reasons},
+        quantity.column(
+            [layer.values[quantity] for layer in layers],
+            status={place: layer.reasons[quantity] for place, layer in enumerate(layers) if quantity in layer.reasons},
         )
-        for name in NAMES
+        for quantity in Q.all()
     ]
 
 
 def _of_classes(layer: _Layer, x: Tensor, labels: Tensor | None, unlabelled: str | None) -> None:
     if labels is None:
-        for name in NAMES[:7]:
-            layer.put(name, None, unlabelled)
+        for quantity in OF_CLASSES:
+            layer.put(quantity, None, unlabelled)
         return
     chosen = labels != IGNORE
     x, labels = x[chosen], labels[chosen]
-    _put_score(layer, "silhouette", silhouette(x, labels))
+    score = silhouette(x, labels)
+    layer.put(Q.silhouette, score.value, score.reason)
     probed = linear_probe(x, labels)
-    _put_score(layer, "linear_probe", probed)
-    layer.put("linear_probe_examples", probed.examples)
-    layer.put("linear_probe_chance", None if probed.reason else largest_class_share(labels), probed.reason)
+    layer.put(Q.linear_probe, probed.value, probed.reason)
+    layer.put(Q.linear_probe_examples, probed.examples)
+    layer.put(Q.linear_probe_chance, None if probed.reason else largest_class_share(labels), probed.reason)
     reason = why_not_separated(labels) or (None if bool(x.isfinite().all()) else NOT_FINITE)
     if reason:
-        for name in ("separability", "within_distance", "between_distance"):
-            layer.put(name, None, reason)
+        for quantity in (Q.separability, Q.within_distance, Q.between_distance):
+            layer.put(quantity, None, reason)
         return
     apart = separation(x, labels)
-    layer.put("separability", apart.ratio, SAME if math.isnan(apart.ratio) else _collapsed(apart.ratio))
-    layer.put("within_distance", apart.within)
-    layer.put("between_distance", apart.between)
+    layer.put(Q.separability, apart.ratio, SAME if math.isnan(apart.ratio) else _collapsed(apart.ratio))
+    layer.put(Q.within_distance, apart.within)
+    layer.put(Q.between_distance, apart.between)
 
 
 def _collapsed(ratio: float) -> str | None:
     return "the examples of a class all have the same features: nothing to divide by" if math.isinf(ratio) else None
 
 
-def _put_score(layer: _Layer, name: str, score: Score) -> None:
-    layer.put(name, score.value, score.reason)
-
-
 def _of_directions(layer: _Layer, x: Tensor) -> None:
     if not bool(x.isfinite().all()):
-        for name in ("effective_rank", "rankme"):
-            layer.put(name, None, NOT_FINITE)
+        for quantity in (Q.effective_rank, Q.rankme):
+            layer.put(quantity, None, NOT_FINITE)
         return
     rank, smooth = effective_rank(singular_values(x, centred=True)), rankme(singular_values(x, centred=False))
-    layer.put("effective_rank", rank, SAME if math.isnan(rank) else None)
-    layer.put("rankme", smooth, "all features are 0" if math.isnan(smooth) else None)
+    layer.put(Q.effective_rank, rank, SAME if math.isnan(rank) else None)
+    layer.put(Q.rankme, smooth, "all features are 0" if math.isnan(smooth) else None)
 
 
 def _compare(layer: _Layer, name: str, x: Tensor, state: dict[str, Any], sample: str, too_large: str | None) -> None:
     """CKA with what is kept, and keep this."""
     own = why_no_cka(x)
-    for which in ("previous", "first"):
+    for which, quantity in (("previous", Q.cka_previous), ("first", Q.cka_first)):
         kept: Tensor | None = state.get(f"{which}/{name}")
         reason = too_large or own
         if reason is None and kept is None:
@@ -203,7 +192,7 @@ def _compare(layer: _Layer, name: str, x: Tensor, state: dict[str, Any], sample:
         if reason is None and state.get(f"{which}_sample/{name}", sample) != sample:
             reason = OTHER_EXAMPLES
         reason = reason or (why_no_cka(kept) if kept is not None else None)
-        layer.put(f"cka_{which}", None if reason or kept is None else unbiased_cka(x, kept), reason)
+        layer.put(quantity, None if reason or kept is None else unbiased_cka(x, kept), reason)
     if too_large is None:
         for which in ("previous", "first") if f"first/{name}" not in state else ("previous",):
             # copies of their own: what shares memory cannot be saved, and another probe may have been given the same

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from learnscope.core.moment import Gradients, Moment
+from learnscope.core.gradients import Gradients
+from learnscope.core.moment import Moment
 from learnscope.quantities import Quantity
 from learnscope.quantities.gradients import GradientFlow
 from learnscope.record import Column, Label

@@ -9,7 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from learnscope.core.moment import Gradients, MicroBatches, Moment
+from learnscope.core.gradients import Gradients
+from learnscope.core.handed import MicroBatches
+from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.probes.gradients.flow_rows import Flow
 from learnscope.probes.gradients.gradient_spread import spoilt_by_clip, with_spread

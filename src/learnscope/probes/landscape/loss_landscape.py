@@ -16,9 +16,12 @@ from learnscope.core.probe import Probe
 from learnscope.model.landscape.double_backward import twice_differentiable, widened_bytes
 from learnscope.model.landscape.loss import Landscape, trainable
 from learnscope.model.outputs.evaluate import model_device
+from learnscope.options import check_whole
 from learnscope.probes.landscape.stability import holders_of
 from learnscope.probes.landscape.survey import Survey, trace_error
-from learnscope.record import Column, Measurement, Table
+from learnscope.quantities import Quantities
+from learnscope.quantities.landscape import LossLandscape as Q
+from learnscope.record import Measurement, Table
 from learnscope.tensor.landscape.curvature import basis_bytes, mean_and_error
 
 DIRECTIONS = ("gradient", "eigenvector", "update")
@@ -30,26 +33,6 @@ class LossLandscape(Probe):
 
     H is the Hessian of L = Σ losses / number of positions that count, in eval mode, without weight decay. Its
     products with vectors come from double backward, its eigenvalues from Lanczos, its trace from random signs.
-
-    | name | kind | meaning |
-    |---|---|---|
-    | `loss` | model | L at the weights |
-    | `loss` (labels `direction`, `at`) | model | L at W + at·d, for each of `points` |
-    | `gradient_norm` | model | ‖∇L‖ |
-    | `eigenvalue` (label `rank`) | model | the largest of H, algebraically; null if Lanczos did not converge |
-    | `sharpness` | model | λ_max(H), the first of them |
-    | `sharpness_threshold`, `sharpness_ratio` | model | 2/η of gradient descent, and sharpness·η/2; η is the \
-largest learning rate of the parameters' groups |
-    | `momentum_threshold`, `momentum_ratio` | model | with torch's SGD and momentum μ only: (2 + 2μ)/η, for \
-Nesterov (2 + 2μ)/((1 + 2μ)η) (arXiv 2103.00065), and sharpness over it |
-    | `preconditioned_sharpness` | model | λ_max(P^(−1/2) H P^(−1/2)), P = diag(√v̂ + ε) of Adam or AdamW, v̂ \
-bias-corrected (arXiv 2207.14484) |
-    | `preconditioned_threshold`, `preconditioned_ratio` | model | (2 + 2β₁)/((1 − β₁)η), that is 38/η at \
-β₁ = 0.9, and the preconditioned sharpness over it |
-    | `smallest_eigenvalue` | model | λ_min(H), with `smallest=True` |
-    | `trace`, `trace_error` | model, layer | Hutchinson's estimate of tr H, for a layer of its block on the \
-diagonal, and the estimate's standard error |
-    | `products` | model | Hessian-vector products made |
 
     The direction d is −∇L or the top eigenvector (on the side on which the loss falls), of length radius·‖W‖; or
     "update", W − W at the last measurement, so that at = −1 is there and 1 as far again. All of it is computed
@@ -85,13 +68,12 @@ diagonal, and the estimate's standard error |
 they would take more; beyond that the measurement is refused."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "some tens to hundreds of double backwards on `examples` holdout examples"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, low in (("examples", 1), ("eigenvalues", 1), ("krylov", 3), ("restarts", 1), ("trace_samples", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise ValueError(f"LossLandscape({name}={value!r}): {name} is a whole number from {low}")
+        check_whole(self, examples=1, eigenvalues=1, krylov=3, restarts=1, trace_samples=0)
         if self.krylov < self.eigenvalues + 2:
             raise ValueError(
                 f"LossLandscape(krylov={self.krylov}): at least {self.eigenvalues + 2}, two more than eigenvalues"
@@ -184,6 +166,8 @@ def _layers(moment: Moment, names: Sequence[str], forms: NDArray[np.float64] | s
     if isinstance(forms, str):
         nothing: list[Any] = [None] * len(scopes)
         status = dict.fromkeys(range(len(scopes)), forms)
-        return Table("layer", scopes, [Column(name, nothing, {}, status) for name in ("trace", "trace_error")])
+        return Table(
+            "layer", scopes, [quantity.column(nothing, status=status) for quantity in (Q.trace, Q.trace_error)]
+        )
     mean, error = mean_and_error(segments.sum(torch.from_numpy(forms.T.copy())).numpy().T)
-    return Table("layer", scopes, [Column("trace", mean.tolist()), trace_error(error.tolist())])
+    return Table("layer", scopes, [Q.trace.column(mean.tolist()), trace_error(error.tolist())])

@@ -22,6 +22,8 @@ from learnscope.probes.landscape.stability import (
     smallest_threshold,
     uses_momentum,
 )
+from learnscope.quantities import Quantity
+from learnscope.quantities.landscape import LossLandscape as Q
 from learnscope.record import Column, Label
 from learnscope.tensor.landscape.curvature import (
     End,
@@ -40,9 +42,9 @@ if TYPE_CHECKING:
     from learnscope.probes.landscape.loss_landscape import LossLandscape
 
 
-def number(name: str, value: float | None, why: str | None = None, **labels: Label) -> Column:
+def number(quantity: Quantity, value: float | None, why: str | None = None, **labels: Label) -> Column:
     """A column of one number, or of none with the reason."""
-    return Column(name, [value], labels, {0: why} if value is None and why else {})
+    return quantity.column([value], labels, {0: why} if value is None and why else {})
 
 
 class Survey:
@@ -72,17 +74,17 @@ class Survey:
     def columns(self) -> list[Column]:
         top = self._spectrum(self.operator, self.options.eigenvalues)
         columns = [
-            number("loss", self.landscape.loss),
-            number("gradient_norm", self.gradient_norm),
+            number(Q.loss, self.landscape.loss),
+            number(Q.gradient_norm, self.gradient_norm),
             *self._eigenvalues(top),
             *self._preconditioned(),
         ]
         if self.options.smallest:
-            columns.append(number("smallest_eigenvalue", *_outermost(self._spectrum(self.operator, 1, "smallest"))))
+            columns.append(number(Q.smallest_eigenvalue, *_outermost(self._spectrum(self.operator, 1, "smallest"))))
         if self.options.trace_samples:
             columns += self._trace()
         columns += self._along(top)
-        return [*columns, number("products", self.operator.products)]
+        return [*columns, number(Q.products, self.operator.products)]
 
     def _spectrum(self, product: Product, count: int, end: End = "largest") -> Spectrum | str:
         """The eigenvalues, or why there are none."""
@@ -99,37 +101,39 @@ class Survey:
 
     def _eigenvalues(self, top: Spectrum | str) -> list[Column]:
         columns = [
-            number("eigenvalue", *_at(top, rank), rank=rank)
+            number(Q.eigenvalue, *_at(top, rank), rank=rank)
             for rank in range(1, min(self.options.eigenvalues, self.landscape.n) + 1)
         ]
         if not isinstance(top, str) and 0 < len(top.values) < top.wanted:
             self.notes["eigenvalues"] = f"{len(top.values)} of {top.wanted} converged; ranks count the converged ones"
         sharpness, why = _outermost(top)
-        columns.append(number("sharpness", sharpness, why))
+        columns.append(number(Q.sharpness, sharpness, why))
         if not self.held:
             why = "no optimizer of these parameters is known"
-            return [*columns, number("sharpness_threshold", None, why), number("sharpness_ratio", None, why)]
+            return [*columns, number(Q.sharpness_threshold, None, why), number(Q.sharpness_ratio, None, why)]
         found = rates(self.held)
         if len(found) > 1:
             self.notes["learning_rates"] = found
-        columns += _against("sharpness", sharpness, why, smallest_threshold(self.held, descent_threshold))
+        threshold = smallest_threshold(self.held, descent_threshold)
+        columns += _against(Q.sharpness_threshold, Q.sharpness_ratio, sharpness, why, threshold)
         if uses_momentum(self.held):
-            columns += _against("momentum", sharpness, why, smallest_threshold(self.held, momentum_threshold))
+            threshold = smallest_threshold(self.held, momentum_threshold)
+            columns += _against(Q.momentum_threshold, Q.momentum_ratio, sharpness, why, threshold)
         return columns
 
     def _preconditioned(self) -> list[Column]:
-        names = [f"preconditioned_{what}" for what in ("sharpness", "threshold", "ratio")]
+        measured, limit, ratio = Q.preconditioned_sharpness, Q.preconditioned_threshold, Q.preconditioned_ratio
         missing = (
             no_preconditioner(self.held, self.landscape.names)
             if self.held
             else "no optimizer of these parameters is known"
         )
         if missing:
-            return [number(name, None, missing) for name in names]
+            return [number(quantity, None, missing) for quantity in (measured, limit, ratio)]
         scale = preconditioner(self.held, self.landscape.names, self.dtype)
         value, why = _outermost(self._spectrum(self.operator.scaled(scale), 1))
         threshold = smallest_threshold(self.held, adam_threshold)
-        return [number(names[0], value, why), *_against("preconditioned", value, why, threshold)]
+        return [number(measured, value, why), *_against(limit, ratio, value, why, threshold)]
 
     def _trace(self) -> list[Column]:
         o, land = self.options, self.landscape
@@ -142,9 +146,9 @@ class Survey:
             except NotFiniteError as error:
                 self.forms = str(error)
         if isinstance(self.forms, str):
-            return [number("trace", None, self.forms), number("trace_error", None, self.forms)]
+            return [number(Q.trace, None, self.forms), number(Q.trace_error, None, self.forms)]
         mean, error_of_mean = mean_and_error(self.forms.sum(axis=1))
-        return [number("trace", float(mean)), trace_error([float(error_of_mean)])]
+        return [number(Q.trace, float(mean)), trace_error([float(error_of_mean)])]
 
     def _along(self, top: Spectrum | str) -> list[Column]:
         kind = self.options.direction
@@ -157,7 +161,7 @@ class Survey:
             value = None
             if not isinstance(direction, str):
                 value = self.landscape.loss_at(direction, at) if at else self.landscape.loss
-            columns.append(number("loss", value, why, direction=kind, at=at))
+            columns.append(number(Q.loss, value, why, direction=kind, at=at))
         return columns
 
     def _direction(self, kind: str, top: Spectrum | str) -> Vector | str:
@@ -183,7 +187,7 @@ class Survey:
 
 def trace_error(errors: list[float]) -> Column:
     status = {i: "a standard error needs at least two samples" for i, error in enumerate(errors) if math.isnan(error)}
-    return Column("trace_error", [None if i in status else error for i, error in enumerate(errors)], {}, status)
+    return Q.trace_error.column([None if i in status else error for i, error in enumerate(errors)], status=status)
 
 
 def _at(found: Spectrum | str, rank: int) -> tuple[float | None, str | None]:
@@ -198,11 +202,9 @@ def _outermost(found: Spectrum | str) -> tuple[float | None, str | None]:
     return _at(found, 1)
 
 
-def _against(name: str, value: float | None, why: str | None, threshold: float) -> list[Column]:
+def _against(limit: Quantity, ratio: Quantity, value: float | None, why: str | None, threshold: float) -> list[Column]:
     """The threshold and the value's ratio to it."""
-    ratio = None if value is None else value / threshold
-    limit = threshold if math.isfinite(threshold) else None
     return [
-        number(f"{name}_threshold", limit, "the learning rate is 0"),
-        number(f"{name}_ratio", ratio, why),
+        number(limit, threshold if math.isfinite(threshold) else None, "the learning rate is 0"),
+        number(ratio, None if value is None else value / threshold, why),
     ]

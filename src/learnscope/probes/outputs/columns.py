@@ -3,32 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
 
 from learnscope.model.outputs.reference import Reference
+from learnscope.quantities.outputs import VariantOutputs
 from learnscope.record import Column, Label
 
 REGRESSION = "float targets: the outputs are numbers, not distributions"
 SINGLE = "one number a position has no direction"
-_OF_DISTRIBUTIONS = ("kl", "kl_median", "kl_p99", "top1_agree")
+_Variant = TypeVar("_Variant")
+_OF_DISTRIBUTIONS = (
+    VariantOutputs.kl, VariantOutputs.kl_median, VariantOutputs.kl_p99, VariantOutputs.top1_agree,
+)  # fmt: skip
 
 
 def output_columns(
-    compared: Mapping[str, Any], reference: Sequence[Reference], labels: Mapping[str, Label]
+    quantities: type[VariantOutputs],
+    compared: Mapping[str, Any],
+    reference: Sequence[Reference],
+    labels: Mapping[str, Label],
 ) -> list[Column]:
     """What `compare_outputs` gave, with the reasons for what has no meaning for outputs of this kind."""
     reasons = undefined(reference)
     return [
-        Column(name, value.reshape(1) if hasattr(value, "reshape") else [value], labels, reason)
+        quantities.named(name).column(value.reshape(1) if hasattr(value, "reshape") else [value], labels, reason)
         for name, value in compared.items()
         for reason in [{0: reasons[name]} if name in reasons else {}]
     ]
 
 
+def read_together(compared: Mapping[_Variant, Mapping[str, Tensor]]) -> dict[_Variant, dict[str, float]]:
+    """What `compare_outputs` gave for several variants, read with one wait for the device."""
+    keys = [(variant, name) for variant, numbers in compared.items() for name in numbers]
+    values = torch.stack([compared[variant][name] for variant, name in keys]).tolist()
+    numbers: dict[_Variant, dict[str, float]] = {variant: {} for variant in compared}
+    for (variant, name), value in zip(keys, values, strict=True):
+        numbers[variant][name] = value
+    return numbers
+
+
 def undefined(reference: Sequence[Reference]) -> dict[str, str]:
     """The comparisons that have no meaning for these outputs, and why."""
     first = reference[0]
-    reasons = dict.fromkeys(_OF_DISTRIBUTIONS, REGRESSION) if first.regression else {}
+    reasons = dict.fromkeys([quantity.name for quantity in _OF_DISTRIBUTIONS], REGRESSION) if first.regression else {}
     if first.outputs.logits[:1].numel() == 1:
-        reasons["cosine"] = SINGLE
+        reasons[VariantOutputs.cosine.name] = SINGLE
     return reasons

@@ -9,19 +9,14 @@ from torch import Tensor
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
-from learnscope.record import Column, Measurement, Table
+from learnscope.quantities import Quantities
+from learnscope.quantities.outputs import Holdout as Q
+from learnscope.record import Measurement, Table
 from learnscope.task import correct, predictions
 
 
 class Holdout(Probe):
     """Outputs on the holdout data, which are the same examples every time.
-
-    | name | kind | meaning |
-    |---|---|---|
-    | `holdout_loss` | model | mean loss over the positions that have a target |
-    | `holdout_accuracy` | model | share of them predicted right (classes only) |
-    | `holdout_examples`, `holdout_positions` | model | how many |
-    | `holdout_nonfinite` | model | positions with a logit that is NaN or ±∞; NaN ones predict nothing (-1) |
 
     Arrays: `logits`, `labels`, `predictions`, `losses`, `example` (one entry a position), unless there are
     more than `max_logits` logits, in which case the logits are left out and a note says so.
@@ -32,6 +27,8 @@ class Holdout(Probe):
     max_logits: int = 1_000_000
     needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
     reads_only: ClassVar[bool] = True  # the evaluation has a guard of its own
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "one forward of the holdout"
 
     def measure(self, moment: Moment) -> Measurement:
         seen = moment.holdout
@@ -39,18 +36,18 @@ class Holdout(Probe):
         if seen.targets is None or not seen.targets.is_floating_point():
             arrays["predictions"] = predictions(seen.logits)
         columns = [
-            Column("holdout_examples", [int(torch.unique(seen.example).numel())]),
-            Column("holdout_positions", [seen.logits.shape[0]]),
-            Column("holdout_nonfinite", [_nonfinite(seen.logits)]),
+            Q.holdout_examples.column([int(torch.unique(seen.example).numel())]),
+            Q.holdout_positions.column([seen.logits.shape[0]]),
+            Q.holdout_nonfinite.column([_nonfinite(seen.logits)]),
         ]
         if seen.targets is not None:
             arrays["labels"] = seen.targets
             if not seen.targets.is_floating_point():
                 right = correct(seen.logits, seen.targets).double()
-                columns.append(Column("holdout_accuracy", right.mean().reshape(1)))
+                columns.append(Q.holdout_accuracy.column(right.mean().reshape(1)))
         if seen.losses is not None:
             arrays["losses"] = seen.losses
-            columns.append(Column("holdout_loss", seen.losses.double().mean().reshape(1)))
+            columns.append(Q.holdout_loss.column(seen.losses.double().mean().reshape(1)))
         notes = {}
         if seen.logits.numel() > self.max_logits:
             del arrays["logits"]

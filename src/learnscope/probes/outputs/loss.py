@@ -9,30 +9,28 @@ import torch
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
-from learnscope.record import Column, Table
+from learnscope.quantities import Quantities
+from learnscope.quantities.outputs import Loss as Q
+from learnscope.record import Table
 
 
 class Loss(Probe):
-    """The loss, and whatever else the loop passes to `w.log`.
-
-    | name | kind | meaning |
-    |---|---|---|
-    | as logged | model | mean of the values logged for the step (several with gradient accumulation) |
-    | `<name>_std` | model | their unbiased standard deviation, where there were several |
-    """
+    """The loss, and whatever else the loop passes to `w.log`."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"logged"})
     reads_only: ClassVar[bool] = True
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "nothing but keeping the numbers"
 
     def measure(self, moment: Moment) -> Table:
         columns = []
         for name, values in moment.logged.items():
             if len(values) == 1:
-                columns.append(Column(name, [_scalar(name, values[0])]))
+                columns.append(Q.logged.at(key=name).column([_scalar(name, values[0])]))
             else:
                 stacked = _stack(name, values)
-                columns.append(Column(name, stacked.mean().reshape(1)))
-                columns.append(Column(f"{name}_std", stacked.std().reshape(1)))
+                columns.append(Q.logged.at(key=name).column(stacked.mean().reshape(1)))
+                columns.append(Q.deviation.at(key=name).column(stacked.std().reshape(1)))
         return Table("model", ["model"], columns)
 
 

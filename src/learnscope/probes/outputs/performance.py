@@ -12,7 +12,10 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.intervals import wilson
 from learnscope.model.outputs.metrics import Sums, summed_by_example
-from learnscope.record import Column, Label, Measurement, Table
+from learnscope.options import check_whole, is_whole
+from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities.outputs import Performance as Q
+from learnscope.record import Label, Measurement, Table
 from learnscope.tensor.bootstrap import FEWEST, TOO_FEW, ratio_interval
 
 NO_CLASSES = "float targets: numbers, or several yes/no answers, of which none is the right class"
@@ -23,16 +26,8 @@ NO_POSITIONS = "no position of the data has a target"
 class Performance(Probe):
     """Loss and accuracy over all of the data, in one pass.
 
-    | name | kind | meaning |
-    |---|---|---|
-    | `loss` | model | Σ losses / Σ positions that count, over all batches |
-    | `perplexity` | model | exp of that, for models that predict tokens |
-    | `accuracy` | model | share of the positions predicted right (classes only) |
-    | `top_k_accuracy` (label `k`) | model | share of them with fewer than k classes before the right one |
-    | `examples`, `positions` | model | how many have a target |
-
-    Each of the first four also with `_low` and `_high`, a 95 % bootstrap interval over examples; of shares, Wilson's
-    over examples where each has one position, and where all or none are right, of which a bootstrap knows nothing.
+    Intervals are a bootstrap over examples; of shares, Wilson's over examples where each has one position, and where
+    all or none are right, of which a bootstrap knows nothing.
     Of equal logits the first counts as the larger, as argmax has it. A row of logits with a NaN is never right.
     """
 
@@ -43,23 +38,23 @@ class Performance(Probe):
     seed: int = 0
     needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
     reads_only: ClassVar[bool] = True  # the pass has a guard of its own
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "one forward of all of the data"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         ks = list(self.top_k) if isinstance(self.top_k, Sequence) else [0]
-        if any(isinstance(k, bool) or not isinstance(k, int) or k < 1 for k in ks) or len(set(ks)) < len(ks):
+        if not all(is_whole(k, 1) for k in ks) or len(set(ks)) < len(ks):
             raise ValueError(f"Performance(top_k={self.top_k!r}): different whole numbers from 1")
-        if isinstance(self.resamples, bool) or not isinstance(self.resamples, int) or self.resamples < 1:
-            raise ValueError(f"Performance(resamples={self.resamples!r}): a whole number from 1")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise ValueError(f"Performance(seed={self.seed!r}): a whole number from 0")
+        check_whole(self, resamples=1, seed=0)
 
     def measure(self, moment: Moment) -> Measurement:
         part = {"what": "performance", "top_k": list(self.top_k), "resamples": self.resamples, "seed": self.seed}
         found = moment.remember(part, lambda: self._measured(moment))
-        columns = []
-        for name, labels, value, status in found["columns"]:
-            columns.append(Column(name, [value], labels, {0: status} if status else {}))
+        columns = [
+            Q.named(name).column([value], labels, {0: status} if status else {})
+            for name, labels, value, status in found["columns"]
+        ]
         return Measurement([Table("model", ["model"], columns)])
 
     def _measured(self, moment: Moment) -> dict[str, Any]:
@@ -73,34 +68,37 @@ class Performance(Probe):
         if math.isnan(loss) and positions:
             why = f"the losses of {int(sums.loss.isnan().sum())} of {examples} examples are NaN"
         few = TOO_FEW if why is None and examples < FEWEST else why
-        out.put("loss", loss, ends, why, few)
+        out.put(Q.loss, loss, ends, why, few)
         why, few = (why, few) if sums.tokens else (NO_TOKENS, NO_TOKENS)
         exps = _exp(loss), (_exp(ends[0]), _exp(ends[1]))
         out.put(
-            "perplexity",
+            Q.perplexity,
             *(exps if sums.tokens else _NOTHING),
             why,
             TOO_FEW if sums.tokens and examples < FEWEST else why,
         )
-        self._share(out, "accuracy", {}, sums.right, sums)
+        self._share(out, Q.accuracy, {}, sums.right, sums)
         for k in self.top_k:
-            self._share(out, "top_k_accuracy", {"k": k}, sums.within.get(k), sums)
-        return {"columns": [*out.columns, ["examples", {}, examples, None], ["positions", {}, positions, None]]}
+            self._share(out, Q.top_k_accuracy, {"k": k}, sums.within.get(k), sums)
+        counts = (Q.examples, examples), (Q.positions, positions)
+        return {"columns": [*out.columns, *([quantity.name, {}, number, None] for quantity, number in counts)]}
 
-    def _share(self, out: _Numbers, name: str, labels: dict[str, Label], right: Tensor | None, sums: Sums) -> None:
+    def _share(
+        self, out: _Numbers, quantity: Quantity, labels: dict[str, Label], right: Tensor | None, sums: Sums
+    ) -> None:
         positions, examples = float(sums.positions.sum()), int((sums.positions > 0).sum())
         if right is None or not positions:
             why = NO_CLASSES if sums.classes is None else NO_POSITIONS if not positions else (
                 f"the model tells only {sums.classes} classes apart"
             )  # fmt: skip
-            out.put(name, *_NOTHING, why, why, labels)
+            out.put(quantity, *_NOTHING, why, why, labels)
             return
         share = float(right.sum()) / positions
         if share in (0.0, 1.0) or positions == examples:
             ends = wilson(share, examples)
         else:
             ends = ratio_interval(right, sums.positions, resamples=self.resamples, seed=self.seed)
-        out.put(name, share, ends, None, TOO_FEW, labels)
+        out.put(quantity, share, ends, None, TOO_FEW, labels)
 
 
 _NOTHING: tuple[float, tuple[float, float]] = math.nan, (math.nan, math.nan)
@@ -113,14 +111,15 @@ class _Numbers:
         self.columns: list[list[Any]] = []
 
     def put(
-        self, name: str, value: float, ends: tuple[float, float], why: str | None, why_no_interval: str | None,
-        labels: dict[str, Label] | None = None,
+        self, quantity: Quantity, value: float, ends: tuple[float, float], why: str | None,
+        why_no_interval: str | None, labels: dict[str, Label] | None = None,
     ) -> None:  # fmt: skip
         reasons = why, why_no_interval, why_no_interval
-        named = (name, value), (f"{name}_low", ends[0]), (f"{name}_high", ends[1])
-        for (called, number), reason in zip(named, reasons, strict=True):
+        for end, number, reason in zip(("", "_low", "_high"), (value, *ends), reasons, strict=True):
             missing = math.isnan(number)
-            self.columns.append([called, labels or {}, None if missing else number, reason if missing else None])
+            self.columns.append(
+                [f"{quantity.name}{end}", labels or {}, None if missing else number, reason if missing else None]
+            )
 
 
 def _exp(number: float) -> float:

@@ -10,6 +10,8 @@ from typing import Any
 
 from learnscope.intervals import difference
 from learnscope.probes.robustness.rows import REGRESSION, accuracy, column, drawn_again, mean_loss
+from learnscope.quantities import Quantity
+from learnscope.quantities.robustness import Attacks as Q
 from learnscope.record import Column
 from learnscope.tensor.bootstrap import TOO_FEW
 
@@ -37,9 +39,9 @@ def gap_columns(found: Sequence[Found]) -> list[Column]:
     attacks = [one for one in found if one.scope in ("fgsm", "pgd")]
     largest = max(one.epsilon for one in attacks)
     at_largest = [one for one in attacks if one.epsilon == largest]
+    quantities = (Q.robustness_gap, Q.robustness_gap_low, Q.robustness_gap_high)
     if clean.told["correct"] is None:
-        names = ("robustness_gap", "robustness_gap_low", "robustness_gap_high")
-        return [column(name, None, {}, REGRESSION) for name in names]
+        return [column(quantity, None, {}, REGRESSION) for quantity in quantities]
     worst = min(at_largest, key=lambda one: accuracy(one.told) or 0.0)
     positions = clean.told["positions"]
     lost = [a - b for a, b in zip(clean.told["correct"], worst.told["correct"], strict=True)]
@@ -48,8 +50,8 @@ def gap_columns(found: Sequence[Found]) -> list[Column]:
         examples = sum(n > 0 for n in positions)
         low, high = difference((accuracy(clean.told) or 0.0, examples), (accuracy(worst.told) or 0.0, examples))
     gap = sum(lost) / sum(positions) if sum(positions) else math.nan
-    ends = {"robustness_gap_low": low, "robustness_gap_high": high}
-    return [column("robustness_gap", gap, {}), *(column(name, end, {}, TOO_FEW) for name, end in ends.items())]
+    numbers = zip(quantities, (gap, low, high), (None, TOO_FEW, TOO_FEW), strict=True)
+    return [column(quantity, value, {}, reason) for quantity, value, reason in numbers]
 
 
 def flag_columns(found: Sequence[Found]) -> list[Column]:
@@ -60,19 +62,21 @@ def flag_columns(found: Sequence[Found]) -> list[Column]:
     order = sorted(pgd)
     fewer = next((one for one in found if one.scope == "pgd" and one.steps < most), None)
     randoms = [(one.epsilon, loss) for one in found if one.scope == "random" for loss in one.told["losses"]]
-    flags: dict[str, tuple[list[tuple[float, float]], str]] = {
-        "pgd_at_least_fgsm": ([(fgsm[epsilon], pgd[epsilon].loss) for epsilon in order], ""),
-        "monotone_in_epsilon": (
+    flags: list[tuple[Quantity, list[tuple[float, float]], str]] = [
+        (Q.pgd_at_least_fgsm, [(fgsm[epsilon], pgd[epsilon].loss) for epsilon in order], ""),
+        (
+            Q.monotone_in_epsilon,
             [(pgd[a].loss, pgd[b].loss) for a, b in pairwise(order)],
             "there is one epsilon only",
         ),
-        "monotone_in_steps": (
+        (
+            Q.monotone_in_steps,
             [] if fewer is None else [(fewer.loss, pgd[fewer.epsilon].loss)],
             "PGD takes one step: there are no fewer",
         ),
-        "random_below_attack": ([(loss, pgd[epsilon].loss) for epsilon, loss in randoms], ""),
-    }
-    return [column(name, *_flag(pairs, reason)) for name, (pairs, reason) in flags.items()]
+        (Q.random_below_attack, [(loss, pgd[epsilon].loss) for epsilon, loss in randoms], ""),
+    ]
+    return [column(quantity, *_flag(pairs, reason)) for quantity, pairs, reason in flags]
 
 
 def _flag(pairs: Sequence[tuple[float, float]], reason: str) -> tuple[float | None, dict[str, Any], str]:

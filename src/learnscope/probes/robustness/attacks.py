@@ -8,21 +8,23 @@ from typing import Any, ClassVar
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
-from learnscope.model.robustness.ball import UNITS, Per, Threat, Unit
+from learnscope.model.robustness.ball import Per, Threat, Unit
 from learnscope.model.robustness.target import What
 from learnscope.model.robustness.token_units import vocabulary_digest
+from learnscope.options import check_whole
 from learnscope.probes.robustness.attack_flags import Found, flag_columns, gap_columns
 from learnscope.probes.robustness.attacking import Attacking, threat_for
 from learnscope.probes.robustness.rows import (
     REGRESSION,
     batches_for,
-    check_counts,
     check_numbers,
     check_threat,
     column,
     mean_kl,
     outcome_columns,
 )
+from learnscope.quantities import Quantities
+from learnscope.quantities.robustness import Attacks as Q
 from learnscope.record import Column, Label, Measurement, Table
 from learnscope.tensor.robustness.perturbation import Norm
 
@@ -41,23 +43,8 @@ class Attacks(Probe):
     tokens, the L2 length of what is added to each embedding as a share of the distance to the nearest other token
     (below 0.5 no text corresponds to it); for inputs L∞ relative to the input.
 
-    Rows of kind `attack` have the scope "clean", "random", "fgsm" or "pgd", and the labels `norm`, `epsilon`, `unit`
-    and `steps`:
-
-    | name | kind | meaning |
-    |---|---|---|
-    | `accuracy`, `loss`, `kl` | attack | over all positions; accuracy with a 95 % interval over examples; \
-KL(clean ‖ attacked) per position. Those of "random" are means over `seeds` perturbations |
-    | `zero_gradient_share` | attack | share of the gradients' entries, of all steps taken, that are exactly 0. Tokens \
-behind the last one with a gradient are left out: in a causal model no prediction reads the last |
-    | `epsilon_absolute`, `epsilon_relative`, `epsilon_token` | attack | ε in every unit, mean over what it bounds |
-    | `robustness_gap` | model | clean − worst attacked accuracy at the largest ε, with an interval over examples |
-    | `pgd_at_least_fgsm` | model | 1 if the mean loss of PGD is at least that of FGSM at every ε, else 0 |
-    | `monotone_in_epsilon` | model | 1 if the loss under PGD never falls as ε grows |
-    | `monotone_in_steps` | model | 1 if `steps` steps do at least the damage of a third of them, at the largest ε |
-    | `random_below_attack` | model | 1 if no random perturbation has a higher mean loss than PGD at the same ε |
-
-    A 0 among these four, or many zero gradients, says that the attack failed, not that the model held.
+    Rows of kind `attack` have the scope "clean", "random", "fgsm" or "pgd". The last four names are flags: a 0 among
+    them, or many zero gradients, says that the attack failed, not that the model held.
 
     Notes: `target` ("embeddings" or "inputs"), `per`, `steps`, `restarts`, `examples`, `positions`, and for language
     models `texts`: for each ε what the attack amounts to as text (see `learnscope.model.robustness.texts`).
@@ -84,10 +71,12 @@ behind the last one with a gradient are left out: in a causal model no predictio
 
     needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
     reads_only: ClassVar[bool] = True  # whatever runs the model has a guard of its own
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "forward and backward passes over the examples for each ε and step, and one for each seed"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_counts(self, examples=1, steps=1, restarts=1, seeds=1, texts=0, seed=0)
+        check_whole(self, examples=1, steps=1, restarts=1, seeds=1, texts=0, seed=0)
         if self.epsilons is not None:
             check_numbers("Attacks", "epsilons", self.epsilons, low=0)
         check_threat(self)
@@ -154,14 +143,15 @@ behind the last one with a gradient are left out: in a causal model no predictio
             "norm": threat.norm, "epsilon": one.epsilon, "unit": threat.unit, "steps": one.steps
         }  # fmt: skip
         told = one.told
-        columns = [*outcome_columns(told, labels), column("kl", mean_kl(told), labels, REGRESSION)]
+        columns = [*outcome_columns(Q, told, labels), column(Q.kl, mean_kl(told), labels, REGRESSION)]
         if one.scope == "clean":
             return columns
         share = told["zero_gradients"] / told["gradients"] if told.get("gradients") else math.nan
-        columns.append(column("zero_gradient_share", share, labels, NO_GRADIENT))
-        for unit in UNITS:
+        columns.append(column(Q.zero_gradient_share, share, labels, NO_GRADIENT))
+        sizes = {"absolute": Q.epsilon_absolute, "relative": Q.epsilon_relative, "token": Q.epsilon_token}
+        for unit, size in sizes.items():
             reason = "what is attacked has length 0"
             if unit == "token":
                 reason = CONTINUOUS if what == "inputs" else "no token of the data has another that differs from it"
-            columns.append(column(f"epsilon_{unit}", told[f"epsilon_{unit}"], labels, reason))
+            columns.append(column(size, told[size.name], labels, reason))
         return columns

@@ -16,16 +16,18 @@ from learnscope.model.outputs.example_sums import joined_sums
 from learnscope.model.robustness.attack import judged
 from learnscope.model.robustness.ball import Per, Unit
 from learnscope.model.robustness.token_units import vocabulary_digest
+from learnscope.options import check_whole
 from learnscope.probes.robustness.attacking import Attacking, threat_for
 from learnscope.probes.robustness.attacks import EPSILONS
 from learnscope.probes.robustness.rows import (
     batches_for,
     check_counted,
-    check_counts,
     check_numbers,
     check_threat,
     outcome_columns,
 )
+from learnscope.quantities import Quantities
+from learnscope.quantities.robustness import BitRobustness as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.bits.quantize import QuantiseError, checked_bits
 from learnscope.tensor.robustness.perturbation import Norm
@@ -39,12 +41,6 @@ class BitRobustness(Probe):
     An attack is made with the gradients of the model at `attack_bits`, and judged at `test_bits`; 0 is the model as it
     is stored. Weights are rounded per output channel, attention and MLP of every block (every weight module of a model
     without blocks); embeddings stay, so that an attack means the same at every width.
-
-    | name | kind | meaning |
-    |---|---|---|
-    | `accuracy`, `loss` (labels `attack_bits`, `test_bits`) | transfer, scope "pgd" | of the attacked examples; \
-accuracy with a 95 % interval over examples |
-    | `accuracy`, `loss` (label `bits`) | bits, scope "clean" | of the same examples as they are |
 
     Notes: `epsilon`, `norm`, `unit`, `per`, `target`, `steps`, `restarts`, `examples`, `positions`.
     """
@@ -66,10 +62,12 @@ accuracy with a 95 % interval over examples |
 
     needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
     reads_only: ClassVar[bool] = True  # whatever runs the model has a guard of its own
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "`steps` forward and backward passes for each width, and one pass for each pair of widths"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_counts(self, examples=1, steps=1, restarts=1, seed=0)
+        check_whole(self, examples=1, steps=1, restarts=1, seed=0)
         check_numbers("BitRobustness", "bits", self.bits, low=2, whole=True)
         try:
             for bits in self.bits:
@@ -101,11 +99,11 @@ accuracy with a 95 % interval over examples |
 
             told = moment.remember({**part, "attack_bits": attack_bits}, run)
             for test_bits, sums in zip(widths, told["at"], strict=True):
-                columns += outcome_columns(sums, {"attack_bits": attack_bits, "test_bits": test_bits})
+                columns += outcome_columns(Q, sums, {"attack_bits": attack_bits, "test_bits": test_bits})
                 positions = sums["positions"]
         clean = moment.remember({**part, "attack_bits": None}, lambda: self._clean(moment, attacking, widths))
         pairs = zip(widths, clean["at"], strict=True)
-        beside = [one for bits, sums in pairs for one in outcome_columns(sums, {"bits": bits})]
+        beside = [one for bits, sums in pairs for one in outcome_columns(Q, sums, {"bits": bits})]
         notes = {
             "epsilon": epsilon, "norm": threat.norm, "unit": threat.unit, "per": threat.per, "target": what,
             "steps": self.steps, "restarts": self.restarts, "examples": len(positions), "positions": sum(positions),

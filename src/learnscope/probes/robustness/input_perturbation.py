@@ -21,23 +21,29 @@ from learnscope.model.robustness.token_noise import (
     substitute_tokens,
 )
 from learnscope.model.robustness.token_units import real_tokens, token_count, vocabulary_digest
+from learnscope.options import check_whole
 from learnscope.probes.robustness.rows import (
     FEWEST_SEEDS,
     accuracy,
     batches_for,
     check_counted,
-    check_counts,
     check_numbers,
     column,
     mean_loss,
     over_seeds,
 )
+from learnscope.quantities import Quantities
+from learnscope.quantities.robustness import InputPerturbation as Q
 from learnscope.record import Column, Label, Measurement, Table
 from learnscope.task.batches import map_leaves
 
 SCOPES: dict[What, tuple[str, str]] = {
     "embeddings": ("token_dropout", "token_substitution"),
     "inputs": ("input_dropout", "input_noise"),
+}
+_OVER_SEEDS = {
+    "accuracy": (Q.accuracy_mean, Q.accuracy_mean_low, Q.accuracy_mean_high),
+    "loss": (Q.loss_mean, Q.loss_mean_low, Q.loss_mean_high),
 }
 
 
@@ -59,13 +65,6 @@ class InputPerturbation(Probe):
 
     And "clean" at level 0, the inputs as they are.
 
-    | name | kind | meaning |
-    |---|---|---|
-    | `accuracy_mean`, `loss_mean` | perturbation | means over seeds, with `_low` and `_high`, a 95 % interval of the \
-mean over seeds by Student's t |
-    | `changed_share` | perturbation | of the real tokens, or of the entries, over all seeds |
-    | `seeds` | perturbation | how many; 1 for "clean", which is no matter of chance |
-
     Notes: `examples`, `positions` (of the clean inputs), `dropout`.
     """
 
@@ -79,10 +78,12 @@ mean over seeds by Student's t |
 
     needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
     reads_only: ClassVar[bool] = True  # whatever runs the model has a guard of its own
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "a forward pass over the examples for each level and seed"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_counts(self, examples=1, seeds=FEWEST_SEEDS, seed=0)
+        check_whole(self, examples=1, seeds=FEWEST_SEEDS, seed=0)
         check_numbers("InputPerturbation", "levels", self.levels, low=0)
         if max(self.levels) > 1:
             raise ValueError(f"InputPerturbation(levels={self.levels!r}): shares, from 0 to 1")
@@ -163,11 +164,11 @@ mean over seeds by Student's t |
 def _columns(told: dict[str, Any], labels: dict[str, Label]) -> list[Column]:
     columns = [
         one
-        for name in ("accuracy", "loss")
-        for one in over_seeds(name, [result[name] for result in told["runs"]], labels)
+        for name, quantities in _OVER_SEEDS.items()
+        for one in over_seeds(quantities, [result[name] for result in told["runs"]], labels)
     ]
-    columns.append(column("changed_share", told["changed_share"], labels, "there is nothing that could be changed"))
-    return [*columns, column("seeds", len(told["runs"]), labels)]
+    columns.append(column(Q.changed_share, told["changed_share"], labels, "there is nothing that could be changed"))
+    return [*columns, column(Q.seeds, len(told["runs"]), labels)]
 
 
 def _mean(origins: Sequence[Tensor]) -> Tensor:

@@ -11,21 +11,29 @@ from learnscope.model.bits.quantised_units import Unit, find_units
 from learnscope.model.guard import guard
 from learnscope.model.outputs.example_sums import kept_outputs, passed
 from learnscope.model.robustness.weight_noise import NoiseKind, noised
+from learnscope.options import check_whole
 from learnscope.probes.robustness.rows import (
     FEWEST_SEEDS,
     accuracy,
     batches_for,
     check_counted,
-    check_counts,
     check_numbers,
     column,
     mean_kl,
     mean_loss,
     over_seeds,
 )
+from learnscope.quantities import Quantities
+from learnscope.quantities.robustness import NoiseRobustness as Q
 from learnscope.record import Measurement, Table
 from learnscope.task import Outputs
 from learnscope.tensor.bits.quantize import WHOLE_BITS
+
+_OVER_SEEDS = {
+    "accuracy": (Q.accuracy_mean, Q.accuracy_mean_low, Q.accuracy_mean_high),
+    "loss": (Q.loss_mean, Q.loss_mean_low, Q.loss_mean_high),
+    "kl": (Q.kl_mean, Q.kl_mean_low, Q.kl_mean_high),
+}
 
 
 class NoiseRobustness(Probe):
@@ -37,12 +45,6 @@ class NoiseRobustness(Probe):
     - "weight_noise": N(0, (σ·rms of the weight's output channel)²), `level` is σ.
     - "quantisation_noise": U(−s/2, s/2) with the scale s of the channel at `level` bits: what rounding does if its
       errors are independent of the weights and of each other.
-
-    | name | kind | meaning |
-    |---|---|---|
-    | `accuracy_mean`, `loss_mean`, `kl_mean` | noise | means over seeds, with `_low` and `_high`, a 95 % interval of \
-the mean over seeds by Student's t; KL(model ‖ model with noise) per position |
-    | `seeds` | noise | how many |
 
     Notes: `examples`, `positions`, `weights` (how many of the model's are given noise, by scope).
     """
@@ -57,10 +59,12 @@ the mean over seeds by Student's t; KL(model ‖ model with noise) per position 
 
     needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
     reads_only: ClassVar[bool] = True  # whatever runs the model has a guard of its own
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "a forward pass over the examples for each level and seed"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_counts(self, examples=1, seeds=FEWEST_SEEDS, seed=0)
+        check_whole(self, examples=1, seeds=FEWEST_SEEDS, seed=0)
         check_numbers("NoiseRobustness", "sigmas", self.sigmas, low=0)
         check_numbers("NoiseRobustness", "bits", self.bits, low=WHOLE_BITS.start, whole=True)
         if max(self.bits) not in WHOLE_BITS:
@@ -82,10 +86,10 @@ the mean over seeds by Student's t; KL(model ‖ model with noise) per position 
             labels = {"level": level}
             columns = [
                 one
-                for name in ("accuracy", "loss", "kl")
-                for one in over_seeds(name, [result[name] for result in told["runs"]], labels)
+                for name, quantities in _OVER_SEEDS.items()
+                for one in over_seeds(quantities, [result[name] for result in told["runs"]], labels)
             ]
-            columns.append(column("seeds", self.seeds, labels))
+            columns.append(column(Q.seeds, self.seeds, labels))
             tables.append(Table("noise", [kind], columns))
         weights = {kind: sum(unit.numel for unit in _units(moment, kind)) for kind in dict(plan)}
         notes = {"examples": sum(sizes), "positions": told["positions"], "weights": weights}

@@ -14,6 +14,8 @@ from learnscope.model.data import DataError
 from learnscope.model.outputs.example_sums import ExampleSums
 from learnscope.model.robustness.ball import PERS, UNITS
 from learnscope.model.robustness.target import What, what_is_attacked
+from learnscope.quantities import Quantity
+from learnscope.quantities.robustness import Attacks, BitRobustness
 from learnscope.record import Column, Label
 from learnscope.task import IGNORE
 from learnscope.tensor.bootstrap import TOO_FEW, ratio_interval
@@ -64,14 +66,6 @@ def check_counted(sums: ExampleSums) -> ExampleSums:
     return sums
 
 
-def check_counts(owner: Any, **least: int) -> None:
-    """Refuse options that are no whole numbers from their least on; None is left alone."""
-    for name, low in least.items():
-        value = getattr(owner, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
-            raise ValueError(f"{type(owner).__name__}({name}={value!r}): {name} is a whole number from {low}")
-
-
 def batches_for(moment: Moment, examples: int | None) -> tuple[list[Any], What]:
     """The first examples of the data, and what of them can be changed."""
     what = what_is_attacked(moment.task, moment.holdout_batches(1)[0])
@@ -91,25 +85,31 @@ def mean_kl(sums: Sums) -> float | None:
     return None if sums["kl"] is None else _ratio(sums["kl"], sums["positions"])
 
 
-def outcome_columns(sums: Sums, labels: Mapping[str, Label]) -> list[Column]:
+def outcome_columns(
+    quantities: type[Attacks] | type[BitRobustness], sums: Sums, labels: Mapping[str, Label]
+) -> list[Column]:
     """`accuracy` with its interval over examples, and `loss`."""
     right, positions = sums["correct"], sums["positions"]
     low = high = None
     if right is not None:
         low, high = interval(right, positions)
     missing = None if right is not None else REGRESSION
-    found = {"accuracy": accuracy(sums), "accuracy_low": low, "accuracy_high": high}
-    columns = [column(name, value, labels, missing or TOO_FEW) for name, value in found.items()]
-    return [*columns, column("loss", mean_loss(sums), labels)]
+    return [
+        column(quantities.accuracy, accuracy(sums), labels, missing or TOO_FEW),
+        column(quantities.accuracy_low, low, labels, missing or TOO_FEW),
+        column(quantities.accuracy_high, high, labels, missing or TOO_FEW),
+        column(quantities.loss, mean_loss(sums), labels),
+    ]
 
 
-def over_seeds(name: str, values: Sequence[float | None], labels: Mapping[str, Label]) -> list[Column]:
-    """`<name>_mean` with its interval over seeds; null where it is not defined."""
+def over_seeds(
+    quantities: Sequence[Quantity], values: Sequence[float | None], labels: Mapping[str, Label]
+) -> list[Column]:
+    """A mean and the ends of its interval over seeds; null where it is not defined."""
     known = [value for value in values if value is not None]
-    mean, low, high = mean_interval(known) if len(known) == len(values) else (None, None, None)
-    reason = REGRESSION if mean is None else None
-    found = {f"{name}_mean": mean, f"{name}_mean_low": low, f"{name}_mean_high": high}
-    return [column(key, value, labels, reason) for key, value in found.items()]
+    found = mean_interval(known) if len(known) == len(values) else (None, None, None)
+    reason = REGRESSION if found[0] is None else None
+    return [column(quantity, value, labels, reason) for quantity, value in zip(quantities, found, strict=True)]
 
 
 def interval(right: Sequence[float], positions: Sequence[int]) -> tuple[float, float]:
@@ -125,10 +125,10 @@ def drawn_again(numerator: Sequence[float], denominator: Sequence[float]) -> tup
     return ratio_interval(torch.tensor(numerator, dtype=torch.float64), torch.tensor(denominator, dtype=torch.float64))
 
 
-def column(name: str, value: float | None, labels: Mapping[str, Label], reason: str | None = None) -> Column:
+def column(quantity: Quantity, value: float | None, labels: Mapping[str, Label], reason: str | None = None) -> Column:
     """One number of one scope; the reason stands where there is none."""
     absent = value is None or math.isnan(value)
-    return Column(name, [value], labels, {0: reason} if absent and reason else {})
+    return quantity.column([value], labels, {0: reason} if absent and reason else {})
 
 
 def _ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:

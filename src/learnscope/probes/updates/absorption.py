@@ -14,6 +14,8 @@ from learnscope.core.moment import Moment
 from learnscope.core.subject import Subject
 from learnscope.probes.updates.reasons import reasons_of_scopes
 from learnscope.probes.updates.remembered import Holder, holders
+from learnscope.quantities import Quantity
+from learnscope.quantities.updates import ParameterChange as Q
 from learnscope.record import Column, Table
 from learnscope.tensor.sample import fixed_entries, pick
 from learnscope.tensor.segments import Segments
@@ -24,6 +26,8 @@ Z95 = 1.959964
 """Two-sided 95 % quantile of the normal distribution."""
 
 ROUNDINGS: tuple[Rounding, ...] = ("apart", "together")
+SHARE = (Q.absorbed_share, Q.absorbed_share_low, Q.absorbed_share_high)
+DECAY_SHARE = (Q.decay_absorbed_share, Q.decay_absorbed_share_low, Q.decay_absorbed_share_high)
 _ROUNDED: dict[Rounding, str] = {
     "apart": "its weight decay is rounded apart from the update",
     "together": "its weight decay is rounded together with the update",
@@ -64,17 +68,13 @@ def take_sample(subject: Subject, size: int, *, half_only: bool) -> list[Sample]
 
 
 def absorbed_tables(moment: Moment, samples: Sequence[Sample]) -> list[Table]:
-    """What rounding took of the last step, of the model and of each layer.
-
-    `absorbed_share`: entries with a non-zero update and unchanged bits. `absorbed_coverage`: the share of the
-    updated entries that belong to an optimizer whose update is known, which is what the former is a share of.
-    `decay_absorbed_share`: of the entries with a non-zero weight decay, those on which it left no trace.
-    """
+    """What rounding took of the last step, of the model and of each layer."""
     held = holders(moment.optimizers)
     updated = [s for s in samples if id(p := moment.subject.parameters[s.position]) in held and p.grad is not None]
     if not updated:
-        names = ("absorbed_share", "decay_absorbed_share")
-        return [Table("model", ["model"], [Column(n, [None], {}, {0: "no parameter was updated"}) for n in names])]
+        nothing = {0: "no parameter was updated"}
+        columns = [quantity.column([None], status=nothing) for quantity in (SHARE[0], DECAY_SHARE[0])]
+        return [Table("model", ["model"], columns)]
     whole, decays = Question(), {rounding: Question() for rounding in ROUNDINGS}
     for sample in updated:
         p = moment.subject.parameters[sample.position]
@@ -149,22 +149,21 @@ def _table(
     segments = subject.segments(kind, positions)
     known = torch.tensor([float(i in whole.answers) for i in positions], dtype=torch.float64)
 
-    def columns(name: str, question: Question, labels: dict[str, str]) -> list[Column]:
+    def columns(share: Sequence[Quantity], question: Question, labels: dict[str, str]) -> list[Column]:
+        """The share and both ends of its interval."""
         reasons = reasons_of_scopes(subject, kind, positions, question.missing)
         values = _stratified(segments, positions, question, sampled, entries)
         for place in values[0].isnan().nonzero().flatten().tolist():
             reasons.setdefault(place, "no weight other than 0 to decay")
-        return [
-            Column(f"{name}{end}", v, labels, reasons) for end, v in zip(("", "_low", "_high"), values, strict=True)
-        ]
+        return [quantity.column(v, labels, reasons) for quantity, v in zip(share, values, strict=True)]
 
-    found = columns("absorbed_share", whole, {})
-    found.append(Column("absorbed_coverage", segments.sum(entries * known) / segments.sum(entries)))
+    found = columns(SHARE, whole, {})
+    found.append(Q.absorbed_coverage.column(segments.sum(entries * known) / segments.sum(entries)))
     measured = [rounding for rounding in ROUNDINGS if decays[rounding].answers]
     if not measured:
-        found += columns("decay_absorbed_share", decays["apart"], {})[:1]
+        found += columns(DECAY_SHARE, decays["apart"], {})[:1]
     for rounding in measured:
-        found += columns("decay_absorbed_share", decays[rounding], {"rounding": rounding})
+        found += columns(DECAY_SHARE, decays[rounding], {"rounding": rounding})
     return Table(kind, segments.scopes, found)
 
 

@@ -6,31 +6,28 @@ from typing import ClassVar
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
-from learnscope.record import Column, Table
+from learnscope.quantities import Quantities
+from learnscope.quantities.updates import LearningRate as Q
+from learnscope.record import Table
 
 
 class LearningRate(Probe):
-    """The learning rate of every parameter group in the step about to be taken.
-
-    | name | kind | meaning |
-    |---|---|---|
-    | `learning_rate` | group, named | as set by the schedule for this step; of a named group, if its parameters \
-have one in common |
-    | `weight_decay` | group | where the group has one |
-    """
+    """The learning rate of every parameter group in the step about to be taken."""
 
     every: int = 10
     at: At = "before_step"
     needs: ClassVar[frozenset[str]] = frozenset({"optimizer"})
     reads_only: ClassVar[bool] = True
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "reads the optimizer's groups, no tensor"
 
     def measure(self, moment: Moment) -> list[Table]:
         groups = [group for optimizer in moment.optimizers for group in optimizer.param_groups]
         # groups that hold nothing of this model are named by their position all the same
         scopes = list(moment.subject.scopes("group"))
-        columns = [Column("learning_rate", [group["lr"] for group in groups])]
+        columns = [Q.learning_rate.column([group["lr"] for group in groups])]
         if any(group.get("weight_decay") for group in groups):
-            columns.append(Column("weight_decay", [group.get("weight_decay") for group in groups]))
+            columns.append(Q.weight_decay.column([group.get("weight_decay") for group in groups]))
         tables = [Table("group", scopes, columns)]
         if moment.subject.groups:
             tables.append(_named(moment, [float(group["lr"]) for group in groups]))
@@ -51,4 +48,4 @@ def _named(moment: Moment, rates: list[float]) -> Table:
             status[number] = "no optimizer holds any of its parameters"
         elif len(found) > 1:
             status[number] = f"its parameters have {len(found)} learning rates: {', '.join(map(repr, found))}"
-    return Table("named", list(named), [Column("learning_rate", values, {}, status)])
+    return Table("named", list(named), [Q.learning_rate.column(values, status=status)])

@@ -13,7 +13,10 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.model.outputs.reference import Reference, compare_outputs, reference_outputs
 from learnscope.model.updates.lowrank import LowRankUpdate, decompose_update, matrix_names
-from learnscope.probes.outputs.columns import undefined
+from learnscope.options import is_whole
+from learnscope.probes.outputs.columns import output_columns, read_together, undefined
+from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities.updates import LowRankQuality as Q
 from learnscope.record import Column, Measurement, Table
 
 ENERGY = 0.9
@@ -28,21 +31,6 @@ class LowRankQuality(Probe):
     itself on the holdout examples. Matrices have two dimensions, both above 1 (`Linear`, `Conv1D`, embeddings), or
     are kernels of convolutions, read as [out, in·k·k]. Everything else, biases and norms, keeps its whole update.
     Rank 0 is no update of the matrices at all: it gives the scale.
-
-    | name | kind | meaning |
-    |---|---|---|
-    | `kl`, `kl_median`, `kl_p99` | model | KL(model ‖ model at this `rank`) per position, in nats: mean, median, P99 |
-    | `cosine`, `mse` | model | of the logits, mean over positions; by `rank` |
-    | `top1_agree`, `broke`, `mended` | model | shares of positions: same top-1; right before and wrong at this \
-`rank`; wrong before and right at it |
-    | `energy_captured` | model, layer, component | Σ_{i≤rank} σᵢ² / ‖ΔW‖_F² over all matrices of the scope; by `rank` |
-    | `stable_rank` | tensor | ‖ΔW‖_F²/σ₁² |
-    | `rank_for_energy` | tensor | smallest rank that holds the share `energy` of ‖ΔW‖_F² |
-    | `recommended_rank` | model | smallest of `ranks` with a mean KL of at most `kl_bound` |
-    | `decomposed`, `approximated`, `unchanged`, `undecomposed` | model | how many matrices; approximated: by \
-randomised iteration, whose energies are about 1 % low on pure noise and far less elsewhere (see \
-`tensor.updates.lowrank.decompose`); undecomposed: ΔW is not finite, the matrix keeps its whole update and enters \
-no energy |
 
     Notes: `span` (the steps between which ΔW lies), `undecomposed` and `not_matrices` (names; the latter have more
     dimensions but belong to no convolution, and keep their whole update), `extra_memory` (bytes: factors and one
@@ -63,10 +51,14 @@ no energy |
     """Their dtype: each weight's own, or a float dtype."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"previous", "holdout"})
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = (
+        "a decomposition of every matrix's update; forwards on `examples` holdout examples for each rank"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.ranks or any(isinstance(r, bool) or not isinstance(r, int) or r < 1 for r in self.ranks):
+        if not self.ranks or not all(is_whole(rank, 1) for rank in self.ranks):
             raise ValueError(
                 f"LowRankQuality(ranks={self.ranks!r}): ranks are whole numbers from 1; rank 0 is always measured"
             )
@@ -95,7 +87,7 @@ no energy |
         silent = {name for name in update.unchanged if not now[name].requires_grad}
         told = [i for i, name in enumerate(subject.names) if name in {*names} - silent]
         outputs = [*self._output_columns(found, reference), *_energies(moment, update, "model", told, ranks).columns]
-        counts = [Column(name, [count]) for name, count in _counts(update).items()]
+        counts = [quantity.column([count]) for quantity, count in _counts(update).items()]
         tables = [Table("model", ["model"], [*outputs, *counts])]
         tables += [_energies(moment, update, kind, told, ranks) for kind in ("layer", "component")]
         tables += [_tensor_table(moment, update, told)]
@@ -108,25 +100,25 @@ no energy |
         self, found: Mapping[int, Mapping[str, Tensor]], reference: Sequence[Reference]
     ) -> list[Column]:
         """What the forwards gave, read with one wait, and the rank that follows from it."""
-        keys = [(rank, name) for rank, numbers in found.items() for name in numbers]
-        numbers = dict(zip(keys, torch.stack([found[rank][name] for rank, name in keys]).tolist(), strict=True))
-        reasons = undefined(reference)
+        numbers = read_together(found)
         columns = [
-            Column(name, [value], {"rank": rank}, {0: reasons[name]} if name in reasons else {})
-            for (rank, name), value in numbers.items()
+            column
+            for rank, values in numbers.items()
+            for column in output_columns(Q, values, reference, {"rank": rank})
         ]
-        return [*columns, self._recommended({rank: numbers[rank, "kl"] for rank in found if rank}, reasons.get("kl"))]
+        kl = {rank: numbers[rank][Q.kl.name] for rank in found if rank}
+        return [*columns, self._recommended(kl, undefined(reference).get(Q.kl.name))]
 
     def _recommended(self, kl: Mapping[int, float], undefined_kl: str | None) -> Column:
         labels = {"kl_bound": self.kl_bound}
         enough = [rank for rank, value in kl.items() if value <= self.kl_bound]
         if enough:
-            return Column("recommended_rank", [min(enough)], labels)
+            return Q.recommended_rank.column([min(enough)], labels)
         best = min((value for value in kl.values() if not math.isnan(value)), default=math.nan)
         reason = f"the mean KL is above {self.kl_bound:g} at every rank up to {max(kl)}; the smallest is {best:.3g}"
         if math.isnan(best):
             reason = undefined_kl or "the KL is NaN at every rank"
-        return Column("recommended_rank", [None], labels, {0: reason})
+        return Q.recommended_rank.column([None], labels, {0: reason})
 
 
 def _energies(moment: Moment, update: LowRankUpdate, kind: str, told: Sequence[int], ranks: Sequence[int]) -> Table:
@@ -142,7 +134,7 @@ def _energies(moment: Moment, update: LowRankUpdate, kind: str, told: Sequence[i
     for rank in ranks:
         held = torch.tensor([0.0 if one is None else one.energy(rank) for one in known], dtype=torch.float64)
         shares = (segments.sum(held) / totals).tolist() or [None]
-        columns.append(Column("energy_captured", shares, {"rank": rank}, status))
+        columns.append(Q.energy_captured.column(shares, {"rank": rank}, status))
     return Table(kind, scopes, columns)
 
 
@@ -161,16 +153,16 @@ def _tensor_table(moment: Moment, update: LowRankUpdate, told: Sequence[int]) ->
         elif needed[-1] is None:
             beyond[place] = f"more than {len(factors.values)}, the largest rank that was computed"
     columns = [
-        Column("stable_rank", stable, {}, missing),
-        Column("rank_for_energy", needed, {"energy": ENERGY}, missing | beyond),
+        Q.stable_rank.column(stable, status=missing),
+        Q.rank_for_energy.column(needed, {"energy": ENERGY}, missing | beyond),
     ]
     return Table("tensor", names, columns)
 
 
-def _counts(update: LowRankUpdate) -> dict[str, int]:
+def _counts(update: LowRankUpdate) -> dict[Quantity, int]:
     return {
-        "decomposed": len(update.factors),
-        "approximated": sum(not one.exact for one in update.factors.values()),
-        "unchanged": len(update.unchanged),
-        "undecomposed": len(update.undecomposed),
+        Q.decomposed: len(update.factors),
+        Q.approximated: sum(not one.exact for one in update.factors.values()),
+        Q.unchanged: len(update.unchanged),
+        Q.undecomposed: len(update.undecomposed),
     }

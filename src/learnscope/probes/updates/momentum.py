@@ -15,6 +15,8 @@ from learnscope.core.probe import Probe
 from learnscope.core.subject import Subject
 from learnscope.probes.updates.reasons import members_of_scopes, reasons_of_scopes
 from learnscope.probes.updates.remembered import Memory, Rule, remembered
+from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities.updates import Momentum as Q
 from learnscope.record import Column, Label, Table
 from learnscope.tensor.updates import moments as sums
 from learnscope.tensor.updates.moments import Remembered, moment_sums, signal_to_noise, weighted_median
@@ -32,23 +34,6 @@ class Momentum(Probe):
     Label `rule`: `adam` for Adam, AdamW and what inherits from them (the step is Adam's formula for these too);
     `momentum` for SGD, of which m̂ is the momentum buffer as it is, and which has only its norm and staleness.
 
-    | name | meaning |
-    |---|---|
-    | `first_moment_norm` | ‖m̂‖ |
-    | `second_moment_mean` | mean of v̂ |
-    | `effective_step_norm`, `effective_step_max` | norm and largest size of an entry of η·m̂/(√v̂ + ε), without \
-weight decay; for AMSGrad v̂ is the running maximum here |
-    | `step_to_weight` | that norm over ‖W‖, W after the step |
-    | `snr` | signal to noise |m̂|/√max(v̂ − m̂², 0). Label `summary`: `median` over a fixed sample of entries, \
-each weighted by the entries it stands for, without those that never had a gradient; `norm_ratio` is \
-√(Σm̂²/Σmax(v̂ − m̂², 0)) over all. Infinite (null, status `inf`) where there is no noise, or none that the \
-dtype of the moments can tell from rounding, as after a first step |
-    | `staleness` | cosine of m̂ with the present gradient: 1 is fresh, 0 has nothing to do with it. The gradient \
-is the one that the step was given, clipped or not, without weight decay |
-    | `without_state` | tensors without moments: frozen, never stepped, in no optimizer, SGD without momentum |
-    | `unknown_optimizer` | tensors of an optimizer whose moments are not known, such as NAdam |
-    | `without_gradient` | tensors with moments that `staleness` leaves out, as their gradient is gone |
-    | `lr`, `beta1`, `beta2` | group: as the step used them |
 
     A scope in which no parameter has moments has null with the reason. Sums are float64 throughout.
     """
@@ -59,6 +44,8 @@ is the one that the step was given, clipped or not, without weight decay |
 
     needs: ClassVar[frozenset[str]] = frozenset({"optimizer"})
     reads_only: ClassVar[bool] = True
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "one pass over the optimizer's moments, the gradients and the weights"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,7 +100,7 @@ def _table(subject: Subject, kind: str, memory: Memory, read: dict[Rule, _Read])
     positions = range(len(subject.parameters))
     segments = subject.segments(kind, positions)
     unknown, bare = memory.unknown, memory.missing.keys() - memory.unknown
-    counts = {"without_state": bare, "unknown_optimizer": unknown, "without_gradient": memory.no_gradient.keys()}
+    counts = {Q.without_state: bare, Q.unknown_optimizer: unknown, Q.without_gradient: memory.no_gradient.keys()}
     columns: list[Column] = []
     # without any moments at all, the numbers are there all the same, null with the reason
     for rule, numbers in (read or {"adam": _Read({}, {})}).items():
@@ -122,8 +109,8 @@ def _table(subject: Subject, kind: str, memory: Memory, read: dict[Rule, _Read])
         }
         columns += _columns(subject, kind, rule, numbers, memory.missing | others, memory.no_gradient)
     columns += [
-        Column(name, segments.sum(torch.tensor([int(position in inside) for position in positions])))
-        for name, inside in counts.items()
+        quantity.column(segments.sum(torch.tensor([int(position in inside) for position in positions])))
+        for quantity, inside in counts.items()
     ]
     return Table(kind, segments.scopes, columns)
 
@@ -142,8 +129,8 @@ def _columns(
     lengths = total[:, sums.COMPARED] * total[:, sums.GRADIENT]
     cosine = (total[:, sums.INNER] / lengths.sqrt()).clamp(-1, 1)
     columns = [
-        _column("first_moment_norm", first.sqrt(), labels, reasons),
-        _column("staleness", cosine, labels, unmatched, _where(lengths == 0, "the moment or the gradient is 0")),
+        _column(Q.first_moment_norm, first.sqrt(), labels, reasons),
+        _column(Q.staleness, cosine, labels, unmatched, _where(lengths == 0, "the moment or the gradient is 0")),
     ]
     if rule == "momentum":
         return columns
@@ -151,27 +138,27 @@ def _columns(
     never = _where((first == 0) & (noise == 0), _NEVER)
     return [
         *columns,
-        _column("second_moment_mean", total[:, sums.SECOND] / total[:, sums.ENTRIES], labels, reasons),
-        _column("effective_step_norm", step.sqrt(), labels, reasons),
-        _column("effective_step_max", segments.max(table[:, sums.LARGEST_STEP]), labels, reasons),
-        _column("step_to_weight", (step / weight).sqrt(), labels, reasons, _where(weight == 0, "all weights are 0")),
+        _column(Q.second_moment_mean, total[:, sums.SECOND] / total[:, sums.ENTRIES], labels, reasons),
+        _column(Q.effective_step_norm, step.sqrt(), labels, reasons),
+        _column(Q.effective_step_max, segments.max(table[:, sums.LARGEST_STEP]), labels, reasons),
+        _column(Q.step_to_weight, (step / weight).sqrt(), labels, reasons, _where(weight == 0, "all weights are 0")),
         _column(
-            "snr", medians, {**labels, "summary": "median"}, reasons,
+            Q.snr, medians, {**labels, "summary": "median"}, reasons,
             {place: _NEVER for place, median in enumerate(medians) if median is None},
         ),
-        _column("snr", (first / noise).sqrt(), {**labels, "summary": "norm_ratio"}, reasons, never),
+        _column(Q.snr, (first / noise).sqrt(), {**labels, "summary": "norm_ratio"}, reasons, never),
     ]  # fmt: skip
 
 
 def _column(
-    name: str, values: Tensor | Sequence[float | None], labels: dict[str, Label], *reasons: Mapping[int, str]
+    quantity: Quantity, values: Tensor | Sequence[float | None], labels: dict[str, Label], *reasons: Mapping[int, str]
 ) -> Column:
     """Null wherever there is a reason for it, the first one given."""
     status: dict[int, str] = {}
     for why in reasons:
         status = {**why, **status}
     plain = values.tolist() if isinstance(values, Tensor) else values
-    return Column(name, [None if place in status else value for place, value in enumerate(plain)], labels, status)
+    return quantity.column([None if place in status else value for place, value in enumerate(plain)], labels, status)
 
 
 def _where(holds: Tensor, reason: str) -> dict[int, str]:
@@ -185,8 +172,8 @@ def _with_options(table: Table, subject: Subject, optimizers: Sequence[Optimizer
     betas = [group.get("betas", (None, None)) for group in shown]
     none = {place: "this optimizer has no betas" for place, pair in enumerate(betas) if pair[0] is None}
     columns = [
-        Column("lr", [group.get("lr") for group in shown]),
-        Column("beta1", [pair[0] for pair in betas], {}, none),
-        Column("beta2", [pair[1] for pair in betas], {}, none),
+        Q.lr.column([group.get("lr") for group in shown]),
+        Q.beta1.column([pair[0] for pair in betas], status=none),
+        Q.beta2.column([pair[1] for pair in betas], status=none),
     ]
     return Table(table.kind, table.scopes, [*columns, *table.columns])

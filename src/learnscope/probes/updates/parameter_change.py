@@ -12,31 +12,15 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.probes.updates.absorption import absorbed_tables, take_sample
 from learnscope.probes.updates.changes import Changes, changes
-from learnscope.record import Column, Measurement, Table
+from learnscope.quantities import Quantities
+from learnscope.quantities.updates import ParameterChange as Q
+from learnscope.record import Measurement, Table
 from learnscope.tensor.segments import Segments
 
 
 class ParameterChange(Probe):
     """Δ = W_now − W_at the last measurement, per tensor, layer, component, optimizer group, and overall.
 
-    | name | meaning |
-    |---|---|
-    | `l1`, `l2`, `max` | Σ|Δ|, √ΣΔ², max|Δ| |
-    | `mean`, `mean_abs`, `std` | of the entries of Δ; the standard deviation is unbiased |
-    | `sparsity` | share of entries with |Δ| ≤ `threshold` (a label, with the weights' `dtype`) |
-    | `visible_share` | share of entries whose stored bits changed |
-    | `sign_flip_share` | share of entries that changed sign |
-    | `update_to_weight` | ‖Δ‖/‖W‖, W before the change |
-    | `nan`, `inf` | entries of Δ that are not finite; they make the norms null and count as changed |
-    | `absorbed_share` (`_low`, `_high`) | model and layer: entries that the last step's update left \
-bit-identical though it was not zero in float32, on a sample, with a 95 % interval; null for an optimizer \
-whose update is not known |
-    | `absorbed_coverage` | model and layer: share of the updated entries whose optimizer is known, of which \
-`absorbed_share` is a share |
-    | `decay_absorbed_share` (`_low`, `_high`) | model and layer: of the entries with a weight decay other than 0, \
-those on which it leaves no trace, on the same sample. Label `rounding`: `apart`, where decay is rounded by itself \
-(w·(1 − ηλ) is w again, or for decay by the gradient g + λw is g again); `together`, a fused AdamW, which rounds \
-once: the weight did not change at all |
 
     The record's note `span` holds the two steps between which Δ lies. Sums are float64 throughout.
     """
@@ -55,6 +39,8 @@ once: the weight did not change at all |
 
     needs: ClassVar[frozenset[str]] = frozenset({"previous"})
     reads_only: ClassVar[bool] = True
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "one pass over the weights and a copy of them as they were, which is then brought up to date"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,20 +81,20 @@ def change_table(
     sums = segments.sum(_stacked(found, thresholds))
     n, total, l1, squares, old, flips, bits, nan, inf, centred, explained = sums[:, :11].unbind(1)
     columns = [
-        Column("l1", l1),
-        Column("l2", squares.sqrt()),
-        Column("max", segments.max(found.table.largest)),
-        Column("mean", total / n),
-        Column("mean_abs", l1 / n),
-        Column("std", unbiased_std(n, total, centred, explained)),
-        Column("update_to_weight", (squares / old).sqrt()),
-        Column("sign_flip_share", flips / n),
-        Column("visible_share", bits / n, {}, _not_compared(bits, kept)),
-        Column("nan", nan),
-        Column("inf", inf),
+        Q.l1.column(l1),
+        Q.l2.column(squares.sqrt()),
+        Q.max.column(segments.max(found.table.largest)),
+        Q.mean.column(total / n),
+        Q.mean_abs.column(l1 / n),
+        Q.std.column(unbiased_std(n, total, centred, explained)),
+        Q.update_to_weight.column((squares / old).sqrt()),
+        Q.sign_flip_share.column(flips / n),
+        Q.visible_share.column(bits / n, status=_not_compared(bits, kept)),
+        Q.nan.column(nan),
+        Q.inf.column(inf),
     ]
     columns += [
-        Column("sparsity", within / n, {"threshold": threshold, "dtype": dtype})
+        Q.sparsity.column(within / n, {"threshold": threshold, "dtype": dtype})
         for threshold, within in zip(thresholds, sums[:, 11:].unbind(1), strict=True)
     ]
     return Table(kind, segments.scopes, columns)

@@ -14,6 +14,8 @@ from learnscope.model.outputs.reference import compare_outputs, reference_output
 from learnscope.model.updates.variants import Reverting
 from learnscope.probes.outputs.columns import output_columns
 from learnscope.probes.updates.changes import Changes, changes
+from learnscope.quantities import Quantities
+from learnscope.quantities.updates import SparseQuality as Q
 from learnscope.record import Column, Label, Measurement, Table
 from learnscope.tensor.updates.masks import Rule
 
@@ -24,17 +26,8 @@ BASELINES: tuple[Baseline, ...] = ("random", "random_changed")
 class SparseQuality(Probe):
     """If all changes with |Δ| ≤ t since the last measurement had not been made, how close would the outputs be?
 
-    | name | meaning |
-    |---|---|
-    | `kl`, `kl_median`, `kl_p99` | KL(model ‖ sparsely updated model) per position that counts: mean, median, 99th \
-percentile, in nats |
-    | `cosine`, `mse` | mean over positions of the cosine, and of the mean squared difference, of the logits |
-    | `top1_agree` | share of positions with the same most likely class |
-    | `broke`, `mended` | share of positions that are right only with the full, only with the sparse update |
-    | `kept_share` | share of all entries whose change was kept |
-
-    Each with the labels `threshold` and `mask`: `magnitude` keeps the changes beyond the threshold, the baselines
-    keep as many at random: `random` of all entries, `random_changed` of those whose bits changed. A sparse update is
+    The mask `magnitude` keeps the changes beyond the threshold, the baselines keep as many at random: `random` of all
+    entries, `random_changed` of those whose bits changed. A sparse update is
     worth something if it is far better than `random_changed` with the same number of entries.
 
     Weights are exchanged with the previous ones in place and back, bit for bit, so that there is no second copy; one
@@ -53,6 +46,8 @@ percentile, in nats |
     snapshot_dtype: str = "native"
 
     needs: ClassVar[frozenset[str]] = frozenset({"previous", "holdout"})
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "forwards on `examples` holdout examples: one for the model, one for each threshold and mask"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,8 +76,8 @@ percentile, in nats |
                 weights.apply(variant.rule)
                 compared = compare_outputs(moment.model, moment.task, batches, reference)
                 labels: dict[str, Label] = {"threshold": variant.threshold, "mask": variant.mask}
-                columns += output_columns(compared, reference, labels)
-                columns.append(Column("kept_share", [variant.kept / max(1, weights.entries)], labels))
+                columns += output_columns(Q, compared, reference, labels)
+                columns.append(Q.kept_share.column([variant.kept / max(1, weights.entries)], labels))
         mapped = sum(kept.nbytes for kept in before.tensors.values()) if before.device == "disk" else 0
         extra = weights.extra_bytes + mapped
         notes = {"span": [before.step, moment.step], **({"extra_memory": extra} if extra else {})}

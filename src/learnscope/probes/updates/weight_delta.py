@@ -12,7 +12,9 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.model.weights.checkpoint import CheckpointError
 from learnscope.model.weights.rolling import RollingCheckpoint, is_kept
-from learnscope.record import Column, Measurement, Table
+from learnscope.quantities import Quantities
+from learnscope.quantities.updates import WeightDelta as Q
+from learnscope.record import Measurement, Table
 
 FIRST = "nothing to compare with yet"
 
@@ -20,10 +22,6 @@ FIRST = "nothing to compare with yet"
 class WeightDelta(Probe):
     """‖W_now − W_at the last measurement‖ against a checkpoint file, which is then replaced.
 
-    | name | kind | meaning |
-    |---|---|---|
-    | `l2` | model, layer, optimizer and named groups | L2 norm of the change |
-    | `update_to_weight` | the same | ‖Δ‖/‖W‖, W before the change |
 
     The file is `path`, a torch file that any program can read: mapped for comparing and written tensor by tensor, so
     that there is no second copy of the model in memory. `ParameterChange` says much more, and keeps a copy for it. A
@@ -36,6 +34,8 @@ class WeightDelta(Probe):
 
     needs: ClassVar[frozenset[str]] = frozenset()
     reads_only: ClassVar[bool] = True
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "one pass over the weights and the file, which is then written anew"
 
     def prepare(self, moment: Moment) -> None:
         """Keep the weights as they are now, if none are kept: the first measurement compares with them."""
@@ -80,7 +80,7 @@ def _table(moment: Moment, kind: str, positions: list[int], squares: Tensor | No
     if squares is None:
         absent = [None] * len(segments.scopes)
         status = dict.fromkeys(range(len(absent)), missing)
-        return Table(kind, segments.scopes, [Column(n, absent, {}, status) for n in ("l2", "update_to_weight")])
+        return Table(kind, segments.scopes, [quantity.column(absent, status=status) for quantity in Q.all()])
     change, old = segments.sum(squares.T).unbind(1)
     ratio = torch.where(old > 0, change / old, torch.nan).sqrt()
-    return Table(kind, segments.scopes, [Column("l2", change.sqrt()), Column("update_to_weight", ratio)])
+    return Table(kind, segments.scopes, [Q.l2.column(change.sqrt()), Q.update_to_weight.column(ratio)])

@@ -13,7 +13,10 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.model.selection import check_max_layers
 from learnscope.model.weights.matrices import WeightMatrix, weight_matrices
-from learnscope.record import Column, Measurement, Table
+from learnscope.options import check_whole
+from learnscope.quantities import Quantities
+from learnscope.quantities.weights import WeightSpectrum as Q
+from learnscope.record import Measurement, Table
 from learnscope.tensor.adapters.spectrum import DEFICIENT, TOLERANCE, TOP, ZERO, spectrum_numbers
 from learnscope.tensor.weights.powerlaw import FEWEST, power_law
 from learnscope.tensor.weights.singular import Leading, all_values, is_small, leading_values
@@ -21,7 +24,13 @@ from learnscope.tensor.weights.singular import Leading, all_values, is_small, le
 NOT_FINITE = "it has entries that are not finite"
 WORDS = {ZERO: "the matrix is zero", DEFICIENT: "infinite: the matrix has a lower rank than its shape allows"}
 """What the reasons of an update's spectrum are called for a weight."""
-POWER_LAW = ("alpha", "distance", "tail", "smallest")
+POWER_LAW = {
+    Q.power_law_alpha.name: "alpha",
+    Q.power_law_distance.name: "distance",
+    Q.power_law_tail.name: "tail",
+    Q.power_law_smallest.name: "smallest",
+}
+"""Of which field of a power law each is."""
 NO_POWER_LAW = f"a power law is fitted to {FEWEST} eigenvalues σ² above 0, not all equal: there are not so many"
 Numbers = dict[str, float | str]
 """By name; a text is the reason for none."""
@@ -33,17 +42,6 @@ class WeightSpectrum(Probe):
     Matrices are parameters of two dimensions and kernels of convolutions, [out, in, k, …] read as [out, in·k·…] (those
     of transposed convolutions by their first dimension as well). A weight that modules share has one row. The factors
     of adapters have none: see `AdapterSpectrum`.
-
-    | name | kind | meaning |
-    |---|---|---|
-    | `largest_sv`, `smallest_sv`, `spectral_gap`, `leading_gap`, `condition_number`, `numerical_rank`, \
-`effective_rank`, `rank_utilisation`, `stable_rank`, `participation_ratio`, `nuclear_norm`, `frobenius_norm`, \
-`top1_sv_ratio`, `top1_nuclear_share`, … 5, 10 | tensor | see `learnscope.tensor.adapters.spectrum.spectrum_numbers` |
-    | `power_law_alpha`, `power_law_distance`, `power_law_tail`, `power_law_smallest` | tensor | of the eigenvalues \
-λ = σ²: the exponent of ρ(λ) ∝ λ^−α above the smallest λ it holds for; how far they are from it (Kolmogorov–Smirnov); \
-how many of them; that λ |
-    | `leading_error` | tensor | with `full=False`: each value is within this share of σ₁ of a true one, and usually \
-within about its square |
 
     Scope: the parameter's name without wrappers. Label `spectrum`: `full`, or `leading` where only the largest were
     computed; then what needs all of them is null and says so. Arrays: `singular_values/<parameter>`.
@@ -67,12 +65,13 @@ within about its square |
     """Singular values at most this share of the largest count as 0 for ranks and condition numbers."""
 
     reads_only: ClassVar[bool] = True
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "the singular values of every matrix: see `full`"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_max_layers(type(self).__name__, self.max_layers)
-        if isinstance(self.leading, bool) or not isinstance(self.leading, int) or self.leading < 1:
-            raise ValueError(f"WeightSpectrum(leading={self.leading!r}): leading is a whole number from 1")
+        check_whole(self, leading=1)
         if not 0 <= self.tolerance < 1:
             raise ValueError(f"WeightSpectrum(tolerance={self.tolerance!r}): tolerance is a share from 0 to below 1")
 
@@ -129,7 +128,7 @@ def _table(members: Sequence[_Spectrum], spectrum: str, tolerance: float) -> Tab
         cells = [row[name] for row in rows]
         status = {place: cell for place, cell in enumerate(cells) if isinstance(cell, str)}
         values = [None if isinstance(cell, str) else cell for cell in cells]
-        columns.append(Column(name, values, {"spectrum": spectrum}, status))
+        columns.append(Q.named(name).column(values, {"spectrum": spectrum}, status))
     return Table("tensor", [one.scope for one in members], columns)
 
 
@@ -149,21 +148,21 @@ def _full(members: Sequence[_Spectrum], tolerance: float) -> list[Numbers]:
 
 def _power_law(values: Tensor | None) -> Numbers:
     law = None if values is None else power_law(values.square())
-    return {f"power_law_{name}": NO_POWER_LAW if law is None else float(getattr(law, name)) for name in POWER_LAW}
+    return {name: NO_POWER_LAW if law is None else float(getattr(law, part)) for name, part in POWER_LAW.items()}
 
 
 def _leading(one: _Spectrum, tolerance: float) -> Numbers:
     """What the largest values and the norm tell; the rest would need all values."""
-    names = [*spectrum_numbers([torch.ones(1)], tolerance=tolerance).values, *(f"power_law_{n}" for n in POWER_LAW)]
+    names = [*spectrum_numbers([torch.ones(1)], tolerance=tolerance).values, *POWER_LAW]
     if one.leading is None:
-        return dict.fromkeys([*names, "leading_error"], one.reason)
+        return dict.fromkeys([*names, Q.leading_error.name], one.reason)
     values, norm = one.leading.values, one.leading.norm
     row: Numbers = dict.fromkeys(names, f"it needs all singular values: only the {len(values)} largest were computed")
-    row |= {"largest_sv": float(values[0]), "frobenius_norm": norm, "leading_error": one.leading.error}
+    row |= {Q.largest_sv.name: float(values[0]), Q.frobenius_norm.name: norm, Q.leading_error.name: one.leading.error}
     if len(values) > 1:
-        row["leading_gap"] = float(values[0] - values[1])
+        row[Q.leading_gap.name] = float(values[0] - values[1])
     if not norm:
-        return row | dict.fromkeys(["stable_rank", *(f"top{k}_sv_ratio" for k in TOP)], WORDS[ZERO])
-    row["stable_rank"] = (norm / float(values[0])) ** 2
+        return row | dict.fromkeys([Q.stable_rank.name, *(Q.top_sv_ratio.at(k=k).name for k in TOP)], WORDS[ZERO])
+    row[Q.stable_rank.name] = (norm / float(values[0])) ** 2
     held = (values / norm).square().cumsum(0)
-    return row | {f"top{k}_sv_ratio": min(float(held[k - 1]), 1.0) for k in TOP if k <= len(values)}
+    return row | {Q.top_sv_ratio.at(k=k).name: min(float(held[k - 1]), 1.0) for k in TOP if k <= len(values)}

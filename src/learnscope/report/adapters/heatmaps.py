@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import ListedColormap, LogNorm, Normalize
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -18,6 +18,7 @@ from learnscope.reading.gather import Floats, Grid
 from learnscope.reading.words import count
 from learnscope.report.heatmap import (
     Cells,
+    beyond,
     body_height,
     cell_style,
     cells,
@@ -26,26 +27,27 @@ from learnscope.report.heatmap import (
     limits,
     measured,
     name_rows,
+    paint_marks,
     shorten,
 )
 from learnscope.report.layout import INK, head, new_figure
-from learnscope.report.style import BROKEN, ZERO, finish, log_ticks, step_edges, whole_steps
+from learnscope.report.style import finish, linear_ticks, log_ticks, step_edges, whole_steps
 
 ACROSS = 4
-"""Panels beside each other at the most."""
+"""Most panels in a row."""
 ROW = 0.16
-"""Inches for a layer."""
+"""Height of a layer, in inches."""
 BAR = 0.07
 """Width of the colour bar, as a share of a panel's."""
 DIGIT = 0.085
-"""Inches that a digit of a step takes."""
+"""Width of a digit, in inches."""
 PANEL_COLUMNS = 160
-"""Columns of a panel beyond which neighbouring measurements share one."""
+"""Most columns of a panel; of more, neighbouring measurements share one."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Modules of one type in their layers; modules that are in no block share a panel, each under its own name."""
+    """Modules of one type, by layer; modules outside the blocks share a panel, each under its own name."""
 
     title: str
     grid: Grid
@@ -54,17 +56,17 @@ class Panel:
 
 @dataclass(frozen=True)
 class Scale:
-    """What the colours mean: `quantity` stands above the bar, `meaning` says the rest."""
+    """What the colours mean: `quantity` is the title of the bar, `meaning` is in the heading."""
 
     quantity: str
     meaning: str
     log: bool = True
     of: str = "module"
-    """What a row of a panel stands for: a module, or a whole layer."""
+    """What a row of a panel is: a module, or a whole layer."""
 
 
 def draw_heatmap(panels: Sequence[Panel], scale: Scale, title: str) -> Figure:
-    """All panels in one scale of colours."""
+    """All panels with the same colour scale."""
     across = columns(len(panels))
     down = math.ceil(len(panels) / across)
     layers = max(len(panel.grid.scopes) for panel in panels)
@@ -72,28 +74,28 @@ def draw_heatmap(panels: Sequence[Panel], scale: Scale, title: str) -> Figure:
     figure = new_figure(down * (body + 0.75) + 1.5)
     spec = figure.add_gridspec(down, across + 1, width_ratios=[1.0] * across + [BAR * across / 4])
     drawn = [_cells(panel.grid, scale) for panel in panels]
-    norm, extend = _norm([one.values for one in drawn], scale)
+    norm, extend = _norm([cells.values for cells in drawn], scale)
     legend: dict[str, Patch] = {}
     unnamed = ""
     between = _room_between(panels, across)
-    for place, (panel, one) in enumerate(zip(panels, drawn, strict=True)):
+    for place, (panel, painted) in enumerate(zip(panels, drawn, strict=True)):
         axes = figure.add_subplot(spec[place // across, place % across])
         labelled = _is_labelled(panels, place, across)
         lowest = place + across >= len(panels)
         finish(axes, x="step" if lowest else "", y="layer" if labelled and panel.in_blocks else "", size=10)
         axes.set_title(shorten(panel.title, title_room(across)), loc="left", fontsize=10, color=INK)
-        legend |= _paint(axes, one, norm, across)
+        legend |= _paint(axes, painted, norm, across)
         _ticks(axes, panel.grid, across, between)
         if labelled:
             names, _ = layer_names(panel.grid.scopes, {})
             left_out = name_rows(axes, names if place % across == 0 else _between(names, across), body)
-            # numbers need no remark: which one is missing between two is plain
+            # no remark for numbers: anyone can see which are missing
             unnamed = left_out if left_out and not all(name.isdigit() for name in names) else unnamed
         else:
             axes.set_yticks([])
     if norm is not None:
         beside = figure.add_subplot(spec[:, -1])
-        ticks = log_ticks(norm.vmin, norm.vmax) if scale.log else _linear_ticks(norm.vmin, norm.vmax)
+        ticks = (log_ticks if scale.log else linear_ticks)(norm.vmin, norm.vmax)
         names_of = None if scale.log else [f"{tick:g}" for tick in ticks]
         colour_bar(figure, ScalarMappable(norm, "viridis"), beside, scale.quantity, ticks, extend, names_of)
     if legend:
@@ -103,35 +105,35 @@ def draw_heatmap(panels: Sequence[Panel], scale: Scale, title: str) -> Figure:
 
 
 def columns(panels: int) -> int:
-    """Panels beside each other, so that no row of them is much emptier than the others."""
+    """How many panels in a row, so that the rows are about equally full."""
     down = math.ceil(panels / ACROSS)
     return math.ceil(panels / down)
 
 
 def title_room(across: int) -> int:
-    """Characters that find room above one of so many panels beside each other."""
+    """How many characters fit above a panel with `across` panels in a row."""
     return 90 // across
 
 
 def _is_labelled(panels: Sequence[Panel], place: int, across: int) -> bool:
-    """Whether the rows of a panel have names: those of its neighbour on the left are also its own."""
+    """Whether the rows of a panel are named: not if its left neighbour has the same rows."""
     return place % across == 0 or panels[place].grid.scopes != panels[place - 1].grid.scopes
 
 
 def _between(names: Sequence[str], across: int) -> list[str]:
-    """Names that stand between two panels, which all gaps between panels are then wide enough for."""
+    """Names between two panels, shortened: the widest decides the gaps between all panels."""
     return [shorten(name, 48 // across) for name in names]
 
 
 def _room_between(panels: Sequence[Panel], across: int) -> float:
-    """Inches that the widest of such names takes."""
+    """Width of the widest of such names, in inches."""
     inner = [panel for place, panel in enumerate(panels) if place % across and _is_labelled(panels, place, across)]
     names = [name for panel in inner for name in _between(layer_names(panel.grid.scopes, {})[0], across)]
     return DIGIT * max((len(name) for name in names), default=0)
 
 
 def _cells(grid: Grid, scale: Scale) -> Cells:
-    """Columns as any heatmap's on a logarithmic scale; on a linear one as they are, or every so many."""
+    """On a logarithmic scale geometric means, as in any heatmap; on a linear one the measurements, or every k-th."""
     if scale.log:
         return cells(grid, PANEL_COLUMNS)
     every = math.ceil(len(grid.steps) / PANEL_COLUMNS)
@@ -141,8 +143,8 @@ def _cells(grid: Grid, scale: Scale) -> Cells:
 
 
 def _norm(values: Sequence[Floats], scale: Scale) -> tuple[Any, str]:
-    """One scale for all panels, and at which ends numbers lie beyond it; None if there is no number at all."""
-    finite = np.concatenate([one[np.isfinite(one)] for one in values])
+    """The scale of all panels, None without any number, and at which ends of it numbers lie outside."""
+    finite = np.concatenate([panel[np.isfinite(panel)] for panel in values])
     if not len(finite):
         return None, "neither"
     if scale.log:
@@ -150,26 +152,19 @@ def _norm(values: Sequence[Floats], scale: Scale) -> tuple[Any, str]:
     else:
         low, high = float(finite.min()), float(finite.max())
         low, high = (low, high) if high - low > 1e-9 * abs(high) else (low - 0.5, high + 0.5)
-    beyond = (bool(finite.min() < low), bool(finite.max() > high))
-    extend = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(beyond, "neither")
-    return (LogNorm if scale.log else Normalize)(low, high), extend
+    return (LogNorm if scale.log else Normalize)(low, high), beyond(finite, low, high)
 
 
 def _paint(axes: Axes, drawn: Cells, norm: Any, across: int) -> dict[str, Patch]:
-    """The cells of a panel; what a legend must explain of those without a number."""
-    rows = np.arange(drawn.values.shape[1] + 1)
+    """Draw the cells of a panel; returns the legend of those without a number."""
     columns, layers = drawn.values.shape
-    style = cell_style(math.ceil(columns * across / 2), layers)  # in a narrow panel gaps are wide
+    rows = np.arange(layers + 1)
+    style = cell_style(math.ceil(columns * across / 2), layers)  # gaps look wider in a narrow panel
     if np.isfinite(drawn.values).any():
         shown = np.ma.masked_invalid(drawn.values.T)
         axes.pcolormesh(drawn.edges, rows, shown, cmap="viridis", norm=norm, **style)
-    legend: dict[str, Patch] = {}
-    for mask, colour, name in ((drawn.zero, ZERO, "exactly zero"), (drawn.broken, BROKEN, "NaN or infinite")):
-        if mask.any():
-            flat = np.ma.masked_where(~mask.T, np.ones(mask.T.shape))
-            axes.pcolormesh(drawn.edges, rows, flat, cmap=ListedColormap([colour]), **style)
-            legend[name] = Patch(color=colour, label=name)
-    if (~(np.isfinite(drawn.values) | drawn.zero | drawn.broken)).any():
+    legend = {str(mark.get_label()): mark for mark in paint_marks(axes, drawn, style)}
+    if drawn.blank.any():
         axes.set_facecolor("#FFFFFF")
         axes.patch.set(hatch="////", edgecolor="#DDDDDD", linewidth=0)
         legend["none"] = Patch(facecolor="white", edgecolor="#CCCCCC", hatch="////", label="no value")
@@ -179,18 +174,12 @@ def _paint(axes: Axes, drawn: Cells, norm: Any, across: int) -> dict[str, Patch]
 
 
 def _ticks(axes: Axes, grid: Grid, across: int, between: float) -> None:
-    """As many steps as find room below a panel, `between` which and its neighbour so many inches are left free."""
+    """As many steps as fit below a panel; `between` is the gap to its neighbour in inches."""
     if len(grid.steps) == 1:
         axes.set_xticks(grid.steps, [f"{grid.steps[0]:,}"])
         return
     room = (8.0 / across - between) / ((len(f"{grid.steps[-1]:,}") + 2) * DIGIT)
     whole_steps(axes, max(min(int(room), 9), 1))
-
-
-def _linear_ticks(low: float, high: float) -> list[float]:
-    from matplotlib.ticker import MaxNLocator
-
-    return [float(tick) for tick in MaxNLocator(6).tick_values(low, high) if low <= tick <= high]
 
 
 def _facts(panels: Sequence[Panel], drawn: Sequence[Cells], scale: Scale, unnamed: str) -> list[str]:
@@ -199,12 +188,12 @@ def _facts(panels: Sequence[Panel], drawn: Sequence[Cells], scale: Scale, unname
     modules = sum(int((~np.isnan(panel.grid.values) | panel.grid.broken).any(0).sum()) for panel in panels)
     where = f" in {count(len(blocks), 'layer')}{f' of {common}' if common else ''}{unnamed}" if blocks else ""
     rows = f"{count(modules, 'module')}{where}" if scale.of == "module" else where.removeprefix(" in ")
-    told = [f"{rows}, {measured(panels[0].grid.steps)}", f"colour: {scale.meaning}"]
-    first = [panel.grid.values[0] == 0 for panel in panels]
-    later = [panel.grid.values[1:] == 0 for panel in panels]
-    if scale.log and any(one.any() for one in first) and not any(one.any() for one in later):
-        told.append("exactly zero at first, while the factor that it is multiplied by is zero")
+    facts = [f"{rows}, {measured(panels[0].grid.steps)}", f"colour: {scale.meaning}"]
+    first = any((panel.grid.values[0] == 0).any() for panel in panels)
+    later = any((panel.grid.values[1:] == 0).any() for panel in panels)
+    if scale.log and first and not later:
+        facts.append("exactly zero at first, while the factor that it is multiplied by is zero")
     merged = drawn[0].per_column
     if merged > 1:
-        told.append(f"a column is {'the geometric mean of' if scale.log else 'one of'} {merged}")
-    return told
+        facts.append(f"a column is {'the geometric mean of' if scale.log else 'one of'} {merged}")
+    return facts

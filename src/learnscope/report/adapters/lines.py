@@ -25,14 +25,14 @@ from learnscope.report.style import BROKEN, COLOURS, finish, lined, log_ticks, p
 REST = "#C9CED6"
 LINES: tuple[Literal["-", "--", "-.", ":"], ...] = ("-", "--", "-.", ":")
 WIDER = 1.4
-"""How far a scale reaches beyond its numbers, as a factor."""
+"""By which factor a scale extends beyond its numbers."""
 FEW = 30
-"""Measurements up to which each has a point."""
+"""Up to so many measurements, each has a point."""
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Norms of every layer over the steps, and which of the layers stand out."""
+    """Norms of every layer over the steps, and the layers to highlight."""
 
     title: str
     grid: Grid
@@ -40,7 +40,7 @@ class Lines:
 
 
 def draw_comparison(panels: Sequence[Lines], title: str) -> Figure:
-    """A panel below the other for every part; chosen layers in colour, the others in grey."""
+    """Panels below each other, one for each part; chosen layers in colour, the others in grey."""
     figure = new_figure(2.75 * len(panels) + 1.7)
     spec = figure.add_gridspec(len(panels), 1)
     handles: dict[str, Line2D] = {}
@@ -62,7 +62,7 @@ def draw_comparison(panels: Sequence[Lines], title: str) -> Figure:
 
 
 def _compared(axes: Axes, panel: Lines) -> dict[str, Line2D]:
-    """The lines of a panel on a logarithmic scale, at whose foot stands what is exactly zero."""
+    """The lines of a panel on a logarithmic scale, with exact zeros at its foot."""
     grid = panel.grid
     positive = grid.values[np.isfinite(grid.values) & (grid.values > 0)]
     zeros = bool((grid.values == 0).any())
@@ -71,7 +71,7 @@ def _compared(axes: Axes, panel: Lines) -> dict[str, Line2D]:
         axes.set_yticks([])
         return _broken(axes, grid)
     low, high = (positive.min() / WIDER, positive.max() * WIDER) if len(positive) else (1.0, WIDER)
-    foot = low / max(high / low, 10.0) ** 0.2  # a logarithm has no zero: it stands below the smallest number
+    foot = low / max(high / low, 10.0) ** 0.2  # zeros are drawn below the smallest number
     handles = _layers(axes, panel, np.where(grid.values == 0, foot, grid.values))
     axes.set_yscale("log")
     ticks = log_ticks(low, high, 6) if len(positive) else []
@@ -99,8 +99,8 @@ def _layers(axes: Axes, panel: Lines, shown: Floats) -> dict[str, Line2D]:
         values = shown[:, grid.scopes.index(scope)]
         axes.plot(grid.steps, values, color=colour, linestyle=dash, linewidth=1.8, **dots)
         name = names[scope]
-        told = f"layer {name}" if name.isdigit() else shorten(name)
-        handles[scope] = Line2D([], [], color=colour, linestyle=dash, label=told)
+        label = f"layer {name}" if name.isdigit() else shorten(name)
+        handles[scope] = Line2D([], [], color=colour, linestyle=dash, label=label)
     if len(panel.chosen) < len(grid.scopes):
         handles["rest"] = Line2D([], [], color=REST, label="other layers")
     return handles
@@ -115,7 +115,7 @@ def _broken(axes: Axes, grid: Grid) -> dict[str, Line2D]:
 
 
 def draw_spectra(panels: Mapping[str, Mapping[str, Floats]], step: int, title: str, of: str = "ΔW") -> Figure:
-    """Singular values of every module at one step, a panel a type; colours go from the first layer to the last."""
+    """Singular values of every module at one step, a panel for each type; colours run from first to last layer."""
     across = columns(len(panels))
     down = math.ceil(len(panels) / across)
     figure = new_figure(down * 2.6 + 1.4)

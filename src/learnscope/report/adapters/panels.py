@@ -1,4 +1,4 @@
-"""Adapters in a run's report: the size and width of their updates, and what lower ranks would cost."""
+"""Adapters in a run's report: size and effective rank of their updates, and the cost of lower ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from learnscope.reading.adapter_tables import layer_of_module
+from learnscope.quantities import Quantity
+from learnscope.quantities.adapters import AdapterGradients, AdapterSpectrum, AdapterTruncation
+from learnscope.reading.adapter_tables import adapter_names, layer_of_module
 from learnscope.reading.gather import Grid, grid, rows
 from learnscope.reading.words import percent
 from learnscope.report.adapters.heatmaps import Panel, Scale, draw_heatmap
@@ -21,73 +23,69 @@ CUTS = {"each": "the same share of every update", "all": "the largest directions
 
 def update_figure(reader: RunReader) -> Figure | None:
     scale = Scale("‖ΔW‖", "‖ΔW‖_F, norm of what the adapter adds to the weight")
-    return _modules(reader, "frobenius_norm", scale, "Size of the adapters' updates")
+    return _modules(reader, AdapterSpectrum.frobenius_norm, scale, "Size of the adapters' updates")
 
 
 def rank_figure(reader: RunReader) -> Figure | None:
     scale = Scale("rank", "effective rank of the update", log=False)
-    return _modules(reader, "effective_rank", scale, "Directions that the adapters use")
+    return _modules(reader, AdapterSpectrum.effective_rank, scale, "Directions that the adapters use")
 
 
 def gradient_figure(reader: RunReader) -> Figure | None:
     """A panel for each part of the adapters that has a gradient."""
-    frame = rows(reader, "AdapterGradients", "norm", "layer", stage="stepped")
+    norm = AdapterGradients.norm
+    frame = rows(reader, norm, kind="layer", stage="stepped")
     if frame.empty:
         return None
     adapter = str(frame["adapter"].iloc[0])
     panels = [
-        Panel(part, grid(reader, "AdapterGradients", "norm", "layer", stage="stepped", component=part, adapter=adapter))
+        Panel(part, grid(reader, norm, kind="layer", stage="stepped", component=part, adapter=adapter))
         for part in frame[frame["adapter"] == adapter]["component"].unique()
     ]
     panels = [panel for panel in panels if np.isfinite(panel.grid.values).any()]
     scale = Scale("‖g‖", "‖g‖, as given to the optimizer, √Σ over a layer's modules", of="layer")
-    said = _first_of([str(one) for one in frame["adapter"].unique()])
-    return draw_heatmap(panels, scale, f"Gradient norm of the adapters' parts{said}") if panels else None
+    which = _first_of([str(name) for name in frame["adapter"].unique()])
+    return draw_heatmap(panels, scale, f"Gradient norm of the adapters' parts{which}") if panels else None
 
 
-def _modules(reader: RunReader, name: str, scale: Scale, title: str) -> Figure | None:
+def _modules(reader: RunReader, quantity: Quantity, scale: Scale, title: str) -> Figure | None:
     """A heatmap for each type of module; of several adapters that of the first."""
-    adapters = _adapters(reader, name)
+    adapters = adapter_names(reader, quantity)
     if not adapters:
         return None
-    found = grid(reader, "AdapterSpectrum", name, "module", adapter=adapters[0])
-    if not np.isfinite(found.values).any():  # vectors have no spectrum
+    modules = grid(reader, quantity, kind="module", adapter=adapters[0])
+    if not np.isfinite(modules.values).any():  # vectors have no spectrum
         return None
-    return draw_heatmap(_by_type(found, reader), scale, title + _first_of(adapters))
+    return draw_heatmap(_by_type(modules, reader), scale, title + _first_of(adapters))
 
 
 def _first_of(adapters: list[str]) -> str:
     return f" ({adapters[0]}, the first of {len(adapters)})" if len(adapters) > 1 else ""
 
 
-def _adapters(reader: RunReader, name: str) -> list[str]:
-    frame = rows(reader, "AdapterSpectrum", name, "module")
-    return [] if frame.empty else [str(adapter) for adapter in frame["adapter"].unique()]
-
-
-def _by_type(found: Grid, reader: RunReader) -> list[Panel]:
-    """Modules of one name in all layers side by side; those that stand in no layer in a panel of their own."""
+def _by_type(modules: Grid, reader: RunReader) -> list[Panel]:
+    """A panel for the modules of each name in all layers, and one for modules that are in no layer."""
     known = (reader.manifest.get("model") or {}).get("layers") or []
     types: dict[str, dict[str, int]] = {}
     alone: dict[str, int] = {}
-    layers_of = {scope: layer_of_module(scope, known) for scope in found.scopes}
+    layers_of = {scope: layer_of_module(scope, known) for scope in modules.scopes}
     kinds = _kinds({scope: scope.removeprefix(f"{layer}.") for scope, layer in layers_of.items()})
     for column, (scope, layer) in enumerate(layers_of.items()):
         kind = kinds[scope]
         held = types.setdefault(kind, {}) if layer != scope and not re.fullmatch(r"\d+", kind) else alone
         held[layer if held is not alone and layer not in held else scope] = column
     layers = list(dict.fromkeys(layer for held in types.values() for layer in held))
-    panels = [Panel(kind, _chosen(found, layers, held)) for kind, held in types.items()]
-    return [*panels, *([Panel("", _chosen(found, list(alone), alone), in_blocks=False)] if alone else [])]
+    panels = [Panel(kind, _chosen(modules, layers, held)) for kind, held in types.items()]
+    return [*panels, *([Panel("", _chosen(modules, list(alone), alone), in_blocks=False)] if alone else [])]
 
 
 def _kinds(inside: dict[str, str]) -> dict[str, str]:
-    """What each module is called in every layer: by its own name, with its path where a layer has several of that.
+    """The kind of each module: its own name, or its path within the layer where several paths end in that name.
 
     >>> _kinds({"h.0.attn.c_proj": "attn.c_proj", "h.0.mlp.c_proj": "mlp.c_proj", "h.0.attn.c_attn": "attn.c_attn"})
     {'h.0.attn.c_proj': 'attn.c_proj', 'h.0.mlp.c_proj': 'mlp.c_proj', 'h.0.attn.c_attn': 'c_attn'}
     """
-    # experts are told apart by their numbers alone: they are of one kind
+    # experts, which differ only in their numbers, are of one kind
     paths = {scope: re.sub(r"\.\d+(?=\.)", "", path) for scope, path in inside.items()}
     several: dict[str, set[str]] = {}
     for path in paths.values():
@@ -95,23 +93,23 @@ def _kinds(inside: dict[str, str]) -> dict[str, str]:
     return {scope: path if len(several[last := path.rsplit(".", 1)[-1]]) > 1 else last for scope, path in paths.items()}
 
 
-def _chosen(found: Grid, scopes: list[str], columns: dict[str, int]) -> Grid:
-    values = np.full((len(found.steps), len(scopes)), np.nan)
+def _chosen(modules: Grid, scopes: list[str], columns: dict[str, int]) -> Grid:
+    values = np.full((len(modules.steps), len(scopes)), np.nan)
     broken = np.zeros(values.shape, dtype=bool)
     for place, scope in enumerate(scopes):
         if scope in columns:
-            values[:, place], broken[:, place] = found.values[:, columns[scope]], found.broken[:, columns[scope]]
-    return Grid(found.steps, scopes, values, broken, found.probe)
+            values[:, place], broken[:, place] = modules.values[:, columns[scope]], modules.broken[:, columns[scope]]
+    return Grid(modules.steps, scopes, values, broken, modules.probe)
 
 
 def cut_figure(reader: RunReader) -> Figure | None:
-    """What the outputs lose over the parameters that are left, at the last time that lower ranks were tried."""
-    kept = rows(reader, "AdapterTruncation", "parameters_kept", "model")
+    """How much the outputs lose against how many parameters are left, at the last step that tried lower ranks."""
+    kept = rows(reader, AdapterTruncation.parameters_kept)
     if kept.empty:
         return None
     step = int(kept["step"].max())
-    measure = "kl" if rows(reader, "AdapterTruncation", "kl", "model")["value"].notna().any() else "mse"
-    lost = rows(reader, "AdapterTruncation", measure, "model")
+    by_kl = bool(rows(reader, AdapterTruncation.kl)["value"].notna().any())
+    lost = rows(reader, AdapterTruncation.kl if by_kl else AdapterTruncation.mse)
     keys = ["cut", "energy"]
     both = pd.merge(
         kept[kept["step"] == step][[*keys, "value"]], lost[lost["step"] == step][[*keys, "value"]], on=keys,
@@ -136,15 +134,15 @@ def cut_figure(reader: RunReader) -> Figure | None:
     finish(axes, "parameters that are left, %", "lost of what the adapters do, %")
     lined(axes)
     legend(axes)
-    unit = "KL" if measure == "kl" else "squared error"
+    unit = "KL" if by_kl else "squared error"
     head(figure, "Adapters with lower ranks", f"mean {unit} on the holdout beside that without adapters, step {step:,}")
     return figure
 
 
 def _chosen_cut(reader: RunReader, step: int, both: pd.DataFrame) -> tuple[float, float] | None:
-    best = rows(reader, "AdapterTruncation", "recommended_energy", "model")
+    best = rows(reader, AdapterTruncation.recommended_energy)
     best = best[(best["step"] == step) & best["value"].notna()]
     if best.empty:
         return None
-    here = both[(both["cut"] == best["cut"].iloc[-1]) & (both["energy"] == best["value"].iloc[-1])]
-    return float(here["value_kept"].iloc[0]), float(here["value_lost"].iloc[0])
+    row = both[(both["cut"] == best["cut"].iloc[-1]) & (both["energy"] == best["value"].iloc[-1])]
+    return float(row["value_kept"].iloc[0]), float(row["value_lost"].iloc[0])

@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 
 from learnscope.findings.bits.bit_widths import MEASURES, recommended_configuration
 from learnscope.findings.cost.deployment import audit_deployment
+from learnscope.findings.registry import findings_of
 from learnscope.findings.robustness.robustness import within
-from learnscope.reading.audit_reading import read_audit
-from learnscope.reading.audit_tables import Audit, Number
+from learnscope.reading.audit import Audit, read_audit
+from learnscope.reading.audit_numbers import Number
 from learnscope.reading.audit_words import on, signed, size
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, num
@@ -126,7 +127,7 @@ def _gap(axes: Axes, audit: Audit, cuts: Cuts) -> None:
 
 def _scenarios(axes: Axes, reader: RunReader, cuts: Cuts) -> None:
     lines = []
-    for finding in audit_deployment(reader, cuts):
+    for finding in findings_of(audit_deployment, reader, cuts):
         name = finding.kind.removeprefix("audit_suits_").replace("_", " ")
         lines.append(f"{capital(name)}: {VERDICTS.get(finding.title.split()[0], '?')}")
     tile(axes, "Suits", "")

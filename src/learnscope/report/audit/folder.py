@@ -10,9 +10,9 @@ from learnscope.findings import find
 from learnscope.findings.bits.bit_widths import audit_bits
 from learnscope.findings.cost.deployment import audit_deployment
 from learnscope.findings.outputs.performance import audit_performance
+from learnscope.findings.registry import findings_of
 from learnscope.findings.robustness.robustness import audit_robustness
-from learnscope.reading.audit_reading import read_audit
-from learnscope.reading.audit_tables import Audit
+from learnscope.reading.audit import Audit, read_audit
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import OnePass, one_pass
 from learnscope.reading.words import capital
@@ -76,7 +76,7 @@ def insights_text(run: RunReader, audit: Audit, found: Sequence[Finding], cuts: 
     parts = [f"# Insights into {escape(name)}"]
     placed: list[Finding] = []
     for title, (analysis, needed) in INSIGHTS.items():
-        here = analysis(run, cuts)
+        here = findings_of(analysis, run, cuts)
         placed += here
         parts.append(f"## {title}")
         for finding in here:

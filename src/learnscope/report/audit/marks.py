@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from learnscope.reading.audit_tables import Number
+from learnscope.reading.audit_numbers import Number
 from learnscope.reading.gather import Floats
 from learnscope.report.heatmap import shorten
 from learnscope.report.layout import INK, QUIET
@@ -64,6 +65,19 @@ def limit(axes: Axes, value: float, label: str, *, across: bool = False) -> None
     """A threshold as a dashed line."""
     draw = axes.axhline if across else axes.axvline
     draw(value, color=LIMIT, ls="--", lw=1.2, label=label)
+
+
+def ruled(axes: Axes, axis: Literal["both", "x", "y"] = "both") -> None:
+    """Guide lines behind the data."""
+    axes.grid(axis=axis, color="#E6E6E6", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def legend_below(figure: Figure, columns: int) -> None:
+    """All that the panels have labelled, each once."""
+    handles = {h.get_label(): h for axes in figure.axes for h in axes.get_legend_handles_labels()[0]}
+    if handles:
+        figure.legend(handles=list(handles.values()), loc="lower center", ncols=columns, fontsize=10, frameon=False)
 
 
 def name_rows(axes: Axes, names: Sequence[str], room: int = 26) -> None:

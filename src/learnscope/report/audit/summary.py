@@ -7,7 +7,9 @@ from typing import Any
 
 from learnscope.findings.bits.bit_widths import MEASURES, recommended_configuration, unseen
 from learnscope.findings.robustness.robustness import worst_attack
-from learnscope.reading.audit_tables import PROBES, Audit, Configuration, Level, Number
+from learnscope.reading.audit import Audit
+from learnscope.reading.audit_numbers import PROBES, Number
+from learnscope.reading.audit_parts import Configuration, Level
 from learnscope.reading.audit_words import DISTURBED, at_level, by_strength, duration, signed, size
 from learnscope.reading.words import capital, num
 from learnscope.report.audit.panels import AuditFigure
@@ -195,7 +197,7 @@ def _robustness(audit: Audit) -> list[Row]:
         if worst is not None:
             name = f"accuracy, {worst.name.upper()} of {worst.norm} epsilon {num(worst.epsilon)} ({worst.unit})"
             out.append(row(name, worst.accuracy, part.examples))
-        out += [row(f"flag: {text}", part.flags[flag], part.examples, lambda value: "yes" if value else "no")
+        out += [row(f"flag: {text}", part[flag], part.examples, lambda value: "yes" if value else "no")
                 for flag, text in FLAGS.items()]  # fmt: skip
     for levels in (audit.noise, audit.perturbations):
         for name, found in ({} if levels is None else levels.by_name()).items():

@@ -10,12 +10,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from learnscope.findings.bits.bit_widths import MEASURES
-from learnscope.reading.audit_reading import read_audit
-from learnscope.reading.audit_tables import Configuration, Configurations, Number
+from learnscope.reading.audit import read_audit
+from learnscope.reading.audit_numbers import Number
+from learnscope.reading.audit_parts import Configuration, Tried
 from learnscope.reading.audit_words import on
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, num
-from learnscope.report.audit.marks import absent, dots, ends, limit, log_axis, log_span, name_rows, values
+from learnscope.report.audit.marks import absent, dots, ends, limit, log_axis, log_span, name_rows, ruled, values
 from learnscope.report.heatmap import shorten
 from learnscope.report.layout import INK, QUIET, head, new_figure
 from learnscope.report.style import COLOURS, finish
@@ -58,8 +59,7 @@ def configurations_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure
     finish(cost, f"{MEASURES[measure]}{', nats' if measure == 'kl' else ''}", size=10)
     _change_column(change, [one["loss_change"] for one in shown], colours, full)
     for axes in (cost, change):
-        axes.grid(axis="both", color="#E6E6E6", linewidth=0.8)
-        axes.set_axisbelow(True)
+        ruled(axes)
         name_rows(axes, [""] * len(shown))
     handles = _families(shown) + ([_frontier_mark()] if any(full) else []) + cost.get_legend_handles_labels()[0]
     figure.legend(handles=handles, loc="lower center", ncols=5, fontsize=10, frameon=False)
@@ -171,8 +171,7 @@ def _scatter(axes: Axes, items: Sequence[Configuration], numbered: Sequence[Conf
         axes.plot([x, x], [low[0], high[0]], color=colour_of(one), lw=1.4)
         axes.plot(x, y, "o", color=colour_of(one), mfc="white", ms=6, zorder=2 if on_frontier(one) else 5)
     _number(axes, numbered, "model_bits", name)
-    axes.grid(color="#E6E6E6", linewidth=0.8)
-    axes.set_axisbelow(True)
+    ruled(axes)
 
 
 def _number(axes: Axes, numbered: Sequence[Configuration], x: str, y: str, *, numbers: bool = True) -> None:
@@ -191,7 +190,7 @@ def _at(one: Configuration, x: str, y: str) -> tuple[float, float]:
     return float(found[0]), float(found[1])
 
 
-def cost_over_bits(axes: Axes, part: Configurations, cuts: Cuts, x: str, *, numbers: bool = True) -> None:
+def cost_over_bits(axes: Axes, part: Tried, cuts: Cuts, x: str, *, numbers: bool = True) -> None:
     """How far outputs are off, on a logarithmic scale; what is exactly the same has no place on it."""
     measure = part.judged_by
     known = [one for one in part.items if _or_zero(one[measure]) > 0 and one[x].value is not None]
@@ -200,12 +199,13 @@ def cost_over_bits(axes: Axes, part: Configurations, cuts: Cuts, x: str, *, numb
         axes.plot(values([one[x]] * 2), [max(low[0], 1e-12), high[0]], color=colour_of(one), lw=1.4)
         place = _at(one, x, measure)
         axes.plot(*place, "o", color=colour_of(one), mfc="white", ms=6, zorder=2 if on_frontier(one) else 5)
-    placed = [one if one in known else Configuration(one.name, one.family, {}) for one in _frontier(part.items, x)]
+    placed = [
+        one if one in known else Configuration(scope=one.name, family=one.family) for one in _frontier(part.items, x)
+    ]
     _number(axes, placed, x, measure, numbers=numbers)
     if measure == "kl":
         limit(axes, cuts.audit_kl, f"KL {num(cuts.audit_kl)}", across=True)
     span = log_span([_or_zero(one[measure]) for one in known], *([cuts.audit_kl] if measure == "kl" else []))
     if span is not None:
         log_axis(axes, span[0] / 2, span[1] * 2)
-    axes.grid(color="#E6E6E6", linewidth=0.8)
-    axes.set_axisbelow(True)
+    ruled(axes)

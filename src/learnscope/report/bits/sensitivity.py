@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from learnscope.findings.bits.bit_widths import MEASURES
-from learnscope.reading.audit_reading import read_audit
-from learnscope.reading.audit_tables import Number, Sensitivity, Unit
+from learnscope.reading.audit import read_audit
+from learnscope.reading.audit_numbers import Number
+from learnscope.reading.audit_parts import Sensitivity, Unit
 from learnscope.reading.audit_words import on
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import NONFINITE

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from learnscope.findings.bits.bit_widths import recommended_configuration
 from learnscope.findings.outputs.performance import PARTS
-from learnscope.reading.audit_reading import read_audit
-from learnscope.reading.audit_tables import Audit, Layers, Setting, Speed
+from learnscope.reading.audit import Audit, read_audit
+from learnscope.reading.audit_parts import Layers, Setting, Speed
 from learnscope.reading.audit_words import size
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, num
@@ -19,10 +19,12 @@ from learnscope.report.audit.marks import (
     BEHIND,
     absent,
     dots,
+    legend_below,
     limit,
     log_axis,
     log_span,
     name_rows,
+    ruled,
     values,
     without_stem,
 )
@@ -57,9 +59,7 @@ def speed_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
     if profiled and layers is not None:
         _profile(figure.add_subplot(spec[-1, :]), layers)
         facts.append(f"layers: one pass in all takes {_ms(layers.total.value)}" if layers.total.value else "")
-    handles = {h.get_label(): h for axes in figure.axes for h in axes.get_legend_handles_labels()[0]}
-    if handles:
-        figure.legend(handles=list(handles.values()), loc="lower center", ncols=5, fontsize=10, frameon=False)
+    legend_below(figure, 5)
     head(figure, "Speed", "; ".join(fact for fact in facts if fact))
     return figure
 
@@ -111,8 +111,7 @@ def _latency(axes: Axes, part: Speed) -> None:
 
 
 def _rows(axes: Axes, x: str, names: Sequence[str]) -> None:
-    axes.grid(axis="both", color="#E6E6E6", linewidth=0.8)
-    axes.set_axisbelow(True)
+    ruled(axes)
     finish(axes, x, size=10)
     name_rows(axes, names, 36)
 
@@ -149,8 +148,7 @@ def _profile(axes: Axes, part: Layers) -> None:
     every = max(1, int(np.ceil((max(len(name) for name in shown) + 1.5) * len(shown) / 125)))
     axes.set_xticks(places[::every], shown[::every])
     axes.set_xlim(-0.6, max(len(known), 6) - 0.4)
-    axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
-    axes.set_axisbelow(True)
+    ruled(axes, "y")
     axes.locator_params(axis="y", nbins=5)
     finish(axes, f"{what}{f' of {common}' if common else ''}", "ms in a pass", size=10)
 

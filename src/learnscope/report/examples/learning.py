@@ -1,4 +1,4 @@
-"""Figures of examples followed through training: curves, the data map, the hardest of them."""
+"""Figures of the training examples over the training: curves, the data map, the hardest examples."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from matplotlib.figure import Figure
 
 from learnscope.reading.gather import Floats
 from learnscope.report.heatmap import colour_bar
-from learnscope.report.layout import INK, head, margins, new_figure, save
+from learnscope.report.layout import INK, head, margins, new_figure, save_all
 from learnscope.report.style import COLOURS, finish, legend, lined
 
 HARDEST = 20
-"""Examples that the figure of the hardest shows."""
+"""Most examples in the figure of the hardest."""
 POINTS = 20_000
-"""Examples that the data map shows; of more, an even choice."""
+"""Most examples in the data map; of more, every k-th."""
 GROUPS = 6
-"""Groups whose curves are drawn, the slowest and the fastest."""
+"""Most groups with a curve: the slowest and the fastest."""
 
 
 def plot_learning(
     epochs: Sequence[Mapping[str, Any]], frame: pd.DataFrame, kinds: Mapping[str, Any], folder: Path
 ) -> list[Path]:
-    """`learning_curves.png`, `data_map.png` and `hardest_examples.png`, as far as there is something to draw.
+    """Write `learning_curves.png`, `data_map.png` and `hardest_examples.png`, if there is data for them.
 
     Args:
         epochs: the statistics of each epoch, in order.
-        frame: one row an example, as `Ledger.frame()` gives it.
-        kinds: which examples are hard, as `learnscope.ledger.patterns.patterns` gives them.
+        frame: one row for each example, as in `Ledger.frame()`.
+        kinds: which examples are hard, from `learnscope.ledger.patterns.patterns`.
         folder: where the files go.
     """
     figures: dict[str, Figure] = {}
@@ -42,20 +42,17 @@ def plot_learning(
     if len(known):
         figures["data_map"] = data_map(known, kinds)
         figures["hardest_examples"] = hardest(known, kinds)
-    paths = [folder / f"{name}.png" for name in figures]
-    for path, figure in zip(paths, figures.values(), strict=True):
-        save(figure, path)
-    return paths
+    return save_all(figures, folder)
 
 
 def with_confidence(frame: pd.DataFrame) -> pd.DataFrame:
-    """The examples whose probabilities were finite at some time."""
+    """The examples whose probability was finite at least once."""
     known: pd.DataFrame = frame[np.isfinite(frame["confidence"].to_numpy(dtype=np.float64))]
     return known
 
 
 def curves(epochs: Sequence[Mapping[str, Any]]) -> Figure:
-    x = np.array([_number(one["epoch"], place) for place, one in enumerate(epochs)])
+    x = np.array([_number(epoch["epoch"], place) for place, epoch in enumerate(epochs)])
     figure = new_figure(6.4)
     last = epochs[-1]
     head(
@@ -96,12 +93,12 @@ def _shares(axes: Axes, x: Floats, epochs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _groups(axes: Axes, x: Floats, epochs: Sequence[Mapping[str, Any]]) -> None:
-    by_group = [one["accuracy_by_group"] for one in epochs]
-    names = list(dict.fromkeys(name for one in by_group for name in one))
+    by_group = [epoch["accuracy_by_group"] for epoch in epochs]
+    names = list(dict.fromkeys(name for groups in by_group for name in groups))
     if not names:
         axes.text(0.5, 0.5, "no groups to tell apart", ha="center", va="center", transform=axes.transAxes)
         return
-    curves = {name: np.array([_number(one.get(name), np.nan) for one in by_group]) for name in names}
+    curves = {name: np.array([_number(groups.get(name), np.nan) for groups in by_group]) for name in names}
     order = sorted(names, key=lambda name: float(np.nanmean(curves[name])))
     shown = order if len(order) <= GROUPS else [*order[: GROUPS // 2], *order[-(GROUPS // 2) :]]
     for colour, name in zip(COLOURS, shown, strict=False):
@@ -123,7 +120,7 @@ def data_map(frame: pd.DataFrame, kinds: Mapping[str, Any]) -> Figure:
     )
     grid = figure.add_gridspec(1, 2, width_ratios=[1, 0.03])
     axes = figure.add_subplot(grid[0, 0])
-    order = shown.sample(frac=1, random_state=0)  # so that no colour lies on top by its place in the data
+    order = shown.sample(frac=1, random_state=0)  # so that the order of the data does not decide which are on top
     size = float(np.clip(3e4 / len(shown), 4, 28))
     points = axes.scatter(
         order["variability"], order["confidence"], c=order["correctness"], cmap="viridis", vmin=0, vmax=1, s=size,
@@ -156,11 +153,11 @@ def hardest(frame: pd.DataFrame, kinds: Mapping[str, Any]) -> Figure:
     measured = (ranked["presentations"] - ranked["nonfinite"]).to_numpy(dtype=np.float64)
     loss = ranked["cumulative_loss"].to_numpy(dtype=np.float64) / measured
     never = ranked["never_learned"].to_numpy(dtype=bool)
-    axes.barh(places, loss, color=[COLOURS[1] if one else COLOURS[0] for one in never], height=0.7)
+    axes.barh(places, loss, color=np.where(never, COLOURS[1], COLOURS[0]).tolist(), height=0.7)
     for place, width, (_, row) in zip(places.tolist(), loss.tolist(), ranked.iterrows(), strict=True):
         times = round(row["correctness"] * row["presentations"])
-        said = f" {row['confidence']:.3f}, {times} of {row['presentations']}"
-        axes.text(width, place, said, va="center", fontsize=9, color=INK)
+        text = f" {row['confidence']:.3f}, {times} of {row['presentations']}"
+        axes.text(width, place, text, va="center", fontsize=9, color=INK)
     axes.set_xlim(0, 1.18 * max(float(loss.max()), 1e-9))
     axes.set_yticks(places, [_name(row) for _, row in ranked.iterrows()])
     finish(axes, "mean loss over its presentations", "")
@@ -177,7 +174,7 @@ def _name(row: Any) -> str:
 
 
 def _series(epochs: Sequence[Mapping[str, Any]], name: str) -> Floats:
-    return np.array([_number(one.get(name), np.nan) for one in epochs], dtype=np.float64)
+    return np.array([_number(epoch.get(name), np.nan) for epoch in epochs], dtype=np.float64)
 
 
 def _number(value: Any, otherwise: float) -> float:

@@ -1,4 +1,4 @@
-"""Examples by what they had to do with a transition: their scores, their losses, their labels."""
+"""Examples of a transition: their attribution scores, losses and labels."""
 
 from __future__ import annotations
 
@@ -16,46 +16,44 @@ from learnscope.findings.examples.critical import Attributions, CriticalExamples
 from learnscope.reading.gather import Floats
 from learnscope.reading.words import count, num, percent
 from learnscope.report.heatmap import colour_bar
-from learnscope.report.layout import INK, QUIET, head, margins, new_figure, save
-from learnscope.report.style import BROKEN, COLOURS, finish, legend, log_ticks, plain
+from learnscope.report.layout import INK, QUIET, head, margins, new_figure, save_all
+from learnscope.report.style import BROKEN, COLOURS, finish, guides, legend, log_ticks, plain
 
 MOST_LABELS = 24
 MARKED = 0.05
-"""Adjusted p-value from which on a label is told from chance."""
+"""A label with at most this adjusted p-value is marked."""
 DRAWN = 20_000
-"""Points of a scatter beyond which no more can be told apart."""
+"""Most points of a scatter plot."""
 
 
-def plot_attributions(found: Attributions, folder: Path, top_k: int) -> list[Path]:
-    """`attribution_scores.png`, and where there are such, `attribution_losses.png` and `attribution_labels.png`."""
-    critical = critical_examples(found, top_k)
-    figures = {"attribution_scores.png": draw_scores(found, critical)}
-    if found.loss_before is not None and found.loss_after is not None:
-        figures["attribution_losses.png"] = draw_losses(found, found.loss_before, found.loss_after)
-    for what, names in (("label", found.classes), ("group", found.groups)):
+def plot_attributions(transition: Attributions, folder: Path, top_k: int) -> list[Path]:
+    """Write `attribution_scores.png`, and with that data `attribution_losses.png`, `…_labels.png`, `…_groups.png`."""
+    critical = critical_examples(transition, top_k)
+    figures = {"attribution_scores": draw_scores(transition, critical)}
+    if transition.loss_before is not None and transition.loss_after is not None:
+        figures["attribution_losses"] = draw_losses(transition, transition.loss_before, transition.loss_after)
+    for what, names in (("label", transition.classes), ("group", transition.groups)):
         if names is not None and len(critical):
-            figures[f"attribution_{what}s.png"] = draw_shares(found, critical, enrichment(critical, names), what)
-    for name, figure in figures.items():
-        save(figure, folder / name)
-    return [folder / name for name in figures]
+            figures[f"attribution_{what}s"] = draw_shares(transition, critical, enrichment(critical, names), what)
+    return save_all(figures, folder)
 
 
-def _titled(figure: Figure, title: str, found: Attributions, *facts: str) -> None:
-    scored = int(np.isfinite(found.scores).sum())
-    lost = f", {count(len(found) - scored, 'example')} without a score" if scored < len(found) else ""
-    base = f"{found.method}, epochs {found.before} to {found.after}; {count(scored, 'example')}{lost}"
+def _titled(figure: Figure, title: str, transition: Attributions, *facts: str) -> None:
+    scored = int(np.isfinite(transition.scores).sum())
+    lost = f", {count(len(transition) - scored, 'example')} without a score" if scored < len(transition) else ""
+    base = f"{transition.method}, epochs {transition.before} to {transition.after}; {count(scored, 'example')}{lost}"
     head(figure, title, "; ".join([base, *(fact for fact in facts if fact)]))
 
 
-def draw_scores(found: Attributions, critical: CriticalExamples) -> Figure:
-    """How many examples have which score, on a logarithmic scale: the few that matter are few."""
+def draw_scores(transition: Attributions, critical: CriticalExamples) -> Figure:
+    """A histogram of the scores, with logarithmic counts, so that the few high scores can be seen."""
     figure = new_figure(4.6)
     axes = figure.subplots()
-    known = found.scores[np.isfinite(found.scores)]
+    known = transition.scores[np.isfinite(transition.scores)]
     if not len(known):
         axes.text(0.5, 0.5, "no example has a score", ha="center", transform=axes.transAxes, color=QUIET)
         finish(axes, "score", "examples")
-        _titled(figure, "Scores of examples", found)
+        _titled(figure, "Scores of examples", transition)
         return figure
     axes.hist(known, bins=60, color=COLOURS[0], alpha=0.85)
     axes.set_yscale("log")
@@ -71,29 +69,28 @@ def draw_scores(found: Attributions, critical: CriticalExamples) -> Figure:
     axes.axvline(middle, color=INK, linestyle="--", linewidth=1, label=f"median, {num(middle)}")
     legend(axes)
     finish(axes, "score", "examples")
-    axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
-    axes.set_axisbelow(True)
-    meaning = "cosine of its gradients before and after × the loss it lost" if found.method == "transition" else ""
-    _titled(figure, "Scores of examples", found, meaning)
+    guides(axes)
+    meaning = "cosine of its gradients before and after × the loss it lost" if transition.method == "transition" else ""
+    _titled(figure, "Scores of examples", transition, meaning)
     return figure
 
 
-def draw_losses(found: Attributions, before: Floats, after: Floats) -> Figure:
-    """Loss after against loss before, in the colour of the score; below the line an example has learned."""
+def draw_losses(transition: Attributions, before: Floats, after: Floats) -> Figure:
+    """Loss after against loss before, coloured by score; examples below the line were learned."""
     figure = new_figure(6.4)
     spec = figure.add_gridspec(1, 2)
     margins(figure).bar = True
     axes, beside = figure.add_subplot(spec[0, 0]), figure.add_subplot(spec[0, 1])
-    known = np.flatnonzero(np.isfinite(before) & np.isfinite(after) & np.isfinite(found.scores))
+    known = np.flatnonzero(np.isfinite(before) & np.isfinite(after) & np.isfinite(transition.scores))
     shown = known
     if len(known) > DRAWN:
         shown = np.sort(np.random.default_rng(0).choice(known, DRAWN, replace=False))
-    shown = shown[np.argsort(np.abs(found.scores[shown]), kind="stable")]  # those that matter on top
+    shown = shown[np.argsort(np.abs(transition.scores[shown]), kind="stable")]  # large scores on top
     sides = before[shown], after[shown]
     logarithmic = _sizes_differ(np.concatenate(sides))
     (x, x_limits), (y, y_limits) = (_placed(side, logarithmic) for side in sides)
-    reach = float(np.quantile(np.abs(found.scores[shown]), 0.99)) if len(shown) else 0.0
-    mesh = axes.scatter(x, y, c=found.scores[shown], cmap="RdBu", s=14, linewidths=0.2, edgecolors="#888888",
+    reach = float(np.quantile(np.abs(transition.scores[shown]), 0.99)) if len(shown) else 0.0
+    mesh = axes.scatter(x, y, c=transition.scores[shown], cmap="RdBu", s=14, linewidths=0.2, edgecolors="#888888",
                         norm=Normalize(-(reach or 1.0), reach or 1.0))  # fmt: skip
     ends = max(x_limits[0], y_limits[0]), min(x_limits[1], y_limits[1])
     if ends[0] < ends[1]:
@@ -102,10 +99,10 @@ def draw_losses(found: Attributions, before: Floats, after: Floats) -> Figure:
     legend(axes)
     ticks = [float(tick) for tick in np.linspace(-(reach or 1.0), reach or 1.0, 5)]
     colour_bar(figure, mesh, beside, "score", ticks, "both", [num(tick) for tick in ticks])
-    finish(axes, f"loss at epoch {found.before}", f"loss at epoch {found.after}")
+    finish(axes, f"loss at epoch {transition.before}", f"loss at epoch {transition.after}")
     lower = int((after[known] < before[known]).sum())
     zeros = int(sum((side <= 0).sum() for side in sides)) if logarithmic else 0
-    _titled(figure, "Losses before and after", found,
+    _titled(figure, "Losses before and after", transition,
             f"{percent(lower / len(known))} have a lower loss" if len(known) else "",
             f"{len(shown):,} of them drawn, at random" if len(shown) < len(known) else "",
             f"{zeros:,} losses of 0 stand at the edge" if zeros else "")  # fmt: skip
@@ -113,13 +110,13 @@ def draw_losses(found: Attributions, before: Floats, after: Floats) -> Figure:
 
 
 def _sizes_differ(losses: Floats) -> bool:
-    """Whether a linear scale would put most losses onto each other."""
+    """Whether most losses would overlap on a linear scale."""
     positive = losses[losses > 0]
     return bool(len(positive)) and bool(losses.min() >= 0 and losses.max() > 50 * np.quantile(positive, 0.05))
 
 
 def _placed(losses: Floats, logarithmic: bool) -> tuple[Floats, tuple[float, float]]:
-    """The losses as they are drawn, and the limits of their axis."""
+    """Where the losses are drawn, and the limits of their axis."""
     if not len(losses):
         return losses, (0.0, 1.0)
     if not logarithmic:
@@ -143,9 +140,9 @@ def _scaled(axes: Axes, x: tuple[float, float], y: tuple[float, float], logarith
 
 
 def draw_shares(
-    found: Attributions, critical: CriticalExamples, rows: Mapping[Any, Mapping[str, Any]], what: str
+    transition: Attributions, critical: CriticalExamples, rows: Mapping[Any, Mapping[str, Any]], what: str
 ) -> Figure:
-    """For each label its share among the critical examples, with its interval, and among all."""
+    """For each label its share among the critical examples, with its confidence interval, and among all."""
     names = sorted(rows, key=lambda name: -abs(math.log2(max(rows[name]["ratio"], 1 / 64))))[:MOST_LABELS]
     names = [name for name in rows if name in set(names)]
     figure = new_figure(1.9 + max(0.34 * len(names), 1.2))
@@ -155,11 +152,11 @@ def draw_shares(
     axes.barh(place, [rows[name]["all"] / total for name in names], height=0.72, color="#D9D9D9",
               label="of all examples with a score")  # fmt: skip
     for special, colour, text in ((False, COLOURS[0], f"of the {len(critical)} highest"), (True, BROKEN, "")):
-        here = [i for i, name in enumerate(names) if (rows[name]["p_adjusted"] <= MARKED) is special]
-        if here:
-            shares = np.array([rows[names[i]]["share"] for i in here])
-            ends = np.array([rows[names[i]]["share_interval"] for i in here]).T
-            axes.errorbar(shares, here, xerr=np.maximum([shares - ends[0], ends[1] - shares], 0), fmt="o", markersize=5,
+        at = [i for i, name in enumerate(names) if (rows[name]["p_adjusted"] <= MARKED) is special]
+        if at:
+            shares = np.array([rows[names[i]]["share"] for i in at])
+            ends = np.array([rows[names[i]]["share_interval"] for i in at]).T
+            axes.errorbar(shares, at, xerr=np.maximum([shares - ends[0], ends[1] - shares], 0), fmt="o", markersize=5,
                           color=colour, elinewidth=1.4, clip_on=False,
                           label=text or f"the same, not by chance (adjusted p ≤ {MARKED:g})")  # fmt: skip
     axes.set_yticks(place, [f"{what} {name}" for name in names])
@@ -167,10 +164,8 @@ def draw_shares(
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     finish(axes, "share, with a 95 % interval")
-    axes.grid(axis="x", color="#E6E6E6", linewidth=0.8)
-    axes.set_axisbelow(True)
-    handles, texts = axes.get_legend_handles_labels()
-    figure.legend(handles, texts, loc="lower center", ncols=3, fontsize=10, frameon=False)
+    guides(axes, "x")
+    figure.legend(*axes.get_legend_handles_labels(), loc="lower center", ncols=3, fontsize=10, frameon=False)
     hidden = f"{len(names)} of {len(rows)} {what}s, those furthest from chance" if len(names) < len(rows) else ""
-    _titled(figure, f"{what.capitalize()}s of the critical examples", found, hidden)
+    _titled(figure, f"{what.capitalize()}s of the critical examples", transition, hidden)
     return figure

@@ -1,36 +1,40 @@
-"""Training data beside test data, and the features of layers, over the steps of a run."""
+"""Accuracy and loss on training and test data, and the features of layers, over the steps of a run."""
 
 from __future__ import annotations
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from learnscope.quantities.examples import Memorization
+from learnscope.quantities.features import FeatureEvolution
 from learnscope.reading.gather import Grid, grid
-from learnscope.report.layout import head, new_figure
+from learnscope.report.layout import head, new_figure, panels_on
 from learnscope.report.style import COLOURS, DASHES, finish, legend, lined, maybe_log
 from learnscope.store.reader import RunReader
 
-MEMORIZATION, FEATURES = "Memorization", "FeatureEvolution"
 NUMBERS = {
-    "silhouette": "silhouette of the classes", "linear_probe": "accuracy of a linear probe",
-    "effective_rank": "effective rank", "cka_first": "CKA with the first measurement",
-}  # fmt: skip
+    "silhouette of the classes": FeatureEvolution.silhouette,
+    "accuracy of a linear probe": FeatureEvolution.linear_probe,
+    "effective rank": FeatureEvolution.effective_rank,
+    "CKA with the first measurement": FeatureEvolution.cka_first,
+}
 MOST = len(COLOURS) * len(DASHES)
-"""Layers that lines can be told apart for."""
+"""Most layers: each has its own colour and dash."""
 
 
 def memorization_figure(reader: RunReader) -> Figure | None:
-    found = {name: grid(reader, MEMORIZATION, name, kind="split") for name in ("accuracy", "loss")}
-    if not found["loss"]:
+    quantities = (Memorization.accuracy, Memorization.loss)
+    grids = {quantity.name: grid(reader, quantity, kind="split") for quantity in quantities}
+    if not grids["loss"]:
         return None
-    shown = {name: one for name, one in found.items() if one.values.size and (one.values == one.values).any()}
+    shown = {name: splits for name, splits in grids.items() if (splits.values == splits.values).any()}
     figure = new_figure(1.2 + 2.6 * len(shown))
     head(figure, "Training and test data", "both in eval mode, on the examples that the session keeps of each")
     rows = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, (name, one) in zip(rows, shown.items(), strict=True):
-        _lines(axes, one)
+    for axes, (name, splits) in zip(rows, shown.items(), strict=True):
+        _lines(axes, splits)
         if name == "loss":
-            maybe_log(axes, [values[values == values] for values in one.values.T])
+            maybe_log(axes, [values[values == values] for values in splits.values.T])
         finish(axes, "step" if axes is rows[-1] else "", name)
         lined(axes)
         legend(axes)
@@ -38,30 +42,28 @@ def memorization_figure(reader: RunReader) -> Figure | None:
 
 
 def features_figure(reader: RunReader) -> Figure | None:
-    found = {name: grid(reader, FEATURES, name) for name in NUMBERS}
-    shown = {name: one for name, one in found.items() if (one.values == one.values).any()}
+    grids = {name: grid(reader, quantity) for name, quantity in NUMBERS.items()}
+    shown = {name: layers for name, layers in grids.items() if (layers.values == layers.values).any()}
     if not shown:
         return None
     layers = next(iter(shown.values())).scopes
     figure = new_figure(1.4 + 2.7 * ((len(shown) + 1) // 2))
     more = f"; {MOST} of {len(layers)} layers" if len(layers) > MOST else ""
     head(figure, "Features by layer", f"on the same holdout examples every time{more}")
-    grid_of_axes = figure.subplots((len(shown) + 1) // 2, min(2, len(shown)), squeeze=False).ravel()
-    for axes, (name, one) in zip(grid_of_axes, shown.items(), strict=False):
-        _lines(axes, one)
-        finish(axes, "step", NUMBERS[name])
+    rows = figure.subplots((len(shown) + 1) // 2, min(2, len(shown)), squeeze=False)
+    for axes, name, _ in panels_on(rows, list(shown)):
+        _lines(axes, shown[name])
+        finish(axes, "step", name)
         lined(axes, 5)
-    for axes in grid_of_axes[len(shown) :]:
-        axes.set_visible(False)
-    legend(grid_of_axes[0])
+    legend(rows[0, 0])
     return figure
 
 
-def _lines(axes: Axes, one: Grid) -> None:
-    for place, scope in enumerate(one.scopes[:MOST]):
-        values = one.values[:, place]
+def _lines(axes: Axes, shown: Grid) -> None:
+    for place, scope in enumerate(shown.scopes[:MOST]):
+        values = shown.values[:, place]
         known = values == values
         axes.plot(
-            one.steps[known], values[known], color=COLOURS[place % len(COLOURS)], label=scope,
+            shown.steps[known], values[known], color=COLOURS[place % len(COLOURS)], label=scope,
             linestyle=DASHES[place // len(COLOURS)], marker="o" if known.sum() < 15 else "", markersize=4,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Features of a layer over epochs: the examples in a plane, and the numbers of the layer."""
+"""Features of a layer over epochs: the examples projected onto a plane, and the numbers of the layer."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ from numpy.typing import NDArray
 
 from learnscope.findings.examples.critical import UNLABELLED
 from learnscope.findings.features.feature_course import LevelChanges
+from learnscope.quantities import Quantity
+from learnscope.quantities.features import FeatureEvolution as Q
 from learnscope.reading.gather import Floats, Series
 from learnscope.reading.words import count, listed, num
 from learnscope.report.features.projection import project
 from learnscope.report.heatmap import shorten
-from learnscope.report.layout import INK, head, new_figure, save
-from learnscope.report.style import COLOURS, ZERO, finish, legend, lined
+from learnscope.report.layout import INK, head, new_figure, panels_on, save_all
+from learnscope.report.style import COLOURS, ZERO, finish, guides, legend, lined
 
 MOST_PANELS = 6
 FLAT = 0.02
-"""Share of its size that an axis of numbers spans at the least."""
+"""An axis spans at least this share of its largest number."""
 LONGEST = 120
-"""Bytes of a layer's name in the name of a file, which may have 255 of them."""
+"""Most bytes of a layer's name in a file name, which may have 255."""
 LONGEST_SHOWN = 32
-"""Letters of a layer's name that fit into a title."""
+"""Most letters of a layer's name in a title."""
 NAMED_CLASSES = 20
-"""Classes that are named in a legend; more have colours in their order."""
+"""Most classes in a legend; of more, some are named."""
 
 
 @dataclass(frozen=True)
@@ -49,24 +51,24 @@ class Kept:
 
 @dataclass(frozen=True)
 class Panel:
-    """Numbers that share an axis: by name, how they are called."""
+    """Numbers that share an axis, with their labels by name."""
 
     title: str
-    lines: Mapping[str, str]
+    lines: Mapping[Quantity, str]
 
 
 PANELS = (
-    Panel("silhouette score", {"silhouette": "silhouette score"}),
-    Panel("between-class / within-class scatter", {"separability": "class separability"}),
-    Panel("linear probe, held-out accuracy", {"linear_probe": "accuracy", "linear_probe_chance": "largest class"}),
-    Panel("distance of two examples", {"between_distance": "of two classes", "within_distance": "of one class"}),
-    Panel("directions in use", {"effective_rank": "effective rank", "rankme": "RankMe"}),
-    Panel("unbiased linear CKA", {"cka_first": "with the first epoch", "cka_previous": "with the epoch before"}),
+    Panel("silhouette score", {Q.silhouette: "silhouette score"}),
+    Panel("between-class / within-class scatter", {Q.separability: "class separability"}),
+    Panel("linear probe, held-out accuracy", {Q.linear_probe: "accuracy", Q.linear_probe_chance: "largest class"}),
+    Panel("distance of two examples", {Q.between_distance: "of two classes", Q.within_distance: "of one class"}),
+    Panel("directions in use", {Q.effective_rank: "effective rank", Q.rankme: "RankMe"}),
+    Panel("unbiased linear CKA", {Q.cka_first: "with the first epoch", Q.cka_previous: "with the epoch before"}),
 )
 
 
 def file_part(layer: str) -> str:
-    """A layer's name as a part of a file's; one that had to be changed ends in digits of its own.
+    """A layer's name for use in a file name; one that had to be changed ends in digits of its hash.
 
     >>> file_part("transformer.h.0"), file_part("a/b"), file_part("")
     ('transformer.h.0', 'a_b-c14cdd', 'model-e3b0c4')
@@ -80,42 +82,31 @@ def _named(layer: str) -> str:
     return f"layer {shorten(layer, LONGEST_SHOWN)}" if layer else "the model"
 
 
-def plot_plane(kept: Sequence[Kept], layer: str, method: str, folder: Path, said: str = "") -> list[Path]:
-    """`features_<layer>_<method>.png`; its path."""
-    path = folder / f"features_{file_part(layer)}_{method}.png"
-    save(draw_plane(kept, layer, method, said), path)
-    return [path]
+def plot_plane(kept: Sequence[Kept], layer: str, method: str, folder: Path, note: str = "") -> list[Path]:
+    """Write `features_<layer>_<method>.png`; returns its path."""
+    return save_all({f"features_{file_part(layer)}_{method}": draw_plane(kept, layer, method, note)}, folder)
 
 
-def draw_plane(kept: Sequence[Kept], layer: str, method: str, said: str = "") -> Figure:
-    """At most six of the epochs, spread evenly, in one plane and one scale."""
+def draw_plane(kept: Sequence[Kept], layer: str, method: str, note: str = "") -> Figure:
+    """At most six of the epochs, evenly spread, on the same plane and scale."""
     shown = _spread(kept)
-    plane = project([one.features for one in shown], method)
+    plane = project([epoch.features for epoch in shown], method)
     columns = 2 if len(shown) == 4 else min(len(shown), 3)
     rows = math.ceil(len(shown) / columns)
     figure = new_figure(1.6 + (3.1 if columns > 1 else 4.4) * rows)
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    colours = _class_colours([one.labels for one in shown])
-    size = 14.0 if max(len(one.features) for one in shown) <= 1000 else 6.0
-    for place, axes in enumerate(grid.flat):
-        if place >= len(shown):
-            axes.set_visible(False)
-            continue
-        one, points = shown[place], plane.points[place]
-        axes.scatter(*points.T, c=_colours(one, colours), s=size, alpha=0.75, linewidths=0)
-        axes.set_title(f"epoch {one.epoch:,}", loc="left", fontsize=10, color=INK)
-        below = place + columns >= len(shown)
-        finish(axes, plane.axes[0] if below else "", plane.axes[1] if place % columns == 0 else "")
-        axes.tick_params(labelbottom=below)
-        axes.grid(color="#EEEEEE", linewidth=0.8)
-        axes.set_axisbelow(True)
+    colours = _class_colours([epoch.labels for epoch in shown])
+    size = 14.0 if max(len(epoch.features) for epoch in shown) <= 1000 else 6.0
+    for axes, (epoch, points), lowest in panels_on(grid, list(zip(shown, plane.points, strict=True))):
+        axes.scatter(points[:, 0], points[:, 1], c=_colours(epoch, colours), s=size, alpha=0.75, linewidths=0)
+        axes.set_title(f"epoch {epoch.epoch:,}", loc="left", fontsize=10, color=INK)
+        finish(axes, plane.axes[0] if lowest else "", plane.axes[1] if axes in grid[:, 0] else "")
+        axes.tick_params(labelbottom=lowest)
+        guides(axes, "both", "#EEEEEE")
     _class_legend(figure, colours)
-    facts = [
-        count(len(shown[-1].features), "example"),
-        _of_epochs(kept, shown),
-        _how_fitted(plane.explained, method, len(shown)),
-    ]
-    head(figure, f"Features of {_named(layer)}", "; ".join(part for part in [*facts, said] if part))
+    epochs = f"{len(shown)} of {len(kept)} epochs" if len(shown) < len(kept) else count(len(kept), "epoch")
+    facts = [count(len(shown[-1].features), "example"), epochs, _how_fitted(plane.explained, method, len(shown)), note]
+    head(figure, f"Features of {_named(layer)}", "; ".join(filter(None, facts)))
     return figure
 
 
@@ -123,10 +114,6 @@ def _spread(kept: Sequence[Kept]) -> list[Kept]:
     if len(kept) <= MOST_PANELS:
         return list(kept)
     return [kept[round(i * (len(kept) - 1) / (MOST_PANELS - 1))] for i in range(MOST_PANELS)]
-
-
-def _of_epochs(kept: Sequence[Kept], shown: Sequence[Kept]) -> str:
-    return f"{len(shown)} of {len(kept)} epochs" if len(shown) < len(kept) else count(len(kept), "epoch")
 
 
 def _how_fitted(explained: tuple[float, float] | None, method: str, panels: int) -> str:
@@ -148,15 +135,15 @@ def _class_colours(labels: Sequence[NDArray[np.int64] | None]) -> dict[int, str]
     return {c: to_hex(colormaps["turbo"](scale(place))) for place, c in enumerate(classes)}
 
 
-def _colours(one: Kept, colours: Mapping[int, str]) -> list[str]:
-    if one.labels is None:
-        return [COLOURS[0]] * len(one.features)
-    return [colours.get(label, ZERO) for label in one.labels.tolist()]
+def _colours(epoch: Kept, colours: Mapping[int, str]) -> list[str]:
+    if epoch.labels is None:
+        return [COLOURS[0]] * len(epoch.features)
+    return [colours.get(label, ZERO) for label in epoch.labels.tolist()]
 
 
 def _class_legend(figure: Figure, colours: Mapping[int, str]) -> None:
     classes = list(colours)
-    if len(classes) > NAMED_CLASSES:  # a few of them say how the colours run
+    if len(classes) > NAMED_CLASSES:  # eight show the order of the colours
         classes = [classes[round(i * (len(classes) - 1) / 7)] for i in range(8)]
     if not classes:
         return
@@ -166,29 +153,24 @@ def _class_legend(figure: Figure, colours: Mapping[int, str]) -> None:
 
 
 def plot_numbers(
-    courses: Mapping[str, Series], changes: Mapping[str, LevelChanges], layer: str, folder: Path
+    courses: Mapping[Quantity, Series], changes: Mapping[Quantity, LevelChanges], layer: str, folder: Path
 ) -> list[Path]:
-    """`metrics_<layer>.png`; its path."""
-    path = folder / f"metrics_{file_part(layer)}.png"
-    save(draw_numbers(courses, changes, layer), path)
-    return [path]
+    """Write `metrics_<layer>.png`; returns its path."""
+    return save_all({f"metrics_{file_part(layer)}": draw_numbers(courses, changes, layer)}, folder)
 
 
-def draw_numbers(courses: Mapping[str, Series], changes: Mapping[str, LevelChanges], layer: str) -> Figure:
-    """A panel for each kind of number that was measured, with its changes of level."""
-    panels = [panel for panel in PANELS if any(len(courses[name].finite) for name in panel.lines if name in courses)]
+def draw_numbers(courses: Mapping[Quantity, Series], changes: Mapping[Quantity, LevelChanges], layer: str) -> Figure:
+    """A panel for each kind of number that was measured, with its level changes."""
+    panels = [panel for panel in PANELS if any(len(courses[q].finite) for q in panel.lines if q in courses)]
     missing = [panel for panel in PANELS if panel not in panels]
     columns = 2 if len(panels) > 1 else 1
     rows = max(math.ceil(len(panels) / columns), 1)
     figure = new_figure(1.7 + 2.35 * rows)
     grid = figure.subplots(rows, columns, squeeze=False)
-    for place, axes in enumerate(grid.flat):
-        if place >= len(panels):
-            axes.set_visible(False)
-            continue
-        _draw(axes, panels[place], courses, changes)
-        finish(axes, "epoch" if place + columns >= len(panels) else "")
-        axes.set_title(panels[place].title, loc="left", fontsize=10, color=INK)
+    for axes, panel, lowest in panels_on(grid, panels):
+        _draw(axes, panel, courses, changes)
+        finish(axes, "epoch" if lowest else "")
+        axes.set_title(panel.title, loc="left", fontsize=10, color=INK)
     if not panels:
         grid[0, 0].set_visible(True)
         grid[0, 0].text(0.5, 0.5, "nothing was measured", ha="center", transform=grid[0, 0].transAxes, color=INK)
@@ -196,18 +178,20 @@ def draw_numbers(courses: Mapping[str, Series], changes: Mapping[str, LevelChang
     return figure
 
 
-def _draw(axes: Axes, panel: Panel, courses: Mapping[str, Series], changes: Mapping[str, LevelChanges]) -> None:
-    for place, (name, label) in enumerate(panel.lines.items()):
-        known = courses[name].finite if name in courses else None
+def _draw(
+    axes: Axes, panel: Panel, courses: Mapping[Quantity, Series], changes: Mapping[Quantity, LevelChanges]
+) -> None:
+    for place, (quantity, label) in enumerate(panel.lines.items()):
+        known = courses[quantity].finite if quantity in courses else None
         if known is None or not len(known):
             continue
         style: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.6, "color": COLOURS[place]}
-        if name == "linear_probe_chance":
+        if quantity == Q.linear_probe_chance:
             style = {"linestyle": "--", "linewidth": 1.2, "color": COLOURS[5]}
         axes.plot(known.steps, known.values, label=label, **style)
-        if name in changes:
-            labels = [f"level changes (p = {num(changes[name].p_value)})"]  # one in the legend for all of them
-            for epoch in changes[name].epochs:
+        if quantity in changes:
+            labels = [f"level changes (p = {num(changes[quantity].p_value)})"]  # one entry in the legend for all
+            for epoch in changes[quantity].epochs:
                 axes.axvline(epoch, color=style["color"], linestyle=":", label=labels.pop() if labels else None)
     lined(axes, 6)
     _not_too_close(axes)
@@ -216,7 +200,7 @@ def _draw(axes: Axes, panel: Panel, courses: Mapping[str, Series], changes: Mapp
 
 
 def _not_too_close(axes: Axes) -> None:
-    """A number that stays the same is a flat line: rounding is not drawn as if it were a change."""
+    """Widen the axis of a nearly constant number, so that rounding does not look like a change."""
     low, high = axes.dataLim.intervaly
     least = FLAT * max(abs(low), abs(high))
     if high - low < least:
@@ -224,14 +208,16 @@ def _not_too_close(axes: Axes) -> None:
     axes.ticklabel_format(axis="y", useOffset=False)
 
 
-def _facts(courses: Mapping[str, Series], changes: Mapping[str, LevelChanges], missing: Sequence[Panel]) -> list[str]:
+def _facts(
+    courses: Mapping[Quantity, Series], changes: Mapping[Quantity, LevelChanges], missing: Sequence[Panel]
+) -> list[str]:
     epochs = max((len(series) for series in courses.values()), default=0)
     facts = [count(epochs, "epoch")]
-    marked = [f"{name} at {listed([str(e) for e in one.epochs], 6)}" for name, one in changes.items() if one.epochs]
+    marked = [f"{q.name} at {listed([str(e) for e in at.epochs], 6)}" for q, at in changes.items() if at.epochs]
     if changes:
         facts.append(f"changes of level: {', '.join(marked) if marked else 'none'}")
     for panel in missing:
-        name = next(iter(panel.lines))
-        why = dict.fromkeys(status or "not measured" for status in courses[name].status) if name in courses else {}
+        first = next(iter(panel.lines))
+        why = dict.fromkeys(status or "not measured" for status in courses[first].status) if first in courses else {}
         facts.append(f"no {panel.title}: {next(iter(why), 'not measured')}")
     return facts

@@ -1,4 +1,4 @@
-"""Features of several epochs in one plane: all of them share its axes, or they could not be compared."""
+"""Features of several epochs, projected onto the same plane so that they can be compared."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from learnscope.reading.gather import Floats
 
 METHODS = ("pca", "umap")
 NEIGHBOURS = 15
-"""Of umap; it needs more examples than these few."""
+"""Of umap, which needs more points than this."""
 
 
 @dataclass(frozen=True)
 class Plane:
-    """Points [n, 2] of each part, and what the axes are worth."""
+    """Points [n, 2] of each part, and the names of the axes."""
 
     points: list[Floats]
     axes: tuple[str, str]
     explained: tuple[float, float] | None
-    """Shares of the variance of all parts together; None where axes have no such meaning."""
+    """Share of the variance of all parts that each axis explains; None for umap."""
 
 
 def project(parts: Sequence[Floats], method: str) -> Plane:
-    """Parts [n, d] with one d, finite, fitted together."""
+    """Project parts [n, d], finite and with the same d, fitted together."""
     rows = np.concatenate([np.asarray(part, dtype=np.float64) for part in parts])
     plane, explained = _pca(rows) if method == "pca" else (_umap(rows), None)
     ends = np.cumsum([len(part) for part in parts])[:-1]
@@ -37,8 +37,8 @@ def project(parts: Sequence[Floats], method: str) -> Plane:
 
 
 def _pca(rows: Floats) -> tuple[Floats, tuple[float, float]]:
-    """The two leading principal components, through the smaller of XᵀX and XXᵀ; signs are the largest entry's."""
-    size = float(np.abs(rows).max(initial=0.0)) or 1.0  # squares neither vanish nor overflow
+    """The two leading principal components, from the smaller of XᵀX and XXᵀ; the largest entry of each is positive."""
+    size = float(np.abs(rows).max(initial=0.0)) or 1.0  # so that squares neither underflow nor overflow
     x = rows / size
     x = x - x.mean(0)
     tall = x.shape[1] <= x.shape[0]
@@ -59,6 +59,6 @@ def _umap(rows: Floats) -> Floats:
         raise ImportError("method='umap' needs a package that is not installed: pip install umap-learn") from error
     if len(rows) <= NEIGHBOURS:
         raise ValueError(f"umap needs more than {NEIGHBOURS} points, and there are {len(rows)}: use method='pca'")
-    # a seed of its own makes it the same again, on one thread
-    found: Floats = UMAP(n_neighbors=NEIGHBOURS, random_state=0, n_jobs=1).fit_transform(rows)
-    return np.asarray(found, dtype=np.float64)
+    # reproducible only with a seed and one thread
+    plane = UMAP(n_neighbors=NEIGHBOURS, random_state=0, n_jobs=1).fit_transform(rows)
+    return np.asarray(plane, dtype=np.float64)

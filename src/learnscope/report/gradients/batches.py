@@ -1,4 +1,4 @@
-"""What batches are like: how noisy their gradients are, and which classes they hold."""
+"""Batches: the noise of their gradients, and their classes."""
 
 from __future__ import annotations
 
@@ -6,48 +6,41 @@ import math
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from learnscope.quantities.gradients import GradientFlow
+from learnscope.quantities.outputs import BatchStats
 from learnscope.reading.gather import Floats, as_series, grid, rows
 from learnscope.reading.words import count, num, percent
 from learnscope.report.broken import Breaks, breaks, patch
-from learnscope.report.heatmap import (
-    MAX_COLUMNS,
-    body_height,
-    cell_style,
-    colour_bar,
-    measured,
-    name_rows,
-    tick_steps,
-)
+from learnscope.report.heatmap import body_height, colour_bar, measured, name_rows, paint_means, tick_steps
 from learnscope.report.layout import head, margins, new_figure
 from learnscope.report.lines import curve
-from learnscope.report.style import COLOURS, finish, legend, lined, maybe_log, step_edges
+from learnscope.report.style import COLOURS, finish, legend, linear_ticks, lined, maybe_log
 from learnscope.store.reader import RunReader
 
 STACKED = len(COLOURS)
-"""Classes up to which shares are stacked areas, one colour each; more become a heatmap."""
+"""Up to so many classes, shares are stacked areas; more become a heatmap."""
 
 
 def noise_figure(reader: RunReader) -> Figure | None:
-    """The gradient noise scale, a curve for each unit that it was measured in."""
-    frame = rows(reader, "GradientFlow", "noise_scale")
+    """The gradient noise scale, a curve for each unit."""
+    frame = rows(reader, GradientFlow.noise_scale)
     units = [str(unit) for unit in frame["unit"].dropna().unique()] if "unit" in frame else [""]
     curves = {unit: as_series(frame[frame["unit"] == unit] if unit else frame) for unit in units}
-    shown = {unit: one for unit, one in curves.items() if len(one.finite)}
+    shown = {unit: values for unit, values in curves.items() if len(values.finite)}
     if not shown:
         return None
     figure = new_figure(4.4)
     axes = figure.subplots()
-    for number, (unit, one) in enumerate(shown.items()):
-        curve(axes, one, COLOURS[number], unit if len(shown) > 1 else "", smooth=False)
+    for number, (unit, values) in enumerate(shown.items()):
+        curve(axes, values, COLOURS[number], unit if len(shown) > 1 else "", smooth=False)
     lined(axes)
-    maybe_log(axes, [one.finite.values for one in shown.values()])
+    maybe_log(axes, [values.finite.values for values in shown.values()])
     finish(axes, x="step", y="noise scale")
     breaks(reader).shade(axes)
     legend(axes)
-    n, known = sum(len(one) for one in curves.values()), sum(len(one.finite) for one in shown.values())
+    n, known = sum(map(len, curves.values())), sum(len(values.finite) for values in shown.values())
     last = next(reversed(shown.values())).finite
     facts = f"{count(n, 'measurement')}; {num(float(last.values[-1]))} at step {last.steps[-1]:,}"
     facts += "".join(f"; unit: {unit}" for unit in list(shown)[:1] if unit and len(shown) == 1)
@@ -58,12 +51,12 @@ def noise_figure(reader: RunReader) -> Figure | None:
 
 def class_figure(reader: RunReader) -> Figure | None:
     """The share of every class in the batches: stacked where the classes are few, else a heatmap."""
-    shares = grid(reader, "BatchStats", "share", "class")
+    shares = grid(reader, BatchStats.share, kind="class")
     if not shares:
         return None
     order = sorted(range(len(shares.scopes)), key=lambda i: _number_first(shares.scopes[i]))
     classes = [shares.scopes[i] for i in order]
-    # a class that does not occur in a batch has no row, and no share
+    # a class that is not in a batch has no row: its share is 0
     values = np.nan_to_num(shares.values[:, order])
     broken = breaks(reader)
     if len(classes) <= STACKED and len(shares.steps) > 1:
@@ -102,27 +95,17 @@ def _stacked(steps: NDArray[np.int64], classes: list[str], values: Floats, broke
 
 
 def _coloured(steps: NDArray[np.int64], classes: list[str], values: Floats, broken: Breaks) -> tuple[Figure, str]:
-    size = math.ceil(len(steps) / MAX_COLUMNS)
-    starts = np.arange(0, len(steps), size)
-    means = np.add.reduceat(values, starts, axis=0) / np.diff(np.append(starts, len(steps)))[:, None]
-    edges = step_edges(steps)
     body = body_height(len(classes), row=0.2, most=4.5)
     figure = new_figure(body + 1.9)
     spec = figure.add_gridspec(1, 2)
     margins(figure).bar = True
     axes = figure.add_subplot(spec[0, 0])
-    mesh = axes.pcolormesh(
-        np.append(edges[starts], edges[-1]), np.arange(len(classes) + 1), means.T, cmap="viridis", vmin=0,
-        **cell_style(*means.shape),
-    )  # fmt: skip
-    axes.set_ylim(len(classes), 0)
+    mesh, size = paint_means(axes, steps, values, vmin=0)
     finish(axes, x="step", y="class")
     unnamed = name_rows(axes, classes, body)
     tick_steps(axes, steps)
-    axes.set_xlim(edges[0], edges[-1])
     broken.edge(axes)
-    top = float(means.max())
-    ticks = [float(tick) for tick in MaxNLocator(nbins=5).tick_values(0, top) if tick <= top]
+    ticks = linear_ticks(0, mesh.get_clim()[1], 5)
     colour_bar(figure, mesh, figure.add_subplot(spec[0, 1]), "share", ticks, names=[percent(tick) for tick in ticks])
     if broken.spans:
         figure.legend(handles=[patch(broken)], loc="lower center", fontsize=10, frameon=False)

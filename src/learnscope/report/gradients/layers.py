@@ -1,4 +1,4 @@
-"""Gradients of the layers over tracked batches: a heatmap, and their profile over the depth of the model."""
+"""Gradients of the layers over tracked batches: a heatmap, and a profile over the depth of the model."""
 
 from __future__ import annotations
 
@@ -11,78 +11,78 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from learnscope.findings.gradients.layer_norms import LayerNorms
+from learnscope.quantities.gradients import GradientFlow
+from learnscope.quantities.outputs import Loss
 from learnscope.reading.gather import Floats, Grid, grid, rows, series
 from learnscope.reading.words import count, listed
 from learnscope.report.broken import breaks
 from learnscope.report.heatmap import body_height, heatmap, layer_names, name_rows
-from learnscope.report.layout import INK, QUIET, head, new_figure, save
-from learnscope.report.style import BROKEN, COLOURS, finish, log_ticks, plain
+from learnscope.report.layout import INK, QUIET, head, new_figure, save_all
+from learnscope.report.style import BROKEN, COLOURS, finish, guides, log_ticks, plain
 from learnscope.store.reader import RunReader
 
 BAND = (0.1, 0.9)
-"""Quantiles between which the band of the profile lies."""
+"""Quantiles at the ends of the profile's band."""
 MOST_EPOCHS = 12
-"""Epochs up to which each begins with a line."""
+"""Up to so many epochs, a line marks the start of each."""
 NAMED = 4
 
 
-def plot_gradients(reader: RunReader, found: LayerNorms, folder: Path) -> list[Path]:
-    """`gradient_flow.png` and `gradient_profile.png`; their paths."""
-    paths = [folder / "gradient_flow.png", folder / "gradient_profile.png"]
-    norms = grid(reader, "GradientFlow", "norm", stage="stepped")
+def plot_gradients(reader: RunReader, layer_norms: LayerNorms, folder: Path) -> list[Path]:
+    """Write `gradient_flow.png` and `gradient_profile.png`; returns their paths."""
+    norms = grid(reader, GradientFlow.norm, stage="stepped")
     types = dict((reader.manifest.get("model") or {}).get("layer_types") or {})
-    figures = (_over_batches(reader, norms, found, types), _profile(reader, norms, found, types))
-    for figure, path in zip(figures, paths, strict=True):
-        save(figure, path)
-    return paths
+    figures = {
+        "gradient_flow": _over_batches(reader, norms, layer_norms, types),
+        "gradient_profile": _profile(reader, norms, layer_norms, types),
+    }
+    return save_all(figures, folder)
 
 
-def _over_batches(reader: RunReader, norms: Grid, found: LayerNorms, types: dict[str, str]) -> Figure:
+def _over_batches(reader: RunReader, norms: Grid, layer_norms: LayerNorms, types: dict[str, str]) -> Figure:
     figure = heatmap(
-        norms, "Gradient norm by layer", "‖g‖", series(reader, "Loss", "loss"),
-        meaning=f"of the tracked parameters; a step is a tracked batch{_verdict(found)}", breaks=breaks(reader),
+        norms, "Gradient norm by layer", "‖g‖", series(reader, Loss.loss),
+        meaning=f"of the tracked parameters; a step is a tracked batch{_verdict(layer_norms)}", breaks=breaks(reader),
         types=types,
     )  # fmt: skip
     axes = next(axes for axes in figure.axes if axes.get_ylabel() == "layer")
     starts = _epoch_starts(reader)
-    # lines must leave most of the picture to the colours
+    # more lines would hide the colours
     marked = 1 < len(starts) <= min(MOST_EPOCHS, len(norms.steps) // 4)
     axes.set_xlabel("tracked batch" + (" (lines: an epoch begins)" if marked else ""), fontsize=11, color=INK)
     for start in starts[1:] if marked else ():
         axes.axvline(start - 0.5, color="white", linewidth=2.4)
         axes.axvline(start - 0.5, color=INK, linewidth=0.9)
-    _colour_names(axes, norms, found)
+    _colour_names(axes, norms, layer_norms)
     return figure
 
 
-def _profile(reader: RunReader, norms: Grid, found: LayerNorms, types: dict[str, str]) -> Figure:
+def _profile(reader: RunReader, norms: Grid, layer_norms: LayerNorms, types: dict[str, str]) -> Figure:
     """Layers down, as in the heatmap; ‖g‖ and ‖g‖/‖W‖ across, with the spread over the batches."""
-    ratios = grid(reader, "GradientFlow", "gradient_to_weight").aligned(norms)
+    ratios = grid(reader, GradientFlow.gradient_to_weight).aligned(norms)
     body = body_height(len(norms.scopes), 0.3)
     figure = new_figure(body + 2.1)
     left, right = figure.subplots(1, 2, sharey=True)
     names, common = layer_names(norms.scopes, types)
     for axes, values, quantity in ((left, norms.values, "‖g‖"), (right, ratios, "‖g‖/‖W‖")):
         _band(axes, values)
-        _marks(axes, values, norms.scopes, found)
+        _marks(axes, values, norms.scopes, layer_norms)
         finish(axes, x=quantity, y="layer" if axes is left else "")
-        axes.grid(axis="x", color="#E6E6E6", linewidth=0.8)
-        axes.set_axisbelow(True)
-    axes = left
-    unnamed = name_rows(axes, names, body)
-    axes.set_ylim(len(names), 0)
+        guides(axes, "x")
+    unnamed = name_rows(left, names, body)
+    left.set_ylim(len(names), 0)
     right.tick_params(axis="y", labelleft=False, length=0)
-    _colour_names(axes, norms, found)
+    _colour_names(left, norms, layer_norms)
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=4, fontsize=10, frameon=False)
     layers = f"{count(len(names), 'layer')}{f' of {common}' if common else ''}{unnamed}, from input to output"
     head(figure, "Gradients over the depth", f"{layers}; {count(len(norms.steps), 'tracked batch', 'tracked batches')}"
-         f"{_verdict(found)}{_left_out(norms)}")  # fmt: skip
+         f"{_verdict(layer_norms)}{_left_out(norms)}")  # fmt: skip
     return figure
 
 
 def _band(axes: Axes, values: Floats) -> None:
-    """Median and quantiles of each layer over the batches in which its gradient was finite and not zero."""
+    """Median and quantiles of each layer over the batches whose gradient was finite and not zero."""
     present = np.where(np.isfinite(values) & (values > 0), values, np.nan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a layer without a number stays without one
@@ -92,7 +92,7 @@ def _band(axes: Axes, values: Floats) -> None:
     if not shown.any():
         axes.text(0.5, 0.5, "no number", transform=axes.transAxes, ha="center", color=QUIET)
         return
-    # a stroke for every layer, so that a single one has a band as well
+    # a bar for every layer, so that a single layer has a band as well
     axes.barh(place[shown], (high - low)[shown], left=low[shown], height=0.62, color=COLOURS[4], alpha=0.45,
               label=f"middle {BAND[1] - BAND[0]:.0%} of the batches")  # fmt: skip
     axes.plot(middle[shown], place[shown], color=COLOURS[0], marker="o", markersize=4, linewidth=1.4, label="median")
@@ -104,8 +104,8 @@ def _band(axes: Axes, values: Floats) -> None:
     axes.minorticks_off()
 
 
-def _marks(axes: Axes, values: Floats, layers: Sequence[str], found: LayerNorms) -> None:
-    for names, marker, label in ((found.vanishing, "<", "vanishes"), (found.exploding, ">", "explodes")):
+def _marks(axes: Axes, values: Floats, layers: Sequence[str], layer_norms: LayerNorms) -> None:
+    for names, marker, label in ((layer_norms.vanishing, "<", "vanishes"), (layer_norms.exploding, ">", "explodes")):
         columns = [layers.index(name) for name in names or ()]
         if columns:
             with warnings.catch_warnings():
@@ -114,21 +114,21 @@ def _marks(axes: Axes, values: Floats, layers: Sequence[str], found: LayerNorms)
             axes.plot(middle, np.array(columns) + 0.5, marker, color=BROKEN, markersize=9, label=label)
 
 
-def _colour_names(axes: Axes, norms: Grid, found: LayerNorms) -> None:
-    """The names of layers that vanish or explode, in the colour of their marks."""
-    beyond = {norms.scopes.index(name) for name in [*(found.vanishing or ()), *(found.exploding or ())]}
+def _colour_names(axes: Axes, norms: Grid, layer_norms: LayerNorms) -> None:
+    """Colour the names of layers that vanish or explode like their marks."""
+    marked = {norms.scopes.index(name) for name in [*(layer_norms.vanishing or ()), *(layer_norms.exploding or ())]}
     for place, text in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True):
-        if int(place) in beyond:
+        if int(place) in marked:
             text.set_color(BROKEN)
             text.set_fontweight("bold")
 
 
-def _verdict(found: LayerNorms) -> str:
-    if found.vanishing is None or found.exploding is None:
-        return f"; not judged: {found.reason}"
-    parts = [(found.vanishing, "vanishing"), (found.exploding, "exploding")]
-    said = [f"{word}: {listed(names, NAMED)}" for names, word in parts if names]
-    return f"; {'; '.join(said)}" if said else "; no layer vanishes or explodes"
+def _verdict(layer_norms: LayerNorms) -> str:
+    if layer_norms.vanishing is None or layer_norms.exploding is None:
+        return f"; not judged: {layer_norms.reason}"
+    kinds = [(layer_norms.vanishing, "vanishing"), (layer_norms.exploding, "exploding")]
+    parts = [f"{word}: {listed(names, NAMED)}" for names, word in kinds if names]
+    return f"; {'; '.join(parts)}" if parts else "; no layer vanishes or explodes"
 
 
 def _left_out(norms: Grid) -> str:
@@ -138,8 +138,8 @@ def _left_out(norms: Grid) -> str:
 
 
 def _epoch_starts(reader: RunReader) -> list[int]:
-    """The first step of each stretch of one epoch."""
-    frame = rows(reader, "GradientFlow", "norm", stage="stepped")
+    """The first step of each epoch."""
+    frame = rows(reader, GradientFlow.norm, stage="stepped")
     epochs = frame["epoch"].to_numpy()
     changed = np.flatnonzero(np.concatenate([[True], epochs[1:] != epochs[:-1]])[: len(epochs)])
     return [int(frame["step"].iloc[i]) for i in changed.tolist()]

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from learnscope.quantities.outputs import Holdout
 from learnscope.reading.gather import labels_of
 from learnscope.reading.words import percent
 from learnscope.report.heatmap import colour_bar
@@ -17,9 +18,7 @@ from learnscope.store.reader import RunReader
 
 MAX_CLASSES = 20
 COUNTED = 12
-"""Classes up to which every cell carries its count."""
-
-
+"""Up to so many classes, every cell shows its count."""
 QUARTERS = (0, 0.25, 0.5, 0.75, 1)
 
 
@@ -34,15 +33,15 @@ class Confusion(NamedTuple):
 
 def confusion_table(reader: RunReader) -> Confusion | None:
     """The last holdout step that kept labels and predictions."""
-    for label in labels_of(reader, "Holdout"):
+    for label in labels_of(reader, Holdout):
         for step in reversed(reader.array_steps(label)):
             try:
                 arrays = reader.arrays(label, step)
-            except OSError:  # the side file is gone; an earlier one may be there
+            except OSError:  # the file of arrays is missing; an earlier one may be there
                 continue
-            found = _count(step, arrays.get("labels"), arrays.get("predictions"))
-            if found is not None:
-                return found
+            table = _count(step, arrays.get("labels"), arrays.get("predictions"))
+            if table is not None:
+                return table
             break
     return None
 
@@ -53,9 +52,9 @@ def _count(step: int, labels: NDArray[np.int64] | None, predictions: NDArray[np.
     labels, predictions = labels.reshape(-1), predictions.reshape(-1)
     if labels.shape != predictions.shape:
         return None
-    counted = labels >= 0  # negative labels mark positions that do not count
+    counted = labels >= 0  # negative labels are ignored
     labels, predictions = labels[counted], predictions[counted]
-    predicted = predictions >= 0  # a negative prediction is none
+    predicted = predictions >= 0  # a negative number means no prediction
     classes = np.union1d(labels, predictions[predicted])
     if not 2 <= len(classes) <= MAX_CLASSES:
         return None
@@ -67,10 +66,10 @@ def _count(step: int, labels: NDArray[np.int64] | None, predictions: NDArray[np.
 
 
 def confusion_figure(reader: RunReader) -> Figure | None:
-    found = confusion_table(reader)
-    if found is None:
+    confusion = confusion_table(reader)
+    if confusion is None:
         return None
-    step, classes, counts, none = found
+    step, classes, counts, none = confusion
     missing = int(none.sum())
     table = np.column_stack([counts, none]) if missing else counts
     names = [str(c) for c in classes]
@@ -87,7 +86,7 @@ def confusion_figure(reader: RunReader) -> Figure | None:
     axes.set_yticks(range(len(classes)), names)
     finish(axes, x="predicted", y="label")
     if missing:
-        axes.axvline(len(classes) - 0.5, color="white", linewidth=4)  # no class, so it stands apart
+        axes.axvline(len(classes) - 0.5, color="white", linewidth=4)  # sets the column without a class apart
     if len(classes) <= COUNTED:
         for row, column in np.argwhere(table):
             dark = shares[row, column] < 0.5

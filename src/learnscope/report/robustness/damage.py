@@ -8,12 +8,25 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from learnscope.reading.audit_reading import read_audit
-from learnscope.reading.audit_tables import Attack, Attacks, Level, Levels, Number, Transfer
+from learnscope.reading.audit import read_audit
+from learnscope.reading.audit_numbers import Number
+from learnscope.reading.audit_parts import Attack, Attacks, Level, Levels, Transfer
 from learnscope.reading.audit_words import DISTURBED, by_strength, on
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, count, num, percent
-from learnscope.report.audit.marks import dots, ends, limit, line, log_axis, log_span, message, name_rows, values
+from learnscope.report.audit.marks import (
+    dots,
+    ends,
+    legend_below,
+    limit,
+    line,
+    log_axis,
+    log_span,
+    message,
+    name_rows,
+    ruled,
+    values,
+)
 from learnscope.report.layout import INK, QUIET, head, new_figure
 from learnscope.report.style import COLOURS, finish
 from learnscope.store.reader import RunReader
@@ -43,9 +56,7 @@ def attack_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
         _gap(grid[len(curves)], part.gap, cuts.audit_robustness_gap)
     if transfer is not None:
         _transfer(grid[-1], transfer)
-    handles = {h.get_label(): h for axes in grid for h in axes.get_legend_handles_labels()[0]}
-    if handles:
-        figure.legend(handles=list(handles.values()), loc="lower center", ncols=5, fontsize=10, frameon=False)
+    legend_below(figure, 5)
     facts = [] if part is None else [f"attacks on the {part.notes.get('target', 'inputs')}{_of(part.examples)}"]
     facts += [] if part is None else flags_told(part)
     head(figure, "Robustness to attacks", "; ".join(facts))
@@ -66,7 +77,7 @@ def families(part: Attacks) -> list[list[Attack]]:
 def flags_told(part: Attacks) -> list[str]:
     """The flags beside every number, in words."""
     words = {1.0: "yes", 0.0: "NO", None: "not measured"}
-    said = [f"{text}: {words.get(part.flags[name].value, '?')}" for name, text in FLAGS.items()]
+    said = [f"{text}: {words.get(part[name].value, '?')}" for name, text in FLAGS.items()]
     shares = [a.zero_gradient_share.value for a in part.attacks if a.zero_gradient_share.value is not None]
     return [*said, f"zero gradients: {percent(max(shares)) if shares else 'not measured'}"]
 
@@ -82,7 +93,7 @@ def accuracy_over_epsilon(axes: Axes, attacks: Sequence[Attack], clean: Attack |
         # of several numbers of steps, the most
         chosen: dict[float, Attack] = {}
         for one in attacks:
-            if one.name == name and (one.epsilon not in chosen or (one.steps or 0) >= (chosen[one.epsilon].steps or 0)):
+            if one.name == name and (one.epsilon not in chosen or one.steps >= chosen[one.epsilon].steps):
                 chosen[one.epsilon] = one
         sizes = sorted(chosen)
         label = name.upper() if name != "random" else "random noise of that size"
@@ -95,8 +106,7 @@ def accuracy_over_epsilon(axes: Axes, attacks: Sequence[Attack], clean: Attack |
     else:
         axes.set_xticks(epsilons, [f"{e:.3g}" for e in epsilons])
     axes.set_ylim(bottom=0)
-    axes.grid(color="#E6E6E6", linewidth=0.8)
-    axes.set_axisbelow(True)
+    ruled(axes)
     finish(axes, f"{NORMS.get(first.norm, first.norm)} epsilon{UNITS.get(first.unit, '')}", "accuracy", size=10)
 
 
@@ -109,8 +119,7 @@ def _gap(axes: Axes, gap: Number, most: float) -> None:
     axes.set_xlim(min(0.0, float(low[0]) * 1.1), 1.25 * max(float(high[0]), most))
     axes.locator_params(axis="x", nbins=5)
     name_rows(axes, [""])
-    axes.grid(axis="x", color="#E6E6E6", linewidth=0.8)
-    axes.set_axisbelow(True)
+    ruled(axes, "x")
     finish(axes, "accuracy that attacks take", size=10)
     axes.set_yticks([])
     axes.set_title("Robustness gap at the largest epsilon", loc="left", fontsize=10, color=INK)
@@ -162,9 +171,7 @@ def noise_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
             finish(axes, unit if row == len(rows) - 1 else "", label if column == 0 else "", size=10)
             if row == 0:
                 axes.set_title(capital(what), loc="left", fontsize=10, color=INK)
-    handles = {h.get_label(): h for axes in figure.axes for h in axes.get_legend_handles_labels()[0]}
-    if handles:
-        figure.legend(handles=list(handles.values()), loc="lower center", ncols=3, fontsize=10, frameon=False)
+    legend_below(figure, 3)
     seeds = {one.seeds for one in part.levels if one.seeds}
     facts = f"mean and 95 % interval over {min(seeds)} seeds{on(part.examples)}" if seeds else on(part.examples).strip()
     head(figure, "Robustness to noise on the weights", facts)
@@ -194,8 +201,7 @@ def over_strength(axes: Axes, name: str, levels: Sequence[Level], measure: str, 
         axes.set_ylim(bottom=0)
     if not np.isfinite(values(numbers)).any():
         axes.text(0.5, 0.5, "not measured", ha="center", va="center", fontsize=9, color=QUIET, transform=axes.transAxes)
-    axes.grid(color="#E6E6E6", linewidth=0.8)
-    axes.set_axisbelow(True)
+    ruled(axes)
 
 
 def perturbation_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:  # noqa: ARG001 (no threshold)
@@ -211,8 +217,7 @@ def perturbation_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure |
         damage_lines(axes, part, measure)
         kinds = {DISTURBED.get(name, ("", "level"))[1] for name in part.by_name()}
         finish(axes, "share of the inputs" if kinds == {"share"} else "level", label, size=10)
-    handles = {h.get_label(): h for axes in figure.axes for h in axes.get_legend_handles_labels()[0]}
-    figure.legend(handles=list(handles.values()), loc="lower center", ncols=4, fontsize=10, frameon=False)
+    legend_below(figure, 4)
     seeds = {one.seeds for one in part.levels if one.seeds and one.name != "clean"}
     over = f"mean and 95 % interval over {min(seeds)} seeds" if seeds else "seeds not recorded"
     head(figure, "Robustness to damaged inputs", f"{over}{on(part.examples)}")
@@ -228,5 +233,4 @@ def damage_lines(axes: Axes, part: Levels, measure: str) -> None:
         line(axes, [one.level for one in levels], [getattr(one, measure) for one in levels], colour, what)
     if measure == "accuracy":
         axes.set_ylim(bottom=0)
-    axes.grid(color="#E6E6E6", linewidth=0.8)
-    axes.set_axisbelow(True)
+    ruled(axes)

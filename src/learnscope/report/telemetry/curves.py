@@ -1,4 +1,4 @@
-"""Curves of a telemetry figure: over steps that go on from epoch to epoch, gaps as gaps, a scale that fits."""
+"""Curves of a telemetry figure, with gaps where values are missing, and a linear or logarithmic scale."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from learnscope.report.style import lined, maybe_log
 from learnscope.report.telemetry.data import Telemetry, medians, thinned
 
 DECADES = 100
-"""Largest over smallest number from which a scale is logarithmic."""
+"""The scale is logarithmic if the largest number is more than so many times the smallest."""
 DOTS, MANY = 60, 300
-"""Points up to which each has a mark, and beyond which a curve is drawn thin, with medians over it."""
+"""Up to `DOTS` points each has a mark; a curve of more than `MANY` is drawn thin, with medians over it."""
 MEDIANS = 100
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: its numbers and how it looks."""
+    """One curve: its numbers and style."""
 
     label: str
     values: Floats
@@ -32,26 +32,26 @@ class Line:
     dash: str = "-"
     width: float = 1.8
     noisy: bool = True
-    """Whether a long curve needs medians to be read."""
+    """Whether it is smoothed by medians when it is long."""
 
 
 def median_size(t: Telemetry) -> int:
-    """How many collections a median is of; 0 where there are few enough to be read one by one."""
+    """How many collections share a median; 0 if there are few enough to draw all."""
     return -(-len(t.steps) // MEDIANS) if len(t.steps) > MANY else 0
 
 
 def draw_lines(
     axes: Axes, t: Telemetry, lines: Sequence[Line], small: bool, *, scale: bool = True, zeros: bool = False
 ) -> None:
-    """The curves; with `scale` logarithmic if they need it, then with `zeros` at the foot of it."""
+    """Draw curves. With `scale` the axis may be logarithmic; with `zeros` it then has zeros at its foot."""
     parts = [line.values[np.isfinite(line.values)] for line in lines]
-    every = np.concatenate(parts) if parts else np.empty(0)
-    if not len(every):
-        _say_nothing(axes, t)
+    values = np.concatenate(parts) if parts else np.empty(0)
+    if not len(values):
+        _no_value(axes, t)
         return
-    above = every[every > 0]
-    wide = scale and len(above) and every.min() >= 0 and above.max() > DECADES * above.min()
-    foot = log_foot(parts) if wide and zeros and (every == 0).any() else None
+    above = values[values > 0]
+    wide = scale and len(above) and values.min() >= 0 and above.max() > DECADES * above.min()
+    foot = log_foot(parts) if wide and zeros and (values == 0).any() else None
     for line in lines:
         _draw_line(axes, t, line, foot, small)
     lined(axes, ticks=4 if small else 9)
@@ -60,11 +60,11 @@ def draw_lines(
     elif wide:
         maybe_log(axes, parts, factor=DECADES, most=4 if small else 9)
     if axes.get_yscale() == "linear":
-        _plain_ticks(axes, float(np.abs(every).max()), small)
+        _plain_ticks(axes, float(np.abs(values).max()), small)
     mark_epochs(axes, t)
 
 
-def _say_nothing(axes: Axes, t: Telemetry) -> None:
+def _no_value(axes: Axes, t: Telemetry) -> None:
     axes.text(
         0.5, 0.5, "no value was measured", color=QUIET, fontsize=10, ha="center", va="center", transform=axes.transAxes
     )
@@ -88,20 +88,20 @@ def _draw_line(axes: Axes, t: Telemetry, line: Line, foot: float | None, small: 
             *medians(t.steps, values, size), color=line.colour, linestyle=line.dash, linewidth=line.width,
             label=line.label,
         )  # fmt: skip
-    there = np.isfinite(shown)
-    alone = there & ~np.append(there[1:], False) & ~np.append(False, there[:-1])
-    if alone.any():  # between two gaps there is no line to see
-        axes.plot(steps[alone], shown[alone], "o", color=line.colour, markersize=4 if small else 5)
+    known = np.isfinite(shown)
+    isolated = known & ~np.append(known[1:], False) & ~np.append(False, known[:-1])
+    if isolated.any():  # a point between two gaps has no line
+        axes.plot(steps[isolated], shown[isolated], "o", color=line.colour, markersize=4 if small else 5)
 
 
 def _plain_ticks(axes: Axes, top: float, small: bool) -> None:
     axes.locator_params(axis="y", nbins=4 if small else 6)
-    # one way of writing for all ticks: 0.0001 above 5e-05 reads as the smaller one
+    # the same notation for all ticks: 0.0001 looks smaller than 5e-05 at a glance
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.1e}" if value and top < 1e-3 else f"{value:,.10g}")
 
 
 def mark_epochs(axes: Axes, t: Telemetry, *, over: bool = False) -> None:
-    """Light lines where epochs begin, behind curves or over cells, without changing what the axes show."""
+    """Light lines where epochs begin, behind curves or (`over`) above cells, without changing the limits."""
     axes.add_collection(
         LineCollection(
             [[(x, 0.0), (x, 1.0)] for x in t.begins[:: t.every]], transform=axes.get_xaxis_transform(),

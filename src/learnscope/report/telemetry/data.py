@@ -1,4 +1,4 @@
-"""A telemetry table made ready for drawing: steps that only go forward, numbers by section, where epochs begin."""
+"""A telemetry table prepared for drawing: increasing steps, numbers by section, the starts of epochs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ GROUPED = ("gradient_norm", "weight_delta", "learning_rates")
 """Sections with a number for every group of parameters."""
 HOLDOUT, BATCH, LOGGED, OTHER = "holdout_logits", "batch_stats", "logged", ""
 PLACES = ("global_step", "batch_idx", "epoch", "weight_delta_since")
-"""Columns that say where a collection stands, and from where its weight change is counted."""
+"""Columns with the position of a collection, and the step from which its weight change is counted."""
 MOST_POINTS = 2000
-"""Points of a curve beyond which only the highest and the lowest of neighbours are drawn."""
+"""Of a curve with more points, only the highest and the lowest of neighbours are drawn."""
 MOST_EPOCHS = 20
-"""Vertical lines beyond which only every k-th epoch has one."""
+"""Of more epochs, only every k-th has a vertical line."""
 
 
 @dataclass(frozen=True)
 class Telemetry:
-    """What can be drawn of a table."""
+    """The numbers of a table, without collections that were superseded."""
 
     table: pd.DataFrame
     steps: NDArray[np.int64]
@@ -36,16 +36,16 @@ class Telemetry:
     """The steps at which an epoch begins, without the first."""
     sections: dict[str, Numbers]
     superseded: int
-    """Collections that a later one of the same or an earlier step replaces, after a resume."""
+    """How many collections were replaced after a resume, by a later one of the same or an earlier step."""
 
     @property
     def every(self) -> int:
-        """Which epochs have a vertical line: every k-th."""
+        """Every k-th epoch has a vertical line; this is k."""
         return max(1, -(-len(self.begins) // MOST_EPOCHS))
 
     @property
     def facts(self) -> list[str]:
-        """What every figure says about its steps."""
+        """What the heading of every figure says about its steps."""
         n = len(self.steps)
         first, last = f"{self.steps[0]:,}", f"{self.steps[-1]:,}"
         out = [f"{count(n, 'collection')}, {f'step {first}' if n == 1 else f'steps {first} to {last}'}"]
@@ -56,7 +56,7 @@ class Telemetry:
         return out
 
     def missing(self, section: str, keys: Sequence[str] | None = None, most: int = 2) -> list[str]:
-        """Numbers with gaps, and the reason that is given most often."""
+        """Numbers with gaps, and the most frequent reason."""
         alike: dict[tuple[int, str], list[str]] = {}
         for key, values in self.sections.get(section, {}).items():
             gaps = int(np.isnan(values).sum())
@@ -75,7 +75,7 @@ class Telemetry:
 
 
 def prepared(frame: pd.DataFrame) -> Telemetry:
-    """The table in the order of its steps. Rows that a resume made obsolete are left out, and counted."""
+    """The table sorted by step. Rows that a resume superseded are left out, and counted."""
     needed = [name for name in PLACES[:3] if name not in frame]
     if needed:
         raise ValueError(f"the table has no column {needed[0]!r}: pass what read_telemetry gives")
@@ -93,7 +93,7 @@ def prepared(frame: pd.DataFrame) -> Telemetry:
 
 
 def _begins(table: pd.DataFrame) -> Floats:
-    """A step minus the batches of its epoch up to there; between two collections in any case."""
+    """A step minus its batch index, if that lies between the two collections around it; else their middle."""
     steps, batch, epoch = (table[name].to_numpy(np.int64) for name in ("global_step", "batch_idx", "epoch"))
     new = np.flatnonzero(np.diff(epoch) != 0) + 1
     counted = (steps - batch)[new].astype(np.float64)
@@ -103,32 +103,32 @@ def _begins(table: pd.DataFrame) -> Floats:
 
 
 def same_names(t: Telemetry) -> dict[str, str]:
-    """What to call every group; groups whose numbers are all the same share a name, such as `group_0 = head`."""
+    """A name for every group; groups whose numbers are all the same share one, such as `group_0 = head`."""
     keys = dict.fromkeys(key for section in GROUPED for key in t.sections.get(section, {}))
     alike: dict[tuple[bytes | None, ...], list[str]] = {}
     for key in keys:
         numbers = [t.sections.get(section, {}).get(key) for section in GROUPED]
-        # "overall" is every group's together, also where there is only one group
+        # "overall" is of all groups together, and keeps its name even if there is only one group
         seen = (key.encode(),) if key == "overall" else tuple(n if n is None else n.tobytes() for n in numbers)
         alike.setdefault(seen, []).append(key)
     return {key: " = ".join(names) for names in alike.values() for key in names}
 
 
 def thinned(steps: NDArray[np.int64], values: Floats, most: int = MOST_POINTS) -> tuple[NDArray[np.int64], Floats]:
-    """At most `most` points: of neighbours the lowest and the highest, so that no extreme is lost."""
+    """At most `most` points: the lowest and the highest of neighbours, so that no extreme is lost."""
     if len(steps) <= most:
         return steps, values
     size = -(-2 * len(steps) // most)
     rows = _in_rows(values, size)
     first = np.arange(len(rows)) * size
-    # a row without any number has its first place twice, and stays a gap
+    # of a row without any number the first is picked, so that it stays a gap
     ends = [np.where(np.isnan(rows), fill, rows) for fill in (np.inf, -np.inf)]
     picked = np.unique(np.concatenate([first + ends[0].argmin(axis=1), first + ends[1].argmax(axis=1)]))
     return steps[picked], values[picked]
 
 
 def medians(steps: NDArray[np.int64], values: Floats, size: int) -> tuple[Floats, Floats]:
-    """The middle step and the median of every `size` neighbours; NaN where none of them has a number."""
+    """Mean step and median of every `size` neighbours; NaN where none of them has a number."""
     rows = _in_rows(values, size)
     known = ~np.isnan(rows).all(axis=1)
     middle = np.full(len(rows), np.nan)
@@ -137,15 +137,15 @@ def medians(steps: NDArray[np.int64], values: Floats, size: int) -> tuple[Floats
 
 
 def _in_rows(values: Floats, size: int) -> Floats:
-    """`size` neighbours to a row, the last filled up with NaN."""
+    """`size` neighbours in a row, the last row filled up with NaN."""
     missing = -len(values) % size
     return np.append(values, np.full(missing, np.nan)).reshape(-1, size)
 
 
 def class_shares(t: Telemetry) -> Numbers:
-    """The share of every class in the batches, in percent, by what to call the class.
+    """The share of every class in the batches, in percent, by the name of the class.
 
-    A class that is not in a batch has no number there; where the others make up the whole, its share is known to be 0.
+    A class that is not in a batch has no number there; where the others add up to 100 %, its share is 0.
     """
     named = {}
     for key, values in t.sections.get(BATCH, {}).items():

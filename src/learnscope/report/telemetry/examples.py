@@ -1,4 +1,4 @@
-"""How the outputs for each held-out example change: the margin of its true class, or its error."""
+"""The outputs for each held-out example over the steps: the margin of its true class, or its error."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from numpy.typing import NDArray
 
 from learnscope.reading.gather import Floats
 from learnscope.reading.words import count, percent
-from learnscope.report.heatmap import MAX_COLUMNS
+from learnscope.report.heatmap import paint_means
 from learnscope.report.layout import INK
-from learnscope.report.style import ZERO, step_edges
+from learnscope.report.style import ZERO
 from learnscope.report.telemetry.data import HOLDOUT, Telemetry
 
 NAMED = 16
-"""Labels beyond which not every one is named."""
+"""At most so many labels are named."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """A number for every collection (down) and held-out example (across), examples of a label side by side."""
+    """A number for every collection (down) and held-out example (across), grouped by label."""
 
     steps: NDArray[np.int64]
     values: Floats
     labels: NDArray[Any]
     classes: int
-    """0 where the labels are no classes."""
+    """How many; 0 where the labels are not classes."""
     left_out: int
     """Collections with other held-out examples than the last."""
 
     @property
     def facts(self) -> list[str]:
-        """What there is to say beside the colours."""
+        """What the heading says."""
         order = "grouped by label" if self.classes else "in the order of their targets"
         out = [f"{count(self.values.shape[1], 'example')} in {count(len(self.steps), 'collection')}, {order}"]
         if self.classes:
@@ -60,25 +60,24 @@ def examples(t: Telemetry) -> Examples | None:
     if f"{HOLDOUT}.logits" not in t.table or f"{HOLDOUT}.labels" not in t.table:
         return None
     logits, labels = t.table[f"{HOLDOUT}.logits"].tolist(), t.table[f"{HOLDOUT}.labels"].tolist()
-    there = [i for i, pair in enumerate(zip(logits, labels, strict=True)) if _fits(*pair)]
-    if not there:
+    usable = [i for i, pair in enumerate(zip(logits, labels, strict=True)) if _fits(*pair)]
+    if not usable:
         return None
-    last = there[-1]
-    same = [i for i in there if logits[i].shape == logits[last].shape and np.array_equal(labels[i], labels[last])]
+    last = usable[-1]
+    same = [i for i in usable if logits[i].shape == logits[last].shape and np.array_equal(labels[i], labels[last])]
     truth = labels[last]
     values = np.array([_signed(logits[i], truth) for i in same])
-    # within a label from the most to the least right at the end
+    # within a label by the last value, the largest first
     order = np.lexsort((-np.nan_to_num(values[-1], nan=-np.inf), truth))
-    return Examples(
-        t.steps[same], values[:, order], truth[order], _classes(logits[last], truth), len(there) - len(same)
-    )
+    left_out = len(usable) - len(same)
+    return Examples(t.steps[same], values[:, order], truth[order], _classes(logits[last], truth), left_out)
 
 
 def _fits(logits: Any, labels: Any) -> bool:
     if not (isinstance(logits, np.ndarray) and isinstance(labels, np.ndarray)):
         return False
-    a_row_each = labels.ndim == 1 and logits.ndim in (1, 2) and len(labels) == len(logits) and logits.size > 0
-    return a_row_each and (labels.dtype.kind == "i" or logits.size == labels.size)
+    row_for_each = labels.ndim == 1 and logits.ndim in (1, 2) and len(labels) == len(logits) and logits.size > 0
+    return row_for_each and (labels.dtype.kind == "i" or logits.size == labels.size)
 
 
 def _classes(logits: Floats, labels: NDArray[Any]) -> int:
@@ -88,7 +87,7 @@ def _classes(logits: Floats, labels: NDArray[Any]) -> int:
 
 
 def _signed(logits: Floats, labels: NDArray[Any]) -> Floats:
-    """The logit of the true class minus the highest other; of a single logit, itself or its negative; or the error."""
+    """The true class's logit minus the highest other; a single logit, negated for class 0; for regression the error."""
     if labels.dtype.kind != "i":
         return np.asarray(logits.reshape(-1) - labels)
     if logits.ndim == 1 or logits.shape[1] == 1:
@@ -101,34 +100,21 @@ def _signed(logits: Floats, labels: NDArray[Any]) -> Floats:
 
 
 def paint(axes: Axes, steps: NDArray[np.int64], values: Floats, colours: str, norm: Normalize) -> ScalarMappable:
-    """Cells over steps (across) and rows (down), neighbouring collections averaged where there are too many."""
-    size = math.ceil(len(steps) / MAX_COLUMNS)
-    starts = np.arange(0, len(steps), size)
-    known = np.isfinite(values)
-    sums = np.add.reduceat(np.where(known, values, 0.0), starts, axis=0)
-    counts = np.add.reduceat(known.astype(np.int64), starts, axis=0)
-    means = np.full(sums.shape, np.nan)
-    np.divide(sums, counts, out=means, where=counts > 0)
-    edges = step_edges(steps)
-    mesh = axes.pcolormesh(
-        np.append(edges[starts], edges[-1]), np.arange(values.shape[1] + 1), np.ma.masked_invalid(means.T),
-        cmap=colormaps[colours].with_extremes(bad=ZERO), norm=norm, rasterized=True,
-    )  # fmt: skip
-    axes.set_xlim(edges[0], edges[-1])
-    axes.set_ylim(values.shape[1], 0)
-    return mesh
+    """Cells over steps (across) and rows (down), without lines between them; grey where there is no value."""
+    colour_map = colormaps[colours].with_extremes(bad=ZERO)
+    return paint_means(axes, steps, values, cmap=colour_map, norm=norm, edgecolors="none", linewidth=0.0)[0]
 
 
-def paint_examples(axes: Axes, found: Examples, small: bool) -> ScalarMappable:
-    """Blue above 0, red below; as strong as all but the largest fiftieth."""
-    finite = np.abs(found.values[np.isfinite(found.values)])
+def paint_examples(axes: Axes, shown: Examples, small: bool) -> ScalarMappable:
+    """Blue above 0, red below; the strongest colours are for the largest 2 % of sizes."""
+    finite = np.abs(shown.values[np.isfinite(shown.values)])
     reach = float(np.quantile(finite, 0.98)) if len(finite) else 1.0
-    mesh = paint(axes, found.steps, found.values, "RdBu", Normalize(-reach or -1.0, reach or 1.0))
-    if not found.classes:
+    mesh = paint(axes, shown.steps, shown.values, "RdBu", Normalize(-reach or -1.0, reach or 1.0))
+    if not shown.classes:
         axes.set_yticks([])
         return mesh
-    names, first = np.unique(found.labels, return_index=True)
-    edges = np.append(first, len(found.labels))
+    names, first = np.unique(shown.labels, return_index=True)
+    edges = np.append(first, len(shown.labels))
     axes.hlines(edges[1:-1], 0, 1, transform=axes.get_yaxis_transform(), color=INK, linewidth=0.8)
     every = math.ceil(len(names) / (NAMED // 4 if small else NAMED))
     middles = (edges[1:] + edges[:-1]) / 2

@@ -1,4 +1,4 @@
-"""Figures of a telemetry table: one for each of its sections, and an overview of all."""
+"""Figures of a telemetry table: one for each section, and an overview."""
 
 from __future__ import annotations
 
@@ -12,27 +12,24 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
-from learnscope.reading.gather import Floats
-from learnscope.report.heatmap import colour_bar
+from learnscope.report.heatmap import beyond, colour_bar
 from learnscope.report.instances import stretch
-from learnscope.report.layout import INK, head, margins, new_figure, save
-from learnscope.report.style import whole_steps
+from learnscope.report.layout import INK, head, margins, new_figure, panels_on, save
+from learnscope.report.style import finish, linear_ticks, whole_steps
 from learnscope.report.telemetry.curves import median_size
 from learnscope.report.telemetry.data import BATCH, GROUPED, HOLDOUT, LOGGED, OTHER, Telemetry, class_shares, prepared
-from learnscope.report.telemetry.examples import Examples, examples
+from learnscope.report.telemetry.examples import examples
 from learnscope.report.telemetry.panels import (
+    X_LABEL,
     Panel,
     batch_panels,
     example_panel,
     group_panel,
     holdout_panels,
     number_panels,
-    style,
 )
 
 TITLES = {
@@ -45,17 +42,17 @@ TITLES = {
     "logged": ("Logged by the loop", ""),
     "other": ("Other numbers", ""),
 }
-"""Heading and the name of the numbers, by the name of the file."""
+"""Heading and y label, by file name."""
 OVERVIEW, ACROSS = "overview", 3
 MOST = 12
-"""Numbers of one section that figures show."""
+"""Most numbers of a section that a figure shows."""
 
 
 def plot_telemetry(frame: pd.DataFrame, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw what `read_telemetry` gave into `folder`, a PNG for every section that is there and an overview.
+    """Draw the table of `read_telemetry` into `folder`: a PNG for every section of the table, and an overview.
 
-    The paths of the files, the overview first; none for a table without rows. With `read_telemetry(logits=True)` there
-    is also the margin of every held-out example. A figure of an earlier call that is no longer true is removed.
+    Returns the paths, the overview first; none for a table without rows. With `read_telemetry(logits=True)` there is
+    also the margin of every held-out example. Figures of an earlier call that are not drawn again are removed.
     """
     t = prepared(frame)
     if not len(t.steps):
@@ -74,11 +71,13 @@ def plot_telemetry(frame: pd.DataFrame, folder: str | os.PathLike[str]) -> list[
 
 
 def panels_of(t: Telemetry) -> dict[str, list[Panel]]:
-    """The panels of every figure, by the name of its file; only figures that have some."""
+    """The panels of every figure that has some, by file name."""
     figures = {name: [group_panel(t, name, *TITLES[name])] for name in GROUPED if name in t.sections}
-    found = examples(t)
-    figures["holdout"] = holdout_panels(t, class_count(t, found))
-    figures["holdout_margin"] = [example_panel(t, found)] if found is not None else []
+    held_out = examples(t)
+    # as many classes as the logits have columns, else as the batches have labels; 0 if neither is known
+    classes = held_out.classes if held_out is not None else len(class_shares(t))
+    figures["holdout"] = holdout_panels(t, classes)
+    figures["holdout_margin"] = [example_panel(t, held_out)] if held_out is not None else []
     figures["batch_stats"] = batch_panels(t)
     figures["logged"] = number_panels(t, LOGGED)
     figures["other"] = number_panels(t, OTHER)
@@ -89,7 +88,7 @@ def panels_of(t: Telemetry) -> dict[str, list[Panel]]:
 
 
 def _file_name(section: str, taken: Collection[str]) -> str:
-    """A section may have any name; a file may not.
+    """A section's name as a file name that is not taken.
 
     >>> _file_name("my metric", []), _file_name("../x", []), _file_name("overview", []), _file_name("a b", ["a_b"])
     ('my_metric', 'x', 'overview_2', 'a_b_2')
@@ -99,13 +98,8 @@ def _file_name(section: str, taken: Collection[str]) -> str:
     return name if number == 1 else f"{name}_{number}"
 
 
-def class_count(t: Telemetry, found: Examples | None) -> int:
-    """As many classes as the logits have columns, else as the batches have labels; 0 if nothing tells."""
-    return found.classes if found is not None else len(class_shares(t))
-
-
 def section_figure(t: Telemetry, title: str, panels: Sequence[Panel]) -> Figure:
-    """The panels one below the other, or beside each other where they are many and small."""
+    """The panels below each other; more than three as small multiples."""
     shown = panels[:MOST]
     if len(shown) > 3:
         return _small_multiples(t, title, shown, len(panels) - len(shown))
@@ -116,13 +110,15 @@ def section_figure(t: Telemetry, title: str, panels: Sequence[Panel]) -> Figure:
     for place, panel in enumerate(shown):
         axes = figure.add_subplot(spec[place, 0])
         mesh = panel.draw(axes, False)
-        style(axes, panel, False, below=place == len(shown) - 1)
+        lowest = place == len(shown) - 1
+        finish(axes, x=X_LABEL if lowest else "", y=panel.y)
+        axes.tick_params(labelbottom=lowest)
         _tick_steps(axes, t, 9)
         beside = figure.add_subplot(spec[place, 1]) if bars else None
         if beside is not None and mesh is not None:
-            ticks = MaxNLocator(6).tick_values(*mesh.get_clim())
-            inside = [tick for tick in ticks if mesh.get_clim()[0] <= tick <= mesh.get_clim()[1]]
-            colour_bar(figure, mesh, beside, panel.bar, inside, _beyond(mesh), [f"{tick:g}" for tick in inside])
+            ticks = linear_ticks(*mesh.get_clim())
+            outside = beyond(np.ma.compressed(np.ma.asarray(mesh.get_array())), *mesh.get_clim())
+            colour_bar(figure, mesh, beside, panel.bar, ticks, outside, [f"{tick:g}" for tick in ticks])
         elif beside is not None:
             beside.set_visible(False)
         if len(shown) > 1:
@@ -135,32 +131,29 @@ def section_figure(t: Telemetry, title: str, panels: Sequence[Panel]) -> Figure:
 
 
 def overview(t: Telemetry, figures: dict[str, list[Panel]]) -> Figure:
-    every = [panel for panels in figures.values() for panel in panels[:MOST]]
-    left = sum(len(panels) for panels in figures.values()) - len(every)
-    return _small_multiples(t, "Telemetry", every, left)
+    shown = [panel for panels in figures.values() for panel in panels[:MOST]]
+    left_out = sum(len(panels) for panels in figures.values()) - len(shown)
+    return _small_multiples(t, "Telemetry", shown, left_out)
 
 
-def _small_multiples(t: Telemetry, title: str, panels: Sequence[Panel], left: int) -> Figure:
+def _small_multiples(t: Telemetry, title: str, panels: Sequence[Panel], left_out: int) -> Figure:
     columns = min(ACROSS, len(panels))
     down = math.ceil(len(panels) / columns)
     figure = new_figure(1.2 + 2.3 * down + 0.25 * _legend_rows(panels))
     grid = figure.subplots(down, columns, squeeze=False)
-    reach = (float(t.steps[0]), float(t.steps[-1]))
-    for place, axes in enumerate(grid.flat):
-        if place >= len(panels):
-            axes.set_visible(False)
-            continue
-        panel = panels[place]
+    first, last = float(t.steps[0]), float(t.steps[-1])
+    for axes, panel, lowest in panels_on(grid, panels):
         panel.draw(axes, True)
-        style(axes, panel, True, below=place + columns >= len(panels))
-        if reach[0] < reach[1]:
-            axes.set_xlim(reach[0] - 0.03 * (reach[1] - reach[0]), reach[1] + 0.03 * (reach[1] - reach[0]))
+        finish(axes, x=X_LABEL if lowest else "", size=10)
+        axes.tick_params(labelbottom=lowest)
+        if first < last:
+            axes.set_xlim(first - 0.03 * (last - first), last + 0.03 * (last - first))
         _tick_steps(axes, t, 4)
         axes.set_title(panel.title, loc="left", fontsize=10, color=INK)
         if not panel.shared:
             _legend(axes, small=True)
     _group_legend(figure, panels)
-    more = [f"{left:,} more numbers left out"] if left else []
+    more = [f"{left_out:,} more numbers left out"] if left_out else []
     head(figure, title, "; ".join([*t.facts, *_medians(t, panels), *more]))
     return figure
 
@@ -172,22 +165,14 @@ def _medians(t: Telemetry, panels: Sequence[Panel]) -> list[str]:
 
 
 def _tick_steps(axes: Axes, t: Telemetry, ticks: int) -> None:
-    if len(t.steps) == 1:  # cells have a width, and ticks between whole numbers would all bear its name
+    if len(t.steps) == 1:  # the only step: other ticks would be rounded to the same number
         axes.set_xticks([int(t.steps[0])], [f"{t.steps[0]:,}"])
     else:
         whole_steps(axes, ticks)
 
 
-def _beyond(mesh: ScalarMappable) -> str:
-    """At which ends of a colour bar there are cells that it does not reach."""
-    values: Floats = np.ma.compressed(np.ma.asarray(mesh.get_array()))
-    low, high = mesh.get_clim()
-    past = (bool((values < low).any()), bool((values > high).any()))
-    return {(True, True): "both", (True, False): "min", (False, True): "max"}.get(past, "neither")
-
-
 def _legend(axes: Axes, small: bool) -> None:
-    """Above the curves, which make room for it."""
+    """Above the curves, in room made for it."""
     names = axes.get_legend_handles_labels()[1]
     if names:
         columns = 1 if small else 3
@@ -196,7 +181,7 @@ def _legend(axes: Axes, small: bool) -> None:
 
 
 def _entries(panels: Sequence[Panel]) -> dict[str, Line2D]:
-    """One entry for every group, wherever it occurs."""
+    """The legend of the groups, one entry for each group of all panels."""
     lines = {line.label: line for panel in panels if panel.shared for line in panel.lines if line.label}
     entries = {}
     for label, line in lines.items():
@@ -217,10 +202,5 @@ def _legend_rows(panels: Sequence[Panel]) -> int:
 def _group_legend(figure: Figure, panels: Sequence[Panel]) -> None:
     entries = _entries(panels)
     if entries:
-        figure.legend(
-            handles=list(entries.values()),
-            loc="lower center",
-            ncols=_columns(list(entries)),
-            fontsize=10,
-            frameon=False,
-        )
+        columns = _columns(list(entries))
+        figure.legend(handles=list(entries.values()), loc="lower center", ncols=columns, fontsize=10, frameon=False)

@@ -1,4 +1,4 @@
-"""What a telemetry figure shows: curves and cells, drawn alike on a figure of their own and in the overview."""
+"""The panels of telemetry figures: curves and cells, the same in a figure of their own and in the overview."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 
 from learnscope.reading.gather import Floats
+from learnscope.reading.undrawn import is_accuracy
 from learnscope.reading.words import listed, num
 from learnscope.report.heatmap import shorten
 from learnscope.report.layout import INK, QUIET
-from learnscope.report.lines import is_accuracy
-from learnscope.report.style import COLOURS, DASHES, finish
+from learnscope.report.style import COLOURS, DASHES
 from learnscope.report.telemetry.curves import Line, draw_lines, mark_epochs
 from learnscope.report.telemetry.data import (
     BATCH,
@@ -28,28 +28,28 @@ from learnscope.report.telemetry.data import (
 )
 from learnscope.report.telemetry.examples import Examples, paint, paint_examples
 
-X = "global step"
+X_LABEL = "global step"
 STYLED = len(COLOURS) * len(DASHES)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. `draw` is given the axes and whether they are small; cells give what a colour bar needs."""
+    """One pair of axes. `draw(axes, small)` returns the mesh for a colour bar if the panel has cells."""
 
     title: str
     y: str
     draw: Callable[[Axes, bool], ScalarMappable | None]
     facts: Sequence[str] = ()
     bar: str = ""
-    """What stands above the colour bar of a panel with cells."""
+    """The title of the colour bar of a panel with cells."""
     height: float = 3.4
     shared: bool = False
-    """Whether the legend is the one of the groups, the same for several panels."""
+    """Whether the legend is that of the groups, which panels share."""
     lines: Sequence[Line] = ()
 
 
 def group_panel(t: Telemetry, section: str, title: str, y: str) -> Panel:
-    """A curve for everything together and one for every group, in the same colours in every section."""
+    """A curve for all parameters together and one for every group, in the same colours in every section."""
     names = same_names(t)
     places = {name: place for place, name in enumerate(n for n in dict.fromkeys(names.values()) if n != "overall")}
     lines = []
@@ -60,9 +60,9 @@ def group_panel(t: Telemetry, section: str, title: str, y: str) -> Panel:
     facts = [*(_ends(line) for line in lines if line.label == "overall"), *_alike(lines)]
     hidden = sum(line.label == "" for line in lines)
     facts += [f"{hidden:,} more groups in grey"] if hidden else []
-    zeros = section != GROUPED[2]  # a schedule that begins at 0 is no group that stands still
-    still = [(line.label, int((line.values == 0).sum())) for line in lines if zeros and (line.values == 0).any()]
-    facts += [f"{name or 'one in grey'} exactly 0 in {n:,}" for name, n in still[:2]]
+    zeros = section != GROUPED[2]  # a learning rate of 0 is part of a schedule and no fault
+    frozen = [(line.label, int((line.values == 0).sum())) for line in lines if zeros and (line.values == 0).any()]
+    facts += [f"{name or 'one in grey'} exactly 0 in {n:,}" for name, n in frozen[:2]]
 
     def draw(axes: Axes, small: bool) -> None:
         draw_lines(axes, t, lines, small, zeros=zeros)
@@ -71,7 +71,7 @@ def group_panel(t: Telemetry, section: str, title: str, y: str) -> Panel:
 
 
 def _alike(lines: Sequence[Line], most: int = 2) -> list[str]:
-    """Curves that lie on each other, of which only one is seen."""
+    """Curves with the same values, of which only one can be seen."""
     same: dict[bytes, list[str]] = {}
     for line in lines:
         same.setdefault(line.values.tobytes(), []).append(line.label.split(" = ")[0])
@@ -84,13 +84,13 @@ def _group_line(name: str, values: Floats, places: dict[str, int], noisy: bool) 
     place = places[name]
     if place >= STYLED:
         return Line("", values, "#BBBBBB", width=1.0, noisy=noisy)
-    # dashes alternate, so that two groups with the same numbers are both seen
+    # dashes alternate, so that two groups with the same values can both be seen
     dash = DASHES[(place // len(COLOURS) + place % 2) % len(DASHES)]
     return Line(shorten(name, 48), values, COLOURS[place % len(COLOURS)], dash, noisy=noisy)
 
 
 def holdout_panels(t: Telemetry, classes: int) -> list[Panel]:
-    """Accuracy and loss, with what the loop logged of the training beside them."""
+    """Held-out accuracy and loss, each with the same number of the training if the loop logged it."""
     held, logged = t.sections.get(HOLDOUT, {}), t.sections.get(LOGGED, {})
     trained = [name for name in logged if is_accuracy(name)]
     panels = []
@@ -111,9 +111,8 @@ def _holdout_panel(t: Telemetry, name: str, lines: list[Line], classes: int) -> 
     def draw(axes: Axes, small: bool) -> None:
         draw_lines(axes, t, lines, small, scale=name == "loss")
         if classes > 1:
-            axes.axhline(
-                1 / classes, color=QUIET, linestyle=":", linewidth=1.4, label=f"chance, 1 of {classes:,} classes"
-            )
+            chance = f"chance, 1 of {classes:,} classes"
+            axes.axhline(1 / classes, color=QUIET, linestyle=":", linewidth=1.4, label=chance)
         if name == "accuracy":
             axes.set_ylim(-0.03, 1.03)
             axes.set_yticks([0, 0.5, 1] if small else [0, 0.2, 0.4, 0.6, 0.8, 1])
@@ -122,37 +121,37 @@ def _holdout_panel(t: Telemetry, name: str, lines: list[Line], classes: int) -> 
     return Panel(f"{name.capitalize()} on the held-out examples", name, draw, facts, lines=lines)
 
 
-def example_panel(t: Telemetry, found: Examples) -> Panel:
-    title, bar = (
-        ("Margin of the true class", "margin") if found.classes else ("Error of each held-out example", "error")
-    )
+def example_panel(t: Telemetry, shown: Examples) -> Panel:
+    if shown.classes:
+        title, bar, meaning = "Margin of the true class", "margin", "blue: right, red: wrong"
+    else:
+        title, bar, meaning = "Error of each held-out example", "error", "blue: above its target, red: below"
 
     def draw(axes: Axes, small: bool) -> ScalarMappable:
-        mesh = paint_examples(axes, found, small)
+        mesh = paint_examples(axes, shown, small)
         mark_epochs(axes, t, over=True)
         return mesh
 
-    height = min(max(0.09 * found.values.shape[1], 2.6), 8.0)
-    meaning = "blue: right, red: wrong" if found.classes else "blue: above its target, red: below"
-    return Panel(title, "held-out example", draw, [meaning, *found.facts], bar, height)
+    height = min(max(0.09 * shown.values.shape[1], 2.6), 8.0)
+    return Panel(title, "held-out example", draw, [meaning, *shown.facts], bar, height)
 
 
 def batch_panels(t: Telemetry) -> list[Panel]:
-    """Shares of the classes, or the targets' mean and deviation; the size where it changes."""
+    """The share of each class, or mean and standard deviation of the targets; the batch size where it changes."""
     stats, shares = t.sections.get(BATCH, {}), class_shares(t)
     facts = t.missing(BATCH, [key for key in stats if not key.endswith("_pct")])
     panels = []
     if shares:
         panels.append(_share_panel(t, shares))
-    said = {"target_mean": "mean of the targets", "target_std": "standard deviation of the targets"}
+    names = {"target_mean": "mean of the targets", "target_std": "standard deviation of the targets"}
     lines = [
-        Line(said[k], v, COLOURS[i]) for i, (k, v) in enumerate(stats.items()) if k in said and np.isfinite(v).any()
+        Line(names[k], v, COLOURS[i]) for i, (k, v) in enumerate(stats.items()) if k in names and np.isfinite(v).any()
     ]
     if lines:
         panels.append(Panel("Targets in the batches", "targets", _drawing(t, lines), lines=lines))
     for key, values in stats.items():
         known = values[np.isfinite(values)]
-        if key in said or key.endswith("_pct") or not len(known):
+        if key in names or key.endswith("_pct") or not len(known):
             continue
         if key == "batch_size" and panels and known.min() == known.max():
             facts.append(f"{num(float(known[0]))} examples in every batch")
@@ -160,7 +159,7 @@ def batch_panels(t: Telemetry) -> list[Panel]:
         title, y = ("Size of the batches", "examples") if key == "batch_size" else (key.replace("_", " "), "")
         line = Line("", values, COLOURS[5])
         panels.append(Panel(title, y, _drawing(t, [line]), height=2.0, lines=[line]))
-    return [_with_facts(panels[0], facts), *panels[1:]] if panels else []
+    return [replace(panels[0], facts=[*panels[0].facts, *facts]), *panels[1:]] if panels else []
 
 
 def _share_panel(t: Telemetry, shares: dict[str, Floats]) -> Panel:
@@ -175,10 +174,9 @@ def _share_panel(t: Telemetry, shares: dict[str, Floats]) -> Panel:
             mark_epochs(axes, t, over=True)
             return mesh
 
-        return Panel(
-            title, "", cells, [f"{len(shares):,} classes"], "% of batch", min(max(0.2 * len(shares), 2.6), 6.0)
-        )
-    lines = [Line(name, one, COLOURS[i]) for i, (name, one) in enumerate(shares.items())]
+        height = min(max(0.2 * len(shares), 2.6), 6.0)
+        return Panel(title, "", cells, [f"{len(shares):,} classes"], "% of batch", height)
+    lines = [Line(name, share, COLOURS[i]) for i, (name, share) in enumerate(shares.items())]
 
     def draw(axes: Axes, small: bool) -> None:
         draw_lines(axes, t, lines, small, scale=False)
@@ -186,24 +184,19 @@ def _share_panel(t: Telemetry, shares: dict[str, Floats]) -> Panel:
         axes.set_ylim(-3, 103)
         axes.set_yticks([0, 50, 100] if small else [0, 20, 40, 60, 80, 100])
 
-    means = ", ".join(
-        f"{name} {num(float(np.nanmean(one)))} %" for name, one in shares.items() if np.isfinite(one).any()
-    )
+    known = {name: share for name, share in shares.items() if np.isfinite(share).any()}
+    means = ", ".join(f"{name} {num(float(np.nanmean(share)))} %" for name, share in known.items())
     return Panel(title, "% of the batch", draw, [f"on average {means}"], lines=lines)
 
 
 def number_panels(t: Telemetry, section: str, without: Collection[str] = ()) -> list[Panel]:
-    """One pair of axes for every number: they have nothing in common but their steps."""
+    """One pair of axes for every number, since their scales differ."""
     panels = []
     for name, values in t.sections.get(section, {}).items():
         line, title = Line("", values, COLOURS[0]), shorten(f"{section}: {name}" if section else name, 36)
         if np.isfinite(values).any() and name not in without:
             panels.append(Panel(title, "", _drawing(t, [line]), t.missing(section, [name]), height=2.0, lines=[line]))
     return panels
-
-
-def _with_facts(panel: Panel, facts: Sequence[str]) -> Panel:
-    return replace(panel, facts=[*panel.facts, *facts])
 
 
 def _drawing(t: Telemetry, lines: Sequence[Line]) -> Callable[[Axes, bool], None]:
@@ -214,9 +207,3 @@ def _ends(line: Line, name: str = "") -> str:
     known = line.values[np.isfinite(line.values)]
     ends = " to ".join(num(float(value)) for value in (known[0], known[-1])[: len(known)])
     return f"{name or line.label} {ends}"
-
-
-def style(axes: Axes, panel: Panel, small: bool, below: bool) -> None:
-    """Words around the axes."""
-    finish(axes, x=X if below else "", y="" if small else panel.y, size=10 if small else 11)
-    axes.tick_params(labelbottom=below)

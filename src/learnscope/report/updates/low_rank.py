@@ -1,4 +1,4 @@
-"""How well a low-rank update would have done, and how much of the update each rank holds."""
+"""Outputs with a low-rank update, and the share of the update that each rank captures."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from learnscope.quantities.updates import LowRankQuality
 from learnscope.reading.words import count, num
 from learnscope.report.instances import Part, at_foot, by_instance, has_zeros, log_axis, log_foot, numbers, points, span
 from learnscope.report.layout import QUIET
-from learnscope.report.style import COLOURS, finish
-from learnscope.report.updates.sparse import DISTANCES, distance
+from learnscope.report.style import COLOURS, finish, guides
+from learnscope.report.updates.sparse import KL, distance
 from learnscope.store.reader import RunReader
 
 NAMED = 9
-"""Ranks that are named below the axes."""
+"""At most so many ranks are named below the axes."""
 
 
 def low_rank_figure(reader: RunReader) -> Figure | None:
-    return by_instance(reader, "LowRankQuality", "Outputs with a low-rank update", _parts)
+    return by_instance(reader, LowRankQuality, "Outputs with a low-rank update", _parts)
 
 
 def _parts(reader: RunReader, label: str) -> list[Part]:
     parts = []
-    found = distance(reader, label, "rank")
-    if found is not None:
-        name, frame = found
+    distances = distance(reader, label, LowRankQuality, "rank")
+    if distances is not None:
+        called, frame = distances
         last = int(frame[frame["value"].notna()]["step"].iloc[-1])
         at_last = frame[frame["step"] == last]
-        recommended = numbers(reader, label, "recommended_rank", "kl_bound")
+        recommended = numbers(reader, label, LowRankQuality.recommended_rank, "kl_bound")
         recommended = recommended[recommended["step"] == last]
         facts = [f"last of {count(frame['step'].nunique(), 'measurement')}: {span(reader, label, last)}"]
         missing = int(at_last["value"].isna().sum())
         facts += [f"{count(missing, 'rank')} without a value"] if missing else []
         title = "last measurement, by rank"
         zeros = has_zeros(at_last["value"])
-        parts.append(Part(title, lambda axes: _far(axes, at_last, recommended, name), facts, zeros))
-    energy = numbers(reader, label, "energy_captured", "rank")
+        parts.append(Part(title, lambda axes: _far(axes, at_last, recommended, called), facts, zeros))
+    energy = numbers(reader, label, LowRankQuality.energy_captured, "rank")
     energy = energy[energy["value"].notna()]
     if len(energy):
         held = energy[energy["step"] == energy["step"].iloc[-1]]
@@ -47,9 +48,9 @@ def _parts(reader: RunReader, label: str) -> list[Part]:
     return parts
 
 
-def _far(axes: Axes, frame: pd.DataFrame, recommended: pd.DataFrame, name: str) -> None:
+def _far(axes: Axes, frame: pd.DataFrame, recommended: pd.DataFrame, called: str) -> None:
     ranks, far = _ranks(frame), frame["value"].to_numpy(np.float64)
-    bound = float(recommended["kl_bound"].iloc[-1]) if name == "kl" and len(recommended) else None
+    bound = float(recommended["kl_bound"].iloc[-1]) if called == KL and len(recommended) else None
     scale = [far, np.array([bound])] if bound is not None else [far]
     foot = log_foot(scale)
     places = np.arange(len(ranks), dtype=np.float64)
@@ -64,18 +65,16 @@ def _far(axes: Axes, frame: pd.DataFrame, recommended: pd.DataFrame, name: str) 
                       label=f"recommended rank: {enough:g}")  # fmt: skip
         else:
             axes.plot([], [], linestyle="none", label="no rank is near enough")
-    axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
-    axes.set_axisbelow(True)
+    guides(axes)
     log_axis(axes, "y", scale, foot)
     _name_ranks(axes, ranks)
-    finish(axes, x="rank of the update", y=DISTANCES[name])
+    finish(axes, x="rank of the update", y=called)
 
 
 def _energy(axes: Axes, frame: pd.DataFrame) -> None:
     ranks, shares = _ranks(frame), frame["value"].to_numpy(np.float64)
     points(axes, np.arange(len(ranks), dtype=np.float64), shares, None, COLOURS[0], "")
-    axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
-    axes.set_axisbelow(True)
+    guides(axes)
     axes.set_ylim(-0.03, 1.03)
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     _name_ranks(axes, ranks)
@@ -87,7 +86,7 @@ def _ranks(frame: pd.DataFrame) -> list[int]:
 
 
 def _name_ranks(axes: Axes, ranks: list[int]) -> None:
-    """One place for each rank, whatever lies between them: they are mostly powers of two."""
-    some: list[int] = list(range(0, len(ranks), math.ceil(len(ranks) / NAMED)))
-    axes.set_xticks(some, [f"{ranks[i]:,}" if ranks[i] else "no\nupdate" for i in some])
+    """Ranks at equal distances: they are mostly powers of two."""
+    named: list[int] = list(range(0, len(ranks), math.ceil(len(ranks) / NAMED)))
+    axes.set_xticks(named, [f"{ranks[i]:,}" if ranks[i] else "no\nupdate" for i in named])
     axes.set_xlim(-0.5, len(ranks) - 0.5)

@@ -1,4 +1,4 @@
-"""What the optimizer remembers, and the shape of the loss that it steps on."""
+"""The optimizer's moments, and the sharpness of the loss."""
 
 from __future__ import annotations
 
@@ -9,68 +9,70 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from learnscope.quantities.landscape import LossLandscape
+from learnscope.quantities.updates import Momentum
 from learnscope.reading.gather import Series, as_series
 from learnscope.reading.words import count, num
 from learnscope.report.broken import breaks
 from learnscope.report.instances import Part, by_instance, log_axis, log_foot, numbers, without_value
 from learnscope.report.layout import QUIET
 from learnscope.report.lines import curve
-from learnscope.report.style import COLOURS, finish, lined, maybe_log
+from learnscope.report.style import COLOURS, finish, guides, lined, maybe_log
 from learnscope.store.reader import RunReader
 
 Curve = tuple[str, Series, str, str]
-"""What it is called, its numbers, its colour and its dashes."""
+"""Label, numbers, colour and dashes."""
 RULES = {"adam": ("Adam", "-"), "momentum": ("SGD", "--")}
 SHARPNESS = (
-    ("sharpness", "sharpness", COLOURS[0], "-"),
-    ("sharpness_threshold", "its threshold 2/η", COLOURS[0], "--"),
-    ("momentum_threshold", "with momentum", COLOURS[0], ":"),
-    ("preconditioned_sharpness", "preconditioned by Adam", COLOURS[1], "-"),
-    ("preconditioned_threshold", "its threshold", COLOURS[1], "--"),
+    (LossLandscape.sharpness, "sharpness", COLOURS[0], "-"),
+    (LossLandscape.sharpness_threshold, "its threshold 2/η", COLOURS[0], "--"),
+    (LossLandscape.momentum_threshold, "with momentum", COLOURS[0], ":"),
+    (LossLandscape.preconditioned_sharpness, "preconditioned by Adam", COLOURS[1], "-"),
+    (LossLandscape.preconditioned_threshold, "its threshold", COLOURS[1], "--"),
 )
 DIRECTIONS = {"gradient": "−∇L", "eigenvector": "the top eigenvector", "update": "the last update"}
 
 
 def momentum_figure(reader: RunReader) -> Figure | None:
-    return by_instance(reader, "Momentum", "Moments of the optimizer", _momentum_parts, height=3.2)
+    return by_instance(reader, Momentum, "Moments of the optimizer", _momentum_parts, height=3.2)
 
 
 def landscape_figure(reader: RunReader) -> Figure | None:
-    return by_instance(reader, "LossLandscape", "Sharpness of the loss", _landscape_parts)
+    return by_instance(reader, LossLandscape, "Sharpness of the loss", _landscape_parts)
 
 
 def _momentum_parts(reader: RunReader, label: str) -> list[Part]:
     parts: list[Part] = []
-    for name, title, summaries in (
-        ("staleness", "cosine of moment and gradient", {"": COLOURS[0]}),
-        ("snr", "signal to noise", {"median": COLOURS[0], "norm_ratio": COLOURS[2]}),
-        ("step_to_weight", "‖step‖/‖W‖", {"": COLOURS[0]}),
+    for quantity, title, summaries in (
+        (Momentum.staleness, "cosine of moment and gradient", {"": COLOURS[0]}),
+        (Momentum.snr, "signal to noise", {"median": COLOURS[0], "norm_ratio": COLOURS[2]}),
+        (Momentum.step_to_weight, "‖step‖/‖W‖", {"": COLOURS[0]}),
     ):
         by = ("rule", "summary") if "" not in summaries else ("rule",)
-        frame = numbers(reader, label, name, *by)
+        frame = numbers(reader, label, quantity, *by)
         rules = [rule for rule in RULES if (frame["rule"] == rule).any()]
         curves: list[Curve] = []
         for rule in rules:
             for summary, colour in summaries.items():
-                one = frame[(frame["rule"] == rule) & ((frame["summary"] == summary) if summary else True)]
-                said = " ".join(filter(None, [summary.replace("_", " "), RULES[rule][0] if len(rules) > 1 else ""]))
-                curves.append((said, as_series(one), colour, RULES[rule][1]))
-        curves = [one for one in curves if len(one[1].finite)]
+                part = frame[(frame["rule"] == rule) & ((frame["summary"] == summary) if summary else True)]
+                words = " ".join(filter(None, [summary.replace("_", " "), RULES[rule][0] if len(rules) > 1 else ""]))
+                curves.append((words, as_series(part), colour, RULES[rule][1]))
+        curves = [entry for entry in curves if len(entry[1].finite)]
         if curves:
             facts = () if parts else (count(frame["step"].nunique(), "measurement"),)
-            parts.append(Part(title, _over_steps(reader, curves, log=name != "staleness"), facts))
+            parts.append(Part(title, _over_steps(reader, curves, log=quantity.scale == "log"), facts))
     return parts
 
 
 def _over_steps(reader: RunReader, curves: Sequence[Curve], *, log: bool) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
-        for called, one, colour, dash in curves:
-            curve(axes, one, colour, called, dash=dash, markers=True)
+        for label, series, colour, dash in curves:
+            curve(axes, series, colour, label, dash=dash, markers=True)
         lined(axes, ticks=5)
-        values = [one.finite.values for _, one, _, _ in curves]
+        values = [series.finite.values for _, series, _, _ in curves]
         if log:
             maybe_log(axes, values, factor=20, most=6)
-        else:  # a cosine: 1 is fresh, 0 has nothing to do with the gradient
+        else:  # a cosine: at 1 the moment points along the gradient, at 0 it is unrelated to it
             low = min(float(v.min()) for v in values)
             axes.set_yticks([-1, -0.5, 0, 0.5, 1] if low < 0 else [0, 0.25, 0.5, 0.75, 1])
             axes.set_ylim(min(0.0, low) - 0.05, 1.05)
@@ -86,21 +88,19 @@ def _landscape_parts(reader: RunReader, label: str) -> list[Part]:
     parts = []
     curves: list[Curve] = []
     facts = []
-    for name, called, colour, dash in SHARPNESS:
-        frame = numbers(reader, label, name)
+    for quantity, words, colour, dash in SHARPNESS:
+        frame = numbers(reader, label, quantity)
         if np.isfinite(frame["value"].to_numpy(np.float64)).any():
-            curves.append((called, as_series(frame), colour, dash))
+            curves.append((words, as_series(frame), colour, dash))
             if dash == "-":
                 below = int((frame["value"] <= 0).sum())
-                facts += [f"{called}: {said}" for said in (
-                    without_value(frame, "measurement"),
-                    f"{count(below, 'value')} of 0 or below, not shown" if below else "",
-                ) if said]  # fmt: skip
-    if any((one.values > 0).any() for _, one, _, _ in curves):
-        n = max(len(one) for _, one, _, _ in curves)
+                hidden = f"{count(below, 'value')} of 0 or below, not shown" if below else ""
+                facts += [f"{words}: {fact}" for fact in (without_value(frame, "measurement"), hidden) if fact]
+    if any((series.values > 0).any() for _, series, _, _ in curves):
+        n = max(len(series) for _, series, _, _ in curves)
         title = "sharpness, and what the optimizer bears"
         parts.append(Part(title, lambda axes: _sharpness(axes, curves, reader), [count(n, "measurement"), *facts]))
-    along = numbers(reader, label, "loss", "direction", "at")
+    along = numbers(reader, label, LossLandscape.loss, "direction", "at")
     known = along[along["value"].notna()]
     if len(known):
         last = int(known["step"].iloc[-1])
@@ -116,14 +116,14 @@ def _landscape_parts(reader: RunReader, label: str) -> list[Part]:
 
 def _sharpness(axes: Axes, curves: Sequence[Curve], reader: RunReader) -> None:
     shown = []
-    for called, one, colour, dash in curves:
-        above = Series(one.steps, np.where(one.values > 0, one.values, np.nan), one.status)
+    for label, series, colour, dash in curves:
+        above = Series(series.steps, np.where(series.values > 0, series.values, np.nan), series.status)
         shown.append(above.values)
         known = above.finite.values
-        if dash != "-" and len(known) == 1:  # a dot would pass for a sharpness
-            axes.axhline(float(known[0]), color=colour, linestyle=dash, linewidth=1.8, label=called)
+        if dash != "-" and len(known) == 1:  # a single threshold is a line: a dot would look like a sharpness
+            axes.axhline(float(known[0]), color=colour, linestyle=dash, linewidth=1.8, label=label)
         else:
-            curve(axes, above, colour, called, dash=dash, markers=dash == "-")
+            curve(axes, above, colour, label, dash=dash, markers=dash == "-")
     lined(axes, ticks=5)
     log_axis(axes, "y", shown, log_foot(shown))
     finish(axes, x="step", y="curvature")
@@ -133,8 +133,7 @@ def _sharpness(axes: Axes, curves: Sequence[Curve], reader: RunReader) -> None:
 def _along(axes: Axes, frame: pd.DataFrame, radius: float | None) -> None:
     axes.plot(frame["at"], frame["value"], color=COLOURS[0], linewidth=1.8, marker="o", markersize=5)
     axes.axvline(0, color=QUIET, linestyle=":", linewidth=1.2, label="the weights")
-    axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
-    axes.set_axisbelow(True)
+    guides(axes)
     marks = sorted(frame["at"])
     if len(marks) <= 7:
         axes.set_xticks(marks, [f"{mark:g}" for mark in marks])

@@ -1,4 +1,4 @@
-"""How well a sparse update would have done: against what it keeps, and over the steps."""
+"""Outputs with a sparse update: against the share of entries kept, and over the steps."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+from learnscope.quantities.outputs import VariantOutputs
+from learnscope.quantities.updates import SparseQuality
 from learnscope.reading.gather import Floats
 from learnscope.reading.words import count
 from learnscope.report.broken import breaks
@@ -29,7 +31,7 @@ from learnscope.report.instances import (
     without_value,
 )
 from learnscope.report.layout import INK
-from learnscope.report.style import COLOURS, DASHES, finish, lined, plain
+from learnscope.report.style import COLOURS, DASHES, finish, guides, lined, plain
 from learnscope.store.reader import RunReader
 
 MASKS = {
@@ -37,23 +39,23 @@ MASKS = {
     "random_changed": ("as many of the changed, at random", COLOURS[1], "--", 1.8),
     "magnitude": ("the largest changes", COLOURS[0], "-", 1.8),
 }
-"""How each mask is called and drawn; broad below, so that lines on top of each other all show."""
-DISTANCES = {"kl": "KL, nats", "mse": "mean squared difference of the outputs"}
+"""Label, colour, dash and width of each mask; the first is wide, so that it shows below the others."""
+KL, SQUARED = "KL, nats", "mean squared difference of the outputs"
 """How far the outputs are from the model's own; regression has no KL."""
 TOGETHER = (0.16, 0.1)
-"""Points nearer than these shares of the axes bear one label."""
+"""Points closer than these shares of the axes get one label."""
 
 
 def sparse_figure(reader: RunReader) -> Figure | None:
-    return by_instance(reader, "SparseQuality", "Outputs with a sparse update", _parts)
+    return by_instance(reader, SparseQuality, "Outputs with a sparse update", _parts)
 
 
-def distance(reader: RunReader, label: str, *by: str) -> tuple[str, pd.DataFrame] | None:
-    """The first of the distances that has a value, with its numbers."""
-    for name in DISTANCES:
-        frame = numbers(reader, label, name, *by)
+def distance(reader: RunReader, label: str, outputs: type[VariantOutputs], *by: str) -> tuple[str, pd.DataFrame] | None:
+    """The first of the distances that has a value: what it is called, and its numbers."""
+    for quantity, called in ((outputs.kl, KL), (outputs.mse, SQUARED)):
+        frame = numbers(reader, label, quantity, *by)
         if len(frame) and np.isfinite(frame["value"].to_numpy(np.float64)).any():
-            return name, frame
+            return called, frame
     return None
 
 
@@ -66,25 +68,25 @@ class _Line:
 
 
 def _parts(reader: RunReader, label: str) -> list[Part]:
-    found = distance(reader, label, "mask", "threshold")
-    if found is None:
+    distances = distance(reader, label, SparseQuality, "mask", "threshold")
+    if distances is None:
         return []
-    name, frame = found
+    far, frame = distances
     known = frame[frame["value"].notna()]
     last = int(known["step"].iloc[-1])
-    missing = without_value(frame, DISTANCES[name].partition(",")[0])
+    missing = without_value(frame, far.partition(",")[0])
     magnitude = frame[frame["mask"] == "magnitude"]
     when = f"last of {count(frame['step'].nunique(), 'measurement')}: {span(reader, label, last)}"
-    lines = _lines(known[known["step"] == last], numbers(reader, label, "kept_share", "mask", "threshold"))
+    lines = _lines(known[known["step"] == last], numbers(reader, label, SparseQuality.kept_share, "mask", "threshold"))
     parts = []
     if lines:
         zeros = has_zeros(np.concatenate([line.far for line in lines]))
         title = "last measurement, by what is kept"
-        parts.append(Part(title, lambda axes: _kept(axes, lines, name), (when, missing), zeros))
+        parts.append(Part(title, lambda axes: _kept(axes, lines, far), (when, missing), zeros))
     if magnitude["value"].notna().any():
         title = "largest changes kept, over the steps"
         zeros = has_zeros(magnitude["value"])
-        parts.append(Part(title, lambda axes: _over_steps(axes, magnitude, name, reader), zeros=zeros))
+        parts.append(Part(title, lambda axes: _over_steps(axes, magnitude, far, reader), zeros=zeros))
     return parts
 
 
@@ -103,18 +105,17 @@ def _lines(far: pd.DataFrame, kept: pd.DataFrame) -> list[_Line]:
     ]  # fmt: skip
 
 
-def _kept(axes: Axes, lines: Sequence[_Line], name: str) -> None:
+def _kept(axes: Axes, lines: Sequence[_Line], label: str) -> None:
     shares, far = [line.kept for line in lines], [line.far for line in lines]
     above = np.concatenate(shares)
     above = above[above > 0]
-    # shares alike are told apart better on a linear scale
+    # similar shares are easier to distinguish on a linear scale
     wide = bool(len(above)) and float(above.max()) > 10 * float(above.min())
     left, foot = log_foot(shares) if wide else None, log_foot(far)
     for line in lines:
-        called, colour, dash, width = MASKS[line.mask]
-        points(axes, at_foot(line.kept, left), line.far, foot, colour, called, dash, width)
-    axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
-    axes.set_axisbelow(True)
+        label, colour, dash, width = MASKS[line.mask]
+        points(axes, at_foot(line.kept, left), line.far, foot, colour, label, dash, width)
+    guides(axes)
     log_axis(axes, "y", far, foot)
     if wide:
         log_axis(axes, "x", shares, left, "%")
@@ -125,14 +126,14 @@ def _kept(axes: Axes, lines: Sequence[_Line], name: str) -> None:
         if float(np.max(np.concatenate(shares))) <= 1:
             _whole_at_most(axes)
     stretch(axes, "x", below=0.1)
-    finish(axes, x="share of the entries that is kept", y=DISTANCES[name])
+    finish(axes, x="share of the entries that is kept", y=label)
     for line in lines:
         if line.mask == "magnitude":
             _name_thresholds(axes, at_foot(line.kept, left), at_foot(line.far, foot), line.thresholds)
 
 
 def _whole_at_most(axes: Axes) -> None:
-    """No tick beyond all of the entries."""
+    """No tick above 100 %."""
     low, high = axes.get_xlim()
     ticks = [tick for tick in axes.get_xticks() if low <= tick <= min(high, 1 + 1e-9)]
     axes.set_xticks(ticks)
@@ -140,7 +141,7 @@ def _whole_at_most(axes: Axes) -> None:
 
 
 def _name_thresholds(axes: Axes, x: Floats, y: Floats, thresholds: Sequence[float]) -> None:
-    """Below and left of the points, as the line falls to the right; one label for those that stand together."""
+    """Labels below and left of the points, as the line falls to the right; one label for points close together."""
     to_share = axes.transData + axes.transAxes.inverted()
     places = to_share.transform(np.column_stack([x, y]))
     groups: list[list[int]] = []
@@ -151,24 +152,24 @@ def _name_thresholds(axes: Axes, x: Floats, y: Floats, thresholds: Sequence[floa
         else:
             groups.append([i])
     for group in groups:
-        said = "t = " + ", ".join(plain(thresholds[i]) if thresholds[i] else "0" for i in group)
-        fits = places[group[0]][0] > 0.02 * len(said)
+        label = "t = " + ", ".join(plain(thresholds[i]) if thresholds[i] else "0" for i in group)
+        fits = places[group[0]][0] > 0.02 * len(label)
         axes.annotate(
-            said, (x[group[0]], y[group[0]]), xytext=(-5 if fits else 0, -5), textcoords="offset points", va="top",
+            label, (x[group[0]], y[group[0]]), xytext=(-5 if fits else 0, -5), textcoords="offset points", va="top",
             ha="right" if fits else "left", fontsize=9, color=INK,
         )  # fmt: skip
 
 
-def _over_steps(axes: Axes, frame: pd.DataFrame, name: str, reader: RunReader) -> None:
+def _over_steps(axes: Axes, frame: pd.DataFrame, label: str, reader: RunReader) -> None:
     thresholds = sorted(frame["threshold"].unique())
     values = [frame[frame["threshold"] == t]["value"].to_numpy(np.float64) for t in thresholds]
     foot = log_foot(values)
     colours = [to_hex(c) for c in colormaps["viridis"](np.linspace(0, 0.8, len(thresholds)))]
     for i, threshold in enumerate(thresholds):
         steps = frame[frame["threshold"] == threshold]["step"].to_numpy(np.float64)
-        called = f"t = {plain(float(threshold)) if threshold else '0'}"
-        points(axes, steps, values[i], foot, colours[i], called, DASHES[i % len(DASHES)])
+        label = f"t = {plain(float(threshold)) if threshold else '0'}"
+        points(axes, steps, values[i], foot, colours[i], label, DASHES[i % len(DASHES)])
     lined(axes, ticks=5)
     log_axis(axes, "y", values, foot)
-    finish(axes, x="step", y=DISTANCES[name])
+    finish(axes, x="step", y=label)
     breaks(reader).shade(axes)

@@ -1,6 +1,6 @@
-"""The plain lines of a telemetry file by pyarrow, several times as fast as line by line.
+"""The plain lines of a telemetry file read by pyarrow, several times as fast as line by line.
 
-Where pyarrow refuses, or reads in another way than Python's own reader would, it is left to the latter.
+Lines that pyarrow refuses, or would read differently from Python's own reader, are left to the latter.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from learnscope.store.telemetry.chunks import (
     Path,
     Values,
     array,
+    given_reasons,
     objects,
     times,
 )
@@ -30,20 +31,20 @@ arrow_json: Any = import_module("pyarrow.json")
 
 
 class _NotPlain(Exception):
-    """A value that only Python's own reader gives as it is."""
+    """A value that only Python's own reader gives exactly."""
 
 
 def by_arrow(data: bytes, logits: bool) -> Chunk | None:
-    """The lines as `by_json` gives them, or None if they need that one."""
+    """The lines as `by_json` gives them, or None if they need `by_json`."""
     lines = _objects_on_lines(data)
     if not lines:
         return None
-    # one block and one thread: otherwise columns stand in the order in which blocks happened to be ready
+    # one block and one thread: otherwise the order of the columns depends on which block was ready first
     reading = arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
     parsing = arrow_json.ParseOptions(explicit_schema=pa.schema([(TIME[0], pa.string())]))
     try:
         if not data.isascii():
-            data.decode()  # pyarrow does not look
+            data.decode()  # pyarrow does not check
         table = arrow_json.read_json(pa.BufferReader(data), reading, parsing)
         if len(table) != lines:
             return None
@@ -57,10 +58,10 @@ def by_arrow(data: bytes, logits: bool) -> Chunk | None:
 
 
 def _objects_on_lines(data: bytes) -> int:
-    """How many lines there are, if each begins and ends as an object does; else 0.
+    """The number of lines, if each begins and ends like an object; else 0.
 
-    pyarrow takes one object over two lines, and two on one line. With `}` before and `{` after every line end, no
-    object can go on over it, so that as many objects as lines means one on each.
+    pyarrow accepts one object over two lines, and two on one line. With `}` before and `{` after every line end, no
+    object can span it, so that as many objects as lines means one on each.
     """
     ends = data.count(b"\n") - data.endswith(b"\n")
     framed = data.startswith(b"{") and data.endswith((b"}", b"}\n")) and data.count(b"}\n{") == ends
@@ -100,7 +101,7 @@ def _numbers(column: Any) -> Values:
         return np.full(len(column), np.nan)
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         values = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
-        if np.isinf(values).any():  # of the ways to write it, Python takes one
+        if np.isinf(values).any():  # Python accepts only one of the ways to write it
             raise _NotPlain
         return values
     if pa.types.is_string(column.type) or pa.types.is_boolean(column.type):
@@ -116,16 +117,15 @@ def _timestamps(column: Any) -> Values:
 
 
 def _statuses(column: Any) -> Values:
-    """Few rows have one, so that only these become Python objects."""
-    found = np.full(len(column), None, dtype=object)
+    """Few rows have a status; only these become Python objects."""
+    statuses = np.full(len(column), None, dtype=object)
     if pa.types.is_null(column.type):
-        return found
-    if not pa.types.is_struct(column.type) or not all(pa.types.is_string(one.type) for one in column.type):
+        return statuses
+    if not pa.types.is_struct(column.type) or not all(pa.types.is_string(child.type) for child in column.type):
         raise _NotPlain
     for row in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)):
-        reasons = column[int(row)].as_py()
-        found[row] = {key: reason for key, reason in reasons.items() if reason is not None} or None
-    return found
+        statuses[row] = given_reasons(column[int(row)].as_py())
+    return statuses
 
 
 def _arrays(column: Any) -> Values:

@@ -1,4 +1,4 @@
-"""Pieces of a telemetry file as columns: by pyarrow where that is sure to give what Python's own reader gives.
+"""Pieces of a telemetry file as columns, read with Python's own JSON reader.
 
 A column is known by its path: ("gradient_norm", "overall"). Numbers are float64 with NaN for null; anything else is an
 object column with None.
@@ -20,7 +20,7 @@ Values = NDArray[Any]
 
 BATCH, EPOCH, STEP, TIME, STATUS = (("batch_idx",), ("epoch",), ("global_step",), ("timestamp",), ("status",))
 ARRAYS = frozenset(("holdout_logits", name) for name in ("logits", "labels", "predictions"))
-"""Lists with an entry for every held-out example: most of a file, and read only if asked for."""
+"""Lists with an entry for every held-out example: most of a file, and read only on request."""
 
 
 @dataclass
@@ -30,28 +30,28 @@ class Chunk:
     rows: int
     columns: dict[Path, Values] = field(default_factory=dict)
     nodes: dict[Path, bool] = field(default_factory=dict)
-    """Everything that was named, in the order of its appearance, and whether it was an object."""
+    """Every path, in the order of appearance, and whether it was an object."""
     problems: list[tuple[int, str]] = field(default_factory=list)
     """Lines that were left out, with the reason."""
 
 
 def by_json(data: bytes, first_line: int, logits: bool) -> Chunk:
-    """Any lines, with Python's own reader; those that are torn or damaged are left out and named."""
-    found, problems = [], []
+    """Any lines, with Python's own reader; torn or damaged ones are left out and listed as problems."""
+    collections, problems = [], []
     for number, line in enumerate(data.split(b"\n"), start=first_line):
         if not line.strip():
             continue
         try:
-            found.append(_collection(line))
+            collections.append(_collection(line))
         except (ValueError, RecursionError) as error:
             problems.append((number, str(error)))
-    chunk = Chunk(len(found), problems=problems)
+    chunk = Chunk(len(collections), problems=problems)
     cells: dict[Path, list[Any]] = {}
-    for row, body in enumerate(found):
+    for row, body in enumerate(collections):
         for name, value in body.items():
             _place(chunk, cells, row, (name,), value, logits)
     for path, values in cells.items():
-        values.extend([None] * (len(found) - len(values)))
+        values.extend([None] * (len(collections) - len(values)))
         chunk.columns[path] = _column(path, values)
     return chunk
 
@@ -72,7 +72,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _place(chunk: Chunk, cells: dict[Path, list[Any]], row: int, path: Path, value: Any, logits: bool) -> None:
-    """Put a value where it belongs; an object's members each into a column of their own."""
+    """Put a value into its column; the members of an object each into a column of their own."""
     is_object = isinstance(value, dict) and path != STATUS
     chunk.nodes[path] = is_object or chunk.nodes.get(path, False)
     if is_object:
@@ -90,7 +90,7 @@ def _column(path: Path, values: list[Any]) -> Values:
     if path == TIME:
         return times(values)
     if path == STATUS:
-        return objects([_reasons(value) for value in values])
+        return objects([given_reasons(value) for value in values])
     if path in ARRAYS:
         return objects([array(value) for value in values])
     kinds = {type(value) for value in values}
@@ -108,28 +108,28 @@ def _number(value: float | None) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _reasons(value: Any) -> Any:
-    """The reasons that are given; None for none."""
+def given_reasons(value: Any) -> Any:
+    """The reasons that are not null; None if there are none."""
     if not isinstance(value, dict):
         return value
     return {key: reason for key, reason in value.items() if reason is not None} or None
 
 
 def array(value: Any) -> Any:
-    """A list of numbers as an array, null as NaN; what is not rectangular stays as it is."""
+    """A list of numbers as an array, null as NaN; a list that is not rectangular stays as it is."""
     if not isinstance(value, list):
         return value
     try:
-        found = np.asarray(value)
-        if found.dtype.kind not in "iubfO":
+        numbers = np.asarray(value)
+        if numbers.dtype.kind not in "iubfO":
             return value
-        return found.astype(np.int64 if found.dtype.kind in "iub" else np.float64)
+        return numbers.astype(np.int64 if numbers.dtype.kind in "iub" else np.float64)
     except (ValueError, TypeError):
         return value
 
 
 def times(values: Sequence[Any]) -> Values:
-    """ISO times; with an offset they become UTC, without one they stay as they are. Anything else is NaT."""
+    """ISO times; those with an offset are converted to UTC, others stay as they are. Anything else is NaT."""
     import pandas as pd
 
     texts = pd.Series([value if isinstance(value, str) else None for value in values], dtype=object)

@@ -1,4 +1,4 @@
-"""Telemetry as a table: one row a collection, one column a number."""
+"""Telemetry as a table: one row per collection, one column per number."""
 
 from __future__ import annotations
 
@@ -32,33 +32,31 @@ if TYPE_CHECKING:
 
 FILE = "telemetry.jsonl"
 FAST_FROM = 2 << 20
-"""Bytes from which pyarrow, where it is installed, saves more time than importing it takes."""
+"""Bytes from which on pyarrow, if it is installed, saves more time than importing it takes."""
 CHUNK = 16 << 20
-"""Bytes read at a time: a damaged line makes only its own piece slow."""
+"""Bytes read at a time: a damaged line slows down only its own piece."""
 NAMED = 10
-"""Lines that a warning names."""
+"""Lines that a warning lists."""
 
 
-def read_telemetry(
-    path: str | os.PathLike[str], *, logits: bool = False, superseded: bool = True
-) -> pd.DataFrame:  # fmt: skip
+def read_telemetry(path: str | os.PathLike[str], *, logits: bool = False, superseded: bool = True) -> pd.DataFrame:
     """A telemetry file, or the folder that holds one, as a DataFrame with a row for every collection.
 
     Columns are `batch_idx`, `epoch`, `global_step`, `timestamp`, then `gradient_norm.overall` and so on: sections in
-    the order in which they appear, and in each its numbers. What was not measured is NaN, and `status`, the last
-    column, is a dictionary that says why, or None. The file may be being written.
+    the order in which they appear, each with its numbers. What was not measured is NaN, and `status`, the last
+    column, is a dictionary that says why, or None. The file may be read while it is being written.
 
     Args:
         path: `telemetry.jsonl`, or its folder.
         logits: also give `holdout_logits.logits`, `.labels` and `.predictions`, a NumPy array in each row.
-        superseded: False leaves out what was collected beyond the step from which a later attempt went on.
+        superseded: False leaves out what was collected past the step from which a later attempt resumed.
 
-    A line that is torn or damaged, as a kill may leave one, is left out; a warning names it. Times with an offset
-    become UTC, others stay as they were written.
+    Torn or damaged lines, which a kill may leave, are left out with a warning. Times with an offset are converted to
+    UTC, others stay as they were written.
 
-    Files without `global_step` have it made from `batch_idx`, which begins again with every epoch: it goes on from the
-    last step before, as if the collection before had been that of the epoch's last batch. How many batches came after
-    that one is not in the file, so these steps are the smallest possible; they never decrease.
+    In files without `global_step` it is computed from `batch_idx`, which starts again with every epoch: counting goes
+    on from the step before, as if the collection before had been of the epoch's last batch. How many batches followed
+    it is not in the file, so these steps are the smallest possible; they never decrease.
     """
     file = _file(pathlib.Path(path))
     chunks = list(_chunks(file, logits))
@@ -70,8 +68,8 @@ def read_telemetry(
 
 
 def last_attempts(steps: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Rows that no later row goes back to or behind: steps only ever go up within an attempt."""
-    later = np.minimum.accumulate(steps[::-1])[::-1]  # the smallest from each row on
+    """Rows whose step is below that of every later row: within an attempt steps only increase."""
+    later = np.minimum.accumulate(steps[::-1])[::-1]  # the smallest step from each row on
     kept = np.ones(len(steps), dtype=np.bool_)
     kept[:-1] = steps[:-1] < later[1:]
     return kept
@@ -120,13 +118,15 @@ def _frame(chunks: Sequence[Chunk], logits: bool) -> pd.DataFrame:
     }  # fmt: skip
     named |= {".".join(path): columns[path] for path in columns if logits or path not in ARRAYS}
     named[STATUS[0]] = status
-    # pandas would make text out of objects that are all strings
+    # otherwise pandas would turn objects that are all strings into its text type
     kept = {name: pd.Series(values, dtype=values.dtype) for name, values in named.items()}
     return pd.DataFrame(kept, columns=list(kept))
 
 
 def _joined(chunks: Sequence[Chunk]) -> dict[Path, Values]:
-    """The columns of all pieces, each section's together, in the order in which they appear."""
+    """The columns of all pieces, grouped by section, in the order of appearance."""
+    import pandas as pd
+
     filled = [chunk for chunk in chunks if chunk.rows]
     nodes: dict[Path, bool] = {}
     for chunk in filled:
@@ -137,14 +137,14 @@ def _joined(chunks: Sequence[Chunk]) -> dict[Path, Values]:
     joined = {}
     for path in sorted(paths, key=lambda path: [rank[path[: n + 1]] for n in range(len(path))]):
         values = _joined_column(path, [chunk.columns.get(path, np.full(chunk.rows, np.nan)) for chunk in filled])
-        # a section that is null in some rows is not also a number that was never measured
-        if not (nodes[path] and _is_blank(values)):
+        # a section that is null in some rows is no column of numbers that were never measured
+        if not (nodes[path] and pd.isna(values).all()):
             joined[path] = values
     return joined
 
 
 def _joined_column(path: Path, parts: Sequence[Values]) -> Values:
-    """One column; a piece that has nothing of it holds NaN."""
+    """One column; NaN where a piece does not have it."""
     kinds = {part.dtype.kind for part in parts}
     if path in ARRAYS:
         return _same_arrays(np.concatenate([objects(part.tolist()) for part in parts]), whole=path[1] != "logits")
@@ -156,21 +156,15 @@ def _joined_column(path: Path, parts: Sequence[Values]) -> Values:
 
 
 def _same_arrays(column: Values, whole: bool) -> Values:
-    """Whole numbers only where all of them are; what is empty is neither."""
-    found = [value for value in column if isinstance(value, np.ndarray)]
-    whole = whole and all(value.dtype.kind == "i" or not value.size for value in found)
+    """Arrays of integers if all of them are, otherwise of floats; empty arrays do not decide."""
+    arrays = [value for value in column if isinstance(value, np.ndarray)]
+    whole = whole and all(value.dtype.kind == "i" or not value.size for value in arrays)
     dtype = np.int64 if whole else np.float64
     return objects([value.astype(dtype) if isinstance(value, np.ndarray) else value for value in column])
 
 
-def _is_blank(values: Values) -> bool:
-    import pandas as pd
-
-    return bool(pd.isna(values).all())
-
-
 def global_steps(batch: NDArray[np.int64], epoch: NDArray[np.int64], given: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The steps that are given, and for the others the last one plus the batches that are known to have passed.
+    """The given steps; a missing one is the last step plus the batches that are known to have passed.
 
     >>> nothing = np.full(4, np.nan)
     >>> global_steps(np.array([200, 400, 200, 400]), np.array([0, 0, 1, 1]), nothing).tolist()

@@ -1,4 +1,4 @@
-"""Singular values of an adapter's update from its factors, and the numbers that are read off them.
+"""Singular values of an adapter's update from its factors, and the numbers derived from them.
 
 The update is s·B A with B [m, r] and A [r, n]. It is never built: with B = Q_B R_B and Aᵀ = Q_A R_A its singular
 values are those of the small core s·R_B R_Aᵀ. Everything from the factors on is float64.
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from learnscope.tensor.context import plain, plain_arithmetic
 from learnscope.tensor.features.representation import effective_ranks
+from learnscope.tensor.grouping import compute_in_groups
 
 TOLERANCE = 1e-6
 """Singular values at most this share of the largest count as 0 for the rank: what rounding float32 factors leaves."""
@@ -27,9 +28,9 @@ ONE_VALUE = "there is only one singular value"
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """An update `scaling`·`left`@`right`, less the `start` it began with: PiSSA and MiLoRA begin with a part of W.
+    """An update `scaling`·`left`@`right`, minus the `start` it began with: PiSSA and MiLoRA begin with a part of W.
 
-    `start` are factors whose product already holds the scaling of then: left₀ [m, r₀] and right₀ [r₀, n].
+    `start` are factors left₀ [m, r₀] and right₀ [r₀, n] whose product already includes the scaling at the start.
     """
 
     left: Tensor
@@ -57,7 +58,7 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Singular vectors of one side as Q·turn, which are multiplied only where they are asked for."""
+    """Singular vectors of one side as Q·turn, multiplied only when they are asked for."""
 
     q: Tensor
     turn: Tensor
@@ -73,9 +74,9 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Decomposed:
-    """Singular values in descending order, float64; NaN if the factors are not finite, 0 where they are rounding.
+    """Singular values in descending order, float64; NaN if the factors are not finite, 0 for rounding error.
 
-    With vectors, if they were asked for: `left` [m, k] and `right` [n, k] hold them as columns.
+    If vectors were asked for, `left` [m, k] and `right` [n, k] hold them as columns.
     """
 
     values: Tensor
@@ -97,56 +98,57 @@ class Decomposed:
 
 def decompose_factors(updates: Sequence[Factors], *, vectors: bool = False) -> list[Decomposed]:
     """The singular values (and vectors) of every update; those of equal shape are computed together."""
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for place, update in enumerate(updates):
+
+    def shapes(update: Factors) -> tuple[object, ...]:
         tensors = (update.left, update.right, *(update.start or ()))
-        groups.setdefault(tuple((one.shape, one.dtype, one.device) for one in tensors), []).append(place)
-    found: dict[int, Decomposed] = {}
-    for places in groups.values():
-        with plain_arithmetic(updates[places[0]].left.device):
-            left, right, scaling = _stack([updates[place] for place in places])
-            found.update(zip(places, _batch(left, right, scaling, vectors), strict=True))
-    return [found[place] for place in range(len(updates))]
+        return tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
+
+    return compute_in_groups(updates, shapes, lambda group: _decompose_together(group, vectors))
 
 
 def _stack(updates: Sequence[Factors]) -> tuple[Tensor, Tensor, Tensor]:
-    """Factors [updates, m, k] and [updates, k, n] in float64, and what their products are still to be multiplied by.
+    """Factors [updates, m, k] and [updates, k, n] in float64, and the scaling that their products still need.
 
     With a start, s·B A − B₀A₀ = (s·B − B₀) A + B₀ (A − A₀): unlike [s·B, −B₀] [A; A₀] this is exactly zero where
-    nothing has moved, and loses no digits where little has. Ranks that differ leave only the latter.
+    nothing has moved, and loses no digits where little has. Ranks that differ allow only the latter form.
     """
-    left = torch.stack([plain(one.left) for one in updates]).double()
-    right = torch.stack([plain(one.right) for one in updates]).double()
-    scaling = torch.tensor([one.scaling for one in updates], dtype=torch.float64, device=left.device)
-    starts = [one.start for one in updates if one.start is not None]
+    left = torch.stack([plain(update.left) for update in updates]).double()
+    right = torch.stack([plain(update.right) for update in updates]).double()
+    scaling = torch.tensor([update.scaling for update in updates], dtype=torch.float64, device=left.device)
+    starts = [update.start for update in updates if update.start is not None]
     if not starts:
         return left, right, scaling
-    left0 = torch.stack([plain(one) for one, _ in starts]).to(left.device).double()
-    right0 = torch.stack([plain(one) for _, one in starts]).to(left.device).double()
+    left0, right0 = (
+        torch.stack([plain(factor) for factor in factors]).to(left.device).double()
+        for factors in zip(*starts, strict=True)
+    )
     left, scaling = left * scaling[:, None, None], torch.ones_like(scaling)
     if left0.shape == left.shape:
         return torch.cat([left - left0, left0], 2), torch.cat([right, right - right0], 1), scaling
     return torch.cat([left, -left0], 2), torch.cat([right, right0], 1), scaling
 
 
-def _batch(left: Tensor, right: Tensor, scaling: Tensor, vectors: bool) -> list[Decomposed]:
-    mode = "reduced" if vectors else "r"
-    q_left, r_left = torch.linalg.qr(left, mode=mode)
-    q_right, r_right = torch.linalg.qr(right.mT, mode=mode)
-    core = scaling[:, None, None] * (r_left @ r_right.mT)
-    # asked of the small core, which is not finite where a factor is not; LAPACK would refuse the whole batch
-    broken = ~core.isfinite().all((1, 2))
-    core = core.where(~broken[:, None, None], 0.0)
-    # what rounding makes of a product that is zero: the factors' norms tell how large that can be
-    sizes = scaling.abs() * torch.linalg.matrix_norm(r_left) * torch.linalg.matrix_norm(r_right)
-    floor = core.shape[-1] * torch.finfo(torch.float64).eps * sizes
-    if not vectors:
-        values = torch.linalg.svdvals(core)
-        return [Decomposed(one) for one in _cleaned(values, floor, broken).unbind()]
-    u, values, v = torch.linalg.svd(core, full_matrices=False)
-    lefts = [Side(q, turn) for q, turn in zip(q_left.unbind(), u.unbind(), strict=True)]
-    rights = [Side(q, turn) for q, turn in zip(q_right.unbind(), v.mT.unbind(), strict=True)]
-    return [Decomposed(*one) for one in zip(_cleaned(values, floor, broken).unbind(), lefts, rights, strict=True)]
+def _decompose_together(updates: Sequence[Factors], vectors: bool) -> list[Decomposed]:
+    with plain_arithmetic(updates[0].left.device):
+        left, right, scaling = _stack(updates)
+        mode = "reduced" if vectors else "r"
+        q_left, r_left = torch.linalg.qr(left, mode=mode)
+        q_right, r_right = torch.linalg.qr(right.mT, mode=mode)
+        core = scaling[:, None, None] * (r_left @ r_right.mT)
+        # the small core is not finite where a factor is not; LAPACK would refuse the whole batch
+        broken = ~core.isfinite().all((1, 2))
+        core = core.where(~broken[:, None, None], 0.0)
+        # the rounding error of a product that is zero is bounded by the factors' norms
+        sizes = scaling.abs() * torch.linalg.matrix_norm(r_left) * torch.linalg.matrix_norm(r_right)
+        floor = core.shape[-1] * torch.finfo(torch.float64).eps * sizes
+        if not vectors:
+            values = _cleaned(torch.linalg.svdvals(core), floor, broken)
+            return [Decomposed(own) for own in values.unbind()]
+        u, values, v = torch.linalg.svd(core, full_matrices=False)
+        values = _cleaned(values, floor, broken)
+        lefts = map(Side, q_left.unbind(), u.unbind())
+        rights = map(Side, q_right.unbind(), v.mT.unbind())
+        return list(map(Decomposed, values.unbind(), lefts, rights))
 
 
 def _cleaned(values: Tensor, floor: Tensor, broken: Tensor) -> Tensor:
@@ -156,14 +158,14 @@ def _cleaned(values: Tensor, floor: Tensor, broken: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The numbers of several spectra: for each name one value a spectrum, and by place why one has none."""
+    """The numbers of several spectra: for each name one value per spectrum, and by position why a value is missing."""
 
     values: dict[str, list[float]]
     reasons: dict[str, dict[int, str]]
 
 
 def spectrum_numbers(spectra: Sequence[Tensor], *, tolerance: float = TOLERANCE) -> Numbers:
-    """What the singular values σ₁ ≥ … ≥ σ_r of each update say; r is the largest rank its factors allow.
+    """Numbers derived from the singular values σ₁ ≥ … ≥ σ_r of each update; r is the largest rank its factors allow.
 
     | name | meaning |
     |---|---|
@@ -177,10 +179,10 @@ def spectrum_numbers(spectra: Sequence[Tensor], *, tolerance: float = TOLERANCE)
     | `top1_sv_ratio`, `top5_…`, `top10_…` | Σ_{i≤k} σ²/Σσ²: energy |
     | `top1_nuclear_share`, … | Σ_{i≤k} σ/Σσ |
 
-    A zero update has norms, gaps, and a rank of 0; all that divides by one of them is NaN, with the reason.
+    A zero update has norms, gaps, and a rank of 0; whatever divides by one of them is NaN, with the reason.
 
-    >>> found = spectrum_numbers([torch.tensor([4.0, 2.0], dtype=torch.float64)])
-    >>> found.values["condition_number"], found.values["spectral_gap"], found.values["top1_sv_ratio"]
+    >>> numbers = spectrum_numbers([torch.tensor([4.0, 2.0], dtype=torch.float64)])
+    >>> numbers.values["condition_number"], numbers.values["spectral_gap"], numbers.values["top1_sv_ratio"]
     ([2.0], [2.0], [0.8])
     """
     lengths = torch.tensor([len(values) for values in spectra])
@@ -198,10 +200,10 @@ def spectrum_numbers(spectra: Sequence[Tensor], *, tolerance: float = TOLERANCE)
 
 
 def _table(sigma: Tensor, lengths: Tensor, tolerance: float) -> dict[str, Tensor]:
-    """Every number from the values [spectra, longest], which zeros fill up: a zero adds to none of the sums."""
+    """Every number from the values [spectra, longest], padded with zeros, which add nothing to the sums."""
     largest, smallest = sigma[:, 0], sigma.gather(1, lengths[:, None] - 1).squeeze(1)
     second = sigma[:, 1] if sigma.shape[1] > 1 else torch.full_like(largest, torch.nan)
-    scaled = sigma / largest[:, None]  # so that squares neither vanish nor overflow; NaN for a zero update
+    scaled = sigma / largest[:, None]  # so that squares neither underflow nor overflow; NaN for a zero update
     total, energy = scaled.sum(1), scaled.square().sum(1)
     rank = effective_ranks(scaled)
     broken = largest.isnan()

@@ -1,4 +1,4 @@
-"""How two subspaces lie to each other, and which directions of a tuned weight its base did not have."""
+"""The angle between subspaces, and which directions of a tuned weight its base did not have."""
 
 from __future__ import annotations
 
@@ -10,74 +10,57 @@ from torch import Tensor
 
 from learnscope.tensor.adapters.spectrum import Factors
 from learnscope.tensor.context import plain, plain_arithmetic
+from learnscope.tensor.grouping import compute_in_groups
 
 INTRUDERS, SIMILARITY = 10, 0.5
 NEAR_RIGHT, NEAR_ZERO = 1e-6, 0.99
-"""Squared cosines of angles within 0.06 degrees of a right one, and below 6 degrees."""
+"""Squared cosines: below the first an angle is within 0.06° of a right angle, above the second it is below 6°."""
 TOGETHER = 1 << 22
 """Entries of spans of equal shape that are compared by one call."""
 
+Spans = tuple[Tensor, Tensor]
 
-def principal_angles(a: Tensor, b: Tensor) -> Tensor:
-    """Angles between the spans of two sets of orthonormal columns [d, i] and [d, j], in radians, ascending.
 
-    min(i, j) of them. Large ones from their cosine, small ones from their sine (Björck & Golub 1973; Knyazev &
-    Argentati 2002): an arc cosine alone cannot tell angles below 1e-8 from 0.
+def subspace_drifts(pairs: Sequence[Spans]) -> list[tuple[float, float]]:
+    """For each pair of spans (orthonormal columns [d, i] and [d, j]): the largest principal angle in radians, and
+    √(mean sin²θ), which is 0 for the same span and 1 for orthogonal ones.
+
+    Of spans of unequal dimensions the smaller counts: one that lies within the other has not drifted. Large angles
+    come from their cosine, small ones from their sine (Björck & Golub 1973; Knyazev & Argentati 2002): an arc cosine
+    alone cannot tell angles below 1e-8 from 0.
     """
-    with plain_arithmetic(a.device):
-        a, b = plain(a).double(), plain(b).to(a.device).double()
-        if a.shape[1] < b.shape[1]:
+    return compute_in_groups(
+        pairs,
+        lambda pair: tuple((span.shape, span.dtype, span.device) for span in pair),
+        _drifts,
+        at_once=lambda pair: TOGETHER // max(span.numel() for span in pair),
+    )
+
+
+def _drifts(pairs: Sequence[Spans]) -> list[tuple[float, float]]:
+    device = pairs[0][1].device
+    with plain_arithmetic(device):
+        a, b = (torch.stack(spans).to(device).double() for spans in zip(*pairs, strict=True))
+        if a.shape[2] < b.shape[2]:
             a, b = b, a
-        cosines = torch.linalg.svdvals(a.mT @ b).clamp(max=1.0)
-        sines = torch.linalg.svdvals(b - a @ (a.mT @ b)).flip(0).clamp(max=1.0)
-        return torch.where(cosines**2 >= 0.5, sines.asin(), cosines.acos())
-
-
-def subspace_drift(a: Tensor, b: Tensor) -> tuple[float, float]:
-    """The largest principal angle in radians, and √(mean sin²θ): 0 for the same span, 1 for orthogonal ones.
-
-    Of spans of unequal dimensions the smaller counts: one that lies within the other has not drifted.
-    """
-    return subspace_drifts([(a, b)])[0]
-
-
-def subspace_drifts(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[float, float]]:
-    """`subspace_drift` of every pair; those of equal shapes are computed together."""
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for place, (a, b) in enumerate(pairs):
-        groups.setdefault((a.shape, b.shape, a.dtype, b.dtype, a.device, b.device), []).append(place)
-    found: dict[int, tuple[float, float]] = {}
-    for places in groups.values():
-        step = max(1, TOGETHER // max(one.numel() for one in pairs[places[0]]))
-        for start in range(0, len(places), step):
-            some = places[start : start + step]
-            with plain_arithmetic(pairs[some[0]][1].device):
-                found.update(zip(some, _drifts([pairs[place] for place in some]), strict=True))
-    return [found[place] for place in range(len(pairs))]
-
-
-def _drifts(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[float, float]]:
-    a, b = (torch.stack([pair[side] for pair in pairs]).to(pairs[0][1].device).double() for side in (0, 1))
-    if a.shape[2] < b.shape[2]:
-        a, b = b, a
-    inner = a.mT @ b
-    cosines = torch.linalg.eigvalsh(inner.mT @ inner).clamp(0.0, 1.0)  # squared, the smallest first
-    angle = cosines[:, 0].sqrt().acos()
-    drift = (1 - cosines).mean(1).sqrt()
-    # a square says little of a cosine near 0, and nothing of a sine near 0: those are asked for themselves
-    wide, narrow = cosines[:, 0] < NEAR_RIGHT, cosines[:, 0] > NEAR_ZERO
-    if bool(wide.any()):
-        angle[wide] = torch.linalg.svdvals(inner[wide])[:, -1].clamp(max=1.0).acos()
-    if bool(narrow.any()):
-        rest = b[narrow] - a[narrow] @ inner[narrow]  # what of the smaller span lies outside the larger
-        angle[narrow] = torch.linalg.eigvalsh(rest.mT @ rest)[:, -1].clamp(0.0, 1.0).sqrt().asin()
-        drift[narrow] = torch.linalg.matrix_norm(rest) / b.shape[2] ** 0.5
-    return list(zip(angle.tolist(), drift.tolist(), strict=True))
+        inner = a.mT @ b
+        cosines = torch.linalg.eigvalsh(inner.mT @ inner).clamp(0.0, 1.0)  # squared, the smallest first
+        angle = cosines[:, 0].sqrt().acos()
+        drift = (1 - cosines).mean(1).sqrt()
+        # squares lose the digits of a cosine near 0 and of a sine near 0: these are computed directly
+        wide, narrow = cosines[:, 0] < NEAR_RIGHT, cosines[:, 0] > NEAR_ZERO
+        if bool(wide.any()):
+            angle[wide] = torch.linalg.svdvals(inner[wide])[:, -1].clamp(max=1.0).acos()
+        if bool(narrow.any()):
+            rest = b[narrow] - a[narrow] @ inner[narrow]  # the part of the smaller span outside the larger
+            angle[narrow] = torch.linalg.eigvalsh(rest.mT @ rest)[:, -1].clamp(0.0, 1.0).sqrt().asin()
+            drift[narrow] = torch.linalg.matrix_norm(rest) / b.shape[2] ** 0.5
+        return list(zip(angle.tolist(), drift.tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Intruders:
-    """`similarity` has for each leading direction of the tuned weight its best match among the base's."""
+    """`similarity` holds, for each leading direction of the tuned weight, its best match among the base's."""
 
     similarity: Tensor
     epsilon: float
@@ -90,12 +73,12 @@ class Intruders:
 def intruder_dimensions(
     weight: Tensor, factors: Factors, *, k: int = INTRUDERS, epsilon: float = SIMILARITY
 ) -> Intruders:
-    """Directions among the `k` leading left singular vectors of W + ΔW that no left singular vector of W resembles.
+    """Which of the `k` leading left singular vectors of W + ΔW resemble no left singular vector of W.
 
     Vector u′_j is an intruder if max_i |uᵢᵀu′_j| < ε over all vectors of W (arXiv 2410.21228, algorithm 1). W is the
-    weight that training began with, [m, n] as the factors are. Both matrices are decomposed in full, in float64: this
-    is for an audit, not for every step. There are fewer than `k` directions if W is smaller. Directions of equal
-    singular values are not told apart by any decomposition.
+    weight that training began with, [m, n] as the factors are. Both matrices are fully decomposed in float64: this is
+    for an audit, not for every step. There are fewer than `k` directions if W is smaller. No decomposition can tell
+    directions of equal singular values apart.
     """
     with plain_arithmetic(weight.device):
         base, update = plain(weight).double(), factors.product().to(weight.device)

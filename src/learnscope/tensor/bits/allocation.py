@@ -1,6 +1,6 @@
-"""Choosing one width for every unit: the least damage within a size, or the least size within a damage.
+"""Choosing a bit width for every unit: the least damage within a size, or the smallest size within a damage.
 
-Numbers in, choices out: nothing here knows a model. NumPy and SciPy only.
+Nothing here depends on a model. NumPy and SciPy only.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 _TOP = 1e6
-"""What damages are scaled to: the solver's tolerances are absolute, 1e-6, so that 1e-12 of a damage is the error."""
+"""Damages are scaled to this: the solver's tolerances are absolute, 1e-6, so that the relative error is 1e-12."""
 _TIE = 1e-12
 _CUTS = 1000
-"""Choices that keep the budget within the solver's tolerance only: after so many it is given up."""
+"""Attempts to find a choice that keeps the budget exactly, not only within the solver's tolerance."""
 
 
 class NoAllocation(ValueError):
-    """No choice keeps the budget; the message says what the smallest possible is."""
+    """No choice keeps the budget; the message states the smallest possible one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What was chosen for each unit, what that comes to, and how the solver ended."""
+    """The width chosen for each unit, total damage and bytes, and the solver's status."""
 
     choice: dict[str, int]
     damage: float
@@ -36,7 +36,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A configuration: what it takes and how far it is from the original."""
+    """A configuration: its size and its distance from the original."""
 
     name: str
     bytes: int
@@ -62,13 +62,13 @@ class _Option:
 def pareto(
     points: Iterable[Point], paired: Callable[[str, str], tuple[float, float]] | None = None
 ) -> list[FrontierPoint]:
-    """The configurations that nothing smaller matches, from the smallest to the largest.
+    """The Pareto frontier: configurations that no smaller one matches, from the smallest to the largest.
 
-    Sorted by bytes, a point counts if its damage is strictly below that of the last one that counts. `paired(a, b)` is
-    the 95 % interval of the damage of a less that of b over the same examples: where it does not lie above 0, b is not
-    measurably better than the smaller a, and is merged with it. The comparison is with the point that stays, so that
-    a chain of small steps is not merged into one. Without an interval (NaN) the damages decide alone. What has no
-    damage (NaN) is on no frontier.
+    Sorted by bytes, a point is kept if its damage is strictly below that of the last kept one. `paired(a, b)` is the
+    95 % interval of the damage of a minus that of b over the same examples: unless it lies above 0, b is not
+    measurably better than the smaller a, and is merged with it. The comparison is always with the kept point, so that
+    a chain of small steps is not merged into one. Without an interval (NaN) only the damages decide. A point without
+    a damage (NaN) is left out.
 
     >>> [p.name for p in pareto([Point("a", 10, 0.5), Point("b", 20, 0.6), Point("c", 20, 0.1)])]
     ['a', 'c']
@@ -92,18 +92,18 @@ def allocate(
     max_bytes: int | None = None,
     max_damage: float | None = None,
 ) -> Allocation:
-    """One width for each unit, damages and sizes adding up (a multiple-choice knapsack, solved by HiGHS).
+    """One width for each unit, where damages and sizes add up (a multiple-choice knapsack, solved by HiGHS).
 
-    With `max_bytes` the sum of damages is smallest, with `max_damage` the sum of bytes; among equals the other one is.
-    The budget is kept exactly: what the solver finds is added up again, and ruled out if it is over. A width whose
-    damage is not finite is not chosen. Damages are right to 1e-12 of their sum.
+    `max_bytes` minimises the sum of damages, `max_damage` the sum of bytes; ties are broken by the other one.
+    The budget is kept exactly: the solver's choice is added up again, and ruled out if it exceeds the budget. A width
+    whose damage is not finite is not chosen. Damages are accurate to 1e-12 of their sum.
 
     >>> damage = {"a": {8: 0.0, 4: 0.1}, "b": {8: 0.0, 4: 0.3}}
     >>> allocate(damage, {"a": {8: 8, 4: 4}, "b": {8: 8, 4: 4}}, max_bytes=12).choice
     {'a': 4, 'b': 8}
     """
     if (max_bytes is None) == (max_damage is None):
-        raise TypeError("give one of max_bytes= and max_damage=: the other is what is made small")
+        raise TypeError("give one of max_bytes= and max_damage=: the other one is minimised")
     options = _options(damage, size)
     least_bytes = sum(min(o.bytes for o in group) for group in options)
     least_damage = math.fsum(min(o.damage for o in group) for group in options)
@@ -117,7 +117,7 @@ def allocate(
         assert max_damage is not None
         if not least_damage <= max_damage:
             raise NoAllocation(f"max_damage={max_damage:g}: every unit at its best has {least_damage:g} together")
-        # more than all damages together allows no more than they do, and may be infinite
+        # a budget above the sum of all damages allows no more than that sum, and may be infinite
         max_damage = min(max_damage, math.fsum(max(o.damage for o in group) for group in options))
         best = _least_bytes(options, max_damage, [min(g, key=lambda o: (o.damage, o.bytes)) for g in options])
         best = _least_damage(options, sum(o.bytes for o in best))
@@ -128,7 +128,7 @@ def allocate(
 
 
 def _options(damage: Mapping[str, Mapping[int, float]], size: Mapping[str, Mapping[int, int]]) -> list[list[_Option]]:
-    """For each unit the widths that no other is at least as good as in both ways, from small to large."""
+    """For each unit the widths that no other one matches in both bytes and damage, from small to large."""
     if not damage:
         raise ValueError("there are no units to choose widths for")
     groups = []
@@ -136,11 +136,11 @@ def _options(damage: Mapping[str, Mapping[int, float]], size: Mapping[str, Mappi
         missing = [width for width in widths if width not in size.get(name, {})]
         if missing:
             raise ValueError(f"the size of {name} at {missing[0]} bits is not given")
-        found = [_Option(unit, w, float(d), int(size[name][w])) for w, d in widths.items() if math.isfinite(d)]
-        if not found:
+        finite = [_Option(unit, w, float(d), int(size[name][w])) for w, d in widths.items() if math.isfinite(d)]
+        if not finite:
             raise NoAllocation(f"{name} has no width with a finite damage: leave it as it is")
         kept: list[_Option] = []
-        for option in sorted(found, key=lambda o: (o.bytes, o.damage, o.width)):
+        for option in sorted(finite, key=lambda o: (o.bytes, o.damage, o.width)):
             if not kept or option.damage < kept[-1].damage:
                 kept.append(option)
         groups.append(kept)
@@ -148,36 +148,36 @@ def _options(damage: Mapping[str, Mapping[int, float]], size: Mapping[str, Mappi
 
 
 def _least_damage(options: Sequence[Sequence[_Option]], max_bytes: int) -> list[_Option]:
-    """Of what fits the bytes, the smallest sum of damages; always from what a quick search finds downwards."""
+    """The smallest sum of damages within the bytes, improving on what a greedy search gives."""
     best = _greedy(options, max_bytes)
     least = [min(o.damage for o in group) for group in options]
     while True:
         excess = math.fsum(o.damage - least[o.unit] for o in best)
         if excess == 0:
             return best
-        # a width that is worse than all of a known choice together is no part of a better one, and its damage would
-        # only make the others small beside the solver's tolerance
+        # a width that alone does more damage than a whole known choice is not part of a better one, and its damage
+        # would only make the others small compared with the solver's tolerance
         left = [[o for o in group if o.damage - least[o.unit] <= excess * (1 + 1e-9)] for group in options]
         scale = _TOP / excess
-        found = _solve(
+        better = _solve(
             left,
             cost=[(o.damage - least[o.unit]) * scale for group in left for o in group],
             weight=[float(o.bytes) for group in left for o in group],
             limit=float(max_bytes),
             fits=lambda chosen: sum(o.bytes for o in chosen) <= max_bytes,
         )
-        now = math.fsum(o.damage - least[o.unit] for o in found)
+        now = math.fsum(o.damage - least[o.unit] for o in better)
         if now >= excess:
             return best
-        best = found
-        if now > 0.1 * excess:  # otherwise once more, with damages scaled to what is left
+        best = better
+        if now > 0.1 * excess:  # otherwise solve again, with damages scaled to what is left
             return best
 
 
 def _least_bytes(options: Sequence[Sequence[_Option]], max_damage: float, known: list[_Option]) -> list[_Option]:
-    """Of what keeps the damage, the fewest bytes; `known` is a choice that keeps it."""
+    """The fewest bytes within the damage; `known` is a choice that keeps it."""
     least = [min(o.damage for o in group) for group in options]
-    # a little more than there is, for the rounding of differences: what is over is ruled out exactly
+    # slightly more than allowed, for the rounding of differences: what exceeds the budget is ruled out exactly
     room = max_damage - math.fsum(least) + 1e-14 * max(abs(max_damage), *map(abs, least))
     left = [[o for o in group if o.damage - least[o.unit] <= room or o in known] for group in options]
     smallest = sum(min(o.bytes for o in group) for group in left)
@@ -185,18 +185,18 @@ def _least_bytes(options: Sequence[Sequence[_Option]], max_damage: float, known:
         return known
     scale = _TOP / room if room > 0 else 1.0
     step = math.gcd(*(o.bytes - min(x.bytes for x in group) for group in left for o in group)) or 1
-    found = _solve(
+    best = _solve(
         left,
         cost=[o.bytes / step for group in left for o in group],
         weight=[(o.damage - least[o.unit]) * scale for group in left for o in group],
         limit=room * scale,
         fits=lambda chosen: math.fsum(o.damage for o in chosen) <= max_damage,
     )
-    return found if sum(o.bytes for o in found) < sum(o.bytes for o in known) else known
+    return best if sum(o.bytes for o in best) < sum(o.bytes for o in known) else known
 
 
 def _greedy(options: Sequence[Sequence[_Option]], max_bytes: int) -> list[_Option]:
-    """A choice that fits: from the smallest up, each time the step that saves most damage for its bytes."""
+    """A choice that fits: starting from the smallest, take the step that saves most damage per byte."""
     at = [0] * len(options)
     room = max_bytes - sum(group[0].bytes for group in options)
     while True:
@@ -222,7 +222,7 @@ def _solve(
     limit: float,
     fits: Callable[[Sequence[_Option]], bool],
 ) -> list[_Option]:
-    """One option of each group with the least cost, the weights within the limit and `fits`, which is asked exactly."""
+    """The option of each group that together cost least, with weights within the limit and `fits`, an exact check."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
@@ -250,4 +250,4 @@ def _solve(
         if fits(chosen):
             return chosen
         ruled_out.append(np.isin(columns, [flat.index(o) for o in chosen]).astype(np.float64))
-    raise RuntimeError(f"{_CUTS} choices kept the budget within the solver's tolerance only: widen the budget a little")
+    raise RuntimeError(f"{_CUTS} choices kept the budget only within the solver's tolerance: widen the budget a little")

@@ -1,4 +1,4 @@
-"""Whole numbers of 2 to 8 bits side by side in bytes, across their borders."""
+"""Integers of 2 to 8 bits packed into bytes without gaps."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import torch
 from torch import Tensor
 
 _AT_ONCE = 1 << 20
-"""Groups of eight numbers packed at a time, so that what lies between takes little memory."""
+"""Groups of eight numbers packed at a time, so that intermediate results take little memory."""
 
 
 def packed_length(count: int, bits: int) -> int:
-    """Bytes of `count` numbers of `bits` bits: only the last byte may have bits to spare, which are 0."""
+    """Bytes of `count` numbers of `bits` bits: only the last byte may have unused bits, which are 0."""
     return -(-count * bits // 8)
 
 
 @torch.no_grad()
 def pack(codes: Tensor, bits: int) -> Tensor:
-    """uint8 [packed_length] of codes from 0 to 2^bits - 1, in row-major order.
+    """Codes from 0 to 2^bits - 1, in row-major order, as uint8 [packed_length].
 
     Number i takes the bits from i·bits on, where bit k is bit k % 8 of byte k // 8.
 
@@ -40,7 +40,7 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 
 @torch.no_grad()
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
-    """The `count` codes, uint8, that `pack` has packed; refuses a length that does not fit them."""
+    """The `count` codes, uint8, that `pack` packed; refuses a length that does not match."""
     _check_bits(bits)
     if packed.dtype != torch.uint8 or packed.ndim != 1 or packed.numel() != packed_length(count, bits):
         raise ValueError(
@@ -58,7 +58,7 @@ def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
 
 
 def _joined(numbers: Tensor, bits: int) -> Tensor:
-    """Rows of numbers as one int64 each, the first lowest: eight of up to 7 bits, or up to 7 bytes."""
+    """Each row of numbers as one int64, the first number lowest: eight of up to 7 bits, or up to 7 bytes."""
     word = numbers[:, 0].to(torch.int64)
     for place in range(1, numbers.shape[1]):
         word |= numbers[:, place].to(torch.int64) << (place * bits)

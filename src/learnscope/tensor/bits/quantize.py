@@ -1,11 +1,11 @@
-"""Weights as whole numbers of a few bits: the quantiser that every measurement and every packed file shares.
+"""Weights as integers of a few bits: the quantiser that every measurement and every packed file shares.
 
 Symmetric: s = max|w|/(2^(b-1) - 1), q = clamp(round(w/s), ±(2^(b-1) - 1)), w' = q·s.
 Asymmetric: the range is extended to contain 0, s = (max - min)/(2^b - 1), z = round(-min/s),
 q = clamp(round(w/s) + z, 0, 2^b - 1), w' = (q - z)·s.
 
 Ties round to even. w/s is a division: kernels that multiply by 1/s (torch's fake quantisation, torchao) may choose the
-neighbouring number where w/s is within two units in the last place of a tie, and nowhere else.
+neighbouring number where w/s is within two ulp of a tie, and nowhere else.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from torch.nn import functional
 
 Granularity = Literal["tensor", "channel", "group"]
 WHOLE_BITS = range(2, 9)
-"""Bits of which weights become whole numbers with a scale."""
+"""Bits with which weights become integers with a scale."""
 HALF_BITS = 16
-"""Bits of a float16 or bfloat16; with more than these a weight stays as it is."""
+"""Bits of a float16 or bfloat16; with more bits a weight stays as it is."""
 
 
 class QuantiseError(ValueError):
-    """What cannot be quantised; the message says why and what to do."""
+    """A weight cannot be quantised; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How weights become whole numbers.
+    """How weights become integers.
 
     symmetric: around 0 without a zero point, or over the range with one; None: asymmetric at 3 bits and fewer, where a
         symmetric range would leave one of four (or eight) numbers unused.
     granularity: a scale for the tensor, for each output channel, or for each `group_size` input features of a channel.
-    scale_dtype: what scales are kept in. Weights are quantised with the scale as it is kept.
+    scale_dtype: dtype of the stored scales. Weights are quantised with the scale as it is stored.
 
     >>> Scheme(granularity="group", group_size=32)
     Scheme(symmetric=None, granularity='group', group_size=32, scale_dtype=torch.float32)
@@ -63,11 +63,11 @@ class Scheme:
         return bits > 3 if self.symmetric is None else self.symmetric
 
     def group_length(self, inputs: int) -> int:
-        """Input features that share a scale, of a channel that has `inputs` of them."""
+        """Input features that share a scale, in a channel with `inputs` of them."""
         return min(self.group_size, inputs) if self.granularity == "group" else inputs
 
     def scale_shape(self, outputs: int, inputs: int) -> tuple[int, int]:
-        """Scales of an [outputs, inputs] weight; none of one without entries."""
+        """Shape of the scales of an [outputs, inputs] weight; no scales for a weight without entries."""
         if not outputs * inputs:
             return (0, 0)
         if self.granularity == "tensor":
@@ -77,7 +77,7 @@ class Scheme:
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """A weight [out, in] as whole numbers.
+    """A weight [out, in] as integers.
 
     codes: [out, in]; int8 around 0 if symmetric, uint8 otherwise; at 16 bits the weight itself in half precision.
     scale: [out, groups], [out, 1] or [1, 1], in the scheme's dtype; None at 16 bits.
@@ -94,7 +94,7 @@ class Quantised:
 
 
 def checked_bits(bits: Any) -> int:
-    """`bits` as a number that means something here: 2 to 8, 16, or more for "as stored"."""
+    """`bits` as a valid number of bits: 2 to 8, 16, or more for "as stored"."""
     try:
         number = operator.index(bits)
     except TypeError:
@@ -108,11 +108,11 @@ def checked_bits(bits: Any) -> int:
 def quantize(weight: Tensor, bits: int, scheme: Scheme | None = None) -> Quantised:
     """`weight` [out, in] in 2 to 8 bits, or in half precision for 16.
 
-    Refuses a weight that holds NaN or Inf, or whose scale `scheme.scale_dtype` cannot hold.
+    Refuses a weight with NaN or Inf, or whose scale `scheme.scale_dtype` cannot hold.
     """
     scheme = scheme or Scheme()
     if checked_bits(bits) > HALF_BITS:
-        raise QuantiseError(f"bits={bits}: more than 16 leave a weight as it is, there is nothing to quantise")
+        raise QuantiseError(f"bits={bits}: with more than 16 a weight stays as it is, there is nothing to quantise")
     matrix = _checked(weight)
     if bits == HALF_BITS:
         return Quantised(matrix.to(_half_dtype(matrix)), None, None, bits, scheme, weight.dtype)
@@ -136,9 +136,9 @@ def dequantize(quantised: Quantised) -> Tensor:
 
 @torch.no_grad()
 def fake_quantize(weight: Tensor, bits: int | None, scheme: Scheme | None = None) -> Tensor:
-    """`dequantize(quantize(weight, bits, scheme))` without the detour, bit for bit; a new tensor in the weight's dtype.
+    """The same as `dequantize(quantize(weight, bits, scheme))`, bit for bit, but faster; a new tensor.
 
-    With more than 16 bits, or None, a copy of the weight as it is.
+    With more than 16 bits, or None, an unchanged copy of the weight.
 
     >>> fake_quantize(torch.tensor([[0.0, 0.4, -1.0]]), 2, Scheme(symmetric=True))
     tensor([[ 0.,  0., -1.]])
@@ -154,7 +154,7 @@ def fake_quantize(weight: Tensor, bits: int | None, scheme: Scheme | None = None
 
 
 def _half_dtype(matrix: Tensor) -> torch.dtype:
-    """What 16 bits are for this weight: float16; bfloat16 if it is one, or has entries beyond float16's range."""
+    """The 16-bit dtype for this weight: float16; bfloat16 if it already is, or has entries beyond float16's range."""
     if matrix.dtype in (torch.float16, torch.bfloat16):
         return matrix.dtype
     fits = not matrix.numel() or bool(matrix.abs().amax().to(torch.float16).isfinite())
@@ -183,7 +183,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def _grouped(matrix: Tensor, scheme: Scheme) -> Tensor:
-    """[rows, groups, entries that share a scale]; a shorter last group is filled with 0, which changes no range."""
+    """[rows, groups, entries that share a scale]; a shorter last group is padded with 0, which changes no range."""
     if scheme.granularity == "tensor":
         return matrix.reshape(1, 1, -1)
     outputs, inputs = matrix.shape
@@ -195,14 +195,14 @@ def _grouped(matrix: Tensor, scheme: Scheme) -> Tensor:
 
 
 def _as_matrix(grouped: Tensor, like: Tensor) -> Tensor:
-    """What `_grouped` took apart, without what it filled in."""
+    """The inverse of `_grouped`, without the padding."""
     if grouped.numel() == like.numel():
         return grouped.reshape(like.shape)
     return grouped.reshape(like.shape[0], -1)[:, : like.shape[1]].contiguous()
 
 
 def _levels(matrix: Tensor, bits: int, scheme: Scheme) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Whole numbers as floats [rows, groups, entries], the scales [rows, groups, 1] as kept, and the zero points."""
+    """Integers as floats [rows, groups, entries], the scales [rows, groups, 1] as stored, and the zero points."""
     compute = compute_dtype(matrix.dtype)
     if not matrix.numel():
         none = torch.zeros(0, 0, 1, dtype=compute, device=matrix.device)
@@ -211,13 +211,13 @@ def _levels(matrix: Tensor, bits: int, scheme: Scheme) -> tuple[Tensor, Tensor, 
     if scheme.is_symmetric(bits):
         most = 2 ** (bits - 1) - 1
         scale = _kept(grouped.abs().amax(-1, keepdim=True) / most, grouped, scheme)
-        # + 0.0 makes -0.0 a 0.0, as a whole number is
+        # + 0.0 turns -0.0 into 0.0, as an integer has no -0
         return (grouped / scale).round_().clamp_(-most, most).add_(0.0), scale, None
     most = 2**bits - 1
     low = grouped.amin(-1, keepdim=True).clamp_(max=0)
     high = grouped.amax(-1, keepdim=True).clamp_(min=0)
     spread = (high - low) / most
-    if not bool(spread.isfinite().all()):  # the range itself overflows, its share does not
+    if not bool(spread.isfinite().all()):  # high - low overflows, the scale does not
         spread = torch.where(spread.isfinite(), spread, (high / 2 - low / 2) / (most / 2))
     scale = _kept(spread, grouped, scheme)
     zero = (-low / scale).round_().clamp_(0, most).add_(0.0)
@@ -225,7 +225,7 @@ def _levels(matrix: Tensor, bits: int, scheme: Scheme) -> tuple[Tensor, Tensor, 
 
 
 def _kept(scale: Tensor, grouped: Tensor, scheme: Scheme) -> Tensor:
-    """The scale as it is kept. 1 for a group of zeros; the least number there is where it would be rounded to 0."""
+    """The scale as stored: 1 for a group of zeros, the smallest positive number where it would round to 0."""
     kept = scale.to(scheme.scale_dtype).to(scale.dtype)
     if not bool(kept.isfinite().all()):
         raise QuantiseError(

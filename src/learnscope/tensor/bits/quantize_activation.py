@@ -1,4 +1,4 @@
-"""Activations rounded as a quantised kernel would: each token by its own range, found as it comes."""
+"""Activations rounded as a quantised kernel does: each token by its own range (dynamic quantisation)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from learnscope.tensor.bits.quantize import compute_dtype
 def fake_quantize_tokens(values: Tensor, bits: int) -> Tensor:
     """`values` [..., features] with every token (last dimension) symmetric in `bits` bits, in their own dtype.
 
-    A token that holds NaN or Inf becomes NaN: what a broken model computes stays visible. The gradient passes straight
-    through, as if nothing had been rounded.
+    A token with NaN or Inf becomes NaN, so that a broken model is noticed. The gradient is the straight-through one,
+    as if nothing had been rounded.
 
     >>> fake_quantize_tokens(torch.tensor([[1.0, 0.3], [100.0, 0.3]]), 2)
     tensor([[  1.,   0.],

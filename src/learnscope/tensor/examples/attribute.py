@@ -1,4 +1,4 @@
-"""An attribute of examples beside their class: how closely the two go together, and which of them is predicted."""
+"""An attribute of examples besides their class: how strongly the two are associated, and which one is predicted."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 
 
 def crosstab(rows: Tensor, columns: Tensor, shape: tuple[int, int]) -> Tensor:
-    """How many examples have each row's and each column's number, as an integer table of this shape."""
+    """Counts of examples by row number and column number, as an integer table of this shape."""
     flat = rows.long() * shape[1] + columns.long()
     return torch.bincount(flat, minlength=shape[0] * shape[1]).view(shape)
 
 
 def cramers_v(table: Tensor) -> float:
-    """Cramér's V, √(χ²/(n·(min(r, c) − 1))), of a table of counts: 0 for independence, 1 where one tells the other.
+    """Cramér's V, √(χ²/(n·(min(r, c) − 1))), of a table of counts: 0 for independence, 1 if one determines the other.
 
-    Rows and columns without a count are left out. NaN with fewer than two of either. Not corrected for bias: of
-    independent ones it is √((max(r, c) − 1)/n) or so, not 0.
+    Empty rows and columns are left out. NaN with fewer than two of either. Not corrected for bias: for independent
+    attributes it is about √((max(r, c) − 1)/n), not 0.
     """
     counts = table.double()
     counts = counts[counts.sum(1) > 0][:, counts.sum(0) > 0]
@@ -32,10 +32,10 @@ def cramers_v(table: Tensor) -> float:
 
 
 def suggested_classes(table: Tensor) -> Tensor:
-    """Of a table of values (down) by classes (across), the most frequent class of each value; -1 if no one is."""
+    """The most frequent class of each value, from a table of values (rows) by classes (columns); -1 for a tie."""
     most = table.amax(1, keepdim=True) if table.shape[1] else table.new_zeros(len(table), 1)
-    alone = ((table == most).sum(1) == 1) & (most.squeeze(1) > 0)
-    return torch.where(alone, (table == most).long().argmax(1) if table.shape[1] else -1, -1)
+    unique = ((table == most).sum(1) == 1) & (most.squeeze(1) > 0)
+    return torch.where(unique, (table == most).long().argmax(1) if table.shape[1] else -1, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,27 +43,27 @@ class Following:
     """Examples whose attribute suggests their own class (aligned), another (conflicting), or none (undecided)."""
 
     aligned: Tensor
-    """[C, 2]: of each class, those predicted right, and how many there are."""
+    """[C, 2]: for each class how many are predicted correctly, and how many there are."""
     conflicting: Tensor
     followed: int
-    """Conflicting examples that are predicted as the class that their attribute suggests."""
+    """Conflicting examples that are predicted as the class their attribute suggests."""
     undecided: int
 
 
 def following(suggested: Tensor, targets: Tensor, predicted: Tensor) -> Following:
-    """Counts over examples, each with the class that its attribute suggests (-1: none), its own, and the predicted."""
+    """Counts over examples, each with the class its attribute suggests (-1: none), its own, and the predicted one."""
     classes = int(targets.max()) + 1 if len(targets) else 0
     decided = suggested >= 0
-    right = (predicted == targets).long()
+    correct = (predicted == targets).long()
 
-    def of(chosen: Tensor) -> Tensor:
-        there = crosstab(targets[chosen], right[chosen], (classes, 2))
-        return torch.stack([there[:, 1], there.sum(1)], 1)
+    def counts(chosen: Tensor) -> Tensor:
+        table = crosstab(targets[chosen], correct[chosen], (classes, 2))
+        return torch.stack([table[:, 1], table.sum(1)], 1)
 
     conflicting = decided & (suggested != targets)
     return Following(
-        of(decided & (suggested == targets)),
-        of(conflicting),
+        counts(decided & (suggested == targets)),
+        counts(conflicting),
         int((conflicting & (predicted == suggested)).sum()),
         int((~decided).sum()),
     )

@@ -1,4 +1,4 @@
-"""Inner products of long rows, summed in float64 whatever the rows are kept in."""
+"""Inner products of long rows, summed in float64 whatever the dtype of the rows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 from learnscope.tensor.context import plain_arithmetic
 
 PIECE = 1 << 20
-"""Entries of each side that are widened at a time."""
+"""Entries of each side that are converted at a time."""
 
 
 def row_products(a: Tensor, b: Tensor) -> Tensor:
     """a_i · b_i for the rows of two matrices of one shape, [k].
 
-    A square of 1e-30 is lost in float32, and with it the direction of a small gradient; it is not here.
+    The square of 1e-30 underflows in float32, and with it the direction of a small gradient; in float64 it does not.
 
     >>> row_products(torch.full((2, 3), 1e-30), torch.full((2, 3), 1e-30))
     tensor([3.0000e-60, 3.0000e-60], dtype=torch.float64)

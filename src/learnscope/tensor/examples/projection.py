@@ -1,4 +1,4 @@
-"""Rows of a large matrix projected to a few random directions."""
+"""Rows of a large matrix projected onto a few random directions."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor
 from learnscope.tensor.context import plain_arithmetic
 
 BLOCK = 1 << 18
-"""Signs drawn at a time. Fixed, since another size would be another projection for the same seed."""
+"""Signs drawn at a time. Fixed, since another size would give another projection for the same seed."""
 
 
 class RademacherProjection:
-    """X ↦ X R / √dims for R of `size` × `dims` independent signs: inner products of rows are kept on average.
+    """X ↦ X R / √dims for R of `size` × `dims` independent signs: inner products of rows are preserved on average.
 
-    The inner product of two projected rows is off by about ‖x‖‖y‖/√dims. R is drawn a block at a time from a
-    generator of its own, on the CPU, so that a seed means the same on every device. It is kept, a byte a sign, if that
-    takes no more than `keep_bytes`, and drawn again for every call otherwise.
+    The inner product of two projected rows has an error of about ‖x‖‖y‖/√dims. R is drawn block by block from a
+    generator of its own, on the CPU, so that a seed gives the same on every device. It is kept, one byte per sign, if
+    that takes at most `keep_bytes`, and otherwise drawn again for every call.
 
     >>> x = torch.eye(3, 1000)
     >>> RademacherProjection(1000, 64, seed=1)(x).shape

@@ -1,4 +1,4 @@
-"""Scale and shape of a stream of values: rms and excess kurtosis, from parts that join in any order."""
+"""Scale and shape of a stream of values: rms and excess kurtosis, from parts that can be combined in any order."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from learnscope.tensor.context import plain_arithmetic
 CHUNK = 1 << 17
 """Values read at a time on a CPU: their float64 copies stay in the cache."""
 ACCELERATOR_CHUNK = 1 << 24
-"""Values read at a time on an accelerator, where a launch costs more than memory."""
+"""Values read at a time on an accelerator, where launches cost more than memory."""
 FEWEST = 4
 """Values that a kurtosis needs."""
 _SAME = 1e-15
-"""Spread relative to the mean below which values are equal but for rounding; SciPy draws the line there too."""
+"""Spread relative to the mean below which values are equal up to rounding; SciPy uses the same threshold."""
 _SMALL, _LARGE = 1e-150, 1e150
-"""Variances between which the square, and so the fourth moment, is a float64."""
+"""Range of variances whose square, and so the fourth moment, fits into float64."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is known of the values seen, as float64 tensors without dimensions.
+    """Statistics of the values so far, as float64 scalars.
 
     rms = √(Σx²/n). kurtosis = m₄/m₂² − 3 with m_k = Σ(x − mean)ᵏ/n, the population's excess kurtosis (Fisher's,
     0 for a normal distribution; `scipy.stats.kurtosis` with its defaults). NaN and infinite values are counted
-    and not left out: NaN makes both NaN, ∞ makes rms ∞ and the kurtosis NaN. The kurtosis is also NaN of fewer
-    than 4 values, of values that are all equal, and where the fourth moment is out of float64's range. All are NaN
-    if nothing was added.
+    and not left out: NaN makes both NaN, ∞ makes rms ∞ and the kurtosis NaN. The kurtosis is also NaN for fewer
+    than 4 values, for equal values, and where the fourth moment exceeds float64's range. All are NaN if nothing
+    was added.
     """
 
     nan: Tensor
@@ -42,9 +42,9 @@ class Shape:
 
 @dataclass(slots=True)
 class Distribution:
-    """Moments of all that was added, one row of 8 float64 numbers a chunk: no value is kept.
+    """Moments of all values added, 8 float64 numbers per chunk: no value is kept.
 
-    Each chunk is centred on its own mean, and the chunks are joined by the parallel-axis formulas (Pébay 2008,
+    Each chunk is centred on its own mean, and the chunks are combined by the parallel-axis formulas (Pébay 2008,
     "Formulas for robust, one-pass parallel computation of covariances and arbitrary-order statistical moments"),
     so that a mean far larger than the spread costs no digits.
     """
@@ -61,7 +61,7 @@ class Distribution:
             self._rows += [_row(part) for part in flat.split(chunk) if part.numel()]
 
     def shape(self, device: torch.device | str | None = None) -> Shape:
-        """The numbers so far, on the device of what was added unless told."""
+        """The statistics so far, by default on the device of the values."""
         if not self._rows:
             none = torch.full((), torch.nan, dtype=torch.float64, device=device)
             return Shape(none, none, none, none, none)
@@ -75,17 +75,17 @@ class Distribution:
         return "the values have no spread of which float64 holds the fourth moment"
 
 
-def joined(several: Iterable[Distribution]) -> Distribution:
-    """The distribution of all their values."""
-    every = list(several)
-    return Distribution(sum(one.n for one in every), [row for one in every for row in one._rows])
+def joined(parts: Iterable[Distribution]) -> Distribution:
+    """The distribution of the values of all parts."""
+    parts = list(parts)
+    return Distribution(sum(part.n for part in parts), [row for part in parts for row in part._rows])
 
 
 def _row(part: Tensor) -> Tensor:
-    """NaN, infinite, n, a value near the mean, the mean less that and, around the mean, Σd², Σd³, Σd⁴ of a chunk."""
+    """Of a chunk: NaNs, infinities, n, a value near the mean, the mean minus it and, around the mean, Σd², Σd³, Σd⁴."""
     # MPS has no float64
     values = (part.cpu() if part.device.type == "mps" else part).double()
-    near = values[0]  # shifted by a value of their own, equal values have a spread of exactly 0
+    near = values[0]  # shifted by one of the values, equal values have a spread of exactly 0
     centred = values - near
     offset = centred.mean()
     centred -= offset
@@ -100,11 +100,11 @@ def _row(part: Tensor) -> Tensor:
 def _join(rows: Tensor) -> Shape:
     nan, inf, n, near, beyond, second, third, fourth = rows.unbind(1)
     total = n.sum()
-    offset = (near - near[0]) + beyond  # a large mean itself has no digits left for it
+    offset = (near - near[0]) + beyond  # relative to the first chunk: a large mean would leave no digits for it
     centre = (n * offset).sum() / total
-    apart = offset - centre
-    m2 = (second + n * apart**2).sum() / total
-    m4 = (fourth + 4 * apart * third + 6 * apart**2 * second + n * apart**4).sum() / total
+    shift = offset - centre
+    m2 = (second + n * shift**2).sum() / total
+    m4 = (fourth + 4 * shift * third + 6 * shift**2 * second + n * shift**4).sum() / total
     overall = near[0] + centre
     spread = (m2 > (_SAME * overall) ** 2) & (m2 > _SMALL) & (m2 < _LARGE) & (total >= FEWEST)
     rms = (m2 + overall**2).sqrt()

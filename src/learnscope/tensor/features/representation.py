@@ -1,4 +1,4 @@
-"""What a set of features is like: how many directions it uses, and how far apart its classes are."""
+"""How many directions a set of features uses, and how far apart its classes are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from learnscope.tensor.context import plain, plain_arithmetic
 RANKME_EPSILON = 1e-7
 """Added to every share, as in arXiv 2210.02885 for float32 features."""
 CHUNK = 1 << 24
-"""Entries of differences that are formed at a time."""
+"""Differences computed at a time."""
 
 
 def effective_rank(singular_values: Tensor) -> float:
@@ -22,7 +22,7 @@ def effective_rank(singular_values: Tensor) -> float:
 
 
 def effective_ranks(spectra: Tensor) -> Tensor:
-    """`effective_rank` of every row [n, k]; zeros that fill a row up add nothing."""
+    """`effective_rank` of every row [n, k]; zeros that pad a row add nothing."""
     totals = spectra.sum(1, keepdim=True)
     ranks: Tensor = torch.special.entr(spectra / totals).sum(1).exp()  # entr(0) = 0
     return ranks.where((totals[:, 0] > 0) & totals[:, 0].isfinite(), torch.nan)
@@ -38,7 +38,7 @@ def rankme(singular_values: Tensor, epsilon: float = RANKME_EPSILON) -> float:
 
 
 def singular_values(features: Tensor, *, centred: bool) -> Tensor:
-    """Those of the features [n, d] in float64, with or without their mean."""
+    """Singular values of the features [n, d] in float64, with their mean or (`centred`) without."""
     with plain_arithmetic(features.device):
         x = plain(features).double()
         values: Tensor = torch.linalg.svdvals(_deviations(x, x.mean(0)) if centred else x)
@@ -58,7 +58,7 @@ class Separation:
 
 
 def separation(features: Tensor, labels: Tensor) -> Separation:
-    """Of features [n, d] with integer labels [n]; ask `why_not_separated` first."""
+    """The separation of features [n, d] by integer labels [n]; check `why_not_separated` first."""
     with plain_arithmetic(features.device):
         x = plain(features).double()
         classes, which = torch.unique(labels, return_inverse=True)
@@ -73,7 +73,7 @@ def separation(features: Tensor, labels: Tensor) -> Separation:
 
 
 def why_not_separated(labels: Tensor) -> str | None:
-    """Why labels do not tell how far apart classes are; None if they do."""
+    """Why these labels allow no measure of separation; None if they do."""
     classes = torch.unique(labels)
     if len(classes) < 2:
         return f"two classes are needed; there {'is one' if len(classes) else 'is none'}"
@@ -81,22 +81,23 @@ def why_not_separated(labels: Tensor) -> str | None:
 
 
 def _deviations(x: Tensor, mean: Tensor) -> Tensor:
-    """x − mean, 0 where it is no more than the mean's own rounding: equal rows must not differ from their mean."""
-    away = x - mean
+    """x − mean, 0 where it is within the mean's own rounding error: equal rows must not differ from their mean."""
+    deviations = x - mean
     rounding = len(x) * torch.finfo(x.dtype).eps * x.abs().amax(0)
-    return torch.where(away.abs() <= rounding, 0.0, away)
+    return torch.where(deviations.abs() <= rounding, 0.0, deviations)
 
 
 def _distances(x: Tensor, which: Tensor, sizes: Tensor) -> tuple[float, float]:
-    """Row by row against all, so that no n × n × d tensor is made."""
+    """Mean distance within a class and between classes, in chunks of rows so that no n × n × d tensor is made."""
     n = len(x)
+    step = max(1, CHUNK // max(1, n))
     same = total = 0.0
-    for start in range(0, n, max(1, CHUNK // max(1, n))):
-        rows = slice(start, start + max(1, CHUNK // max(1, n)))
-        # differences, not the square of a sum: that loses the digits of near neighbours
-        apart = torch.cdist(x[rows], x, compute_mode="donot_use_mm_for_euclid_dist")
-        total += float(apart.sum())
-        same += float(torch.where(which[rows, None] == which, apart, 0.0).sum())
+    for start in range(0, n, step):
+        rows = slice(start, start + step)
+        # from differences: expanding the square loses the digits of near neighbours
+        distance = torch.cdist(x[rows], x, compute_mode="donot_use_mm_for_euclid_dist")
+        total += float(distance.sum())
+        same += float(torch.where(which[rows, None] == which, distance, 0.0).sum())
     pairs = float((sizes * (sizes - 1)).sum())
     others = n * n - float(sizes.square().sum())
     return (same / pairs if pairs else math.nan), ((total - same) / others if others else math.nan)

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from learnscope.tensor.context import plain, plain_arithmetic
+from learnscope.tensor.context import arithmetic_dtype, plain, plain_arithmetic
 from learnscope.tensor.kernels import COMPILED_DTYPES, Form, compiled_gradient_partials, wants_compiler
 from learnscope.tensor.packs import plan, workspace
 from learnscope.tensor.rows import SMALLEST_SAFE, Batch, batches, pieces
 
 PACK_BELOW = 1 << 17
-"""Gradients are packed up to this size: half a dozen calls per tensor cost more than copying 512 KiB."""
+"""Gradients are packed up to this size: half a dozen calls per tensor take longer than copying 512 KiB."""
 
 CHUNK_ROWS = 2048
-"""Rows reduced at a time on a CPU, so that the later readings of a row find it in the cache."""
+"""Rows reduced at a time on a CPU, so that they are still in the cache when they are read again."""
 
 SPREAD_CHUNK = 1 << 16
-"""Entries whose mean and squares around it are taken at a time, in float64."""
+"""Entries whose mean and centred squares are computed at a time, in float64."""
 
 SQUARES, ZEROS, NAN, INF = range(4)
 
@@ -27,7 +27,7 @@ SQUARES, ZEROS, NAN, INF = range(4)
 class GradientTable:
     """Statistics of gradients, one entry per tensor, float64 on the first gradient's device.
 
-    Nothing is waited for: on an accelerator the values may still be under way.
+    There is no host sync: on an accelerator the values may still be pending.
     """
 
     sum_squares: Tensor
@@ -41,9 +41,9 @@ class GradientTable:
 
 
 def gradient_statistics(grads: Sequence[Tensor], *, form: Form = "auto") -> GradientTable:
-    """Statistics of every gradient, right at any magnitude: a norm of 1e-30 is not 0, one of 1e30 is finite.
+    """Statistics of every gradient, accurate at any magnitude: a norm of 1e-30 is not 0, one of 1e30 is finite.
 
-    `form` means what it means for `delta_statistics`.
+    `form` is explained in `delta_statistics`.
 
     >>> table = gradient_statistics([torch.tensor([3.0, 0.0, -4.0])])
     >>> table.sum_squares.tolist(), table.zeros.tolist()
@@ -65,7 +65,7 @@ def sum_squares(tensors: Sequence[Tensor], *, form: Form = "auto") -> Tensor:
 def gradient_spread(grads: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Mean and Σ(g − mean)² of the entries of every gradient, `[grads]` float64 on the first one's device.
 
-    Pieces are read around their own means and joined by Chan, Golub and LeVeque's rule (1983), so that a spread
+    Pieces are centred on their own means and combined by Chan, Golub and LeVeque's rule (1983), so that a spread
     far below the mean is not lost. NaN where an entry is not finite, 0 for an empty gradient.
 
     >>> mean, centred = gradient_spread([torch.tensor([1.0, 2.0, 3.0])])
@@ -74,13 +74,13 @@ def gradient_spread(grads: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """
     device = grads[0].device if grads else torch.device("cpu")
     with plain_arithmetic(device):
-        found = [_spread(_stored(index, grad), grad.numel()).to(device) for index, grad in enumerate(grads)]
-    mean, centred = torch.stack(found, 1) if found else torch.zeros(2, 0, dtype=torch.float64)
+        spreads = [_spread(_stored(index, grad), grad.numel()).to(device) for index, grad in enumerate(grads)]
+    mean, centred = torch.stack(spreads, 1) if spreads else torch.zeros(2, 0, dtype=torch.float64)
     return mean, centred
 
 
 def _spread(values: Tensor, entries: int) -> Tensor:
-    """Mean and centred squares of `entries` numbers, of which those that are not among `values` are 0."""
+    """Mean and centred squares of `entries` numbers: `values`, and zeros for the rest."""
     counts, means, squares = [], [], []
     limit = SPREAD_CHUNK if values.device.type == "cpu" else SPREAD_CHUNK << 6
     for (part,) in pieces((values,), limit):
@@ -99,7 +99,7 @@ def _spread(values: Tensor, entries: int) -> Tensor:
 
 
 def row_squares(rows: Tensor) -> Tensor:
-    """Σx² of every row of a matrix, `[rows]` float64, right at any magnitude."""
+    """Σx² of every row of a matrix, `[rows]` float64, accurate at any magnitude."""
     if rows.device.type != "cpu" or rows.dtype is not torch.float32:
         return _reduce(rows, compiled=False, counting=False)[SQUARES]
     out: Tensor = torch.linalg.vector_norm(rows, dim=1).double().square_()[None]
@@ -108,7 +108,7 @@ def row_squares(rows: Tensor) -> Tensor:
 
 
 def _statistics(tensors: Sequence[Tensor], form: Form, *, counting: bool) -> Tensor:
-    """`[4, tensors]`, or only the squares of them."""
+    """`[4, tensors]`, or `[1, tensors]` with the squares alone."""
     device = tensors[0].device if tensors else torch.device("cpu")
     with plain_arithmetic(device):
         stored = [_stored(index, tensor) for index, tensor in enumerate(tensors)]
@@ -122,7 +122,7 @@ def _statistics(tensors: Sequence[Tensor], form: Form, *, counting: bool) -> Ten
             read = sum(_add(table, batch, compiled, index) for batch in batches([(stored[index],)], PACK_BELOW))
             padding[index] = read - stored[index].numel()
         if counting:
-            # What a sparse gradient leaves out is zero; what was added to fill a row was none of its entries.
+            # Entries that a sparse gradient does not store are zero; the padding of a row is not an entry.
             unread = [
                 whole.numel() - part.numel() - gap for whole, part, gap in zip(tensors, stored, padding, strict=True)
             ]
@@ -134,12 +134,12 @@ def _stored(index: int, grad: Tensor) -> Tensor:
     if not grad.is_floating_point():
         raise TypeError(f"gradient {index} is {grad.dtype}: statistics need floats")
     grad = plain(grad)
-    # Entries of an uncoalesced gradient that share a place have to be added before they are squared.
+    # Entries of an uncoalesced gradient that share an index have to be added before they are squared.
     return grad.coalesce().values() if grad.layout is torch.sparse_coo else grad
 
 
 def _add(table: Tensor, batch: Batch, compiled: bool, index: int | None = None) -> int:
-    """Add the rows of a batch to the column `index`, or to the columns the batch names; the entries read."""
+    """Add the rows of a batch to column `index`, or to the columns of their owners; returns the entries read."""
     rows = batch.rows[0]
     partials = _reduce(rows, compiled, counting=len(table) > 1).to(table.device)
     if index is not None:
@@ -183,7 +183,7 @@ def _put_right(rows: Tensor, out: Tensor, suspect: Tensor) -> None:
     again = suspect.nonzero().squeeze(1)
     for start in range(0, len(again), CHUNK_ROWS):
         some = again[start : start + CHUNK_ROWS]
-        # of a matrix that is suspect throughout, as an update of frozen weights is, no copies are needed
+        # no copies are needed if all rows are suspect, as in an update of frozen weights
         chunk = rows[start : start + CHUNK_ROWS] if len(again) == len(rows) else rows[some]
         if not counting and not chunk.any():
             continue  # 0, as it should be
@@ -194,10 +194,10 @@ def _chunked(rows: Tensor, out: Tensor) -> None:
     work = workspace("count", min(CHUNK_ROWS, len(rows)), torch.float32, rows.device)
     for start in range(0, len(rows), CHUNK_ROWS):
         chunk = rows[start : start + CHUNK_ROWS].float()
-        here = out[:, start : start + CHUNK_ROWS]
-        here[SQUARES] = torch.linalg.vector_norm(chunk, dim=1)
+        part = out[:, start : start + CHUNK_ROWS]
+        part[SQUARES] = torch.linalg.vector_norm(chunk, dim=1)
         if len(out) > 1:
-            here[ZEROS] = torch.eq(chunk, 0, out=work[: len(chunk)]).sum(1)
+            part[ZEROS] = torch.eq(chunk, 0, out=work[: len(chunk)]).sum(1)
     out[SQUARES].square_()
 
 
@@ -210,8 +210,8 @@ def _exact(rows: Tensor, counting: bool) -> Tensor:
 
 
 def _unbranched(rows: Tensor) -> Tensor:
-    """The same without a look at the values: each row is scaled by its largest entry before it is squared."""
-    wide = rows if rows.dtype is torch.float64 else rows.float()
+    """The same without a host sync: each row is scaled by its largest entry before it is squared."""
+    wide = rows.to(arithmetic_dtype(rows))
     size = wide.abs()
     largest = size.amax(1)
     scale = torch.where(largest.isfinite() & (largest > 0), largest, 1.0)

@@ -1,4 +1,4 @@
-"""Eigenvalues and trace of a symmetric matrix that is known only by its products with vectors."""
+"""Eigenvalues and trace of a symmetric matrix that is given only by its products with vectors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Product = Callable[[Vector], Vector]
 End = Literal["largest", "smallest"]
 
 WORKING_VECTORS = 8
-"""Vectors held beside the Krylov basis: ARPACK's four, the product with its argument, a direction, a scaling."""
+"""Vectors held besides the Krylov basis: ARPACK's four, a product and its argument, a direction, a scaling."""
 
 
 class NotFiniteError(ArithmeticError):
@@ -23,7 +23,7 @@ class NotFiniteError(ArithmeticError):
 
 
 class Operator:
-    """A symmetric n × n matrix given by its product with a vector; counts the products and refuses bad ones."""
+    """A symmetric n × n matrix given by its product with a vector; counts the products and refuses nonfinite ones."""
 
     def __init__(self, product: Product, n: int) -> None:
         self.n, self.products = n, 0
@@ -31,10 +31,10 @@ class Operator:
 
     def __call__(self, vector: Vector) -> Vector:
         self.products += 1
-        found = self._product(vector.reshape(-1))
-        if not np.isfinite(found).all():
+        product = self._product(vector.reshape(-1))
+        if not np.isfinite(product).all():
             raise NotFiniteError("a product with the Hessian is not finite")
-        return found
+        return product
 
     def scaled(self, scale: Vector) -> Product:
         """The product with S H S, S = diag(scale)."""
@@ -45,7 +45,7 @@ class Operator:
 class Spectrum:
     """Eigenvalues at one end, the outermost first, and the unit eigenvectors as columns.
 
-    `wanted` may be more than there are values: the others did not converge.
+    `wanted` values were asked for; those that are missing did not converge.
     """
 
     values: NDArray[np.float64]
@@ -68,8 +68,8 @@ def end_of_spectrum(
     """The `count` largest (or smallest) eigenvalues, algebraically, of a symmetric matrix.
 
     Implicitly restarted Lanczos (ARPACK through `scipy.sparse.linalg.eigsh`) with a basis of `krylov` vectors: an
-    eigenvalue θ has converged when the residual ‖Hx − θx‖ is below tolerance·|θ|. What has not after `restarts` is
-    left out. A matrix no larger than the basis is built from its n products and solved directly.
+    eigenvalue θ has converged when the residual ‖Hx − θx‖ is below tolerance·|θ|. Those that have not converged after
+    `restarts` are left out. A matrix no larger than the basis is built from its n products and solved directly.
     """
     count = min(count, n)
     if n <= krylov:
@@ -80,15 +80,15 @@ def end_of_spectrum(
 
     def watched(vector: Vector) -> Vector:
         nonlocal nonzero
-        found = product(vector)
-        nonzero = nonzero or bool(found.any())
-        return found
+        image = product(vector)
+        nonzero = nonzero or bool(image.any())
+        return image
 
     random = np.random.default_rng(seed)
     options: dict[str, Any] = {"which": "LA" if end == "largest" else "SA", "ncv": krylov, "maxiter": restarts}
     options |= {"tol": tolerance, "v0": random.standard_normal(n).astype(dtype)}
-    if "rng" in inspect.signature(eigsh).parameters:  # otherwise drawn from the system where Lanczos finds a subspace
-        options["rng"] = random
+    if "rng" in inspect.signature(eigsh).parameters:
+        options["rng"] = random  # for restarts from an invariant subspace; by default not reproducible
     try:
         values, vectors = eigsh(LinearOperator((n, n), matvec=watched, dtype=np.dtype(dtype)), k=count, **options)
     except ArpackNoConvergence as error:
@@ -96,7 +96,7 @@ def end_of_spectrum(
     except ArpackError:
         if nonzero:
             raise
-        # ARPACK gives up on a matrix that sends a random vector to zero, and is therefore zero
+        # ARPACK fails if the matrix maps a random vector to zero; the matrix is then zero
         values, vectors = np.zeros(count), np.eye(n, count, dtype=dtype)
     return _outermost_first(values, vectors, count, end)
 
@@ -115,31 +115,31 @@ def _outermost_first(values: Vector, vectors: Vector, wanted: int, end: End) -> 
 
 
 def signs(n: int, samples: int, *, seed: int = 0, dtype: type[np.floating[Any]] = np.float64) -> Iterator[Vector]:
-    """Vectors of independent ±1 with equal chances (Rademacher), the same ones at every call."""
+    """Vectors of independent ±1 with equal probability (Rademacher), the same ones at every call."""
     random = np.random.default_rng(seed)
     for _ in range(samples):
         yield (2 * random.integers(0, 2, n, dtype=np.int8) - 1).astype(dtype)
 
 
 def quadratic_forms(product: Product, vectors: Iterator[Vector], sizes: Sequence[int]) -> NDArray[np.float64]:
-    """vᵦ·(Hv)ᵦ for every vector v (down) and every block β of consecutive entries (across), in float64.
+    """vᵦ·(Hv)ᵦ for every vector v (rows) and every block β of consecutive entries (columns), in float64.
 
-    For random signs the expectation is the trace of the block on the diagonal, since the other blocks and the
-    entries off the diagonal have expectation 0 (Hutchinson 1990); a row's sum is v·Hv, for the whole trace.
+    For random signs the expectation is the trace of the diagonal block, since the other blocks and the off-diagonal
+    entries have expectation 0 (Hutchinson 1990); the sum of a row is v·Hv, which estimates the whole trace.
     """
     ends = np.cumsum(sizes)
     rows = []
     for vector in vectors:
-        found = product(vector)
+        image = product(vector)
         rows.append([
-            float(np.dot(vector[end - size : end].astype(np.float64), found[end - size : end].astype(np.float64)))
+            float(np.dot(vector[end - size : end].astype(np.float64), image[end - size : end].astype(np.float64)))
             for size, end in zip(sizes, ends, strict=True)
         ])  # fmt: skip
     return np.array(rows, dtype=np.float64).reshape(-1, len(sizes))
 
 
 def mean_and_error(samples: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean over the first dimension and its standard error s/√m (s unbiased); NaN for the error of one sample."""
+    """Mean over the first dimension and its standard error s/√m (s unbiased); the error of a single sample is NaN."""
     m = len(samples)
     error = samples.std(axis=0, ddof=1) / np.sqrt(m) if m > 1 else np.full(samples.shape[1:], np.nan)
     return samples.mean(axis=0), error

@@ -1,4 +1,4 @@
-"""Whether a classifier's confidence means what it says, and whether losses tell training examples from others."""
+"""Whether a classifier is calibrated, and whether losses tell training examples from others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 PER_BIN = 10
-"""Predictions that a bin needs: fewer, and the error is mostly that of the bin's own accuracy."""
+"""Predictions that a bin needs: with fewer, the error is mostly sampling noise of the bin's accuracy."""
 
 
 def class_probabilities(logits: Tensor) -> Tensor:
@@ -27,15 +27,15 @@ def brier_scores(probabilities: Tensor, targets: Tensor) -> Tensor:
 
 
 def usable_bins(n: int, bins: int) -> int:
-    """As many as asked for, or as `PER_BIN` predictions a bin allow; 0 if not even one."""
+    """`bins`, or fewer if there would be less than `PER_BIN` predictions per bin; 0 if there are too few for one."""
     return min(bins, n // PER_BIN)
 
 
 def calibration_error(confidence: Tensor, correct: Tensor, bins: int) -> float:
     """Expected calibration error Σ_b (n_b/n)·|accuracy_b − mean confidence_b| over bins of equal mass.
 
-    Bin of a prediction: ⌊r·bins/n⌋, r being how many are less confident; equal confidences thus share a bin, which
-    the order of the data cannot change.
+    Bin of a prediction: ⌊r·bins/n⌋, with r predictions less confident; equal confidences thus share a bin, whatever
+    the order of the data.
     """
     n = len(confidence)
     if n == 0 or bins < 1 or not bool(confidence.isfinite().all()):
@@ -47,7 +47,7 @@ def calibration_error(confidence: Tensor, correct: Tensor, bins: int) -> float:
 def reliability(confidence: Tensor, correct: Tensor, bins: int) -> Tensor:
     """Mean confidence, accuracy and number of predictions of each bin of `calibration_error`, `[bins, 3]` in float64.
 
-    Mean and accuracy of a bin without predictions are NaN, which equal confidences in one bin can leave.
+    Mean and accuracy of an empty bin are NaN; bins can be empty where many confidences are equal.
     """
     sums = _bin_sums(confidence, correct, bins)
     return torch.stack([sums[0] / sums[2], sums[1] / sums[2], sums[2]], 1)
@@ -62,9 +62,9 @@ def _bin_sums(confidence: Tensor, correct: Tensor, bins: int) -> Tensor:
 
 
 def membership_auc(train_losses: Tensor, test_losses: Tensor) -> float:
-    """The chance that a training example's loss is below a test example's, ties counting half.
+    """The probability that a training example's loss is below a test example's, ties counting half.
 
-    1/2: the losses do not tell which examples were trained on.
+    At 1/2 the losses do not reveal which examples were trained on.
     """
     if not len(train_losses) or not len(test_losses):
         return math.nan

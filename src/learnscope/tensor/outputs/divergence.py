@@ -1,4 +1,4 @@
-"""How far the outputs of a variant of a model are from those of the model itself, position by position."""
+"""How far the outputs of a variant of a model are from those of the model itself, at every position."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from learnscope.tensor.context import plain, plain_arithmetic
 from learnscope.tensor.outputs.fused_divergence import RowFacts, fused_comparison
 
 CHUNK = 1 << 19
-"""Logits compared at a time on a CPU: their float64 copies stay in the cache, and none of all logits is made."""
+"""Logits compared at a time on a CPU: their float64 copies stay in the cache."""
 ACCELERATOR_CHUNK = 1 << 24
 KEPT_ENTRIES = 1 << 22
-"""Logits of which a softmax in float64 is kept, 32 MB at most."""
+"""Logits up to which a softmax in float64 is kept: 32 MB at most."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One entry a position, in float64 on the logits' device, unless it says otherwise.
+    """One entry per position, in float64 on the logits' device unless stated otherwise.
 
-    What has no meaning is NaN: `kl` and `agree` of regression outputs, `cosine` where a position has one number
+    What is undefined is NaN: `kl` and `agree` of regression outputs, `cosine` where a position has one number
     (it would be the product of two signs) or one of the two vectors is zero.
     """
 
@@ -33,17 +33,17 @@ class Comparison:
     agree: Tensor
     """Whether both have the same top-1, as booleans (float64 NaN for regression). A NaN row predicts nothing."""
     broke: Tensor | None = None
-    """Right in the reference and wrong in the variant, as booleans; None where there are no classes to be right of."""
+    """Correct in the reference and wrong in the variant, as booleans; None without target classes."""
     mended: Tensor | None = None
-    """Wrong in the reference and right in the variant."""
+    """Wrong in the reference and correct in the variant."""
 
 
 @dataclass(frozen=True)
 class ReferenceRows:
-    """What comparing in float64 takes of the rows of a reference that count, once for all variants."""
+    """What the comparison in float64 needs of the reference's rows, computed once for all variants."""
 
     p: Tensor
-    """Their softmax, as large as the logits: not for logits that are large."""
+    """Their softmax, as large as the logits: not for large logits."""
     first: Tensor
     norm: Tensor
 
@@ -52,7 +52,7 @@ class ReferenceRows:
 
 
 def reference_rows(logits: Tensor, rows: Tensor | None = None) -> ReferenceRows | None:
-    """None where there is too much to keep, or one logit a position."""
+    """`ReferenceRows` of the logits; None if they are too large to keep, or there is one logit per position."""
     if logits.ndim < 2 or logits.shape[-1] == 1 or logits.numel() > KEPT_ENTRIES:
         return None
     with plain_arithmetic(logits.device):
@@ -75,17 +75,16 @@ def compare_logits(
     """KL(reference ‖ variant) = Σ p (ln p − ln q) in nats, cosine and mean squared error of logits, equal top-1.
 
     Logits are [N, ..., C] and a position is all but the last dimension; a single logit ([N], [N, 1]) is that of a
-    Bernoulli variable, p = σ(z), whose top-1 is z > 0. `targets` are classes, one a position. With
+    Bernoulli variable, p = σ(z), whose top-1 is z > 0. `targets` are classes, one per position. With
     `probabilities=False` outputs are numbers, [N, ...], and a position is the first dimension.
 
     With Δ = variant − reference and δ = Δ − Σ p Δ, the divergence is ln(1 + Σ p (e^δ − 1 − δ)): a sum of terms that
-    are never negative, so that it is right down to tiny values and exactly 0 for equal logits. −∞ (a masked class)
-    has probability 0; entries that are infinite alike in both count neither for the cosine nor for the error.
+    are never negative, so that tiny values are accurate and equal logits give exactly 0. −∞ (a masked class) has
+    probability 0; entries that are equally infinite in both count neither for the cosine nor for the error.
     A NaN or +∞ among several logits is no distribution: KL is NaN.
 
-    `rows` names the positions that count, in which case targets are of these only. `facts` of the reference
-    (`row_facts`, for large logits) or `known` (`reference_rows` of the same rows, for others) are better taken once for
-    all variants.
+    `rows` are the positions that count; targets are then of these only. To compare several variants, compute `facts`
+    (`row_facts`, for large logits) or `known` (`reference_rows` of the same rows, for others) of the reference once.
     """
     if reference.shape != variant.shape:
         raise ValueError(
@@ -105,10 +104,10 @@ def compare_logits(
                 numbers[:, redo], _ = _in_chunks(a, b, rows[redo], step, probabilities)
         else:
             numbers, classes = _in_chunks(a, b, rows, step, probabilities, known if probabilities else None)
-        # rows with an infinity, or with a divergence that overflows, are few: they take the longer way
-        odd = (~numbers.isfinite().all(0)).nonzero().squeeze(1)
-        for some in odd.split(step):
-            numbers[:, some] = _compare_odd(a[rows[some]], b[rows[some]], probabilities)
+        # rows with an infinity, or with a divergence that overflows, are few and compared more slowly
+        nonfinite = (~numbers.isfinite().all(0)).nonzero().squeeze(1)
+        for some in nonfinite.split(step):
+            numbers[:, some] = _compare_nonfinite(a[rows[some]], b[rows[some]], probabilities)
         kl, cosine, mse = numbers
         if a.shape[1] == 1:
             cosine = torch.full_like(cosine, torch.nan)
@@ -121,13 +120,13 @@ def compare_logits(
 def summarise(parts: Sequence[Comparison]) -> dict[str, Tensor]:
     """Scalars over the positions of all parts: `kl`, `cosine`, `mse` are means, `top1_agree`, `broke`, `mended` shares.
 
-    `kl_median` and `kl_p99` interpolate linearly between positions. NaN at a position makes what it enters NaN.
+    `kl_median` and `kl_p99` interpolate linearly between positions. A NaN at one position makes the result NaN.
     """
     if not parts:
         raise ValueError("no outputs were compared: give at least one batch")
     kl, cosine, mse = (torch.cat([getattr(part, name) for part in parts]) for name in ("kl", "cosine", "mse"))
     ordered = kl.sort().values
-    found = {
+    summary = {
         "kl": kl.mean(),
         "kl_median": _quantile(ordered, 0.5),
         "kl_p99": _quantile(ordered, 0.99),
@@ -138,8 +137,8 @@ def summarise(parts: Sequence[Comparison]) -> dict[str, Tensor]:
     for name in ("broke", "mended"):
         flips = [flip for part in parts if (flip := getattr(part, name)) is not None]
         if len(flips) == len(parts):
-            found[name] = torch.cat(flips).double().mean()
-    return found
+            summary[name] = torch.cat(flips).double().mean()
+    return summary
 
 
 def _as_rows(logits: Tensor, probabilities: bool) -> Tensor:
@@ -154,7 +153,7 @@ def _in_chunks(
     a: Tensor, b: Tensor, rows: Tensor, step: int, probabilities: bool, known: ReferenceRows | None = None
 ) -> tuple[Tensor, Tensor]:
     """The numbers of these rows in float64, and both top-1."""
-    # the same memory for every chunk: fresh pages would cost as much time as the arithmetic
+    # the same memory for every chunk: fresh pages would take as long as the arithmetic
     work = torch.empty(3, step, a.shape[1], dtype=torch.float64, device=a.device)
     parts = [
         _compare(a[some], b[some], work, probabilities, None if known is None else known.at(slice(n, n + len(some))))
@@ -166,7 +165,7 @@ def _in_chunks(
 def _compare(
     a: Tensor, b: Tensor, work: Tensor, probabilities: bool, known: ReferenceRows | None = None
 ) -> tuple[Tensor, Tensor]:
-    """KL, cosine and error of rows, [3, n], and both top-1, [2, n]; a row that needs more care is not finite."""
+    """KL, cosine and error of rows, [3, n], and both top-1, [2, n]; not finite where `_compare_nonfinite` is needed."""
     wide_a, wide_b, spare = work[:, : len(a)]
     wide_a.copy_(a)
     wide_b.copy_(b)
@@ -182,8 +181,8 @@ def _compare(
     return torch.stack([kl, cosine, error / a.shape[1]]), classes
 
 
-def _compare_odd(a: Tensor, b: Tensor, probabilities: bool) -> Tensor:
-    """The same numbers for rows in which something is infinite or NaN, or in which e^δ overflows."""
+def _compare_nonfinite(a: Tensor, b: Tensor, probabilities: bool) -> Tensor:
+    """The same numbers for rows with an infinity or NaN, or in which e^δ overflows."""
     a, b = a.double(), b.double()
     alike = (a == b) & a.isinf()
     cosine, error = _distances(a.masked_fill(alike, 0), b.masked_fill(alike, 0), torch.empty_like(a))
@@ -202,17 +201,17 @@ def _compare_odd(a: Tensor, b: Tensor, probabilities: bool) -> Tensor:
 
 
 def _distances(a: Tensor, b: Tensor, spare: Tensor, norm: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Cosine and squared error of each row. What is in `spare` is lost."""
+    """Cosine and squared error of each row. Overwrites `spare`."""
     error = torch.sub(a, b, out=spare).square_().sum(1)
     product = torch.mul(a, b, out=spare).sum(1)
     norm = torch.linalg.vector_norm(a, dim=1) if norm is None else norm
     product = product / norm / torch.linalg.vector_norm(b, dim=1)
-    # equal vectors have cosine 1, which rounding would make almost 1
+    # exactly 1 for equal vectors, in spite of rounding
     return torch.where(error == 0, 1.0, product.clamp_(-1, 1)), error
 
 
 def _divergence(a: Tensor, b: Tensor, spare: Tensor | None = None, p: Tensor | None = None) -> Tensor:
-    """KL of each row's softmax, where it is finite. What is in the arguments is lost."""
+    """KL of each row's softmax, where it is finite. Overwrites its arguments."""
     spare = torch.empty_like(a) if spare is None else spare
     delta = b.sub_(a)
     p = _softmax(a) if p is None else p
@@ -221,14 +220,14 @@ def _divergence(a: Tensor, b: Tensor, spare: Tensor | None = None, p: Tensor | N
 
 
 def _softmax(a: Tensor) -> Tensor:
-    """Of each row, in its place."""
+    """Softmax of each row, in place."""
     p = a.sub_(a.amax(1, keepdim=True)).exp_()
     p /= p.sum(1, keepdim=True)
     return p
 
 
 def _top1(logits: Tensor, spare: Tensor) -> Tensor:
-    """The first place of each row's largest logit, -1 if one is NaN: as `argmax`, which takes three times as long."""
+    """The first index of each row's largest logit, -1 if one is NaN: as `argmax`, which takes three times as long."""
     entries = logits.shape[1]
     top = logits.amax(1, keepdim=True)
     from_the_end = torch.arange(entries, 0, -1, dtype=torch.float64, device=logits.device)
@@ -242,19 +241,19 @@ def _both_sides(z: Tensor) -> Tensor:
 
 
 def _judged(classes: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Whether the top-1 is the same, whether it was right and is wrong, and the other way round."""
+    """Whether the top-1 is the same, whether it was correct and is wrong, and the other way round."""
     first, second = classes
     agree = (first == second) & (first >= 0)
     if targets is None or targets.is_floating_point():
         return agree, None, None
     if targets.numel() != len(first):
-        raise ValueError(f"{targets.numel()} targets for {len(first)} positions: integer targets are one a position")
-    right = classes == targets.reshape(1, -1)
-    return agree, right[0] & ~right[1], ~right[0] & right[1]
+        raise ValueError(f"{targets.numel()} targets for {len(first)} positions: integer targets are one per position")
+    correct = classes == targets.reshape(1, -1)
+    return agree, correct[0] & ~correct[1], ~correct[0] & correct[1]
 
 
 def _quantile(ordered: Tensor, share: float) -> Tensor:
-    """By linear interpolation; torch.quantile takes 2²⁴ numbers at most, and makes NaN of ∞ between two ∞."""
+    """By linear interpolation; torch.quantile takes at most 2²⁴ numbers, and gives NaN between two infinities."""
     if not len(ordered):
         return ordered.new_full((), torch.nan)
     place = share * (len(ordered) - 1)

@@ -2,8 +2,8 @@
 
 Per entry in float32, summed in float64. With d = variant − reference and e = exp(reference − its largest):
 D = Σ e d/Σ e, Φ = Σ e (e^d − 1 − d)/Σ e, and the divergence is ln(1 + D + Φ) − D. Rows in which that loses digits
-(a shift of all logits alike, a likely class that becomes unlikely), overflows or is not finite are said so, and left to
-the longer way.
+(a common shift of all logits, a likely class that becomes unlikely), overflows or is not finite come back as NaN, and
+are left to the slower float64 way.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from torch import Tensor
 from learnscope.tensor.kernels import COMPILED_DTYPES, run_compiled, wants_compiler
 
 FUSED_FROM = 1 << 22
-"""Logits from which on the fused pass is taken: below, seconds of compilation are not won back."""
+"""Logits from which on the fused pass is used: with fewer, compiling takes longer than it saves."""
 
 LOST = 0.02
-"""Share of Φ below which the divergence has lost too many of its digits to the shift."""
+"""Share of Φ below which the divergence has lost too many digits to the shift."""
 
 SMALLEST = 1e-30
-"""Φ below which float32 may have rounded its terms to the last few bits, or to nothing."""
+"""Φ below which float32 may have rounded its terms to a few bits, or to 0."""
 
 UNLIKE = 16
-"""Ratio of the norms of two rows beyond which their cosine has lost too many digits to the larger one."""
+"""Ratio of the norms of two rows above which their cosine has lost too many digits to the larger one."""
 
 PIECE = 512
-"""Logits whose largest is found together."""
+"""Logits whose maximum is taken together."""
 
 _SHAPE = (64, 1 << 14)
 _COEFFICIENTS = [1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720, 1 / 5040, 1 / 40320, 1 / 362880, 1 / 3628800]
-"""Of e^x − 1 − x = x²(1/2 + x/6 + …): as written it would lose all digits of a small x."""
+"""Of e^x − 1 − x = x²(1/2 + x/6 + …): computed directly, it would lose all digits of a small x."""
 
 
 @dataclass(frozen=True)
 class RowFacts:
-    """What the comparison needs to know of each row of the reference, taken once for all variants."""
+    """What the comparison needs of each row of the reference, computed once for all variants."""
 
     top: Tensor
     """The largest logit, [rows, 1]."""
@@ -45,7 +45,7 @@ class RowFacts:
     """Σ exp(logit − top)"""
     squares: Tensor
     first: Tensor
-    """The first place of the largest logit."""
+    """The first index of the largest logit."""
 
 
 def row_facts(logits: Tensor) -> RowFacts | None:
@@ -53,23 +53,23 @@ def row_facts(logits: Tensor) -> RowFacts | None:
     fitting = logits.ndim == 2 and logits.shape[1] > 1 and logits.dtype in COMPILED_DTYPES
     if not fitting or logits.numel() < FUSED_FROM or not wants_compiler(logits.numel(), "compiled"):
         return None
-    found = run_compiled(_facts_kernel, [logits], rehearsal=[_SHAPE])
-    if found is None:
+    facts = run_compiled(_facts_kernel, [logits], rehearsal=[_SHAPE])
+    if facts is None:
         return None
-    top, total, squares = found
+    top, total, squares = facts
     return RowFacts(top, total, squares, first_largest(logits))
 
 
 def fused_comparison(reference: Tensor, variant: Tensor, facts: RowFacts) -> tuple[Tensor, Tensor] | None:
-    """KL, cosine and mean squared error, [3, rows], NaN where the longer way is needed, and the variant's top-1."""
+    """KL, cosine and mean squared error, [3, rows], NaN where the slower way is needed, and the variant's top-1."""
     inputs = [reference, variant, facts.top]
-    found = run_compiled(_comparison_kernel, inputs, rehearsal=[_SHAPE, _SHAPE, (_SHAPE[0], 1)])
-    if found is None:
+    sums = run_compiled(_comparison_kernel, inputs, rehearsal=[_SHAPE, _SHAPE, (_SHAPE[0], 1)])
+    if sums is None:
         return None
-    shifted, curved, error, growth = found
+    shifted, curved, error, growth = sums
     shift, curve = shifted / facts.total, curved / facts.total
     kl = torch.log1p(shift + curve) - shift
-    # the sums are good to 1e-7, and 1 + D + Φ is what is left of them where likely classes lost their logits
+    # the sums are accurate to 1e-7, but 1 + D + Φ cancels where likely classes became unlikely
     left = (1 + shift + curve).clamp(max=1)
     lost = (kl * left < LOST * curve) | ((curve < SMALLEST) & (error > 0))
     before, after = facts.squares.sqrt(), (facts.squares + growth).sqrt()
@@ -108,9 +108,9 @@ def _comparison_kernel(reference: Tensor, variant: Tensor, top: Tensor) -> tuple
 
 
 def first_largest(logits: Tensor) -> Tensor:
-    """The first place of each row's largest logit, -1 if one is NaN: `argmax`, at a sixth of its time on a CPU.
+    """The first index of each row's largest logit, -1 if one is NaN: `argmax` in a sixth of the time on a CPU.
 
-    The largest of every piece of a row is found first, which is fast, and then its place in one piece.
+    The maximum of every piece of a row comes first, which is fast, then the index within the best piece.
     """
     length = logits.shape[1]
     pieces = length // PIECE
@@ -119,6 +119,6 @@ def first_largest(logits: Tensor) -> Tensor:
     body = logits[:, : pieces * PIECE].unflatten(1, (pieces, PIECE)).amax(2)
     tops = torch.cat([body, logits[:, pieces * PIECE :].amax(1, keepdim=True)], 1) if length % PIECE else body
     begin = tops.argmax(1) * PIECE
-    places = (begin[:, None] + torch.arange(PIECE)).clamp_(max=length - 1)
-    inside = logits.gather(1, places).argmax(1)
+    indices = (begin[:, None] + torch.arange(PIECE)).clamp_(max=length - 1)
+    inside = logits.gather(1, indices).argmax(1)
     return torch.where(tops.isnan().any(1), -1, begin + inside)

@@ -1,4 +1,4 @@
-"""Loss and rank of the right class of every position, without a copy of the logits and without sorting them."""
+"""Loss and rank of the target class at every position, without copying or sorting the logits."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 CHUNK = 1 << 18
-"""Logits dealt with at a time: small enough that what is computed from them stays in the processor's cache."""
+"""Logits processed at a time: small enough that intermediate results stay in the processor's cache."""
 CHUNK_ON_ACCELERATORS = 1 << 24
 NOWHERE = torch.iinfo(torch.int64).max
 """The rank of a class in a row with a NaN: such a row predicts nothing."""
 
 
 def losses_and_ranks(logits: Tensor, targets: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Cross entropy in float32 or better, and how many classes come before the right one; both [N].
+    """Cross entropy in float32 or better, and how many classes rank above the target; both [N].
 
-    `logits` is [P, C]; `rows` [N] says which of them `targets` [N] belong to, None for all. Of equal logits the first
-    comes first, as argmax has it, so that rank 0 is a correct prediction whatever the ties.
+    `logits` is [P, C]; `rows` [N] are the positions that `targets` [N] belong to, None for all. Equal logits rank by
+    class number, as in argmax, so that rank 0 is always a correct prediction.
     """
     losses, ranks = [], []
     for chunk, gold in _chunks(logits, targets, rows):
@@ -47,7 +47,7 @@ def _ranks(logits: Tensor, targets: Tensor, losses: Tensor) -> Tensor:
     if bool(tied.any()):
         before = torch.arange(logits.shape[1], device=logits.device) < targets[tied, None]
         ranks[tied] += ((logits[tied] == gold[tied]) & before).sum(1)
-    odd = ~losses.isfinite()  # an infinite logit makes a loss NaN too, but has a rank
-    if bool(odd.any()):
-        ranks[odd] = torch.where(logits[odd].isnan().any(1), NOWHERE, ranks[odd])
+    broken = ~losses.isfinite()  # an infinite logit makes a loss NaN too, but has a rank
+    if bool(broken.any()):
+        ranks[broken] = torch.where(logits[broken].isnan().any(1), NOWHERE, ranks[broken])
     return ranks

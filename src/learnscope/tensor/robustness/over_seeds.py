@@ -1,4 +1,4 @@
-"""A mean over repetitions that differ in their random numbers only."""
+"""A mean over repetitions that differ only in their random numbers."""
 
 from __future__ import annotations
 

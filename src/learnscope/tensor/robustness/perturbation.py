@@ -1,7 +1,7 @@
-"""Perturbations of bounded size: the ball they lie in, steps and projections, random ones.
+"""Perturbations of bounded size: the ball they lie in, steps, projections and random draws.
 
-A perturbation is [B, ...], and so is what it is added to. It falls into cells: one an example (`lead` = 1) or one a
-token (`lead` = 2, [B, T, H]). Every cell has a radius of its own. L∞ bounds each entry, L2 the length of the cell.
+A perturbation has the shape [B, ...] of the tensor it is added to. It consists of cells: one per example (`lead` = 1)
+or one per token (`lead` = 2, [B, T, H]). Every cell has its own radius. L∞ bounds each entry, L2 the norm of the cell.
 """
 
 from __future__ import annotations
@@ -12,36 +12,38 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from learnscope.tensor.context import arithmetic_dtype
+
 Norm = Literal["linf", "l2"]
 NORMS: tuple[Norm, ...] = get_args(Norm)
 
 
 @dataclass(frozen=True, slots=True)
 class Ball:
-    """What a perturbation may be. Entries that are not free, such as padding, never move and never count."""
+    """The allowed perturbations. Entries that are not free, such as padding, are never perturbed and never count."""
 
     norm: Norm
     radius: Tensor
-    """One a cell, of the perturbation's dimensions with those after `lead` of length 1."""
+    """One per cell, with the perturbation's dimensions after `lead` reduced to length 1."""
     free: Tensor
-    """Booleans that broadcast to the perturbation: what may move."""
+    """Booleans that broadcast to the perturbation: which entries may change."""
     lead: int
 
     def of(self, share: float) -> Ball:
-        """The ball whose radii are this share of these."""
+        """The ball with this share of the radii."""
         return Ball(self.norm, self.radius * share, self.free, self.lead)
 
 
 def lengths(values: Tensor, lead: int) -> Tensor:
     """The L2 norm of each cell, with the cell's dimensions kept at length 1.
 
-    Entries are divided by the cell's largest first: squares of 1e-25 are 0 in float32.
+    Entries are first divided by the cell's largest: the square of 1e-25 is 0 in float32.
     """
     cells = values.reshape(*values.shape[:lead], -1)
     top = cells.abs().amax(-1, keepdim=True) if cells.shape[-1] else cells.sum(-1, keepdim=True)
     scale = torch.where((top > 0) & top.isfinite(), top, 1)
-    found: Tensor = scale * torch.linalg.vector_norm(cells / scale, dim=-1, keepdim=True)
-    return found.reshape(_cells(values, lead))
+    norms: Tensor = scale * torch.linalg.vector_norm(cells / scale, dim=-1, keepdim=True)
+    return norms.reshape(_cells(values, lead))
 
 
 def entries(values: Tensor, free: Tensor, lead: int) -> Tensor:
@@ -51,9 +53,9 @@ def entries(values: Tensor, free: Tensor, lead: int) -> Tensor:
 
 
 def ascend(gradient: Tensor, ball: Ball) -> Tensor:
-    """The step of length one along which the loss rises fastest: sign(g) for L∞, g/‖g‖ of each cell for L2.
+    """The unit step along which the loss rises fastest: sign(g) for L∞, g/‖g‖ of each cell for L2.
 
-    Where the gradient is 0 there is no direction, and the step is 0. NaN counts as 0.
+    0 where the gradient is 0, which has no direction. NaN counts as 0.
     """
     gradient = torch.where(ball.free & ~gradient.isnan(), gradient, 0)
     if ball.norm == "linf":
@@ -66,13 +68,13 @@ def ascend(gradient: Tensor, ball: Ball) -> Tensor:
 
 
 def project(delta: Tensor, ball: Ball) -> Tensor:
-    """The nearest perturbation that lies in the ball: each entry clamped for L∞, each cell shortened for L2."""
+    """The nearest perturbation inside the ball: each entry clamped for L∞, each cell scaled down for L2."""
     delta = torch.where(ball.free, delta, 0)
     radius = ball.radius.to(delta.dtype)
     if ball.norm == "linf":
         return torch.minimum(torch.maximum(delta, -radius), radius)
     length = lengths(delta, ball.lead)
-    # divided only where it is too long: a perturbation inside stays as it is, bit for bit
+    # scaled only where it is too long: a perturbation inside stays bit for bit as it is
     return torch.where(length > radius, delta * (radius / torch.where(length > 0, length, 1)), delta)
 
 
@@ -82,9 +84,9 @@ def inside(delta: Tensor, origin: Tensor, clip: tuple[float, float] | None) -> T
 
 
 def uniform(ball: Ball, like: Tensor, generator: torch.Generator) -> Tensor:
-    """A perturbation drawn evenly from the ball, for the entries that are free.
+    """A perturbation drawn uniformly from the ball, for the free entries.
 
-    Only these are drawn for, so that padding more or less does not change what the others are given.
+    Numbers are drawn for these only, so that the amount of padding does not change what other entries get.
     """
     if ball.norm == "linf":
         return _drawn(ball.free, like, generator, "uniform") * ball.radius.to(like.dtype)
@@ -95,7 +97,7 @@ def uniform(ball: Ball, like: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def random_of_equal_norm(ball: Ball, like: Tensor, generator: torch.Generator) -> Tensor:
-    """A random perturbation as large as the ball lets it be: random signs for L∞, a direction drawn evenly for L2."""
+    """A random perturbation of the largest allowed size: random signs for L∞, a uniform direction for L2."""
     if ball.norm == "linf":
         return _drawn(ball.free, like, generator, "uniform").sign() * ball.radius.to(like.dtype)
     return _direction(ball, like, generator) * ball.radius.to(like.dtype)
@@ -108,17 +110,13 @@ def _direction(ball: Ball, like: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _drawn(free: Tensor, like: Tensor, generator: torch.Generator, kind: Literal["uniform", "normal"]) -> Tensor:
-    """Numbers for the free entries, 0 elsewhere: normal, or even in [−1, 1). Drawn where the generator lives."""
+    """Random numbers for the free entries, 0 elsewhere: normal, or uniform in [−1, 1). On the generator's device."""
     free = free.expand(like.shape)
-    count = int(free.sum())
-    dtype = torch.float64 if like.dtype is torch.float64 else torch.float32
-    if kind == "normal":
-        numbers = torch.randn(count, generator=generator, dtype=dtype, device=generator.device)
-    else:
-        numbers = torch.rand(count, generator=generator, dtype=dtype, device=generator.device) * 2 - 1
-    found = torch.zeros_like(like)
-    found[free] = numbers.to(like)
-    return found
+    draw = torch.randn if kind == "normal" else torch.rand
+    numbers = draw(int(free.sum()), generator=generator, dtype=arithmetic_dtype(like), device=generator.device)
+    drawn = torch.zeros_like(like)
+    drawn[free] = (numbers if kind == "normal" else numbers * 2 - 1).to(like)
+    return drawn
 
 
 def _cells(values: Tensor, lead: int) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ __all__ = ["COMPILE_FROM", "DeltaTable", "Form", "compiler_available", "delta_st
 class DeltaTable:
     """Statistics of Δ = new − old, one entry per pair of tensors, float64 on the CPU.
 
-    Δ is taken in float32 (in float64 where one of the two is float64). A NaN in Δ makes `total`, `l1`,
+    Δ is computed in float32 (in float64 where one of the two is float64). A NaN in Δ makes `total`, `l1`,
     `sum_squares` and `largest` NaN. Counts are exact.
     """
 
@@ -32,7 +32,7 @@ class DeltaTable:
     sum_squares: Tensor
     """ΣΔ²"""
     centred_squares: Tensor
-    """Σ(Δ − mean Δ)², accurate also where all entries moved by nearly the same"""
+    """Σ(Δ − mean Δ)², accurate even where all entries moved by nearly the same amount"""
     largest: Tensor
     """max|Δ|, 0 for an empty tensor"""
     old_sum_squares: Tensor
@@ -40,24 +40,24 @@ class DeltaTable:
     sign_flips: Tensor
     """entries with new < 0 < old or old < 0 < new"""
     bits_changed: Tensor
-    """entries stored differently: 0.0 and -0.0 differ, a NaN does not differ from the same NaN. A narrower
-    `new` is widened first; NaN where `old` is narrower or of another kind, as no comparison is meant then"""
+    """entries whose stored bits differ: 0.0 and -0.0 differ, a NaN does not differ from the same NaN. A narrower
+    `new` is widened first; NaN where `old` is narrower or of another kind, as a comparison means nothing then"""
     nan: Tensor
     """entries with Δ = NaN"""
     inf: Tensor
     """entries with Δ = ±∞"""
     within: Tensor
-    """[tensors, thresholds]: entries with |Δ| ≤ t; a NaN is within nothing"""
+    """[tensors, thresholds]: entries with |Δ| ≤ t; a NaN never counts"""
 
 
 def delta_statistics(
     new: Sequence[Tensor], old: Sequence[Tensor], thresholds: Sequence[float] = (), *, form: Form = "auto"
 ) -> DeltaTable:
-    """Compare tensors pairwise; `new` and `old` are only read, and nothing is drawn from a random generator.
+    """Compare tensors pairwise; `new` and `old` are only read, and no random numbers are drawn.
 
-    `form` decides how: `"compiled"` by one fused kernel per pair of dtypes (seconds of compilation, once),
-    `"chunked"` by plain operations on pieces that fit the cache. `"auto"` compiles from `COMPILE_FROM`
-    entries on if a compiler works: never by measured time, so a run repeated on one machine gives the same.
+    `form`: `"compiled"` uses one fused kernel per pair of dtypes (seconds of compilation, once), `"chunked"` plain
+    operations on pieces that fit the cache. `"auto"` compiles from `COMPILE_FROM` entries on if a compiler works:
+    this never depends on measured time, so a run repeated on one machine gives the same numbers.
 
     >>> table = delta_statistics([torch.tensor([1.0, -2.0])], [torch.tensor([1.0, 2.0])], [0.5])
     >>> table.l1.tolist(), table.sign_flips.tolist(), table.within.tolist()
@@ -89,7 +89,7 @@ def _check(new: Sequence[Tensor], old: Sequence[Tensor]) -> None:
 
 def _table(fold: Fold, pairs: Sequence[Group]) -> DeltaTable:
     entries = torch.tensor([new.numel() for new, _ in pairs], dtype=torch.float64, device="cpu")
-    # Rows are padded with pairs of zeros, and a zero is within every threshold that is not negative.
+    # Rows are padded with pairs of zeros, which are within every threshold that is not negative.
     padding = fold.entries_read - entries
     within = fold.columns[PARTIALS:-2].T - padding[:, None] * (fold.cuts >= 0)
     comparable = [common_dtype(new.dtype, old.dtype) == old.dtype for new, old in pairs]

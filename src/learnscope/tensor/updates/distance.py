@@ -1,4 +1,4 @@
-"""How far tensors are from other tensors, where nothing else is asked: cheaper than all statistics of a change."""
+"""Squared distances between tensors: cheaper than all statistics of a change."""
 
 from collections.abc import Iterable
 
@@ -16,39 +16,39 @@ PIECE = 1 << 20
 def squared_distances(parts: Iterable[tuple[int, Tensor, Tensor]], count: int) -> Tensor:
     """`[2, count]` float64 on the CPU: Σ(new − old)² and Σold², of parts (owner, new, old) added up by owner.
 
-    Differences are taken in float32 (float64 where one of the two is), and right at any magnitude. A part has at most
-    `PIECE` entries, and is not looked at any more when the next one is asked for.
+    Differences are computed in float32 (float64 where one of the two is), accurate at any magnitude. A part has at
+    most `PIECE` entries, and is no longer read once the next one is asked for.
 
     >>> squared_distances([(0, torch.tensor([6.0, 8.0]), torch.tensor([3.0, 4.0]))], 1).tolist()
     [[25.0], [25.0]]
     """
-    found = torch.zeros(2, count, dtype=torch.float64, device="cpu")
+    sums = torch.zeros(2, count, dtype=torch.float64, device="cpu")
     buffers: dict[tuple[torch.dtype, torch.device], _Differences] = {}
     for owner, new, old in parts:
         with plain_arithmetic(new.device):
             key = arithmetic_dtype(new, old), new.device
             if key not in buffers:
                 buffers[key] = _Differences(*key)
-            buffers[key].add(owner, plain(new), plain(old), found)
+            buffers[key].add(owner, plain(new), plain(old), sums)
     for buffer in buffers.values():
-        buffer.flush(found)
-    return found
+        buffer.flush(sums)
+    return sums
 
 
 class _Differences:
-    """Differences and old entries of several parts, each from a new row on, so that small ones share a pass."""
+    """Differences and old entries of several parts, each starting a new row, so that small ones share a pass."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._space = torch.zeros(2, PIECE // WIDTH, WIDTH, dtype=dtype, device=device)
         self._filled = 0
         self._owners: list[tuple[int, int]] = []
-        """Whose rows come next, and how many."""
+        """The owner and number of rows of each part."""
 
-    def add(self, owner: int, new: Tensor, old: Tensor, found: Tensor) -> None:
+    def add(self, owner: int, new: Tensor, old: Tensor, sums: Tensor) -> None:
         length = new.numel()
         rows = -(-length // WIDTH)
         if self._filled + rows > self._space.shape[1]:
-            self.flush(found)
+            self.flush(sums)
         spaces = self._space[:, self._filled : self._filled + rows].view(2, -1)
         spaces[:, length:] = 0
         change, before = (space[:length].view(new.shape) for space in spaces)
@@ -60,9 +60,9 @@ class _Differences:
         self._owners.append((owner, rows))
         self._filled += rows
 
-    def flush(self, found: Tensor) -> None:
+    def flush(self, sums: Tensor) -> None:
         if self._owners:
             squares = row_squares(self._space[:, : self._filled].reshape(-1, WIDTH)).cpu().view(2, -1)
             owners, rows = torch.tensor(self._owners, dtype=torch.int64, device="cpu").unbind(1)
-            found.index_add_(1, torch.repeat_interleave(owners, rows), squares)
+            sums.index_add_(1, torch.repeat_interleave(owners, rows), squares)
         self._filled, self._owners = 0, []

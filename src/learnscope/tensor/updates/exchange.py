@@ -1,4 +1,4 @@
-"""Exchanging entries of two vectors in place, where one rule of reverting differs from another."""
+"""Exchanging entries of two vectors in place, where two rules for reverting differ."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where the entries of some blocks stand in their random orders: (`shared` + `offsets`) modulo its length.
+    """Ranks of the entries of some blocks in their random orders: (`shared` + `offsets`) modulo the block length.
 
-    In float32, exact up to 2²⁴: a compiled comparison of integers beside one of floats takes twice as long as both.
+    In float32, exact up to 2²⁴: a compiled kernel that compares both integers and floats takes twice as long.
     """
 
     shared: Tensor
     offsets: Tensor
-    """A column, one a block."""
+    """A column with one offset per block."""
 
     def at_least(self, cuts: Tensor, entries: int) -> Tensor:
-        """Of the first so many entries, those whose rank is at least their block's cut."""
-        within_one = self.shared[:entries]  # most tensors of a model are shorter than a block
-        return (_turned(within_one, self.offsets, len(self.shared)) >= cuts).view(-1)[:entries]
+        """Which of the first `entries` entries have a rank of at least their block's cut."""
+        shared = self.shared[:entries]  # most tensors of a model are shorter than a block
+        return (_turned(shared, self.offsets, len(self.shared)) >= cuts).view(-1)[:entries]
 
 
 def _turned(shared: Tensor, offsets: Tensor, length: int) -> Tensor:
@@ -38,25 +38,25 @@ def _turned(shared: Tensor, offsets: Tensor, length: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a rule says of some blocks: entries with |Δ| ≤ `threshold` and ranks from `cuts` on are reverted."""
+    """A rule for some blocks: entries with |Δ| ≤ `threshold` and ranks from `cuts` on are reverted."""
 
     threshold: float
     cuts: Tensor | None = None
-    """A column, one a block."""
+    """A column with one cut per block."""
 
 
 def exchange_entries(new: Tensor, old: Tensor, ranks: Ranks, now: Bounds, then: Bounds, *, compiled: bool) -> None:
-    """Go from the entries of some blocks that `now` reverts to those that `then` reverts.
+    """Exchange the entries of some blocks that one of the rules `now` and `then` reverts and the other does not.
 
-    `old` may have a wider dtype than `new`; entries that are not exchanged are not written in it, not even rounded.
-    Doing it again with the rules in the other order restores both bit for bit.
+    `old` may have a wider dtype than `new`; entries that are not exchanged stay as they are in it, not even rounded.
+    Doing it again with the rules swapped restores both bit for bit.
     """
     if not (compiled and _exchange_compiled(new, old, ranks, now, then)):
         _exchange_plainly(new, old, ranks, now, then)
 
 
 def _exchange_compiled(new: Tensor, old: Tensor, ranks: Ranks, now: Bounds, then: Bounds) -> bool:
-    """Whether a compiled kernel did it: for whole blocks only, unless their ranks do not matter."""
+    """Whether a compiled kernel did it: only for whole blocks, unless ranks do not matter."""
     if not {new.dtype, old.dtype} <= COMPILED_DTYPES:
         return False
     limits = [rounded_down(now.threshold), rounded_down(then.threshold)]
@@ -64,11 +64,11 @@ def _exchange_compiled(new: Tensor, old: Tensor, ranks: Ranks, now: Bounds, then
     if now.cuts is None and then.cuts is None:
         return run_compiled(_magnitude_kernel, (new, old), thresholds) is not None
     blocks, length = len(ranks.offsets), len(ranks.shared)
-    if blocks < 2 or new.numel() != blocks * length:  # the compiler would make a kernel of its own for one block
+    if blocks < 2 or new.numel() != blocks * length:  # the compiler would make a separate kernel for one block
         return False
     none = torch.zeros_like(ranks.offsets)
     cuts = [none if bounds.cuts is None else bounds.cuts for bounds in (now, then)]
-    # lengths that differ from each other, or the compiler would take them for one
+    # lengths that differ from each other, or the compiler would assume that they are always equal
     shapes = [(REHEARSAL // length + 7, length)] * 2 + [(length,)] + [(REHEARSAL // length + 7, 1)] * 3
     rows = new.view(blocks, length), old.view(blocks, length)
     done = run_compiled(_exchange_kernel, (*rows, ranks.shared, ranks.offsets, *cuts), thresholds, rehearsal=shapes)
@@ -93,20 +93,20 @@ def _magnitude_kernel(new: Tensor, old: Tensor, thresholds: Tensor) -> tuple[Ten
 
 
 def _exchange_where(chosen: Tensor, new: Tensor, old: Tensor) -> None:
-    mine, other = new, old
+    new_bits, old_bits = new, old
     if {new.dtype, old.dtype} != {torch.float32}:
         # as integers: half precision would pass through float32, in which a NaN does not keep its bits
-        mine, other = new.view(_INTEGERS[new.element_size()]), old.view(_INTEGERS[old.element_size()])
-    weight = torch.where(chosen, old.to(new.dtype).view(mine.dtype), mine)
-    copy = torch.where(chosen, new.to(old.dtype).view(other.dtype), other)
-    mine.copy_(weight)
-    other.copy_(copy)
+        new_bits, old_bits = new.view(_INTEGERS[new.element_size()]), old.view(_INTEGERS[old.element_size()])
+    weight = torch.where(chosen, old.to(new.dtype).view(new_bits.dtype), new_bits)
+    copy = torch.where(chosen, new.to(old.dtype).view(old_bits.dtype), old_bits)
+    new_bits.copy_(weight)
+    old_bits.copy_(copy)
 
 
 def _exchange_plainly(new: Tensor, old: Tensor, ranks: Ranks, now: Bounds, then: Bounds) -> None:
-    """The same on integer views: exclusive or, so that what is exchanged twice is as it was.
+    """The same on integer views, by exclusive or: exchanging twice restores the bits.
 
-    All memory is asked for before the first entry is written: what stops it leaves either all or nothing done.
+    All memory is allocated before the first entry is written: an error leaves either all or nothing done.
     """
     wide = arithmetic_dtype(new, old)
     kind = _INTEGERS[new.element_size()]
@@ -114,19 +114,19 @@ def _exchange_plainly(new: Tensor, old: Tensor, ranks: Ranks, now: Bounds, then:
     chosen = _reverted(size, ranks, now, kind).bitwise_xor_(_reverted(size, ranks, then, kind)).neg_()
     same = old.dtype == new.dtype
     copy = old if same else old.to(new.dtype)
-    mine, other = new.view(kind), copy.view(kind)
-    difference = torch.bitwise_xor(mine, other).bitwise_and_(chosen)
+    new_bits, old_bits = new.view(kind), copy.view(kind)
+    difference = torch.bitwise_xor(new_bits, old_bits).bitwise_and_(chosen)
     if not same:
         replaced = torch.where(chosen.bool(), new.to(old.dtype), old)
-    mine.bitwise_xor_(difference)
+    new_bits.bitwise_xor_(difference)
     if same:
-        other.bitwise_xor_(difference)
+        old_bits.bitwise_xor_(difference)
     else:
         old.copy_(replaced)
 
 
 def _reverted(size: Tensor, ranks: Ranks, bounds: Bounds, kind: torch.dtype) -> Tensor:
-    """1 where the rule reverts, 0 elsewhere, as integers of the weights' width."""
+    """1 where the rule reverts, 0 elsewhere, as integers as wide as the weights."""
     out = torch.empty(size.shape, dtype=kind, device=size.device)
     threshold = bounds.threshold if size.dtype is torch.float64 else rounded_down(bounds.threshold)
     torch.le(size, threshold, out=out)

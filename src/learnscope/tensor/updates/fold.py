@@ -1,4 +1,4 @@
-"""Per-row partials of changes, joined into per-tensor float64 columns on the host."""
+"""Partial sums of rows of changes, added up to float64 columns per tensor on the host."""
 
 import math
 import struct
@@ -12,17 +12,17 @@ from learnscope.tensor.kernels import COMPILED_DTYPES, LARGEST, PARTIALS, Chunke
 from learnscope.tensor.rows import SMALLEST_SAFE, WIDTH, Batch, Group
 
 HELD_ROWS = 1 << 15
-"""Rows kept before they are joined on a CPU: 1.3 MB of partials with three thresholds, still in the cache."""
+"""Rows held before they are added up on a CPU: 1.3 MB of partials with three thresholds, still in the cache."""
 
 HELD_BYTES = 16 << 20
-"""Bytes kept before they are joined on an accelerator, which has to be waited for each time."""
+"""Bytes held before they are added up on an accelerator, which needs a host sync each time."""
 
 EXACT_ROWS = 512
 """Rows computed again in float64 at a time."""
 
 
 class Fold:
-    """Adds up batches; `columns` holds the partials of `kernels`, then the counts of NaN and of Inf."""
+    """Adds up batches; `columns` holds the partials of `kernels`, then the counts of NaN and Inf."""
 
     def __init__(self, pairs: Sequence[Group], thresholds: Sequence[float]) -> None:
         self.pairs = pairs
@@ -37,7 +37,7 @@ class Fold:
         self._held_bytes = self._held_rows = 0
 
     def add(self, batch: Batch, compiled: bool) -> None:
-        """Reduce the rows of a batch; they are joined later, as an accelerator has to be waited for."""
+        """Reduce the rows of a batch; they are added up later, as that needs a host sync on an accelerator."""
         new, old = batch.rows
         dtype = arithmetic_dtype(new, old)
         key = dtype, new.device
@@ -46,7 +46,7 @@ class Fold:
             values: Tensor | list[float] = self.cuts if dtype is torch.float64 else self.rounded
             cuts = self._cuts[key] = torch.as_tensor(values, dtype=dtype, device=new.device)
         partials = None
-        # Packed rows are few and of every dtype: not worth a kernel of their own.
+        # Packed rows are few and of any dtype: not worth a kernel.
         if compiled and isinstance(batch.owner, int) and {new.dtype, old.dtype} <= COMPILED_DTYPES:
             partials = compiled_partials(new, old, cuts)
         if partials is None:
@@ -60,7 +60,7 @@ class Fold:
             self.join()
 
     def join(self) -> None:
-        """Bring the held partials to the host, replace those that float32 cannot carry, and add them up."""
+        """Bring the held partials to the host, replace those that float32 cannot hold, and add them up."""
         groups: dict[tuple[torch.dtype, torch.device], list[tuple[Batch, Tensor]]] = {}
         for batch, partials in self._held:
             groups.setdefault((partials.dtype, partials.device), []).append((batch, partials))
@@ -95,7 +95,7 @@ class Fold:
             self.entries_read.index_add_(0, batch.owner, width.expand(len(batch.owner)))
 
     def _add(self, partials: Tensor, owner: int | Tensor) -> None:
-        columns = self.columns[: len(partials)]  # the counts of NaN and Inf are zero but for exact rows
+        columns = self.columns[: len(partials)]  # only exact rows have counts of NaN and Inf
         if isinstance(owner, int):
             largest = torch.maximum(columns[LARGEST, owner], partials[LARGEST].amax().double())
             columns[:, owner] += partials.sum(1, dtype=torch.float64)
@@ -108,22 +108,22 @@ class Fold:
 
 
 def _suspects(partials: Tensor) -> Tensor:
-    """Rows whose partials may be wrong: not finite, or squares so small that some may be lost."""
+    """Rows whose partials may be wrong: not finite, or squares so small that terms may have underflowed."""
     l1, squares, largest, old_squares = partials[1], partials[2], partials[LARGEST], partials[4]
     finite = (l1 + squares + largest + old_squares).isfinite()
     return ~finite | ((squares < SMALLEST_SAFE) & (largest > 0)) | (old_squares < SMALLEST_SAFE)
 
 
 def _needs_float64(partials: Tensor, old: Tensor) -> Tensor:
-    """Drop the rows that are only suspect because `old` is zero throughout, which is common and harmless."""
-    silent = partials[4] == 0
-    silent &= partials[1:4].isfinite().all(0)
-    silent &= (partials[2] >= SMALLEST_SAFE) | (partials[LARGEST] == 0)
-    return ~(silent & (old == 0).all(1).cpu())
+    """False for rows that are suspect only because `old` is all zero, which is common and harmless."""
+    harmless = partials[4] == 0
+    harmless &= partials[1:4].isfinite().all(0)
+    harmless &= (partials[2] >= SMALLEST_SAFE) | (partials[LARGEST] == 0)
+    return ~(harmless & (old == 0).all(1).cpu())
 
 
 def exact_partials(new: Tensor, old: Tensor, cuts: Tensor) -> Tensor:
-    """The partials of each row in float64, with the counts of NaN and Inf; slow, right for every input."""
+    """The partials of each row in float64, with the counts of NaN and Inf; slow, accurate for every input."""
     kind = arithmetic_dtype(new, old)
     change = (new.to(kind) - old.to(kind)).double()
     size, before = change.abs(), old.double()
@@ -136,15 +136,15 @@ def exact_partials(new: Tensor, old: Tensor, cuts: Tensor) -> Tensor:
 
 
 def bits_differ(new: Tensor, old: Tensor) -> Tensor:
-    """Where the stored bits differ; tensors of two dtypes are brought to the wider one first."""
+    """Where the stored bits differ; tensors of two dtypes are first converted to the wider one."""
     kind = common_dtype(new.dtype, old.dtype)
     integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[kind.itemsize]
     return new.to(kind).view(integer) != old.to(kind).view(integer)
 
 
 def rounded_down(threshold: float) -> float:
-    """The largest float32 not above `threshold`: |Δ| ≤ t then has one answer, in float32 as in float64."""
-    if math.isnan(threshold) or math.isinf(threshold):
+    """The largest float32 not above `threshold`: |Δ| ≤ t then has the same answer in float32 and float64."""
+    if not math.isfinite(threshold):
         return threshold
     try:
         nearest: float = struct.unpack("f", struct.pack("f", threshold))[0]
@@ -152,5 +152,5 @@ def rounded_down(threshold: float) -> float:
         nearest = math.copysign(math.inf, threshold)
     if nearest <= threshold:
         return nearest
-    one = torch.tensor(nearest, dtype=torch.float32, device="cpu")
-    return float(torch.nextafter(one, torch.full_like(one, -math.inf)))
+    above = torch.tensor(nearest, dtype=torch.float32, device="cpu")
+    return float(torch.nextafter(above, torch.full_like(above, -math.inf)))

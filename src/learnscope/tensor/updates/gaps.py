@@ -1,8 +1,8 @@
 """Positions of sparse entries as gaps in few bytes.
 
 Positions p₀ < p₁ < … become gᵢ = pᵢ − pᵢ₋₁ − 1 with p₋₁ = −1, so that neighbours have gap 0. A gap that does not fit
-the chosen width is bridged by fillers: entries that are named although they need not be. A few fillers in one byte are
-often smaller than all gaps in two: at 1 % of entries, 8 % fillers.
+the chosen width is split by fillers: extra positions that are stored only for this. Gaps of one byte with a few fillers
+often take less space than gaps of two bytes: with 1 % of the entries, 8 % are fillers.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 WIDTHS = (1, 2, 4)
-"""Bytes that a gap may take, as an unsigned integer. Fillers make a wider one unnecessary."""
+"""Bytes that a gap may take, as an unsigned integer. Fillers make wider ones unnecessary."""
 
 
 def encode(positions: NDArray[np.int64], itemsize: int) -> NDArray[Any]:
-    """Gaps for sorted, distinct positions, in the width that takes the fewest bytes with `itemsize` bytes an entry.
+    """Gaps of sorted, distinct positions, in the width that takes the fewest bytes with `itemsize` bytes per entry.
 
     >>> encode(np.array([2, 3, 700]), itemsize=2).tolist()  # three times 2 + 2 bytes
     [2, 0, 696]

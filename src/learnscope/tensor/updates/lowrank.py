@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from learnscope.tensor.context import plain, plain_arithmetic
+from learnscope.tensor.context import arithmetic_dtype, plain, plain_arithmetic
 
 EXACT = 256
 """Up to this many rows or columns, whichever are fewer, the full decomposition takes no longer than the iteration
@@ -22,12 +22,12 @@ class NotDecomposedError(ArithmeticError):
 
 @dataclass(frozen=True)
 class LowRank:
-    """The leading singular directions of a matrix M: its best approximation of rank r is left[:, :r] @ right[:r]."""
+    """The leading singular directions of a matrix M, whose best approximation of rank r is left[:, :r] @ right[:r]."""
 
     left: Tensor
     right: Tensor
     values: Tensor
-    """The singular values that are known, in float64 on the CPU: all of them if the decomposition is exact."""
+    """The known singular values, in float64 on the CPU: all of them if the decomposition is exact."""
     norm: float
     """‖M‖_F."""
     exact: bool
@@ -61,12 +61,12 @@ class LowRank:
         enough = (held >= share).nonzero()
         if len(enough):
             return int(enough[0]) + 1
-        return self.full_rank if self.exact else None  # rounding may keep an exact sum just below the whole
+        return self.full_rank if self.exact else None  # rounding may leave an exact sum just below the total
 
     def add_to(self, old: Tensor, rank: int, out: Tensor) -> None:
-        """Write old + the approximation of this rank into `out`, part by part, in the factors' precision.
+        """Write old + the approximation of this rank into `out`, in chunks of rows, in the factors' precision.
 
-        `old` and `out` may have more than two dimensions: those after the first are the columns.
+        `old` and `out` may have more than two dimensions: those after the first are flattened to columns.
         """
         columns = self.right.shape[1]
         step = max(1, CHUNK // columns)
@@ -83,13 +83,13 @@ def decompose(matrix: Tensor, rank: int) -> LowRank | None:
 
     Exact (LAPACK) up to `EXACT` rows or columns, or where the iteration would span as many. Beyond: randomised
     block Krylov iteration (Musco & Musco 2015, arXiv 1504.05477, algorithm 2) with `OVERSAMPLING` and `ITERATIONS`,
-    from a generator of its own, so that equal matrices give equal factors. It holds a little less energy than the
-    best approximation: about 1e-6 of it where singular values fall off, about 1 % where they hardly do.
+    from a generator of its own, so that equal matrices give equal factors. It captures slightly less energy than the
+    best approximation: about 1e-6 less where singular values decay, about 1 % less where they hardly do.
     Raises `NotDecomposedError` if an entry is not finite, or LAPACK does not converge.
     """
     with plain_arithmetic(matrix.device):
         matrix = plain(matrix)
-        matrix = matrix if matrix.dtype == torch.float64 else matrix.float()
+        matrix = matrix.to(arithmetic_dtype(matrix))
         if not matrix.numel():
             return None
         low, high = matrix.aminmax()
@@ -98,8 +98,8 @@ def decompose(matrix: Tensor, rank: int) -> LowRank | None:
             return None
         if not largest < torch.inf:
             raise NotDecomposedError("an entry is not finite")
-        scaled = matrix / largest  # squares neither vanish nor overflow
-        # part by part: six times as fast as vector_norm(dtype=float64)
+        scaled = matrix / largest  # squares neither underflow nor overflow
+        # in chunks: six times as fast as vector_norm(dtype=float64)
         parts = [torch.linalg.vector_norm(part.double()) for part in scaled.split(max(1, CHUNK // scaled.shape[1]))]
         norm = float(torch.linalg.vector_norm(torch.stack(parts)))
         tall = matrix.shape[0] > matrix.shape[1]
@@ -125,7 +125,7 @@ def _exactly(wide: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
 def _iteratively(wide: Tensor, rank: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
     basis = _krylov_basis(wide, width)
     core = basis.mT @ wide
-    # the singular vectors of the core on its short side; in float64, since squares halve the digits
+    # the singular vectors of the core from its Gram matrix; in float64, since squaring halves the digits
     gram = torch.zeros(len(core), len(core), dtype=torch.float64, device=core.device)
     for part in core.split(max(1, CHUNK // len(core)), 1):
         gram.addmm_(part.double(), part.double().mT)

@@ -1,8 +1,8 @@
 """Which entries of an update are kept: those that moved most, or as many at random.
 
-Every tensor is cut into blocks. What a rule says of an entry depends only on its |new − old| and on its place, neither
-of which changes when new and old are exchanged there: the same rule, asked again, names the same entries, and no mask
-has to be remembered.
+Every tensor is cut into blocks. Whether a rule selects an entry depends only on its |new − old| and its position,
+neither of which changes when new and old are exchanged there: applied again, the rule selects the same entries, and no
+mask has to be stored.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 BLOCK = 1 << 15
-"""Entries in a block, a power of two. The random order of one takes 128 KiB, which stays in a core's own cache."""
+"""Entries in a block, a power of two. The random order of a block takes 128 KiB, which stays in a core's own cache."""
 
 
 @dataclass(frozen=True)
 class Rule:
     """Reverts the entries with |Δ| ≤ `threshold` whose rank in their block's random order is at least its cut.
 
-    By magnitude: without cuts. At random: an infinite threshold. A NaN is within nothing and is never reverted.
+    By magnitude: without cuts. At random: an infinite threshold. A NaN is never reverted.
     """
 
     threshold: float
     cuts: NDArray[np.int32] | None = None
-    """One a block."""
+    """One per block."""
 
 
 KEEP_ALL = Rule(-1.0)
@@ -39,16 +39,16 @@ KEEP_ALL = Rule(-1.0)
 class Order:
     """A random order of the entries of every block.
 
-    All blocks share one permutation; each adds an offset of its own to the ranks, modulo their number. Whatever the
-    permutation, an entry's rank is then uniform, and those of two entries of different blocks are independent. The
-    permutation is another for every seed: with a fixed one, of the few candidates in a block those after a wide gap
-    in the ranks would come first more often than others.
+    All blocks share one permutation; each adds its own offset to the ranks, modulo their number. Whatever the
+    permutation, an entry's rank is then uniform, and the ranks of entries of different blocks are independent. Every
+    seed has its own permutation: with a fixed one and few candidates in a block, a candidate after a wide gap in the
+    ranks would come first more often than others.
     """
 
     def __init__(self, lengths: Sequence[int], seed: int) -> None:
         self.block = BLOCK
         self.first = list(accumulate((-(-length // BLOCK) for length in lengths), initial=0))
-        """The first block of every tensor, and the number of all."""
+        """The first block of every tensor, then the number of all blocks."""
         self.lengths = [min(BLOCK, length - start) for length in lengths for start in range(0, length, BLOCK)]
         draw = np.random.default_rng(seed)
         self.offsets = draw.integers(BLOCK, size=len(self.lengths), dtype=np.int32)
@@ -58,21 +58,21 @@ class Order:
         self._held: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The shared permutation and every block's offset, the latter as a column, in float32."""
+        """The shared permutation, and a column with every block's offset, in float32."""
         if device not in self._held:
             ranks, offsets = torch.from_numpy(self._ranks), torch.from_numpy(self.offsets).unsqueeze(1)
             self._held[device] = ranks.to(device, torch.float32), offsets.to(device, torch.float32)
         return self._held[device]
 
     def keep(self, counts: Sequence[int]) -> list[Rule]:
-        """Rules that keep exactly `counts[i]` of all entries, each being equally likely."""
+        """Rules that keep exactly `counts[i]` of all entries, every entry with the same probability."""
         whole = np.ones(self.block, dtype=np.bool_)
         return self.keep_of((whole[:length] for length in self.lengths), counts, sum(self.lengths))
 
     def keep_of(
         self, candidates: Iterable[NDArray[np.bool_]], counts: Sequence[int], total: int
     ) -> list[Rule]:  # fmt: skip
-        """Rules that keep exactly `counts[i]` of the `total` candidates, given as one mask a block.
+        """Rules that keep exactly `counts[i]` of the `total` candidates, given as one mask per block.
 
         With E_b candidates up to the end of block b, the block keeps ⌊K·E_b/E + u⌋ − ⌊K·E_{b−1}/E + u⌋ of K, for one
         random u in [0, 1): every candidate is kept with probability K/E, and exactly K are (systematic sampling).
@@ -87,7 +87,7 @@ class Order:
         return [Rule(np.inf, chosen) for chosen in cuts]
 
     def _cuts(self, block: int, mask: NDArray[np.bool_], present: int, wanted: Sequence[int]) -> list[int]:
-        """The ranks below which exactly as many of the candidates of a block lie as wanted."""
+        """The ranks below which exactly the wanted numbers of a block's candidates lie."""
         if present == self.block or all(each in (0, present) for each in wanted):
             return [self.block if each == present else each for each in wanted]
         padded = np.zeros(self.block, dtype=np.bool_)

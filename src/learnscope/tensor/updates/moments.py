@@ -1,4 +1,4 @@
-"""What an optimizer remembers of its gradients, and the step that follows from it."""
+"""The moments that an optimizer keeps of its gradients, and the step that follows from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK = 1 << 15
 """Entries read at a time on a CPU: half a dozen float64 vectors of this length stay in the cache."""
 
 ACCELERATOR_CHUNK = 1 << 22
-"""Entries read at a time elsewhere, where a call costs more than its memory: 32 MiB a vector."""
+"""Entries read at a time on an accelerator, where calls cost more than memory: 32 MiB per vector."""
 
 FIRST, SECOND, NOISE, STEP, WEIGHT, INNER, GRADIENT, COMPARED, ENTRIES, LARGEST_STEP = range(10)
 """Columns of `moment_sums`: Σm̂², Σv̂, Σmax(v̂ − m̂², 0), Σstep², Σw², Σm̂·g, Σg², Σm̂² where there is a gradient,
@@ -28,7 +28,7 @@ COLUMNS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """One parameter, its gradient, and what its optimizer remembers of it.
+    """One parameter, its gradient, and its optimizer state.
 
     `first` is Adam's `exp_avg` or SGD's `momentum_buffer`; the latter has no `second`, and no step is computed.
     """
@@ -37,42 +37,42 @@ class Remembered:
     first: Tensor
     second: Tensor | None = None
     largest: Tensor | None = None
-    """AMSGrad's running maximum of `second`, which takes its place in the step."""
+    """AMSGrad's running maximum of `second`, which replaces it in the step."""
     gradient: Tensor | None = None
     ascending: bool = False
     """With `maximize`, the moments are those of −g."""
     corrections: tuple[float | Tensor, float | Tensor] = (1.0, 1.0)
-    """What `first` and `second` are divided by: 1 − β₁ᵗ, 1 − β₂ᵗ."""
+    """Bias corrections, by which `first` and `second` are divided: 1 − β₁ᵗ, 1 − β₂ᵗ."""
     rate: float | Tensor = 0.0
     eps: float = 0.0
 
 
-def moment_sums(one: Remembered) -> Tensor:
-    """The columns named above, `[COLUMNS]` float64 on the weight's device; nothing is waited for.
+def moment_sums(state: Remembered) -> Tensor:
+    """The columns named above, `[COLUMNS]` float64 on the weight's device, without a host sync.
 
-    All arithmetic is float64, on pieces that are small beside the parameter.
+    All arithmetic is float64, on small pieces of the parameter.
 
     >>> grown = Remembered(weight=torch.tensor([2.0]), first=torch.tensor([0.5]), gradient=torch.tensor([3.0]))
     >>> sums = moment_sums(grown).tolist()
     >>> sums[FIRST], sums[INNER], sums[WEIGHT]
     (0.25, 1.5, 4.0)
     """
-    with plain_arithmetic(one.weight.device):
-        total = torch.zeros(COLUMNS, dtype=torch.float64, device=one.weight.device)
-        for part in _parts(one):
-            sums = _sums(one, *part)
+    with plain_arithmetic(state.weight.device):
+        total = torch.zeros(COLUMNS, dtype=torch.float64, device=state.weight.device)
+        for part in _parts(state):
+            sums = _sums(state, *part)
             largest = torch.maximum(total[LARGEST_STEP], sums[LARGEST_STEP])
             total += sums
             total[LARGEST_STEP] = largest
         return total
 
 
-def _parts(one: Remembered) -> Iterator[tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]]:
-    """Weight, first, second, largest and gradient as short float64 vectors, entry beside entry."""
-    given = (one.weight, one.first, one.second, one.largest, one.gradient)
-    there: Group = tuple(_dense(tensor) for tensor in given if tensor is not None)
-    device = one.weight.device
-    for group in pieces(there, CHUNK if device.type == "cpu" else ACCELERATOR_CHUNK):
+def _parts(state: Remembered) -> Iterator[tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]]:
+    """Weight, first, second, largest and gradient as short float64 vectors with aligned entries."""
+    given = (state.weight, state.first, state.second, state.largest, state.gradient)
+    present: Group = tuple(_dense(tensor) for tensor in given if tensor is not None)
+    device = state.weight.device
+    for group in pieces(present, CHUNK if device.type == "cpu" else ACCELERATOR_CHUNK):
         vectors = iter([tensor.reshape(-1).to(device, torch.float64) for tensor in group])
         weight, first, *rest = (None if tensor is None else next(vectors) for tensor in given)
         assert weight is not None
@@ -86,60 +86,60 @@ def _dense(tensor: Tensor) -> Tensor:
 
 
 def _sums(
-    one: Remembered, weight: Tensor, first: Tensor, second: Tensor | None, largest: Tensor | None, g: Tensor | None
+    state: Remembered, weight: Tensor, first: Tensor, second: Tensor | None, largest: Tensor | None, g: Tensor | None
 ) -> Tensor:
-    mean = first / one.corrections[0]
+    mean = first / state.corrections[0]
     out = torch.zeros(COLUMNS, dtype=torch.float64, device=weight.device)
     out[ENTRIES] = weight.numel()
     out[FIRST] = torch.dot(mean, mean)
     out[WEIGHT] = torch.dot(weight, weight)
     if second is not None and weight.numel():
-        square = second / one.corrections[1]
-        step = adam_step(one.rate, one.eps, mean, square if largest is None else largest / one.corrections[1])
+        square = second / state.corrections[1]
+        step = adam_step(state.rate, state.eps, mean, square if largest is None else largest / state.corrections[1])
         out[SECOND] = square.sum()
-        out[NOISE] = noise_of(mean, square, resolution(one)).sum()
+        out[NOISE] = noise_of(mean, square, resolution(state)).sum()
         out[STEP] = torch.dot(step, step)
         out[LARGEST_STEP] = step.abs_().amax()
     if g is not None:
-        out[INNER] = torch.dot(mean, g) * (-1 if one.ascending else 1)
+        out[INNER] = torch.dot(mean, g) * (-1 if state.ascending else 1)
         out[GRADIENT] = torch.dot(g, g)
         out[COMPARED] = out[FIRST]
     return out
 
 
-def resolution(one: Remembered) -> float:
-    """Share of v̂ below which v̂ − m̂² is what rounding left of two equal numbers in the state's dtypes."""
-    kept = [tensor for tensor in (one.first, one.second) if tensor is not None]
+def resolution(state: Remembered) -> float:
+    """Share of v̂ below which v̂ − m̂² is the rounding error of two equal numbers in the state's dtypes."""
+    kept = [tensor for tensor in (state.first, state.second) if tensor is not None]
     return 4 * max(torch.finfo(tensor.dtype).eps for tensor in kept)
 
 
 def noise_of(mean: Tensor, square: Tensor, resolution: float) -> Tensor:
-    """max(v̂ − m̂², 0), and 0 where it is too small beside v̂ to be told from rounding."""
+    """max(v̂ − m̂², 0), and 0 where it is too small compared with v̂ to be told from rounding error."""
     noise = square - mean.square()
     return torch.where(noise < resolution * square, 0.0, noise)
 
 
-def signal_to_noise(one: Remembered, size: int, seed: int) -> Tensor:
+def signal_to_noise(state: Remembered, size: int, seed: int) -> Tensor:
     """|m̂|/√max(v̂ − m̂², 0) of at most `size` entries, the same ones at every call, float64.
 
-    Infinite where the denominator alone is 0, as after a first step. An entry with m̂ = v̂ = 0 never had a
-    gradient and has no ratio: it is given as −1.
+    Infinite where only the denominator is 0, as after a first step. An entry with m̂ = v̂ = 0 never had a
+    gradient and has no ratio: it gets −1.
     """
-    assert one.second is not None, "SGD keeps no second moment"
-    with plain_arithmetic(one.weight.device):
-        places = fixed_entries(one.first.numel(), size, seed, one.first.device)
+    assert state.second is not None, "SGD keeps no second moment"
+    with plain_arithmetic(state.weight.device):
+        indices = fixed_entries(state.first.numel(), size, seed, state.first.device)
         mean, square = (
-            pick(plain(tensor), places).to(one.weight.device, torch.float64) / by
-            for tensor, by in zip((one.first, one.second), one.corrections, strict=True)
+            pick(plain(tensor), indices).to(state.weight.device, torch.float64) / by
+            for tensor, by in zip((state.first, state.second), state.corrections, strict=True)
         )
-        ratio = mean.abs() / noise_of(mean, square, resolution(one)).sqrt()
+        ratio = mean.abs() / noise_of(mean, square, resolution(state)).sqrt()
         return torch.where((mean == 0) & (square == 0), -1.0, ratio)
 
 
 def weighted_median(values: Tensor, weights: Tensor) -> float | None:
-    """The value below and above which lies half of the weight, the mean of two where it falls between them.
+    """The value with half of the weight on either side, or the mean of two such values.
 
-    NaN if one of the values is; None where there are none.
+    NaN if a value is NaN; None without values.
 
     >>> weighted_median(torch.tensor([3.0, 1.0, 2.0]), torch.tensor([1.0, 1.0, 5.0]))
     2.0

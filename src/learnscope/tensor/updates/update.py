@@ -1,13 +1,13 @@
-"""The update that an optimizer meant to make, before it was rounded to the weights' dtype."""
+"""The update that an optimizer computed, before it was rounded to the weights' dtype."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
+from learnscope.tensor.context import arithmetic_dtype
 from learnscope.tensor.updates.fold import bits_differ
 
 KNOWN = ("SGD", "Adam", "AdamW")
@@ -23,7 +23,7 @@ def planned_update(
     AdamW adds −η·λ·w. SGD: −η·d with d the momentum buffer (Nesterov: g + μ·d), g including λ·w.
     `weight` is the weight before the step; all tensors are aligned samples of the same entries.
     """
-    wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
+    wide = arithmetic_dtype(weight)
     w, g = weight.to(wide), gradient.to(wide)
     rate = float(options["lr"])
     decay = float(options.get("weight_decay", 0.0))
@@ -38,7 +38,7 @@ def planned_update(
 
 
 def bias_corrections(options: Mapping[str, Any], step: float | Tensor) -> tuple[float | Tensor, float | Tensor]:
-    """1 − β₁ᵗ and 1 − β₂ᵗ. Where the count of steps lies on an accelerator, they stay there too.
+    """1 − β₁ᵗ and 1 − β₂ᵗ, on the accelerator if the step count is there.
 
     >>> [round(c, 12) for c in bias_corrections({"betas": (0.9, 0.999)}, 2)]
     [0.19, 0.001999]
@@ -60,7 +60,7 @@ def decoupled(optimizer: str, options: Mapping[str, Any]) -> bool:
 
 
 def decay_rounding(options: Mapping[str, Any]) -> Rounding:
-    """Whether decay is rounded on its own, or in one with the rest of the update.
+    """Whether decay is rounded apart from the rest of the update, or together with it.
 
     torch's loops (`foreach` or not) round after every operation: the weight after w·(1 − ηλ), the gradient after
     g + λ·w. Its fused kernels work in float32 and round the finished weight once.
@@ -69,7 +69,7 @@ def decay_rounding(options: Mapping[str, Any]) -> Rounding:
 
 
 def decay_vanishes(optimizer: str, options: Mapping[str, Any], weight: Tensor, gradient: Tensor) -> Tensor:
-    """Entries whose weight decay, rounded apart as torch's loops do it, leaves every stored bit as it was.
+    """Entries that weight decay, rounded apart as torch's loops do it, leaves bit for bit unchanged.
 
     Decoupled: w·(1 − ηλ) rounded to the dtype of w is w. Coupled: g + λ·w rounded to the dtype of g is g.
     The arithmetic is torch's own, in the tensors' own dtype: float32 inside, rounded once.

@@ -14,7 +14,7 @@ FEWEST = 50
 
 @dataclass(frozen=True, slots=True)
 class PowerLaw:
-    """ρ(λ) ∝ λ^−α above `smallest`; `distance` is the Kolmogorov–Smirnov distance there, `tail` how many lie there."""
+    """ρ(λ) ∝ λ^−α above `smallest`, for `tail` eigenvalues; `distance` is the Kolmogorov–Smirnov distance there."""
 
     alpha: float
     smallest: float
@@ -25,8 +25,8 @@ class PowerLaw:
 def power_law(eigenvalues: Tensor) -> PowerLaw | None:
     """α = 1 + n/Σ ln(λ/λ_min) over the n eigenvalues from λ_min on (Clauset et al. 2009; Martin & Mahoney).
 
-    λ_min is the eigenvalue that brings the tail nearest to the law it implies. Eigenvalues are those of WᵀW, that is
-    σ². None with fewer than 50 positive ones, one that is not finite, or none that differ.
+    λ_min is the eigenvalue for which the tail is closest to its fitted law. Eigenvalues are those of WᵀW, that is σ².
+    None if fewer than 50 are positive, one is not finite, or all are equal.
     """
     with plain_arithmetic(eigenvalues.device):
         values = plain(eigenvalues).double().cpu()
@@ -39,7 +39,7 @@ def power_law(eigenvalues: Tensor) -> PowerLaw | None:
         for start in _first_of_equals(values):
             tail = logs[start:] - logs[start]
             n, total = len(tail), float(tail.sum())
-            if total == 0:  # all that is left are equal: no slope
+            if total == 0:  # the rest are all equal: no slope
                 continue
             alpha = 1 + n / total
             expected = -torch.expm1((1 - alpha) * tail)

@@ -9,24 +9,25 @@ import torch
 from torch import Tensor
 
 from learnscope.tensor.context import plain, plain_arithmetic
+from learnscope.tensor.grouping import compute_in_groups
 
 TOGETHER = 1 << 20
-"""Entries of matrices of equal shape that are decomposed by one call: for small ones the call takes longest."""
+"""Entries of matrices of equal shape that are decomposed by one call: for small ones the call itself takes longest."""
 SMALL = 512
-"""Up to this many rows or columns, whichever are fewer, all values take no longer than the largest."""
+"""Up to this many rows or columns, whichever are fewer, computing all values takes no longer than the largest."""
 EXTRA, SEED = 8, 0
 RESIDUAL = 1e-4
-"""The iteration ends when σ₁·this is left of every wanted triplet: the error of a value is about the square of it."""
+"""The iteration ends when all wanted triplets have residuals below this times σ₁; the error is about its square."""
 CHECKS = (4, 6, 8, 10, 12, 16, 20, 24, 32, 48)
-"""Numbers of blocks after which it looks whether that is so; the last is the limit."""
+"""Numbers of blocks after which convergence is checked; the last is the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leading:
     """The largest singular values in descending order, and ‖M‖_F.
 
-    None of them is above the true value of its rank, and each is within `error`·σ₁ of a true one. Where values lie
-    apart it is far nearer, about the square of `error` over their distance as a share of σ₁.
+    None is above the true value of its rank, and each is within `error`·σ₁ of a true one. Where values are well
+    separated it is far closer: about `error`² over their distance as a share of σ₁.
     """
 
     values: Tensor
@@ -35,52 +36,48 @@ class Leading:
 
 
 def all_values(matrices: Sequence[Tensor]) -> list[Tensor | None]:
-    """Every singular value of every matrix, descending; 0 where it is rounding; None if an entry is not finite.
+    """Every singular value of every matrix, descending; 0 where it is rounding error; None if an entry is not finite.
 
     One matrix at a time is copied to float64, or a few small ones of equal shape.
     """
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for place, one in enumerate(matrices):
-        groups.setdefault((one.shape, one.device), []).append(place)
-    found: dict[int, Tensor | None] = {}
-    for places in groups.values():
-        step = max(1, TOGETHER // max(1, matrices[places[0]].numel()))
-        for start in range(0, len(places), step):
-            some = places[start : start + step]
-            found.update(zip(some, _decomposed([matrices[place] for place in some]), strict=True))
-    return [found[place] for place in range(len(matrices))]
+    return compute_in_groups(
+        matrices,
+        lambda matrix: (matrix.shape, matrix.device),
+        _decomposed,
+        at_once=lambda matrix: TOGETHER // max(1, matrix.numel()),
+    )
 
 
 def _decomposed(matrices: Sequence[Tensor]) -> list[Tensor | None]:
     with plain_arithmetic(matrices[0].device):
-        copies = [plain(one).double() for one in matrices]
+        copies = [plain(matrix).double() for matrix in matrices]
         wide = copies[0][None] if len(copies) == 1 else torch.stack(copies)
         finite = wide.isfinite().all(2).all(1)
-        if not bool(finite.all()):  # LAPACK would refuse the others with it
+        if not bool(finite.all()):  # LAPACK would refuse the whole batch
             wide = wide.where(finite[:, None, None], 0.0)
         values = torch.linalg.svdvals(wide)
         values = _without_rounding(values, wide).cpu()
-        return [one if good else None for one, good in zip(values, finite.tolist(), strict=True)]
+        return [own if good else None for own, good in zip(values, finite.tolist(), strict=True)]
 
 
 def _without_rounding(values: Tensor, matrix: Tensor) -> Tensor:
-    """0 where a value is no larger than what rounding makes of 0."""
+    """0 where a value is no larger than the rounding error of a 0."""
     floor = max(matrix.shape[-2:]) * torch.finfo(torch.float64).eps * values[..., :1]
     return values.where(values > floor, 0.0)
 
 
 def is_small(matrix: Tensor, count: int) -> bool:
-    """Whether all values are computed even where only the `count` largest are wanted."""
+    """Whether all values are computed even if only the `count` largest are wanted."""
     return min(matrix.shape) <= max(SMALL, (count + EXTRA) * CHECKS[0] * 2)
 
 
 def leading_values(matrix: Tensor, count: int) -> Leading | None:
     """The `count` largest singular values, or fewer if there are fewer; None if an entry is not finite.
 
-    Block Golub–Kahan–Lanczos bidiagonalisation in float64 with full reorthogonalisation, from a random block that a
-    generator of its own draws, so that equal matrices give equal values: M V = U B, Mᵀ U = V Bᵀ + a rest that bounds
-    the error. All values are computed instead where `matrix` is small. A matrix with many values close together, such
-    as one of pure noise, may reach the limit of the iteration: `error` tells.
+    Block Golub–Kahan–Lanczos bidiagonalisation in float64 with full reorthogonalisation: M V = U B, Mᵀ U = V Bᵀ + a
+    rest that bounds the error. The random start comes from a generator of its own, so that equal matrices give equal
+    values. For a small `matrix` all values are computed instead. A matrix with many values close together, such as
+    pure noise, may reach the limit of the iteration: see `error`.
     """
     with plain_arithmetic(matrix.device):
         wide = plain(matrix).double()
@@ -91,7 +88,7 @@ def leading_values(matrix: Tensor, count: int) -> Leading | None:
             return None
         if largest == 0:
             return Leading(torch.zeros(min(count, len(wide)), dtype=torch.float64), 0.0, 0.0)
-        wide = wide / largest  # squares neither vanish nor overflow
+        wide = wide / largest  # squares neither underflow nor overflow
         norm = float(torch.linalg.vector_norm(wide)) * largest
         width = count + EXTRA
         if is_small(wide, count):
@@ -130,11 +127,10 @@ def _iterated(wide: Tensor, count: int, width: int) -> tuple[Tensor, float]:
 
 
 def _orthogonal(block: Tensor, basis: Tensor) -> Tensor:
-    """Orthonormal columns that span the block less the basis; any others orthogonal to it where nothing is left."""
-    found = block
-    for _ in range(3):  # what is left of a block within the basis is rounding, and has to be cleaned again
-        found = torch.linalg.qr(found - basis @ (basis.mT @ found)).Q
-    return found
+    """Orthonormal columns that span the block minus the basis; arbitrary orthogonal ones where nothing is left."""
+    for _ in range(3):  # a block within the basis leaves only rounding error, which has to be made orthogonal again
+        block = torch.linalg.qr(block - basis @ (basis.mT @ block)).Q
+    return block
 
 
 def _grown(core: Tensor, coupling: Tensor, corner: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 Row = tuple[list[int], list[int]]
-"""Ids and labels, equally long; a label of -100 is not learnt."""
+"""Ids and labels of the same length; a label of -100 is ignored by the loss."""
 
 
 def collated(rows: Sequence[Row], pad: int) -> dict[str, Tensor]:

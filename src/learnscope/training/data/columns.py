@@ -1,11 +1,11 @@
-"""Which columns of a data set hold what."""
+"""Which columns of a data set hold prompts, completions, texts or messages."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from learnscope.options import did_you_mean
 from learnscope.training.errors import TrainError
 from learnscope.training.settings.config import DatasetConfig
 
@@ -15,7 +15,7 @@ ANSWERS = ("completion", "answer", "response")
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The trainers' names, and what the data set calls them; empty for countdown problems."""
+    """From the trainers' names to the data set's; empty for countdown problems."""
 
     names: dict[str, str] = field(default_factory=dict)
 
@@ -24,32 +24,27 @@ class Columns:
         return not self.names
 
 
-def columns_of(there: Sequence[str], config: DatasetConfig) -> Columns:
-    """Columns that are named in the configuration first, then the usual names."""
+def columns_of(available: Sequence[str], config: DatasetConfig) -> Columns:
+    """The columns that the configuration names, or else those with the usual names."""
     named = {
         kind: getattr(config, f"{kind}_column")
         for kind in ("messages", "prompt", "completion", "text")
         if getattr(config, f"{kind}_column") is not None
     }
     for kind, column in named.items():
-        if column not in there:
-            near = difflib.get_close_matches(column, there, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+        if column not in available:
+            hint = did_you_mean(column, available)
             raise TrainError(
-                f"config.dataset.{kind}_column: there is no column {column!r}.{hint} There are: {', '.join(there)}."
+                f"config.dataset.{kind}_column: there is no column {column!r}.{hint} There are: {', '.join(available)}."
             )
-    if not named and set(there) >= COUNTDOWN:
+    if not named and set(available) >= COUNTDOWN:
         return Columns()
     for kind in ("messages", "prompt", "text"):
-        if kind in named or (not named.keys() - {"completion"} and kind in there):
-            found = {kind: named.get(kind, kind)}
-            return Columns({**found, **_answers(there, named)} if kind == "prompt" else found)
+        if kind in named or (not named.keys() - {"completion"} and kind in available):
+            names = {kind: named.get(kind, kind)}
+            answers = named.get("completion") or next((name for name in ANSWERS if name in available), None)
+            return Columns({**names, "completion": answers} if kind == "prompt" and answers is not None else names)
     raise TrainError(
-        f"the data set has the columns {', '.join(there)}, none of which is known: `prompt` with `completion`, `text`, "
-        "`messages`, or `nums` with `target`; say which hold them, e.g. --config.dataset.prompt_column question"
+        f"the data set has the columns {', '.join(available)}, none of which is known: `prompt` with `completion`, "
+        "`text`, `messages`, or `nums` with `target`; say which hold them, e.g. --config.dataset.prompt_column question"
     )
-
-
-def _answers(there: Sequence[str], named: dict[str, str]) -> dict[str, str]:
-    column = named.get("completion") or next((name for name in ANSWERS if name in there), None)
-    return {} if column is None else {"completion": column}

@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 
 BRIEF = "{numbers}:{target}="
-"""For the built-in model, which reads one character a token."""
+"""For the built-in model, whose tokens are single characters."""
 WORDED = (
     "Using the numbers {numbers}, write an arithmetic expression that equals {target}. Use + - * / and parentheses, "
     "and every number exactly once. Give the expression alone between <answer> and </answer>."
 )
 SOLVED_UP_TO = 5
-"""Numbers for which all ways to join them are tried within a second or so."""
+"""Numbers; all ways to combine so many are tried within about a second."""
 _SUM, _PRODUCT, _ATOM = 1, 2, 3
 
 Number = int | Fraction
 Part = tuple[Number, str, int]
-"""A value, how it is written, and how tightly that binds."""
+"""A value, its expression, and the precedence of the expression's outermost operator."""
 
 
 def prompt(numbers: Sequence[int], target: int, template: str = BRIEF) -> str:
-    """The question in words or brief.
+    """The question, by default in the brief form.
 
     >>> prompt([3, 4, 7], 14)
     '3 4 7:14='
@@ -32,14 +32,14 @@ def prompt(numbers: Sequence[int], target: int, template: str = BRIEF) -> str:
 
 
 def generate(count: int, seed: int, amount: int = 3, largest: int = 9) -> list[tuple[list[int], int]]:
-    """`count` solvable problems of `amount` numbers, always the same for a seed; targets are from 1 to 99."""
-    drawn = random.Random(f"countdown {seed} {amount} {largest}")
+    """`count` solvable problems of `amount` numbers, the same for the same seed; targets are from 1 to 99."""
+    rng = random.Random(f"countdown {seed} {amount} {largest}")
     problems: list[tuple[list[int], int]] = []
     while len(problems) < count:
-        numbers = [drawn.randint(1, largest) for _ in range(amount)]
+        numbers = [rng.randint(1, largest) for _ in range(amount)]
         value = numbers[0]
         for number in numbers[1:]:
-            value = drawn.choice(_WHOLE)(value, number)
+            value = rng.choice(_WHOLE)(value, number)
         if 1 <= value <= 99:
             problems.append((numbers, value))
     return problems
@@ -76,9 +76,9 @@ def _search(parts: list[Part], target: int, *, fractions: bool) -> str | None:
                 continue
             rest = [part for place, part in enumerate(parts) if place not in (i, j)]
             for joined in _joined(left, right, ordered=i < j, fractions=fractions):
-                found = _search([joined, *rest], target, fractions=fractions)
-                if found is not None:
-                    return found
+                expression = _search([joined, *rest], target, fractions=fractions)
+                if expression is not None:
+                    return expression
     return None
 
 
@@ -99,8 +99,8 @@ def _joined(left: Part, right: Part, *, ordered: bool, fractions: bool) -> Itera
 
 
 def _written(left: Part, sign: str, right: Part) -> str:
-    """With no more parentheses than needed."""
+    """The expression, with no more parentheses than needed."""
     level = _SUM if sign in "+-" else _PRODUCT
     before = left[1] if left[2] >= level else f"({left[1]})"
-    alone = right[2] > level or (right[2] == level and sign in "+*")
-    return f"{before}{sign}{right[1] if alone else f'({right[1]})'}"
+    bare = right[2] > level or (right[2] == level and sign in "+*")
+    return f"{before}{sign}{right[1] if bare else f'({right[1]})'}"

@@ -1,4 +1,4 @@
-"""Arithmetic that a model wrote, evaluated by a parser of its own: nothing is executed, and no text can hang it."""
+"""A parser for arithmetic that a model wrote. Nothing is executed, and no text can make it hang."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 LONGEST = 200
-"""Characters; longer texts are no answer."""
+"""Characters; a longer text is not an answer."""
 DIGITS = 6
-"""Of one number. With `LONGEST` this bounds every intermediate value."""
+"""Digits of one number. With `LONGEST` this bounds every intermediate value."""
 _TOKEN = re.compile(r"\s*(?:(\d+)|([-+*/()]))")
 _SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-"})
 _OPERATIONS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
@@ -23,7 +23,7 @@ _OPERATIONS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """What an expression comes to, exactly, and the numbers in it; the value is None after a division by 0."""
+    """The exact value of an expression, None after a division by 0, and the numbers in it."""
 
     value: Fraction | None
     numbers: tuple[int, ...]
@@ -45,7 +45,7 @@ def evaluate(text: str) -> Evaluated | None:
     try:
         value = reader.sum()
     except ZeroDivisionError:
-        # the rest is read for its form alone: `1/0)` is no expression
+        # the syntax still has to be checked: `1/0)` is no expression
         return Evaluated(None, numbers) if _well_formed(tokens) else None
     except _NotAnExpression:
         return None
@@ -57,7 +57,7 @@ class _NotAnExpression(Exception):
 
 
 class _Reader:
-    """Recursive descent over tokens. Parentheses nest as deep as `LONGEST` allows, which Python's stack bears."""
+    """Recursive descent over tokens. `LONGEST` keeps the nesting within Python's recursion limit."""
 
     def __init__(self, tokens: list[str], operations: dict[str, Callable[..., Fraction]] = _OPERATIONS) -> None:
         self._tokens, self._place, self._operations = tokens, 0, operations
@@ -112,9 +112,9 @@ def _tokens(text: str) -> list[str] | None:
         return None
     tokens, place = [], 0
     while place < len(text):
-        found = _TOKEN.match(text, place)
-        if found is None or len(found[1] or "") > DIGITS:
+        match = _TOKEN.match(text, place)
+        if match is None or len(match[1] or "") > DIGITS:
             return None
-        tokens.append(found[1] or found[2])
-        place = found.end()
+        tokens.append(match[1] or match[2])
+        place = match.end()
     return tokens

@@ -1,4 +1,4 @@
-"""The examples kept aside, as one batch that the model takes."""
+"""The held-out examples as one batch for the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from learnscope.training.data.batches import Row, collated
 
 
 def holdout_batches(trainer: Any, holdout: Any, method: str) -> list[dict[str, Tensor]] | None:
-    """Tokens, mask and labels, with which SFT's trainer would train on them; for GRPO question and right answer."""
+    """Tokens, mask and labels: for SFT as its trainer makes them, for GRPO those of question and right answer."""
     if holdout is None:
         return None
     if method == "sft":
@@ -25,14 +25,14 @@ def holdout_batches(trainer: Any, holdout: Any, method: str) -> list[dict[str, T
 
 def _tokens(tokenizer: Any, row: dict[str, Any]) -> Row:
     """Ids and labels; without a right answer the question is its own target."""
-    asked, told = row["prompt"], row.get("completion")
-    if not isinstance(asked, str):
-        before = tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False)
-        whole = before if told is None else tokenizer.apply_chat_template(asked + told, tokenize=False)
-        ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (before, whole)]
+    question, answer = row["prompt"], row.get("completion")
+    if not isinstance(question, str):
+        before = tokenizer.apply_chat_template(question, add_generation_prompt=True, tokenize=False)
+        whole = before if answer is None else tokenizer.apply_chat_template(question + answer, tokenize=False)
+        prefix, ids = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (before, whole))
     else:
-        ids = [tokenizer(asked)["input_ids"], tokenizer(asked + (told or ""))["input_ids"]]
-        if told is not None and tokenizer.eos_token_id is not None:
-            ids[1] = [*ids[1], tokenizer.eos_token_id]
-    known = len(ids[0]) if told is not None else 0
-    return ids[1], [-100] * min(known, len(ids[1])) + ids[1][known:]
+        prefix, ids = (tokenizer(text)["input_ids"] for text in (question, question + (answer or "")))
+        if answer is not None and tokenizer.eos_token_id is not None:
+            ids = [*ids, tokenizer.eos_token_id]
+    masked = len(prefix) if answer is not None else 0
+    return ids, [-100] * min(masked, len(ids)) + ids[masked:]

@@ -1,4 +1,4 @@
-"""What a completion earns in GRPO."""
+"""Rewards for GRPO."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from learnscope.training.data.expression import evaluate
 READABLE = 0.1
 """For any arithmetic expression, right or wrong."""
 NUMBERS = 0.2
-"""For using the given numbers, each once; a share of it for some of them."""
+"""For using every given number once; a part of it for using some of them."""
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _RESULT = re.compile(r"=\s*\d+\s*$")
 
 
 def countdown_reward(completions: Sequence[Any], nums: Sequence[Any], target: Sequence[Any], **_: Any) -> list[float]:
-    """1 for an expression that reaches the target with every number exactly once; part of 0.3 on the way there."""
+    """1 for an expression that reaches the target with every number exactly once; up to 0.3 for less."""
     rows = zip(completions, nums, target, strict=True)
     return [countdown_score(text_of(completion), numbers, goal) for completion, numbers, goal in rows]
 
@@ -28,17 +28,17 @@ def countdown_score(text: str, numbers: Sequence[int], target: int) -> float:
     >>> [countdown_score(text, [3, 4, 7], 14) for text in ("3+4+7", "<answer>7+4+3 = 14</answer>", "7+7", "hm")]
     [1.0, 1.0, 0.16666666666666669, 0.0]
     """
-    found = evaluate(answer_in(text))
-    if found is None:
+    answer = evaluate(answer_in(text))
+    if answer is None:
         return 0.0
-    used, given = Counter(found.numbers), Counter(int(number) for number in numbers)
-    if used == given and found.value == target:
+    used, given = Counter(answer.numbers), Counter(int(number) for number in numbers)
+    if used == given and answer.value == target:
         return 1.0
     return READABLE + NUMBERS * (used & given).total() / max(used.total(), given.total())
 
 
 def answer_reward(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float]:
-    """1 where the answer is the expected one, letter case and spaces apart; else 0."""
+    """1 where the answer equals the expected one, ignoring letter case and extra spaces; else 0."""
     return [
         float(_plain(answer_in(text_of(completion))) == _plain(answer_in(text_of(expected))))
         for completion, expected in zip(completions, answer, strict=True)
@@ -46,14 +46,14 @@ def answer_reward(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -
 
 
 def answer_in(text: str) -> str:
-    """What stands in the last <answer> tags, or after the thinking, or everything; without a closing `= 14`."""
+    """The text in the last <answer> tags, or else after </think>, or else all of it; without a final `= 14`."""
     tagged = _TAGGED.findall(text)
     kept = tagged[-1] if tagged else text.rpartition("</think>")[2]
     return _RESULT.sub("", kept.strip()).strip()
 
 
 def text_of(completion: Any) -> str:
-    """Conversations are lists of messages, of which the last counts."""
+    """The completion itself, or the last message of a conversation."""
     if isinstance(completion, str):
         return completion
     if isinstance(completion, Sequence):

@@ -1,4 +1,4 @@
-"""Examples as the trainers take them, whatever they came as, and a few kept aside."""
+"""Examples in the form that the trainers take, with a few held out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Reward = Callable[..., list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Training examples, those kept aside, and for GRPO what rewards them."""
+    """Training examples, held-out examples, and for GRPO their reward."""
 
     train: Any
     holdout: Any
@@ -32,57 +32,57 @@ class Data:
 
 
 def load_data(config: Config, *, builtin: bool, chat: bool) -> Data:
-    """The data set of a training; `builtin` and `chat` say what the model reads."""
+    """The data set of a training. `builtin`: for the built-in model; `chat`: its tokenizer has a chat template."""
     rows, about = _rows(config)
     columns = columns_of(rows.column_names, config.dataset)
     reward: Reward | None
     if columns.countdown:
         template = config.dataset.prompt_template or (BRIEF if builtin else WORDED)
-        made, reward = _countdown(rows, config, template, chat=chat), countdown_reward
+        examples, reward = _countdown(rows, config, template, chat=chat), countdown_reward
     else:
-        made, reward = _given(rows, columns, config.training.method), answer_reward
-    if not made:
+        examples, reward = _given(rows, columns, config.training.method), answer_reward
+    if not examples:
         raise TrainError(f"{about}: no example is left to train on")
-    if len(made) < len(rows):
-        about += f", {len(rows) - len(made):,} without a solution left out"
-    kept = min(config.dataset.holdout_examples, len(made) // 2)
-    # GRPO's completions are not trained on; those kept aside have them to be looked at
+    if len(examples) < len(rows):
+        about += f", {len(rows) - len(examples):,} without a solution left out"
+    trained = len(examples) - min(config.dataset.holdout_examples, len(examples) // 2)
+    # GRPO does not train on completions; held-out examples keep them, for the probes
     hidden = () if config.training.method == "sft" else ("completion",)
-    train = [{name: value for name, value in row.items() if name not in hidden} for row in made[: len(made) - kept]]
-    holdout = Dataset.from_list(made[len(made) - kept :]) if kept else None
+    train = [{name: value for name, value in row.items() if name not in hidden} for row in examples[:trained]]
+    holdout = Dataset.from_list(examples[trained:]) if examples[trained:] else None
     return Data(Dataset.from_list(train), holdout, reward if config.training.method == "grpo" else None, about)
 
 
 def _rows(config: Config) -> tuple[Any, str]:
-    wanted = config.dataset
-    if wanted.dataset_name_or_path is None:
-        problems = generate(wanted.num_examples or GENERATED, wanted.seed)
+    dataset = config.dataset
+    if dataset.dataset_name_or_path is None:
+        problems = generate(dataset.num_examples or GENERATED, dataset.seed)
         rows = Dataset.from_list([{"nums": numbers, "target": target} for numbers, target in problems])
         return rows, f"{len(rows):,} generated countdown problems"
-    rows = read(wanted)
-    if wanted.num_examples is not None:
-        rows = rows.select(range(min(wanted.num_examples, len(rows))))
-    return rows, f"{len(rows):,} examples of {wanted.dataset_name_or_path}"
+    rows = read(dataset)
+    if dataset.num_examples is not None:
+        rows = rows.select(range(min(dataset.num_examples, len(rows))))
+    return rows, f"{len(rows):,} examples of {dataset.dataset_name_or_path}"
 
 
 def _countdown(rows: Sequence[Row], config: Config, template: str, *, chat: bool) -> list[dict[str, Any]]:
-    """Questions, numbers and targets, and with SFT a solution; problems that have none are left out then."""
+    """Questions, numbers and targets; for SFT also a solution, without problems that have none."""
     for place in ("{numbers}", "{target}"):
         if place not in template:
             raise TrainError(f"config.dataset.prompt_template must hold {place}: {template!r} does not")
     wrap = "{}" if template == BRIEF else "<answer>{}</answer>"
     sft = config.training.method == "sft"
     solved_from = 0 if sft else len(rows) - config.dataset.holdout_examples
-    made = []
+    examples = []
     for number, row in enumerate(rows):
         numbers, target = _problem(row, number + 1)
         solution = _solution(numbers, target, number + 1, needed=sft) if number >= solved_from else None
         if sft and solution is None:
             continue
-        asked = _said("user", prompt(numbers, target, template), chat)
-        told = None if solution is None else _said("assistant", wrap.format(solution), chat)
-        made.append({"prompt": asked, "completion": told, "nums": numbers, "target": target})
-    return made
+        question = _message("user", prompt(numbers, target, template), chat)
+        answer = None if solution is None else _message("assistant", wrap.format(solution), chat)
+        examples.append({"prompt": question, "completion": answer, "nums": numbers, "target": target})
+    return examples
 
 
 def _solution(numbers: list[int], target: int, row: int, *, needed: bool) -> str | None:
@@ -96,32 +96,32 @@ def _solution(numbers: list[int], target: int, row: int, *, needed: bool) -> str
     return None
 
 
-def _problem(row: Row, number: int) -> tuple[list[int], int]:
+def _problem(row: Row, row_number: int) -> tuple[list[int], int]:
     try:
         numbers = json.loads(row["nums"]) if isinstance(row["nums"], str) else row["nums"]
-        whole = [int(one) for one in numbers]
-        if not whole or any(one != given for one, given in zip(whole, numbers, strict=True)):
+        whole = [int(given) for given in numbers]
+        if not whole or any(number != given for number, given in zip(whole, numbers, strict=True)):
             raise ValueError
         return whole, int(row["target"])
     except (TypeError, ValueError):
         raise TrainError(
-            f"row {number}: `nums` must be a list of whole numbers and `target` one, "
+            f"row {row_number}: `nums` must be a list of whole numbers and `target` one, "
             f"not {row['nums']!r} and {row['target']!r}"
         ) from None
 
 
 def _given(rows: Sequence[Row], columns: Columns, method: str) -> list[dict[str, Any]]:
-    """Rows with columns of their own, under the names that the trainers know."""
+    """The rows with their columns renamed as the trainers expect."""
     if method == "sft" and set(columns.names) == {"prompt"}:
         raise TrainError("sft learns from completions: say which column holds them, --config.dataset.completion_column")
-    made = []
+    examples = []
     for number, row in enumerate(rows, 1):
         example = {name: row[column] for name, column in columns.names.items()}
         for name, value in example.items():
             if not isinstance(value, str | list) or not value:
                 raise TrainError(f"row {number}: {columns.names[name]!r} is {value!r}; text (or messages) is needed")
-        made.append(_for_grpo(example, number) if method == "grpo" else example)
-    return made
+        examples.append(_for_grpo(example, number) if method == "grpo" else example)
+    return examples
 
 
 def _for_grpo(example: dict[str, Any], number: int) -> dict[str, Any]:
@@ -139,5 +139,5 @@ def _for_grpo(example: dict[str, Any], number: int) -> dict[str, Any]:
     return {**example, "answer": answer if isinstance(answer, str) else answer[-1]["content"]}
 
 
-def _said(role: str, text: str, chat: bool) -> Any:
+def _message(role: str, text: str, chat: bool) -> Any:
     return [{"role": role, "content": text}] if chat else text

@@ -23,14 +23,14 @@ _EXAMPLES = """\
 """
 
 _GENERAL = (
-    ("--config FILE", "A YAML file of options: a mapping for each section below. The command line outweighs it."),
+    ("--config FILE", "A YAML file of options: a mapping for each section below. The command line overrides it."),
     ("--print_config", "Print all options as such a file, with what the command line sets, and stop."),
     ("-h, --help", "This text."),
 )  # fmt: skip
 
 
 def help_text(prog: str) -> str:
-    """All of it, as wide as the terminal, up to 110 columns."""
+    """The whole text, as wide as the terminal, up to 110 columns."""
     width = min(shutil.get_terminal_size((100, 24)).columns, 110)
     parts = [
         f"usage: {prog} [FLAG ...] [--config FILE] [--config.SECTION.NAME VALUE ...]\n",
@@ -41,8 +41,8 @@ def help_text(prog: str) -> str:
     ]
     for section, cls in sections().items():
         title = (cls.__doc__ or section).strip().splitlines()[0].split(";")[0].rstrip(".")
-        chosen = [one for one in options().values() if one.section == section]
-        parts.append(f"{section}: {title}\n" + "".join(_entry(_long(one), _described(one), width) for one in chosen))
+        own = [option for option in options().values() if option.section == section]
+        parts.append(f"{section}: {title}\n" + "".join(_entry(_long(opt), _described(opt), width) for opt in own))
     return "\n".join(parts)
 
 

@@ -1,14 +1,14 @@
-"""Names that do not exist are refused with the one that was probably meant, and where it lives."""
+"""Unknown options are refused, with the option that was probably meant and its section."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from learnscope.options import nearest
 from learnscope.training.errors import TrainError
 from learnscope.training.settings.options import FLAGS, options, sections
 
@@ -16,7 +16,7 @@ OTHERS = ("--config", "--print_config", "--help")
 
 
 def file_keys(path: str) -> set[str]:
-    """The options that a configuration file sets, all of them known."""
+    """The options that a configuration file sets; an unknown one is refused."""
     try:
         body = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -26,7 +26,7 @@ def file_keys(path: str) -> set[str]:
     shape = f"its top level names {', '.join(sections())}, and below each its options"
     if not isinstance(body, Mapping):
         raise TrainError(f"--config {path} holds no options: {shape}")
-    found = set()
+    keys = set()
     for section, inside in body.items():
         if section not in sections():
             raise TrainError(f"--config {path}: there is no section {section!r}{_near_section(section)}; {shape}")
@@ -37,14 +37,14 @@ def file_keys(path: str) -> set[str]:
                 raise TrainError(
                     f"--config {path}: there is no option {section}.{name}. {_suggest(section, str(name))}"
                 )
-            found.add(f"{section}.{name}")
-    return found
+            keys.add(f"{section}.{name}")
+    return keys
 
 
 def check_flags(arguments: Sequence[str]) -> set[str]:
-    """The options that the command line sets by their long names, all of them known."""
-    known = {*OTHERS, "-h", *(f"--{flag.name}" for flag in FLAGS), *(one.flag for one in options().values())}
-    found = set()
+    """The options that the command line sets by their long names; an unknown one is refused."""
+    known = {*OTHERS, "-h", *(f"--{flag.name}" for flag in FLAGS), *(option.flag for option in options().values())}
+    keys = set()
     for argument in arguments:
         name = argument.split("=", 1)[0]
         if not _is_flag(name):
@@ -52,8 +52,8 @@ def check_flags(arguments: Sequence[str]) -> set[str]:
         if name not in known:
             raise TrainError(f"there is no option {name}. {_suggest(*_parts(name))}")
         if name.startswith("--config."):
-            found.add(name.removeprefix("--config."))
-    return found
+            keys.add(name.removeprefix("--config."))
+    return keys
 
 
 def _is_flag(argument: str) -> bool:
@@ -61,32 +61,33 @@ def _is_flag(argument: str) -> bool:
 
 
 def _parts(flag: str) -> tuple[str, str]:
-    """The section and the name that were written; the section may be empty."""
+    """Section and name of a flag; the section may be empty."""
     *before, name = flag.lstrip("-").removeprefix("config.").split(".")
     return ".".join(before), name
 
 
 def _suggest(section: str, name: str) -> str:
-    """What was probably meant: the same name elsewhere, else the nearest here, else the nearest anywhere."""
+    """What was probably meant: the same name in another section, else the nearest in this one, else in any."""
     known = options().values()
-    near = [one.flag for one in known if one.name == name]
+    own = [option for option in known if option.section == section]
+    near = [option.flag for option in known if option.name == name]
     if not near and not section:
         short = [*(flag.name for flag in FLAGS), *(other.removeprefix("--") for other in OTHERS)]
-        near = [f"--{close}" for close in difflib.get_close_matches(name, short, n=1)]
-    for among in ([one for one in known if one.section == section], known):
+        near = [f"--{close}" for close in nearest(name, short)]
+    for candidates in (own, known):
         if not near:
-            flags = {one.name: one.flag for one in among}
-            near = [flags[close] for close in difflib.get_close_matches(name, list(flags), n=1)]
+            flags = {option.name: option.flag for option in candidates}
+            near = [flags[close] for close in nearest(name, flags)]
     if near:
         return f"Did you mean {near[0]}?"
     if section in sections():
-        return f"The options of {section}: {', '.join(one.name for one in known if one.section == section)}."
+        return f"The options of {section}: {', '.join(option.name for option in own)}."
     return "`learnscope train --help` lists all."
 
 
 def _near_section(written: Any) -> str:
-    near = difflib.get_close_matches(str(written), list(sections()), n=1)
+    near = nearest(written, sections())
     if near:
         return f" (did you mean {near[0]!r}?)"
-    home = [one.key for one in options().values() if one.name == written]
-    return f" (the option is {home[0]})" if home else ""
+    keys = [option.key for option in options().values() if option.name == written]
+    return f" (the option is {keys[0]})" if keys else ""

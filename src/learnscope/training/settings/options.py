@@ -1,4 +1,4 @@
-"""What can be set, read off the configuration's classes: names, types, defaults and what their docstrings say."""
+"""All options, read from the configuration's classes: names, types, defaults and docstrings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Option:
 
     @property
     def is_list(self) -> bool:
-        return any(get_origin(one) is list for one in _alternatives(self.kind))
+        return any(get_origin(kind) is list for kind in _alternatives(self.kind))
 
     @property
     def wanted(self) -> str:
@@ -67,19 +67,19 @@ FLAGS = (
 @cache
 def options() -> dict[str, Option]:
     """Every option by its key, in the order of the help."""
-    found = {}
+    by_key = {}
     for section, cls in sections().items():
         docs, kinds = _field_docs(cls), get_type_hints(cls)
-        for one in fields(cls):
-            default = one.default_factory() if one.default_factory is not MISSING else one.default
-            option = Option(section, one.name, kinds[one.name], default, docs.get(one.name, ""))
-            found[option.key] = option
-    return found
+        for each in fields(cls):
+            default = each.default_factory() if each.default_factory is not MISSING else each.default
+            option = Option(section, each.name, kinds[each.name], default, docs.get(each.name, ""))
+            by_key[option.key] = option
+    return by_key
 
 
 @cache
 def sections() -> dict[str, type[Any]]:
-    return {one.name: get_type_hints(Config)[one.name] for one in fields(Config)}
+    return {section.name: get_type_hints(Config)[section.name] for section in fields(Config)}
 
 
 def wanted(kind: Any) -> str:
@@ -90,11 +90,11 @@ def wanted(kind: Any) -> str:
     """
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
     parts = []
-    for one in _alternatives(kind):
-        if get_origin(one) is Literal:
-            parts.append(f"one of {', '.join(map(str, get_args(one)))}")
+    for part in _alternatives(kind):
+        if get_origin(part) is Literal:
+            parts.append(f"one of {', '.join(map(str, get_args(part)))}")
         else:
-            parts.append("a list such as [a,b]" if get_origin(one) is list else words.get(one, str(one)))
+            parts.append("a list such as [a,b]" if get_origin(part) is list else words.get(part, str(part)))
     return ", or ".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""The command line of `learnscope train`: flags, dotted options and a file, into a `Config`."""
+"""The command line of `learnscope train`: flags, dotted options and a file become a `Config`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def parse(arguments: Sequence[str]) -> Config:
-    """The configuration that a command line describes; what it cannot mean is refused with what it could.
+    """The configuration that a command line describes; a wrong option is refused with a suggestion.
 
-    What is written out on the command line outweighs the file, wherever `--config FILE` stands; the short flags for
-    tracking outweigh the file too, but for the frequency, which fills in what nobody has set.
+    Options on the command line override the file, wherever `--config FILE` stands. The short flags for tracking
+    override it too, except the frequency, which only sets what is not set elsewhere.
     """
     files, rest = _take_files(list(arguments))
     in_files = {key for path in files for key in file_keys(path)}
@@ -69,10 +69,10 @@ def _section(name: str, cls: type[Any], body: Any) -> Any:
 def _take_files(arguments: list[str]) -> tuple[list[str], list[str]]:
     """The files of `--config FILE`, and the arguments without them."""
     files, rest = [], []
-    waiting = iter(arguments)
-    for argument in waiting:
+    remaining = iter(arguments)
+    for argument in remaining:
         if argument == "--config" or argument.startswith("--config="):
-            path = argument.removeprefix("--config").removeprefix("=") or next(waiting, "")
+            path = argument.removeprefix("--config").removeprefix("=") or next(remaining, "")
             if not path or path.startswith("--"):
                 raise TrainError("--config needs the name of a YAML file; single options are --config.SECTION.NAME")
             files.append(path)
@@ -82,17 +82,17 @@ def _take_files(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _with_lists(arguments: Sequence[str]) -> list[str]:
-    """`q_proj,v_proj` for a list is as good as `[q_proj,v_proj]`."""
-    lists = {one.flag for one in options().values() if one.is_list}
-    made: list[str] = []
+    """Lists may be written without brackets: `q_proj,v_proj` becomes `[q_proj,v_proj]`."""
+    lists = {option.flag for option in options().values() if option.is_list}
+    bracketed: list[str] = []
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if name in lists and equals:
             argument = f"{name}={_bracketed(value)}"
-        elif made and made[-1] in lists:
+        elif bracketed and bracketed[-1] in lists:
             argument = _bracketed(argument)
-        made.append(argument)
-    return made
+        bracketed.append(argument)
+    return bracketed
 
 
 def _bracketed(value: str) -> str:
@@ -114,7 +114,7 @@ def _apply_flags(config: Config, parsed: Any, in_files: set[str], on_line: set[s
 
 
 def _in_words(message: str) -> str:
-    """jsonargparse's refusal, with what is wanted in words instead of types."""
+    """jsonargparse's message, with the expected type in words."""
     keys = re.findall(r'key "(?:config\.)?([\w.]+)"', message)
     given = re.search(r"(?:Given|Got) value: (.*)", message)
     if keys and given is not None:

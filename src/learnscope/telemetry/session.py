@@ -14,9 +14,10 @@ from typing import Any
 
 from torch import nn
 
-from learnscope.core.moment import Moment, standing_gradients
-from learnscope.core.probe import NEEDS, Probe
-from learnscope.core.subject import Subject
+from learnscope.core.gradients import standing_gradients
+from learnscope.core.handed import HandedOver
+from learnscope.core.moment import Moment
+from learnscope.core.probe import Probe
 from learnscope.model.data import fixed_batches
 from learnscope.names import match_parameters
 from learnscope.probes.gradients.gradient_flow import GradientFlow
@@ -25,12 +26,10 @@ from learnscope.probes.outputs.holdout import Holdout
 from learnscope.probes.outputs.loss import Loss
 from learnscope.probes.updates.learning_rate import LearningRate
 from learnscope.probes.updates.weight_delta import WeightDelta
-from learnscope.record import Record
-from learnscope.session.engine import Bound, Engine
-from learnscope.session.opening import begin, finish
+from learnscope.quantities import gradients, updates
+from learnscope.session.manual import ManualSession
 from learnscope.session.optimizers import unwrap_optimizer
 from learnscope.sinks.base import Sink
-from learnscope.sinks.last import LastRecords
 from learnscope.store.backend import FolderBackend
 from learnscope.store.lines import LineFile
 from learnscope.task import Task, task_for
@@ -41,48 +40,32 @@ from learnscope.telemetry.lines import NO_GRADIENT, Keys, Line
 MAX_LOGITS = Holdout().max_logits
 
 
-class Collecting:
+class TelemetrySession:
     """Holds what lasts from one collection to the next."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Any,
-        config: TelemetryConfig,
-        path: Path,
-        backend: FolderBackend,
-        lines: LineFile,
-        *,
-        task: Task | None,
-        strict: bool,
-        resume: bool,
-        step: int | None,
-    ) -> None:
-        self.config, self.path, self._lines = config, path, lines
-        self.task = task
-        self._holdout_task = task
+        self, model: nn.Module, optimizer: Any, config: TelemetryConfig, path: Path, backend: FolderBackend,
+        lines: LineFile, *, task: Task | None, strict: bool, resume: bool, step: int,
+    ) -> None:  # fmt: skip
+        self.config, self._lines, self.step = config, lines, step
+        self.task = self._holdout_task = task
         self._earlier = _last_error()
         self._process = os.getpid()
         run = str(backend.manifest().get("id") if resume else uuid.uuid4().hex)
-        self.subject = Subject(model, _optimizers(optimizer), task)
-        self._last = LastRecords()
-        self.engine = Engine(
-            self.subject, [], backend, source="telemetry", provides=NEEDS, sinks=[self._last, *_sinks(config, path)],
-            strict=strict,
-        )  # fmt: skip
-        self._bound: dict[str, Bound] = {}
-        for section, probe in _probes(config, path, run).items():
-            self._bound[section] = self.engine.add(probe)
-        self.step, _ = begin(self.engine, self.subject, resume=resume, step=step)
-        """Batches seen so far."""
+        self._session = ManualSession(
+            _probes(config, path, run), backend, source="telemetry", strict=strict, sinks=_sinks(config, path)
+        )
+        self._engine, self.subject = self._session.engine, self._session.look_at(model)
+        self.subject.optimizers, self.subject.task = _optimizers(optimizer), task
+        self._session.begin(resume=resume, step=step)
         manifest = backend.manifest()
         manifest |= {"id": run, "config": {**asdict(config), "output_dir": str(path)}}
         backend.put_manifest(manifest)
 
     def keep_first_weights(self) -> None:
         """What the first weight delta compares with."""
-        if "weight_delta" in self._bound:
-            self.engine.prepare(self._bound["weight_delta"], self._moment(None))
+        if "weight_delta" in self._session.bound:
+            self._engine.prepare(self._session.bound["weight_delta"], self._moment(None))
 
     def set_holdout(self, data: Any) -> None:
         """Take the first examples of the data, whatever their batches."""
@@ -92,26 +75,21 @@ class Collecting:
             self._holdout_task = self.task or task_for(self.subject.holdout[0], self.subject.model)
 
     def collect(
-        self,
-        model: nn.Module,
-        optimizer: Any,
-        place: Mapping[str, Any],
-        batch: Any,
-        logged: Mapping[str, Any],
+        self, model: nn.Module, optimizer: Any, place: Mapping[str, Any], batch: Any, logged: Mapping[str, Any]
     ) -> Line:
         """Measure everything that is switched on and can be had."""
         self.subject.model, self.subject.optimizers = model, _optimizers(optimizer)
         self.subject.refresh()
         self.subject.name_groups(self._groups())
-        moment = self._moment(place["epoch"])
-        moment.given = {} if batch is None else {"batch": batch}
-        moment.logged = {name: [value] for name, value in logged.items()}
-        fired = [name for name in self._bound if self._is_possible(name, moment)]
+        handed = HandedOver(
+            {name: [value] for name, value in logged.items()}, {} if batch is None else {"batch": batch}
+        )
+        moment = self._moment(place["epoch"], handed)
+        fired = [name for name in self._session.bound if self._is_possible(name, handed)]
         for name in fired:
             # batches of the training and of the holdout may be of different kinds
             self.subject.task = self._holdout_task if name == "holdout_logits" else self.task
-            self.engine.fire(self._bound[name], moment)
-        self.engine.flush()
+            self._session.fire(name, moment)
         return self._line(moment, fired, place)
 
     def write(self, line: Line) -> None:
@@ -124,14 +102,15 @@ class Collecting:
 
     def lost(self, error: object) -> None:
         """Say once that files cannot be written."""
-        if self.engine.strict and isinstance(error, Exception):
+        if self._engine.strict and isinstance(error, Exception):
             raise error
-        self.engine.warn("store", f"telemetry could not be written ({error}); training goes on, records are being lost")
+        self._engine.warn(
+            "store", f"telemetry could not be written ({error}); training goes on, records are being lost"
+        )
 
     def close(self, status: str = "finished") -> None:
         try:
-            self.engine.close()
-            finish(self.engine, status, last_step=self.step)
+            self._session.close(status, last_step=self.step)
         except OSError as error:
             self.lost(error)
         finally:
@@ -149,43 +128,40 @@ class Collecting:
 
     def _line(self, moment: Moment, fired: Sequence[str], place: Mapping[str, Any]) -> Line:
         head = {**place, "global_step": moment.step, "timestamp": datetime.now().isoformat()}
-        line, keys, records = Line(head), Keys.of(self.subject), self._last.take()
-
-        def record(section: str) -> Record | None:
-            return records.get(self._bound[section].label)
-
+        line, keys, records = Line(head), Keys.of(self.subject), self._session.take()
         if "gradient_norm" in fired:
-            line.add("gradient_norm", record("gradient_norm"), "norm", keys, NO_GRADIENT)
+            line.add("gradient_norm", records.get("gradient_norm"), gradients.GradientFlow.norm, keys, NO_GRADIENT)
         if "weight_delta" in fired:
-            found = record("weight_delta")
-            line.add("weight_delta", found, "l2", keys, "it has no floating-point parameters")
+            found = records.get("weight_delta")
+            line.add("weight_delta", found, updates.WeightDelta.l2, keys, "it has no floating-point parameters")
             notes = found.notes if found is not None else {}
             if "span" in notes:
                 line.body["weight_delta_since"] = notes["span"][0]
             if "not_written" in notes:
                 self.lost(notes["not_written"])
         if "learning_rates" in fired:
-            line.add("learning_rates", record("learning_rates"), "learning_rate", keys, "no optimizer", overall=False)
+            rate = updates.LearningRate.learning_rate
+            line.add("learning_rates", records.get("learning_rates"), rate, keys, "no optimizer", overall=False)
         if "holdout_logits" in fired:
-            line.add_holdout(record("holdout_logits"), moment.cache.get("holdout"), MAX_LOGITS)
+            line.add_holdout(records.get("holdout_logits"), moment.cache.get("holdout"), MAX_LOGITS)
         if "batch_stats" in fired:
-            line.add_batch(record("batch_stats"), moment.batch, self.task)
+            line.add_batch(records.get("batch_stats"), moment.batch, self.task)
         if "logged" in fired:
-            line.add_logged(record("logged"))
+            line.add_logged(records.get("logged"))
         return line
 
-    def _is_possible(self, section: str, moment: Moment) -> bool:
+    def _is_possible(self, section: str, handed: HandedOver) -> bool:
         if section == "holdout_logits":
             return self.subject.holdout is not None
         if section == "batch_stats":
-            return "batch" in moment.given
+            return "batch" in handed.given
         if section == "learning_rates":
             return bool(self.subject.optimizers)
-        return section != "logged" or bool(moment.logged)
+        return section != "logged" or bool(handed.logged)
 
-    def _moment(self, epoch: int | None) -> Moment:
-        return Moment(
-            step=self.step, epoch=epoch, phase="after_step", source="telemetry", subject=self.subject,
+    def _moment(self, epoch: int | None, handed: HandedOver | None = None) -> Moment:
+        return self._session.moment(
+            "after_step", step=self.step, epoch=epoch, handed=handed,
             take_gradients=lambda: standing_gradients(self.subject),
         )  # fmt: skip
 

@@ -1,0 +1,117 @@
+"""Audits of several models side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from learnscope.comparison.series import SeriesOf
+from learnscope.findings.bits.bit_widths import recommended_configuration
+from learnscope.reading.audit import Audit, read_audit
+from learnscope.reading.audit_numbers import NONE, PROBES, Number
+from learnscope.reading.audit_words import size
+from learnscope.reading.gather import class_of
+from learnscope.reading.words import count, listed, num
+from learnscope.run import Run
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that models are compared by, and whether more of it is better."""
+
+    name: str
+    part: str
+    get: Callable[[Audit], Number]
+    write: Callable[[float], str]
+    more_is_better: bool
+    cut: str = ""
+    unit: str = ""
+    scale: float = 1.0
+    exact: bool = False
+    """Whether it is counted, not measured: it then needs no interval to be told from another."""
+
+
+def _of_main(audit: Audit) -> Number:
+    return audit.speed.main.rate[0] if audit.speed is not None and audit.speed.settings else NONE
+
+
+def _packed(audit: Audit) -> Number:
+    best = recommended_configuration(audit)
+    return NONE if best is None else best["packed_bytes"]
+
+
+METRICS = (
+    Metric("loss", "quality", lambda a: a.quality.loss if a.quality else NONE, num, False),
+    Metric("perplexity", "quality", lambda a: a.quality.perplexity if a.quality else NONE, num, False),
+    Metric("accuracy", "quality", lambda a: a.quality.accuracy if a.quality else NONE, num, True),
+    Metric("throughput", "speed", _of_main, num, True, "audit_tokens_per_second", "a second"),
+    Metric("weights", "memory", lambda a: a.memory.model_bytes if a.memory else NONE, size, False,
+           "audit_memory_bytes", "MB", 1e6, exact=True),
+    Metric("recommended size", "optimum", _packed, size, False, "audit_memory_bytes", "MB", 1e6, exact=True),
+    Metric("robustness gap", "attacks", lambda a: a.attacks.gap if a.attacks else NONE, num, False,
+           "audit_robustness_gap"),
+)  # fmt: skip
+
+
+def read_audits(runs: Mapping[str, Run], series: Mapping[str, SeriesOf]) -> dict[str, Audit]:
+    """What was audited in each run; nothing if no run holds an audit's numbers."""
+    known = set(PROBES.values())
+    if not any(class_of(key.probe) in known for keys in series.values() for key in keys):
+        return {}
+    return {label: read_audit(run.reader) for label, run in runs.items()}
+
+
+def audit_rows(audits: Mapping[str, Audit]) -> list[tuple[str, ...]]:
+    rows = []
+    for metric in METRICS:
+        numbers = {name: metric.get(audit) for name, audit in audits.items()}
+        best = clear_best(numbers, metric)
+        cells = [_cell(number, metric) + (" ★" if name == best else "") for name, number in numbers.items()]
+        rows.append((metric.name, *cells))
+    return rows
+
+
+def audit_json(audits: Mapping[str, Audit]) -> list[dict[str, Any]]:
+    """The same as plain values: a number of every model for each metric, and the best where it can be told."""
+    out = []
+    for metric in METRICS if audits else ():
+        numbers = {name: metric.get(audit) for name, audit in audits.items()}
+        values = {name: asdict(number) for name, number in numbers.items()}
+        out.append({"metric": metric.name, "numbers": values, "best": clear_best(numbers, metric)})
+    return out
+
+
+def _cell(number: Number, metric: Metric) -> str:
+    if number.value is None:
+        return "n/a" if number.why in (None, "not recorded") else f"n/a ({number.why})"
+    if number.interval is None:
+        return metric.write(number.value)
+    return f"{metric.write(number.value)} ({metric.write(number.interval[0])} to {metric.write(number.interval[1])})"
+
+
+def clear_best(numbers: Mapping[str, Number], metric: Metric) -> str | None:
+    """The model that is best beyond all intervals; None if there is no such, or if it cannot be told."""
+    known = {name: n for name, n in numbers.items() if n.value is not None}
+    if len(known) < 2 or not (metric.exact or all(n.interval is not None for n in known.values())):
+        return None
+    sign = 1 if metric.more_is_better else -1
+    best = max(known, key=lambda name: sign * (known[name].value or 0.0))
+    spans = {name: n.interval or (n.value or 0.0, n.value or 0.0) for name, n in known.items()}
+    near = min(sign * end for end in spans.pop(best))
+    return best if all(near > max(sign * end for end in span) for span in spans.values()) else None
+
+
+def notes(audits: Mapping[str, Audit]) -> list[str]:
+    """Why numbers may not be comparable."""
+    out = []
+    examples = {name: a.quality.n_examples for name, a in audits.items() if a.quality is not None}
+    if len(set(examples.values())) > 1:
+        said = [f"{name} on {count(n, 'example') if n is not None else 'n/a'}" for name, n in examples.items()]
+        out.append(f"Quality was measured on different data: {listed(said, len(said))}.")
+    settings = {name: a.speed.main.said for name, a in audits.items() if a.speed is not None and a.speed.settings}
+    threads = {name: a.speed.notes.get("threads") for name, a in audits.items() if a.speed is not None}
+    if len(set(settings.values())) > 1 or len(set(threads.values())) > 1:
+        said = [f"{name} at {where}, {threads[name]} threads" for name, where in settings.items()]
+        out.append(f"Speed was measured in different settings: {listed(said, len(said))}.")
+    return out

@@ -1,0 +1,77 @@
+"""How heavy the tails of the weights and of their updates are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from learnscope.core.moment import Moment
+from learnscope.core.probe import Probe
+from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities.weights import WeightKurtosis as Q
+from learnscope.record import Column, Measurement, Table
+from learnscope.tensor.features.distribution import CHUNK, Distribution
+
+
+class WeightKurtosis(Probe):
+    """Excess kurtosis of the entries of each layer's matrices W and of their change Δ since the last measurement.
+
+    Heavy tails (a large kurtosis) mean that a few entries are far larger than the rest: outliers that a quantiser
+    must either clip or make room for, and updates that a sparse mask would catch. Only parameters with two dimensions
+    or more count: biases and gains have scales of their own. A layer without any is left out.
+    """
+
+    every: int = 100
+
+    needs: ClassVar[frozenset[str]] = frozenset({"previous"})
+    reads_only: ClassVar[bool] = True
+    quantities: ClassVar[type[Quantities]] = Q
+    cost: ClassVar[str] = "one pass over the weights and their previous copy, in float64"
+
+    def measure(self, moment: Moment) -> Measurement:
+        subject = moment.subject
+        subject.refresh()
+        before = moment.previous
+        before.check(subject.by_name())
+        weights: dict[str, Distribution] = {}
+        updates: dict[str, Distribution] = {}
+        for layer, positions in subject.scopes("layer").items():
+            for position in positions:
+                weight = subject.parameters[position].detach()
+                if weight.ndim >= 2 and weight.is_floating_point():
+                    weights.setdefault(layer, Distribution()).add(weight)
+                    old = before.tensors[subject.names[position]]
+                    _add_change(updates.setdefault(layer, Distribution()), weight, old)
+        columns = _columns([Q.weight_kurtosis, Q.update_kurtosis], [list(weights.values()), list(updates.values())])
+        return Measurement([Table("layer", list(weights), columns)], notes={"span": [before.step, moment.step]})
+
+
+def _add_change(update: Distribution, new: Tensor, old: Tensor) -> None:
+    """Add new − old in float64, a chunk at a time: no second copy of the weights is made."""
+    for now, then in zip(new.reshape(-1).split(CHUNK), old.reshape(-1).split(CHUNK), strict=True):
+        update.add(now.double() - then.to(now.device).double())
+
+
+def _columns(quantities: Sequence[Quantity], distributions: Sequence[Sequence[Distribution]]) -> list[Column]:
+    """A column a quantity. A layer whose entries are all finite and still have no kurtosis says why."""
+    shapes = [distribution.shape() for layers in distributions for distribution in layers]
+    if not shapes:
+        return [quantity.column([]) for quantity in quantities]
+    device = shapes[0].kurtosis.device
+    numbers = torch.stack([torch.stack([shape.kurtosis, shape.nan + shape.inf]).to(device) for shape in shapes])
+    read = iter(numbers.tolist())  # the only wait for the device
+    columns = []
+    for quantity, layers in zip(quantities, distributions, strict=True):
+        values: list[float | None] = []
+        status: dict[int, str] = {}
+        for place, distribution in enumerate(layers):
+            kurtosis, bad = next(read)
+            values.append(None if math.isnan(kurtosis) and not bad else kurtosis)
+            if values[-1] is None:
+                status[place] = distribution.why_no_kurtosis()
+        columns.append(quantity.column(values, status=status))
+    return columns

@@ -1,0 +1,42 @@
+"""Single numbers of one record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from learnscope.record import Column, Record, Table
+
+Value = float | int | None
+
+
+def value(record: Record, name: str, scope: str | None = None, **labels: Any) -> Value:
+    """One number of a record; None if it was not measured or is not there."""
+    for table, column in _columns(record, name, labels):
+        for place, here in enumerate(table.scopes):
+            if scope is None or here == scope:
+                number: Value = column.values[place]
+                return number
+    return None
+
+
+def by_scope(record: Record, kind: str, name: str, **labels: Any) -> tuple[dict[str, float], dict[str, str]]:
+    """One number of every scope of a kind, NaN where there is none, and the reasons of those that have none."""
+    numbers: dict[str, float] = {}
+    reasons: dict[str, str] = {}
+    for table, column in _columns(record, name, labels):
+        if table.kind == kind:
+            for place, (scope, number) in enumerate(zip(table.scopes, column.values, strict=True)):
+                numbers[scope] = math.nan if number is None else float(number)
+                if number is None:
+                    reasons[scope] = column.status.get(place, "not measured")
+    return numbers, reasons
+
+
+def _columns(record: Record, name: str, labels: Mapping[str, Any]) -> Iterator[tuple[Table, Column]]:
+    """Those of a name that bear these labels, each with its table."""
+    for table in record.tables:
+        for column in table.columns:
+            if column.name == name and all(column.labels.get(key) == wanted for key, wanted in labels.items()):
+                yield table, column

@@ -1,0 +1,109 @@
+"""Figures that need no code of their own: a curve for a number of the model, a heatmap for a number of every layer."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from learnscope.quantities import Quantity
+from learnscope.quantities.outputs import Loss
+from learnscope.reading.gather import Grid, Series, series
+from learnscope.reading.undrawn import Undrawn, undrawn
+from learnscope.reading.words import count
+from learnscope.report.broken import breaks, patch
+from learnscope.report.heatmap import ColourScale, heatmap, layer_types
+from learnscope.report.layout import INK, head, new_figure
+from learnscope.report.lines import curve
+from learnscope.report.panel import Panel
+from learnscope.report.style import COLOURS, DASHES, finish, legend, lined, maybe_log
+from learnscope.store.reader import RunReader
+
+MOST, ACROSS = 12, 3
+LINES = len(COLOURS) * len(DASHES)
+"""Series that can be told apart on one pair of axes."""
+HEATMAPS = 8
+FILES = "layers-*.png"
+"""What the figures of layers are called, by which those of an earlier report are known."""
+
+
+def other_figure(reader: RunReader) -> Figure | None:
+    """Small multiples over the same steps, a name each, with a line for every combination of labels."""
+    every: list[tuple[str, dict[str, Series]]] = []
+    for number in undrawn(reader, "model"):
+        curves = {
+            labels: values for labels, values in number.series().items() if len(values) > 1 and len(values.finite)
+        }
+        every += [(number.title, curves)] if curves else []
+    if not every:
+        return None
+    shown = every[:MOST]
+    columns = min(ACROSS, len(shown))
+    down = math.ceil(len(shown) / columns)
+    figure = new_figure(1.2 + 2.0 * down)
+    broken = breaks(reader)
+    for place, axes in enumerate(figure.subplots(down, columns, sharex=True, squeeze=False).flat):
+        if place >= len(shown):
+            axes.set_visible(False)
+            continue
+        # the lowest of each column has the steps below it
+        _multiple(axes, *shown[place], below=place + columns >= len(shown))
+        broken.shade(axes)
+    if broken.spans:
+        figure.legend(handles=[patch(broken, 0.25)], loc="lower center", fontsize=10, frameon=False)
+    left = len(every) - len(shown)
+    head(figure, "Other numbers", count(len(shown), "number") + (f"; {left:,} more left out" if left else ""))
+    return figure
+
+
+def _multiple(axes: Axes, title: str, curves: dict[str, Series], *, below: bool) -> None:
+    for place, (labels, values) in enumerate(list(curves.items())[:LINES]):
+        dash = DASHES[place // len(COLOURS)]
+        curve(axes, values, COLOURS[place % len(COLOURS)], labels, width=1.5, dash=dash, smooth=len(curves) == 1)
+    lined(axes, ticks=4)
+    maybe_log(axes, [values.finite.values for values in curves.values()], factor=1000, most=4)
+    if axes.get_yscale() == "linear":
+        axes.locator_params(axis="y", nbins=4)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    finish(axes, x="step" if below else "", size=10)
+    axes.tick_params(labelbottom=below)
+    axes.set_title(title if len(title) <= 40 else f"{title[:39]}…", loc="left", fontsize=10, color=INK)
+    if len(curves) > 1:
+        legend(axes)
+
+
+def layer_panels(reader: RunReader) -> list[Panel]:
+    """A heatmap for every name of kind layer that no other panel shows, one for each combination of its labels."""
+    panels = []
+    for number in undrawn(reader, "layer"):
+        for labels, grid in number.grids(reader).items():
+            if np.isfinite(grid.values).any() or grid.broken.any():
+                panels.append(_layer_panel(number, labels, grid))
+    return panels[:HEATMAPS]
+
+
+def _layer_panel(number: Undrawn, labels: str, grid: Grid) -> Panel:
+    title = f"{number.title} by layer" + (f" ({labels})" if labels else "")
+    file = re.sub(r"[^\w.-]+", "-", f"layers-{number.title}-{labels}").strip("-")[:100]
+    meaning = number.quantity.meaning if number.quantity else ""
+    reading = "Layers from input to output, top to bottom, over the steps."
+    return Panel(
+        f"{file}.png", title, f"{reading} The colour is {meaning}." if meaning else reading,
+        lambda reader: heatmap(
+            grid, title, number.title.split(": ")[-1], series(reader, Loss.loss), meaning=meaning,
+            breaks=breaks(reader), types=layer_types(reader), scale=_scale(number.quantity, grid),
+        ),
+    )  # fmt: skip
+
+
+def _scale(quantity: Quantity | None, grid: Grid) -> ColourScale:
+    """As declared; otherwise logarithmic where all numbers are positive and far apart."""
+    finite = grid.values[np.isfinite(grid.values)]
+    positive = len(finite) > 0 and finite.min() >= 0
+    if quantity is not None:
+        return "log" if quantity.scale == "log" and positive else "linear"
+    far = positive and finite.max() > 50 * max(float(np.quantile(finite, 0.05)), 1e-300)
+    return "log" if far else "linear"
