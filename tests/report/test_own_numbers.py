@@ -12,8 +12,10 @@ import torch
 from matplotlib.collections import QuadMesh
 
 import learnscope as ls
+from findings.made_run import MadeRun
 from learnscope.cli import main
 from learnscope.reading.gather import one_pass
+from learnscope.record import Column, Table
 from learnscope.report.by_kind import layer_panels, other_figure
 from learnscope.report.panels import drawn
 
@@ -140,3 +142,14 @@ def test_probes_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert listed(capsys, "--from", str(file))["Mine"]["summary"] == "Mine."
     assert main(["probes", "--from", str(tmp_path / "absent.py")]) == 2
     assert "no such file" in capsys.readouterr().err
+
+
+def test_too_many_heatmaps_are_counted_and_names_alike_have_files_of_their_own() -> None:
+    run = MadeRun(layers=["a", "b"])
+    for step in (1, 2):
+        names = [*(f"n{i}" for i in range(8)), "x/y", "x:y"]
+        columns = [Column(name, [1.0 * step, 2.0]) for name in reversed(names)]
+        run.write("Mine", step, [Table("layer", ["a", "b"], columns)])
+    panels = layer_panels(run.reader)
+    assert len({panel.file for panel in panels}) == len(panels) == 8
+    assert "2 more figures of this kind left out" in panels[-1].reading

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -82,19 +84,29 @@ def layer_panels(reader: RunReader) -> list[Panel]:
         for labels, grid in number.grids(reader).items():
             if np.isfinite(grid.values).any() or grid.broken.any():
                 panels.append(_layer_panel(number, labels, grid))
-    return panels[:HEATMAPS]
+    shown, left = panels[:HEATMAPS], len(panels) - HEATMAPS
+    if left > 0:
+        more = f"{count(left, 'more figure')} of this kind left out: `run.frame(kind='layer')` has the numbers."
+        shown[-1] = replace(shown[-1], reading=f"{shown[-1].reading} {more}")
+    files = Counter(panel.file for panel in shown)
+    return [
+        panel if files[panel.file] == 1 else replace(panel, file=f"{panel.file.removesuffix('.png')}-{place}.png")
+        for place, panel in enumerate(shown, 1)
+    ]
 
 
 def _layer_panel(number: Undrawn, labels: str, grid: Grid) -> Panel:
     title = f"{number.title} by layer" + (f" ({labels})" if labels else "")
     file = re.sub(r"[^\w.-]+", "-", f"layers-{number.title}-{labels}").strip("-")[:100]
-    meaning = number.quantity.meaning if number.quantity else ""
-    reading = "Layers from input to output, top to bottom, over the steps."
+    name = number.title.split(": ")[-1]
+    meaning = number.quantity.meaning if number.quantity else name
+    # above the colour bar there is room for a short name only
+    above, said = (name, meaning if number.quantity else "") if len(name) <= 10 else ("", meaning)
     return Panel(
-        f"{file}.png", title, f"{reading} The colour is {meaning}." if meaning else reading,
+        f"{file}.png", title, f"Layers from input to output, top to bottom, over the steps. The colour is {meaning}.",
         lambda reader: heatmap(
-            grid, title, number.title.split(": ")[-1], series(reader, Loss.loss), meaning=meaning,
-            breaks=breaks(reader), types=layer_types(reader), scale=_scale(number.quantity, grid),
+            grid, title, above, series(reader, Loss.loss), meaning=said, breaks=breaks(reader),
+            types=layer_types(reader), scale=_scale(number.quantity, grid),
         ),
     )  # fmt: skip
 

@@ -122,7 +122,7 @@ def heatmap(
     if legend:
         figure.legend(handles=legend, loc="lower center", ncols=3, fontsize=10, frameon=False)
     where = f" of {common}" if common else ""
-    what = f"colour: {quantity}{f' {meaning}' if meaning else ''}"
+    what = f"colour: {' '.join(part for part in (quantity, meaning) if part)}"
     mean = "geometric mean" if scale == "log" else "mean"
     merged = f"a column is the {mean} of {drawn.per_column}" if drawn.per_column > 1 else ""
     rows = f"{count(len(grid.scopes), 'layer')}{where}{unnamed}"
