@@ -211,7 +211,7 @@ class Exported(Part):
 class Attack(Entry):
     """One attack of one strength; epsilon is given in `unit`."""
 
-    accuracy, loss = Of(robustness.Attacks.accuracy), Of(robustness.Attacks.loss)
+    accuracy = Of(robustness.Attacks.accuracy)
     zero_gradient_share = Of(robustness.Attacks.zero_gradient_share)
     norm, epsilon = Label("norm", ""), Label("epsilon", 0.0)
     unit, steps = Label("unit", "absolute"), Label("steps", 0)
