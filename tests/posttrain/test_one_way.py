@@ -137,3 +137,19 @@ def test_the_analyzers_and_the_front_door_measure_the_same(tmp_path: Path) -> No
     for mine, other in zip(ls.open_run(tmp_path).records(), own.records(), strict=True):
         assert (mine.probe, mine.source, mine.notes) == (other.probe, other.source, other.notes)
         assert numbers_of(mine) == numbers_of(other)
+
+
+@pytest.mark.soak
+def test_the_built_in_model_is_audited_reported_compared_and_queried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder, size in (("first", "6"), ("second", "3")):
+        asked = ["audit", "--output_dir", folder, *SHORT, "--quiet", "--parts", "performance", "bit_widths"]
+        assert main([*asked, "--batch_size", size]) == 0
+    assert main(["report", "first"]) == 0
+    assert (tmp_path / "first" / "report" / "report.md").is_file()
+    assert main(["compare", "first", "second", "--out", "compared"]) == 0
+    capsys.readouterr()
+    assert main(["query", "select count(*) as n from records where kind = 'configuration'", "first", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["n"] > 20
