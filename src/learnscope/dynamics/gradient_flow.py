@@ -27,6 +27,8 @@ from learnscope.names import resolve
 from learnscope.options import explain_options, whole_number
 from learnscope.probes.gradients.gradient_flow import GradientFlow
 from learnscope.probes.outputs.loss import Loss
+from learnscope.quantities.gradients import GradientFlow as Flow
+from learnscope.quantities.outputs import Loss as Logged
 from learnscope.reading.cells import by_scope, value
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import one_pass
@@ -108,14 +110,14 @@ class GradientFlowAnalyzer:
         records = self._session.measure(moment)
         self._steps[place] = step
         self._recent += records.values()
-        norms, reasons = by_scope(records["flow"], "layer", "norm", stage="stepped")
-        total, why = by_scope(records["flow"], "model", "norm", stage="stepped")
-        bad = [row.scope for row in records["flow"].rows() if row.name == "first_nonfinite"]
+        norms, reasons = by_scope(records["flow"], "layer", Flow.norm, stage="stepped")
+        total, why = by_scope(records["flow"], "model", Flow.norm, stage="stepped")
+        bad = [row.scope for row in records["flow"].rows() if row.name == Flow.first_nonfinite.name]
         return {
-            "epoch": place[0], "batch": place[1], "step": step, "loss": _number(value(records["loss"], "loss")),
+            "epoch": place[0], "batch": place[1], "step": step, "loss": _number(value(records["loss"], Logged.loss)),
             "total_norm": total["model"], "layer_norms": norms,
-            "gradient_to_weight": by_scope(records["flow"], "layer", "gradient_to_weight")[0],
-            "zero_share": by_scope(records["flow"], "layer", "zero_share")[0],
+            "gradient_to_weight": by_scope(records["flow"], "layer", Flow.gradient_to_weight)[0],
+            "zero_share": by_scope(records["flow"], "layer", Flow.zero_share)[0],
             "first_nonfinite": bad[0] if bad else None, "without_gradient": list(found.missing),
             "reasons": why | reasons,
         }  # fmt: skip
@@ -167,7 +169,7 @@ class GradientFlowAnalyzer:
         analyzer = cls(model, saved.options["track_layers"], run=run, cuts=Cuts(**saved.options["cuts"]))
         analyzer._session.restore(saved.session)
         for record in analyzer._session.reader.records(Loss.__name__):
-            batch = value(record, "batch")
+            batch = value(record, Logged.logged.at(key="batch"))
             assert record.epoch is not None
             assert batch is not None
             analyzer._steps[record.epoch, int(batch)] = record.step

@@ -15,7 +15,6 @@ from learnscope.core.handed import Examples
 from learnscope.dynamics.placing import check_device
 from learnscope.dynamics.saved import load_session, save_session
 from learnscope.ledger import Ledger
-from learnscope.ledger.of_run import epoch_statistics
 from learnscope.ledger.patterns import patterns
 from learnscope.ledger.sampling import Sample
 from learnscope.model.data import InOrder
@@ -25,6 +24,7 @@ from learnscope.model.outputs.evaluate import model_device
 from learnscope.options import explain_options, whole_number
 from learnscope.probes.examples.example_ledger import ExampleLedger, batch_of
 from learnscope.probes.examples.gathering import Gathering, check_announced, presentations
+from learnscope.reading.epochs import epoch_statistics
 from learnscope.record import Record
 from learnscope.run import Run
 from learnscope.session.manual import ManualSession, own_backend

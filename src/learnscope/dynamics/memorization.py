@@ -139,7 +139,7 @@ class MemorizationDetector:
         import pandas as pd
 
         record, arrays = self._record(epoch), self._arrays(epoch)
-        errors, reasons = by_scope(record, "split", Q.calibration_error.name)
+        errors, reasons = by_scope(record, "split", Q.calibration_error)
         return {
             split: {
                 "calibration_error": errors[split], "reason": reasons.get(split),

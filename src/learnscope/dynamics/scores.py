@@ -13,24 +13,25 @@ from learnscope.reading.cells import by_scope
 from learnscope.record import Record
 
 SPLITS = ("train", "test")
-_OF_SPLITS = tuple(q.name for q in (Q.accuracy, Q.loss, Q.confidence, Q.calibration_error, Q.brier))
-_COUNTS = (Q.examples.name, Q.positions.name)
-_OF_MODEL = tuple(q.name for q in (Q.generalization_gap, Q.loss_gap, Q.proxy_membership_auc, Q.proxy_excess_confidence))
-CURVES = (*(f"{split}_{name}" for name in _OF_SPLITS for split in SPLITS), *_OF_MODEL)
+_OF_SPLITS = (Q.accuracy, Q.loss, Q.confidence, Q.calibration_error, Q.brier)
+_COUNTS = (Q.examples, Q.positions)
+_OF_MODEL = (Q.generalization_gap, Q.loss_gap, Q.proxy_membership_auc, Q.proxy_excess_confidence)
+CURVES = (*(f"{split}_{q.name}" for q in _OF_SPLITS for split in SPLITS), *(q.name for q in _OF_MODEL))
 
 
 def scores_of(record: Record) -> dict[str, Any]:
     """Every number by a name of its own, NaN where there is none, with the reasons of those beside them."""
     scores: dict[str, Any] = {"epoch": record.epoch}
     reasons: dict[str, str] = {}
-    for name in _OF_SPLITS + _COUNTS:
-        numbers, why = by_scope(record, "split", name)
-        scores |= {f"{split}_{name}": int(n) if name in _COUNTS else n for split, n in numbers.items()}
-        reasons |= {f"{split}_{name}": reason for split, reason in why.items()}
-    for name in _OF_MODEL:
-        numbers, why = by_scope(record, "model", name)
-        scores[name] = numbers["model"]
-        reasons |= {name: why["model"]} if why else {}
+    for quantity in _OF_SPLITS + _COUNTS:
+        numbers, why = by_scope(record, "split", quantity)
+        whole = quantity in _COUNTS
+        scores |= {f"{split}_{quantity.name}": int(n) if whole else n for split, n in numbers.items()}
+        reasons |= {f"{split}_{quantity.name}": reason for split, reason in why.items()}
+    for quantity in _OF_MODEL:
+        numbers, why = by_scope(record, "model", quantity)
+        scores[quantity.name] = numbers["model"]
+        reasons |= {quantity.name: why["model"]} if why else {}
     return {**scores, "memorization_score": scores[Q.generalization_gap.name], "reasons": reasons}
 
 

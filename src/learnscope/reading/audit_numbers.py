@@ -6,24 +6,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from learnscope.quantities import Quantity
+from learnscope.quantities import Quantity, bits, cost, outputs, robustness
 from learnscope.reading.gather import class_of
 from learnscope.record import Record
 from learnscope.store.reader import RunReader
 
 PROBES = {
-    "quality": "Performance",
-    "speed": "InferenceSpeed",
-    "memory": "MemoryUse",
-    "layers": "LayerTimes",
-    "sensitivity": "BitSensitivity",
-    "configurations": "BitWidths",
-    "optimum": "BitOptimum",
-    "exported": "ExportedSpeed",
-    "attacks": "Attacks",
-    "noise": "NoiseRobustness",
-    "perturbations": "InputPerturbation",
-    "transfer": "BitRobustness",
+    "quality": outputs.Performance.probe,
+    "speed": cost.InferenceSpeed.probe,
+    "memory": cost.MemoryUse.probe,
+    "layers": cost.LayerTimes.probe,
+    "sensitivity": bits.BitSensitivity.probe,
+    "configurations": bits.BitWidths.probe,
+    "optimum": bits.BitOptimum.probe,
+    "exported": cost.ExportedSpeed.probe,
+    "attacks": robustness.Attacks.probe,
+    "noise": robustness.NoiseRobustness.probe,
+    "perturbations": robustness.InputPerturbation.probe,
+    "transfer": robustness.BitRobustness.probe,
 }
 """The parts of an audit and the probes that measure them."""
 _E = TypeVar("_E", bound="Entry")

@@ -6,14 +6,15 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from learnscope.quantities import Quantity
 from learnscope.record import Column, Record, Table
 
 Value = float | int | None
 
 
-def value(record: Record, name: str, scope: str | None = None, **labels: Any) -> Value:
+def value(record: Record, quantity: Quantity, scope: str | None = None, **labels: Any) -> Value:
     """One number of a record; None if it was not measured or is not there."""
-    for table, column in _columns(record, name, labels):
+    for table, column in _columns(record, quantity, labels):
         for place, here in enumerate(table.scopes):
             if scope is None or here == scope:
                 number: Value = column.values[place]
@@ -21,11 +22,11 @@ def value(record: Record, name: str, scope: str | None = None, **labels: Any) ->
     return None
 
 
-def by_scope(record: Record, kind: str, name: str, **labels: Any) -> tuple[dict[str, float], dict[str, str]]:
+def by_scope(record: Record, kind: str, quantity: Quantity, **labels: Any) -> tuple[dict[str, float], dict[str, str]]:
     """One number of every scope of a kind, NaN where there is none, and the reasons of those that have none."""
     numbers: dict[str, float] = {}
     reasons: dict[str, str] = {}
-    for table, column in _columns(record, name, labels):
+    for table, column in _columns(record, quantity, labels):
         if table.kind == kind:
             for place, (scope, number) in enumerate(zip(table.scopes, column.values, strict=True)):
                 numbers[scope] = math.nan if number is None else float(number)
@@ -34,9 +35,9 @@ def by_scope(record: Record, kind: str, name: str, **labels: Any) -> tuple[dict[
     return numbers, reasons
 
 
-def _columns(record: Record, name: str, labels: Mapping[str, Any]) -> Iterator[tuple[Table, Column]]:
-    """Those of a name that bear these labels, each with its table."""
+def _columns(record: Record, quantity: Quantity, labels: Mapping[str, Any]) -> Iterator[tuple[Table, Column]]:
+    """Those of a quantity that bear these labels, each with its table."""
     for table in record.tables:
         for column in table.columns:
-            if column.name == name and all(column.labels.get(key) == wanted for key, wanted in labels.items()):
+            if column.name == quantity.name and all(column.labels.get(key) == wanted for key, wanted in labels.items()):
                 yield table, column

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learnscope.model.adapters.parameters import NO_FAMILY
+from learnscope.quantities.adapters import AdapterGradients
 from learnscope.reading.gather import NONFINITE, Floats
 from learnscope.record import Label
 from learnscope.trackers.history import History
@@ -38,7 +39,7 @@ class Gathered:
 
 def component_name(kind: str, name: str, labels: Mapping[str, Label]) -> str | None:
     """A norm of a module by the part of the adapter, and its stage unless it is what the optimizer was given."""
-    if name != "norm" or kind != "module":
+    if name != AdapterGradients.norm.name or kind != "module":
         return None
     part, stage = str(labels["component"]), str(labels["stage"])
     return part if stage == "stepped" else f"{part}/{stage}"

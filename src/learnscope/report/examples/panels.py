@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 
-from learnscope.ledger.of_run import epoch_statistics, ledger_of
+from learnscope.ledger.of_run import ledger_of
 from learnscope.ledger.patterns import patterns
 from learnscope.quantities.examples import ExampleLedger
+from learnscope.reading.epochs import epoch_statistics
 from learnscope.reading.gather import labels_of
 from learnscope.report.examples.learning import curves, data_map, hardest, with_confidence
 from learnscope.store.reader import RunReader
