@@ -28,6 +28,7 @@ def guard(model: nn.Module, *, training: bool = False) -> Iterator[None]:
         stack.enter_context(_fresh_autocast_cache())
         stack.enter_context(_eager())
         stack.enter_context(_resharded(model))
+        stack.enter_context(_without_repacking(model))
         stack.enter_context(_preserve_hooks(model))
         stack.enter_context(_preserve_buffers(model))
         stack.enter_context(_preserve_parameters(model))
@@ -99,6 +100,22 @@ def _resharded(model: nn.Module) -> Iterator[None]:
     finally:
         for module in modules:
             module.reshard()
+
+
+@contextmanager
+def _without_repacking(model: nn.Module) -> Iterator[None]:
+    """bitsandbytes repacks 4-bit weights at the first evaluation on some CPUs, and rounds their scales for good."""
+    switch = "support_avx512bf16_for_cpu"
+    modules = (
+        [module for module in model.modules() if vars(module).get(switch)] if "bitsandbytes" in sys.modules else []
+    )
+    for module in modules:
+        setattr(module, switch, False)
+    try:
+        yield
+    finally:
+        for module in modules:
+            setattr(module, switch, True)
 
 
 @contextmanager
