@@ -13,7 +13,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from learnscope.generators import unmoved_generators
 from learnscope.probes import probe_modules
+
+with unmoved_generators():
+    import rich.style  # noqa: F401  (its first import draws a random number: not in the middle of a training loop)
 
 _HOMES = {
     "comparison": ("Comparison", "compare"),
@@ -49,7 +53,8 @@ __all__ = [*_HOME_OF, *probe_modules(), "__version__"]
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF and name not in probe_modules():
         raise AttributeError(f"module 'learnscope' has no attribute {name!r}")
-    value = getattr(import_module(f"learnscope.{_HOME_OF.get(name, 'probes')}"), name)
+    with unmoved_generators():
+        value = getattr(import_module(f"learnscope.{_HOME_OF.get(name, 'probes')}"), name)
     globals()[name] = value
     return value
 

@@ -19,7 +19,7 @@ LONGEST_LINE = 1 << 24
 
 
 @contextmanager
-def connection(purpose: str) -> Iterator[tuple[Any, RunFiles]]:
+def connection(purpose: str, memory_mb: int | None = None) -> Iterator[tuple[Any, RunFiles]]:
     """A database in memory, and the files it may read. What does not fit into memory goes to a temporary folder."""
     duckdb = load("duckdb", purpose)
     load("pyarrow", purpose)
@@ -28,7 +28,13 @@ def connection(purpose: str) -> Iterator[tuple[Any, RunFiles]]:
 
     files = RunFiles()
     with TemporaryDirectory(prefix="learnscope-") as spill:
-        config = {"temp_directory": spill, "enable_external_file_cache": False, "python_enable_replacements": False}
+        config: dict[str, Any] = {
+            "temp_directory": spill,
+            "enable_external_file_cache": False,
+            "python_enable_replacements": False,
+        }
+        if memory_mb is not None:
+            config |= {"memory_limit": f"{memory_mb}MiB", "max_temp_directory_size": f"{4 * memory_mb}MiB"}
         database = duckdb.connect(":memory:", config=config)
         try:
             database.execute("set enable_progress_bar = false")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from learnscope.store.backend import RunError
@@ -17,7 +20,11 @@ if TYPE_CHECKING:
     from learnscope.store.sealed import RunFiles
 
 
-def query(sql: str, runs: Runs = "runs") -> pd.DataFrame:
+VECTORS = 50
+"""How much of a result is fetched at a time, in DuckDB's vectors of 2,048 rows."""
+
+
+def query(sql: str, runs: Runs = "runs", *, seconds: float | None = 60.0, memory_mb: int = 2048) -> pd.DataFrame:
     """The result of one SELECT over the records of `runs`: run folders, folders that contain some, or patterns.
 
     - `records` has one row per number: `run, step, epoch, attempt, source, phase, probe, kind, scope, name, value,
@@ -30,23 +37,62 @@ def query(sql: str, runs: Runs = "runs") -> pd.DataFrame:
 
     Records, in JSON lines or Parquet, are read during the query and not held in memory. Torn or damaged lines are left
     out with a warning. The SQL can read nothing else, and cannot write at all.
+
+    A query that takes longer than `seconds` (None for no limit), or more than `memory_mb` while it runs or for its
+    result, is stopped with an error.
     """
     purpose = "SQL over runs"
     folders = find_runs(runs)
-    with connection(purpose) as (database, files):
+    with connection(purpose, memory_mb) as (database, files), _limited(database, seconds, memory_mb):
         errors = load("duckdb", purpose).Error
         try:
             create_views(database, [source_of(folder, files) for folder in folders])
+            _warn_of_damage(database)
+            _seal(database, files)
         except errors as error:
             raise RunError(f"the runs could not be read: {_one_line(error)}") from error
-        _warn_of_damage(database)
-        _seal(database, files)
         try:
             _check_reads(database, sql)
-            return database.execute(sql).df()  # type: ignore[no-any-return]
+            return _fetched(database.execute(sql), memory_mb)
         except errors as error:
             tables = "; ".join(f"{name}({columns})" for name, columns in COLUMNS.items())
             raise RunError(f"{_one_line(error)} There are: {tables}.") from error
+
+
+@contextmanager
+def _limited(database: Any, seconds: float | None, memory_mb: int) -> Iterator[None]:
+    """Interrupt what the database is doing when the time is up, and say which limit was reached."""
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"seconds={seconds}: a positive number, or None for no limit")
+    duckdb = load("duckdb", "SQL over runs")
+    timer = threading.Timer(threading.TIMEOUT_MAX if seconds is None else seconds, database.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (RunError, duckdb.Error) as error:
+        cause = error if isinstance(error, duckdb.Error) else error.__cause__
+        if isinstance(cause, duckdb.InterruptException) and not timer.is_alive():
+            raise RunError(f"the query took more than {seconds:g} seconds: narrow it, or raise seconds") from error
+        if isinstance(cause, duckdb.OutOfMemoryException):
+            raise RunError(f"the query needs more than {memory_mb} MB: narrow it, or raise memory_mb") from error
+        raise
+    finally:
+        timer.cancel()
+
+
+def _fetched(result: Any, memory_mb: int) -> pd.DataFrame:
+    """The rows of a result, piece by piece, so that one that is too large is noticed before it fills the memory."""
+    import pandas as pd
+
+    pieces: list[pd.DataFrame] = [result.fetch_df_chunk(VECTORS)]
+    size = int(pieces[0].memory_usage(deep=True).sum())
+    while len(pieces[-1]):
+        pieces.append(result.fetch_df_chunk(VECTORS))
+        size += int(pieces[-1].memory_usage(deep=True).sum())
+        if size > memory_mb << 20:
+            raise RunError(f"the result needs more than {memory_mb} MB: add a limit to the SQL, or raise memory_mb")
+    return pd.concat(pieces[:-1], ignore_index=True) if len(pieces) > 1 else pieces[0]
 
 
 def _warn_of_damage(database: Any) -> None:
