@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from learnscope.characters import visible_json
+
 SCHEMA_VERSION = 1
 """Version of the run folder. A reader refuses a newer one and reads every older one."""
 
@@ -131,7 +133,7 @@ class Record:
             value = getattr(self, key)
             if value:
                 body[key] = dict(value) if key == "notes" else value
-        return json.dumps(body, separators=(",", ":"), allow_nan=False)
+        return visible_json(json.dumps(body, separators=(",", ":"), allow_nan=False))
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Record:

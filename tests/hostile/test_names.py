@@ -126,13 +126,10 @@ def test_a_run_goes_on_from_its_state(case: tuple[str, Path]) -> None:
     kind, folder = case
     model = network(NAMES[kind])
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    probes = [
-        ls.GradientFlow(every=1, per_tensor=True),
-        ls.ParameterChange(every=2),
-        ls.Loss(),
-        ls.WeightKurtosis(every=2),
-    ]
-    with ls.watch(model, optimizer, run=folder / "run", probes=probes, resume=True, strict=True) as w:
-        model(torch.randn(4, 6)).sum().backward()
-        optimizer.step()
+    with ls.watch(
+        model, optimizer, run=folder / "run", probes=[ls.ParameterChange(every=2)], resume=True, strict=True
+    ) as w:
+        for _ in range(2):
+            model(torch.randn(4, 6)).sum().backward()
+            optimizer.step()
     assert w.run.manifest["attempts"][-1]["state_restored"] is True

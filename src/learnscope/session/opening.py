@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from learnscope.characters import visible
 from learnscope.core.subject import Subject
 from learnscope.model.weights.snapshot import Snapshot
 from learnscope.session.engine import Engine
@@ -106,7 +107,7 @@ def save_state(engine: Engine, snapshots: dict[str, Snapshot], step: int, passes
     steps = {}
     for key, snapshot in snapshots.items():
         steps[key] = snapshot.step
-        tensors |= {f"previous/{key}/{name}": t.detach().cpu() for name, t in snapshot.tensors.items()}
+        tensors |= {f"previous/{key}/{visible(name)}": t.detach().cpu() for name, t in snapshot.tensors.items()}
     told = {"step": step, "attempt": engine.attempt, "states": numbers, "snapshots": steps, "passes": passes}
     meta = {"learnscope": json.dumps(told)}
     write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=meta))
@@ -130,6 +131,7 @@ def load_state(engine: Engine, snapshots: dict[str, Snapshot], step: int) -> int
 
 
 def _taken_up(path: Path, engine: Engine, snapshots: dict[str, Snapshot]) -> int:
+    written = {key: {visible(name): t for name, t in held.tensors.items()} for key, held in snapshots.items()}
     with safe_open(path, framework="pt") as file:
         meta = json.loads(file.metadata()["learnscope"])
         for bound in engine.bound:
@@ -140,9 +142,9 @@ def _taken_up(path: Path, engine: Engine, snapshots: dict[str, Snapshot]) -> int
                 for bound in engine.bound:
                     if bound.label == owner:
                         bound.state[name] = file.get_tensor(key)
-            elif owner in snapshots and name in snapshots[owner].tensors:
+            elif owner in snapshots and name in written[owner]:
                 with torch.no_grad():
-                    snapshots[owner].tensors[name].copy_(file.get_tensor(key))
+                    written[owner][name].copy_(file.get_tensor(key))
         for key, at in meta["snapshots"].items():
             if key in snapshots:
                 snapshots[key].step = at

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from learnscope.characters import visible_json
+
 
 def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bool = True) -> None:
     """Call `write` on a temporary file next to `path`, then rename it into place.
@@ -38,7 +40,7 @@ def write_text(path: Path, text: str, *, durable: bool = True) -> None:
 
 
 def write_json(path: Path, body: Any) -> None:
-    write_text(path, json.dumps(body, indent=1, allow_nan=False) + "\n")
+    write_text(path, visible_json(json.dumps(body, indent=1, allow_nan=False)) + "\n")
 
 
 def _umask() -> int:
