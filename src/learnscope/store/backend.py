@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from learnscope.record import SCHEMA_VERSION, Record
-from learnscope.store.files import write_atomically, write_json
-from learnscope.store.lines import Busy, LineFile
-from learnscope.store.parsing import records_in
+from learnscope.store.files import write_atomically, write_json, write_text
+from learnscope.store.lines import Busy, LineFile, records_in
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -92,7 +91,7 @@ class FolderBackend:
     @classmethod
     def create(cls, path: Path) -> FolderBackend:
         """A new run; refused if the folder holds one already, since data is never overwritten."""
-        if any((path / name).exists() for name in ("run.json", "records.jsonl", "records.parquet")):
+        if _has_run(path):
             raise RunError(
                 f"{path} already holds a run. Continue it with resume=True, name another folder, "
                 "or remove that one if it is no longer wanted."
@@ -170,3 +169,25 @@ class FolderBackend:
                     f"{self.path} is being written by another process; give this run its own folder."
                 ) from error
         return self._file
+
+
+def check_replaceable(folder: Path, key: str) -> None:
+    """Refuse a folder with a run whose manifest lacks the key: what others recorded is never overwritten."""
+    marked = (folder / "run.json").is_file() and key in FolderBackend(folder).manifest()
+    if _has_run(folder) and not marked:
+        raise RunError(f"{folder} already holds another run, which would be overwritten: name another folder")
+
+
+def replace_run(run: MemoryBackend, folder: Path) -> None:
+    """Write a run in memory as a folder; each file is the earlier run's or the new one, never a part."""
+    records = list(run.records([]))
+    lines = [record.to_json() for record in records]
+    for reference in dict.fromkeys(record.arrays for record in records if record.arrays is not None):
+        FolderBackend(folder).put_arrays(reference, run.arrays(reference))
+    write_text(folder / "records.jsonl", "".join(f"{line}\n" for line in lines))
+    (folder / "records.parquet").unlink(missing_ok=True)  # of the earlier run, if that was compacted
+    write_json(folder / "run.json", run.manifest())
+
+
+def _has_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("run.json", "records.jsonl", "records.parquet"))

@@ -15,7 +15,7 @@ from learnscope.store import parquet
 from learnscope.store.backend import FolderBackend, RunError
 from learnscope.store.extras import load
 from learnscope.store.files import write_atomically
-from learnscope.store.parsing import parse_lines
+from learnscope.store.lines import parse_lines
 from learnscope.store.parts import LINES, Compacted, Covered, Parts, opened
 
 DAMAGED = "records.damaged.jsonl"

@@ -15,7 +15,7 @@ import numpy as np
 from learnscope.record import HEADER
 from learnscope.store.duck import connection, lines_sql, longest_line
 from learnscope.store.extras import load
-from learnscope.store.parsing import parse_line
+from learnscope.store.lines import parse_line
 from learnscope.store.parts import LINES, Parts, opened
 
 if TYPE_CHECKING:

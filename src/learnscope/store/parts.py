@@ -18,7 +18,7 @@ from learnscope.record import SCHEMA_VERSION, Record
 from learnscope.store import parquet
 from learnscope.store.backend import RunError
 from learnscope.store.extras import load
-from learnscope.store.parsing import records_in
+from learnscope.store.lines import records_in
 
 LINES = "records.jsonl"
 _KEY = b"learnscope"
