@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         return _solve(args)
     from learnscope.posttrain.command import audited, named
     from learnscope.posttrain.errors import PosttrainError
-    from learnscope.sources.quiet import quiet
+    from learnscope.sources.hushed import quiet
 
     say = (lambda _: None) if args.quiet else print
     try:

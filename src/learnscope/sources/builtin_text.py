@@ -13,7 +13,7 @@ from functools import cache
 
 from learnscope.sources.errors import SourceError
 from learnscope.sources.files import paragraphs
-from learnscope.sources.splits import Split
+from learnscope.sources.reading import Split
 
 PASSAGE = 400
 """Characters in a complete passage: it ends with the paragraph that reaches them."""
