@@ -22,25 +22,11 @@ class RunError(Exception):
     """A run cannot be opened or written as asked; the message says why and what to do."""
 
 
-class Keepable(Protocol):
+class LedgerLike(Protocol):
     """The part of a ledger of examples that a run needs."""
 
     def arrays(self) -> dict[str, NDArray[Any]]: ...
     def save_in(self, folder: Path) -> None: ...
-
-
-class Backend(Protocol):
-    """What a run needs of its storage."""
-
-    def manifest(self) -> dict[str, Any]: ...
-    def put_manifest(self, manifest: Mapping[str, Any]) -> None: ...
-    def append(self, line: str) -> None: ...
-    def records(self, problems: list[str]) -> Iterator[Record]: ...
-    def put_arrays(self, reference: str, arrays: Arrays) -> None: ...
-    def arrays(self, reference: str) -> dict[str, NDArray[Any]]: ...
-    def put_examples(self, ledger: Keepable) -> None: ...
-    def state_path(self, step: int) -> Path | None: ...
-    def close(self) -> None: ...
 
 
 class MemoryBackend:
@@ -71,7 +57,7 @@ class MemoryBackend:
     def arrays(self, reference: str) -> dict[str, NDArray[Any]]:
         return dict(self._arrays[reference])
 
-    def put_examples(self, ledger: Keepable) -> None:
+    def put_examples(self, ledger: LedgerLike) -> None:
         self.examples = ledger.arrays()
 
     def state_path(self, step: int) -> Path | None:  # noqa: ARG002  (the protocol's signature)
@@ -129,14 +115,14 @@ class FolderBackend:
         self._open().append(line)
 
     def records(self, problems: list[str]) -> Iterator[Record]:
-        """Every record in the order of writing; lines that could not be read are added to `problems`."""
+        """Every record in the order of writing; what is wrong with other lines is added to `problems`."""
         from learnscope.store.parts import opened
 
         with opened(self.path) as parts:
             yield from parts.records(problems)
 
     def hold(self) -> None:
-        """Keep other writers out until `close`, without writing."""
+        """Lock out other writers until `close`."""
         self._open()
 
     def put_arrays(self, reference: str, arrays: Arrays) -> None:
@@ -149,7 +135,7 @@ class FolderBackend:
             raise RunError(f"a record of {self.path} refers to {reference}, which lies outside the run folder")
         return load_file(path)
 
-    def put_examples(self, ledger: Keepable) -> None:
+    def put_examples(self, ledger: LedgerLike) -> None:
         ledger.save_in(self.path)
 
     def state_path(self, step: int) -> Path | None:
@@ -169,6 +155,9 @@ class FolderBackend:
                     f"{self.path} is being written by another process; give this run its own folder."
                 ) from error
         return self._file
+
+
+Backend = MemoryBackend | FolderBackend
 
 
 def check_replaceable(folder: Path, key: str) -> None:
