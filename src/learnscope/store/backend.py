@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,15 @@ Arrays = Mapping[str, NDArray[Any]]
 
 class RunError(Exception):
     """A run cannot be opened or written as asked; the message says why and what to do."""
+
+
+def load(module: str, purpose: str) -> Any:
+    """An optional package's module; if it is missing, the error says what to install."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = module.split(".")[0]
+        raise RunError(f"{purpose} needs {package}, which is not installed: pip install learnscope[sql]") from error
 
 
 class LedgerLike(Protocol):

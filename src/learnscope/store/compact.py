@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
 from learnscope.record import Record
 from learnscope.store import parquet
-from learnscope.store.backend import FolderBackend, RunError
-from learnscope.store.extras import load
+from learnscope.store.backend import FolderBackend, RunError, load
 from learnscope.store.files import write_atomically
 from learnscope.store.lines import parse_lines
-from learnscope.store.parts import LINES, Compacted, Covered, Parts, opened
+from learnscope.store.parts import LINES, Compacted, Parts, opened
 
 DAMAGED = "records.damaged.jsonl"
 _FILES = (LINES, parquet.NAME, DAMAGED)
@@ -68,16 +67,15 @@ def compact(path: str | Path, *, killed: bool = False, progress: Progress | None
         if (folder / LINES).exists():
             backend.hold()
         with opened(folder) as parts:
-            if parts.compacted is None and parts.lines is None:
+            if parts.parquet is None and parts.lines is None:
                 raise RunError(f"{folder} has no records to compact: there is no {LINES} in it.")
             nothing_new = parts.lines is None or parts.lines.seek(0, os.SEEK_END) <= parts.start
-            already = parts.compacted is not None and nothing_new
+            already = parts.parquet is not None and nothing_new
             damaged = 0 if already or parts.lines is None else _replace(folder, parts, parts.lines, progress)
         _sync(folder)
         (folder / LINES).unlink(missing_ok=True)  # while locked, so that no writer has it open
     with opened(folder) as parts:
-        rows = parts.compacted.rows if parts.compacted else 0
-        records = parts.parquet.metadata.num_rows
+        records, rows = parts.parquet.metadata.num_rows, parts.compacted.rows
     return CompactInfo(records, rows, before, _bytes(folder), folder, damaged, already)
 
 
@@ -97,10 +95,9 @@ def _replace(folder: Path, parts: Parts, lines: BinaryIO, progress: Progress | N
 def _write(target: Path, parts: Parts, lines: BinaryIO, damaged: list[bytes], progress: Progress) -> list[str]:
     """Fill `target`, collect the damaged lines, and return all problems, those of earlier compactions first."""
     pq = load("pyarrow.parquet", "compacting a run")
-    covered = Covered.all_of(lines)
+    covered = Compacted.all_of(lines)
     lines.seek(parts.start)
-    rows = parts.compacted.rows if parts.compacted else 0
-    problems = list(parts.compacted.problems) if parts.compacted else []
+    rows, problems = parts.compacted.rows, list(parts.compacted.problems)
     with pq.ParquetWriter(target, parquet.schema(), compression="zstd") as writer:
         for batch in parts.parquet.iter_batches() if parts.parquet else ():
             writer.write_batch(batch)
@@ -119,7 +116,7 @@ def _write(target: Path, parts: Parts, lines: BinaryIO, damaged: list[bytes], pr
                 waiting, written = [], rows
                 progress(done, covered.size)
         writer.write_batch(parquet.batch(waiting))
-        writer.add_key_value_metadata(Compacted(covered, rows, problems).metadata())
+        writer.add_key_value_metadata(replace(covered, rows=rows, problems=problems).metadata())
     return problems
 
 

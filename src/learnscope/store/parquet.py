@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from learnscope.record import Column, Record, Table
-from learnscope.store.extras import load
+from learnscope.store.backend import load
 
 NAME = "records.parquet"
 ROWS_A_BATCH, NUMBERS_A_BATCH = 50_000, 1_000_000  # a batch is held in memory while it is written
