@@ -42,9 +42,7 @@ class BitWidths(VariantOutputs, kinds=_MIX):
     records = "what configurations of bits lose and save"
 
     kl, kl_low, kl_high = with_interval(
-        replace(
-            VariantOutputs.kl, meaning='KL(model ‖ variant) per position: mean; exactly 0 for "original"', kinds=_MIX
-        ),
+        _mix_figure('KL(model ‖ variant) per position: mean; 0 for "original"', unit="nats", scale="log"),
         "over examples drawn again",
     )
     loss = _of_mix("on the targets", better="lower")
@@ -64,9 +62,8 @@ class BitWidths(VariantOutputs, kinds=_MIX):
     compression = _mix_figure("`original_bytes` / `packed_bytes`", better="higher")
     on_frontier = _mix_figure("1 if nothing smaller is measurably as good (`learnscope.tensor.bits.allocation.pareto`)")
     additivity = _of_mix(
-        "Σ of the damages of single units / damage of all together",
-        when="where `BitSensitivity` measured them at this moment on these examples",
-    )  # fmt: skip
+        "Σ of the damages of single units / damage of all together", when="where `BitSensitivity` measured them as well"
+    )
 
 
 class BitOptimum(BitWidths):

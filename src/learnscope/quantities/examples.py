@@ -6,6 +6,7 @@ from functools import partial
 
 from learnscope.quantities.base import Quantities, Quantity, not_drawn, own_figure, with_interval
 
+_accuracy = partial(Quantity, better="higher", scale="share", drawn="in a figure of its own")
 _quantile = partial(Quantity, kinds=("quantile",), drawn="not")
 
 
@@ -30,10 +31,9 @@ class ExampleLedger(Quantities):
     mean_aum = not_drawn("mean over the examples of `aum`", source="arXiv 2001.10528")
     mean_el2n = not_drawn("mean over the examples of `el2n`", source="arXiv 2107.07075")
     mean_cumulative_loss = not_drawn("mean over the examples of `cumulative_loss`", better="lower")
-    accuracy = own_figure(
-        "share correct since the last measurement; also by group, else by class, unless there are more than 100",
-        kinds=("model", "group"), better="higher", scale="share",
-    )  # fmt: skip
+    accuracy = _accuracy(
+        "share correct since the last measurement; groups or else classes, if at most 100", kinds=("model", "group")
+    )
     mean_p_gold = own_figure(
         "mean probability of the right class, of the same presentations", kinds=("model", "group"), scale="share"
     )
@@ -52,7 +52,6 @@ class ExampleLedger(Quantities):
     group_presentations = not_drawn("presentations of the group since the last measurement", kinds=("group",))
 
 
-_accuracy = partial(Quantity, better="higher", scale="share", drawn="in a figure of its own")
 _of_split = partial(Quantity, kinds=("split",), drawn="not")
 
 

@@ -8,26 +8,25 @@ from learnscope.quantities.base import Quantities, Quantity, not_drawn, own_figu
 
 STAGE = "`stepped`: as the optimizer was given it; `before_clip` beside it where a clip by norm was seen"
 ORIGIN = "`replayed` where the gradient is that of a fixed batch, computed for a checkpoint"
+_UNIT = {"unit": "what the micro-batches' sizes count"}
+_ORIGIN = {"origin": ORIGIN}
+_PARTS = ("model", "layer", "component")
 _entries = partial(Quantity, kinds=("model", "layer"), drawn="not")
 _noise = partial(
     Quantity, source="arXiv 1812.06162", scale="log", when="where a step has several micro-batches", drawn="not"
 )
-_moment = partial(
-    Quantity, kinds=("model", "layer", "component"), labels={"origin": ORIGIN}, drawn="not", when="with `variance=True`"
-)
+_moment = partial(Quantity, kinds=_PARTS, labels=_ORIGIN, drawn="not", when="with `variance=True`")
 
 
 class GradientFlow(Quantities):
     records = "gradient norms by layer, clipping, NaN and infinity"
 
     norm = own_figure(
-        "√Σg²", kinds=("model", "layer", "component", "group", "named", "tensor"),
-        labels={"stage": STAGE, "origin": ORIGIN}, scale="log",
-    )  # fmt: skip
+        "√Σg²", kinds=(*_PARTS, "group", "named", "tensor"), labels={"stage": STAGE, **_ORIGIN}, scale="log"
+    )
     gradient_to_weight = not_drawn(
-        "‖g‖/‖W‖ before clipping", kinds=("layer",), labels={"origin": ORIGIN}, scale="log",
-        when="on steps that `weights_every` names",
-    )  # fmt: skip
+        "‖g‖/‖W‖ before clipping", kinds=("layer",), labels=_ORIGIN, scale="log", when="at steps of `weights_every`"
+    )
     clip_coefficient = own_figure(
         "smallest factor by which clipping multiplied a gradient", scale="share", when="where a clip by norm was seen"
     )
@@ -36,15 +35,10 @@ class GradientFlow(Quantities):
     inf = _entries("entries that are ±∞")
     nonfinite_tensors = not_drawn("tensors with a NaN or ±∞")
     first_nonfinite = not_drawn(
-        "NaN and ±∞ in the first tensor, in backward order, that has any", kinds=("tensor",),
-        when="where a tensor has any",
-    )  # fmt: skip
+        "how many NaN and ±∞ it has: the first bad tensor in backward order", kinds=("tensor",), when="if there is one"
+    )
     without_gradient = not_drawn("trainable parameters that have no gradient at all")
-    noise_scale = own_figure(
-        "B_simple = S/|G|², from the micro-batches of one step, both smoothed",
-        labels={"unit": "what the micro-batches' sizes count"}, source="arXiv 1812.06162", scale="log",
-        when="where a step has several micro-batches",
-    )  # fmt: skip
+    noise_scale = _noise("B_simple = S/|G|², both smoothed", labels=_UNIT, drawn="in a figure of its own")
     noise = _noise("this step's unbiased S")
     signal = _noise("this step's unbiased |G|²")
     stability = not_drawn(

@@ -6,6 +6,7 @@ from functools import partial
 
 from learnscope.quantities.base import Quantities, Quantity, not_drawn, own_figure
 
+_SGD = "with torch's SGD and momentum μ only"
 _trace = partial(Quantity, kinds=("model", "layer"), when="with `trace_samples` above 0", drawn="not")
 
 
@@ -19,9 +20,8 @@ class LossLandscape(Quantities):
     )  # fmt: skip
     gradient_norm = not_drawn("‖∇L‖", scale="log")
     eigenvalue = not_drawn(
-        "the (algebraically) largest eigenvalues of H; null if Lanczos did not converge",
-        labels={"rank": "1 is the largest"}, scale="log",
-    )  # fmt: skip
+        "largest eigenvalues of H; null if Lanczos did not converge", labels={"rank": "1 is the largest"}, scale="log"
+    )
     sharpness = own_figure("λ_max(H), the first of them", scale="log")
     sharpness_threshold = own_figure(
         "2/η, the limit of gradient descent; η is the largest learning rate of the parameters' groups", scale="log"
@@ -29,9 +29,9 @@ class LossLandscape(Quantities):
     sharpness_ratio = not_drawn("sharpness·η/2")
     momentum_threshold = own_figure(
         "(2 + 2μ)/((1 − τ)η) with dampening τ, for Nesterov (2 + 2μ)/((1 + 2μ)η)", source="arXiv 2103.00065",
-        scale="log", when="with torch's SGD and momentum μ only",
+        scale="log", when=_SGD,
     )  # fmt: skip
-    momentum_ratio = not_drawn("`sharpness`/`momentum_threshold`", when="with torch's SGD and momentum μ only")
+    momentum_ratio = not_drawn("`sharpness`/`momentum_threshold`", when=_SGD)
     preconditioned_sharpness = own_figure(
         "λ_max(P^(−1/2) H P^(−1/2)), P = diag(√v̂ + ε) of Adam or AdamW, v̂ bias-corrected; null for other optimizers",
         source="arXiv 2207.14484", scale="log",

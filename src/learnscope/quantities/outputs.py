@@ -29,13 +29,11 @@ class Loss(Quantities):
 
     loss = own_figure("mean of the losses logged for the step: several with gradient accumulation", better="lower")
     accuracy = own_figure(
-        "mean of the accuracies logged for the step; any name with `accuracy` in it is drawn beside the holdout's",
-        better="higher", scale="share",
-    )  # fmt: skip
+        "mean of the logged accuracies; names with `accuracy` in them share a figure", better="higher", scale="share"
+    )
     deviation = not_drawn(
-        "unbiased standard deviation of the values logged under a name", name="{key}_std",
-        when="where a step logged several values",
-    )  # fmt: skip
+        "unbiased standard deviation of logged values", name="{key}_std", when="where a step logged several values"
+    )
     logged = Quantity("mean of the values logged for the step under any other name", name="{key}")
 
 
@@ -59,9 +57,8 @@ class BatchStats(Quantities):
     batch_size = not_drawn("number of examples")
     targets = not_drawn("number of targets that count (positions, for language models)", when="where there are targets")
     share = own_figure(
-        "share of the targets in each class that occurs", kinds=("class",), scale="share",
-        when="for classes, up to `max_classes`",
-    )  # fmt: skip
+        "share of the targets in each class", kinds=("class",), scale="share", when="for classes, up to `max_classes`"
+    )
     target_mean = not_drawn("mean of the targets", when="for float targets")
     target_std = not_drawn("unbiased standard deviation of the targets", when="for float targets")
 

@@ -7,6 +7,7 @@ from functools import partial
 from learnscope.quantities.base import Quantities, Quantity, not_drawn, own_figure, with_interval
 
 _EXAMPLES = "over examples drawn again; Wilson's where each has one position, and where all or none are right"
+_kl = partial(Quantity, unit="nats", better="lower", scale="log", drawn="in a figure of its own", when="for classes")
 _PAIRED = "over examples drawn again, paired"
 _SEEDS = "of the mean over seeds, by Student's t"
 _accuracy = partial(Quantity, better="higher", scale="share", drawn="in a figure of its own", when="for classes")
@@ -26,10 +27,7 @@ class Attacks(Quantities):
         _accuracy("share predicted right; `random`: mean over seeds", kinds=("attack",), labels=_ATTACK), _EXAMPLES
     )
     loss = _attack("Σ losses / Σ positions under an attack; `random`: mean over seeds", better="lower")
-    kl = _attack(
-        "KL(clean ‖ attacked) per position; `random`: mean over seeds", unit="nats", better="lower", scale="log",
-        when="for classes",
-    )  # fmt: skip
+    kl = _kl("KL(clean ‖ attacked) per position; mean over seeds", kinds=("attack",), labels=_ATTACK, drawn="not")
     zero_gradient_share = own_figure(
         "share of the gradients' entries over all steps that are exactly 0, without tokens after the last with a "
         "gradient", kinds=("attack",), labels=_ATTACK, scale="share", when="where a gradient is taken",
@@ -62,11 +60,8 @@ class NoiseRobustness(Quantities):
         _noise("Σ losses / Σ positions, mean over seeds", better="lower"), _SEEDS
     )
     kl_mean, kl_mean_low, kl_mean_high = with_interval(
-        _noise(
-            "KL(model ‖ model with noise) per position, mean over seeds", unit="nats", better="lower", scale="log",
-            when="for classes",
-        ), _SEEDS,
-    )  # fmt: skip
+        _kl("KL(model ‖ model with noise) per position, mean over seeds", kinds=("noise",), labels=_NOISE), _SEEDS
+    )
     seeds = not_drawn("how many", kinds=("noise",), labels=_NOISE)
 
 

@@ -8,13 +8,14 @@ from learnscope.quantities.base import Quantities, Quantity, not_drawn, own_figu
 from learnscope.quantities.outputs import VariantOutputs
 
 _SCOPES = ("model", "layer", "component", "group", "named", "tensor")
-_SAMPLED = ("model", "layer")
 _ROUNDING = {
     "rounding": "`apart`, where decay is rounded by itself (w·(1 − ηλ) is w again, or for decay by the gradient g + λw "
     "is g again); `together`, a fused AdamW, which rounds once: the weight did not change at all; none where no weight "
     "decay was measured"
 }
 _HALF = "of half-precision weights, or with `absorbed=True`"
+_STRATA = "of a sample in strata of unequal size"
+_sampled = partial(Quantity, kinds=("model", "layer"), scale="share", drawn="in a figure of its own", when=_HALF)
 _change = partial(Quantity, kinds=_SCOPES, drawn="not")
 
 
@@ -37,21 +38,12 @@ class ParameterChange(Quantities):
         labels={"threshold": "the t of |Δ| ≤ t", "dtype": "that of the weights, or `mixed`"}, scale="share",
     )  # fmt: skip
     absorbed_share, absorbed_share_low, absorbed_share_high = with_interval(
-        own_figure(
-            "share of sampled entries whose update, not 0 in float32, left their bits as they were; null if unknown",
-            kinds=_SAMPLED, scale="share", when=_HALF,
-        ), "of a sample in strata of unequal size",
-    )  # fmt: skip
-    absorbed_coverage = not_drawn(
-        "share of the updated entries whose optimizer is known: those that `absorbed_share` counts", kinds=_SAMPLED,
-        scale="share", when=_HALF,
-    )  # fmt: skip
+        _sampled("share of entries whose bits an update that is not 0 in float32 left unchanged; a sample"), _STRATA
+    )
+    absorbed_coverage = _sampled("share of the updated entries with a known optimizer, the ones sampled", drawn="not")
     decay_absorbed_share, decay_absorbed_share_low, decay_absorbed_share_high = with_interval(
-        own_figure(
-            "share of the sampled entries with a weight decay other than 0 that it left unchanged", kinds=_SAMPLED,
-            labels=_ROUNDING, scale="share", when=_HALF,
-        ), "of a sample in strata of unequal size",
-    )  # fmt: skip
+        _sampled("share of entries with weight decay that it left unchanged; same sample", labels=_ROUNDING), _STRATA
+    )
 
 
 class WeightDelta(Quantities):
@@ -83,9 +75,8 @@ class Momentum(Quantities):
     )
     second_moment_mean = _moment("mean of v̂", when=_ADAM)
     effective_step_norm = _moment(
-        "norm of η·m̂/(√v̂ + ε), without weight decay; for AMSGrad v̂ is the running maximum here",
-        source="arXiv 1412.6980", when=_ADAM,
-    )  # fmt: skip
+        "norm of η·m̂/(√v̂ + ε), without decay; v̂ is AMSGrad's running maximum", source="arXiv 1412.6980", when=_ADAM
+    )
     effective_step_max = _moment("largest |entry| of it", source="arXiv 1412.6980", when=_ADAM)
     step_to_weight = own_figure(
         "`effective_step_norm`/‖W‖, W after the step", kinds=_PARTS, labels=_RULE, scale="log", when=_ADAM

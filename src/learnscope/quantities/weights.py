@@ -43,9 +43,8 @@ class WeightSpectrum(Spectrum, labels=_FULL, drawn="not"):
     power_law_tail = _power_law("how many of them the power law holds for")
     power_law_smallest = _size("the smallest λ that it holds for", labels=_FULL)
     leading_error = _size(
-        "bound on each value's error, as a share of σ₁; usually the error is about the square of this", labels=_FULL,
-        when="with `full=False`, of large matrices",
-    )  # fmt: skip
+        "bound on each value's error, as a share of σ₁", labels=_FULL, when="with `full=False`, of large matrices"
+    )
 
 
 class WeightKurtosis(Quantities):
