@@ -49,10 +49,11 @@ class InOrder:
         self.data = data
 
     def __iter__(self) -> Iterator[Any]:
-        count = 0
-        for count, batch in enumerate(_in_order(self.data), start=1):
+        empty = True
+        for batch in _in_order(self.data):
+            empty = False
             yield batch
-        if not count:
+        if empty:
             raise DataError("the data given to learnscope is empty: there is no batch to read")
 
 
