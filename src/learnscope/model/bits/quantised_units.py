@@ -100,7 +100,8 @@ def find_units(model: nn.Module, *, embeddings: bool = False) -> list[Unit]:
     grouped: dict[tuple[str, Part], list[QuantisedTensor]] = {}
     for tensor, embeds in weights:
         name = resolve(tensor.name)
-        layer, part = clean_path(tensor.module) or ROOT, "other"
+        layer = clean_path(tensor.module) or ROOT
+        part: Part = "other"
         if name.recognised and not embeds:
             layer, part = name.layer, part_in_block(name.clean.removeprefix(name.layer))
         elif blocks and not embeddings:
