@@ -40,27 +40,27 @@ def longest(model: nn.Module) -> int | None:
 
 def prefill(model: nn.Module, ids: Tensor, mask: Tensor | None) -> Callable[[], Any]:
     """Read the whole text into a new cache; logits only for the last position, if the model supports that."""
-    inner = unwrap(model)
-    few = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(inner.forward).parameters else {}
-    arguments = {"input_ids": ids, "use_cache": True, **few} | ({} if mask is None else {"attention_mask": mask})
+    inner: Any = unwrap(model)
+    arguments: dict[str, Any] = {"input_ids": ids, "use_cache": True, **_masked(mask)}
+    if "logits_to_keep" in inspect.signature(inner.forward).parameters:
+        arguments["logits_to_keep"] = 1
     return lambda: model(**arguments, past_key_values=_new_cache(inner))
 
 
 def decode(model: nn.Module, ids: Tensor, mask: Tensor | None) -> tuple[Callable[[], Any], Callable[[], None]]:
     """A call that decodes one more token, and one that removes it: the cache must not grow from pass to pass."""
     cache = _new_cache(unwrap(model))
-    arguments: dict[str, Any] = {"input_ids": ids, "use_cache": True, "past_key_values": cache}
-    model(**arguments, **({} if mask is None else {"attention_mask": mask}))
+    arguments: dict[str, Any] = {"use_cache": True, "past_key_values": cache}
+    model(input_ids=ids, **arguments, **_masked(mask))
     # a layer of the cache replaces its tensors by longer ones and does not write into them: references are enough
     before = [dict(vars(layer)) for layer in cache.layers]
     length = ids.shape[1]
-    arguments["input_ids"] = ids[:, -1:].clone()
-    if mask is not None:
-        arguments["attention_mask"] = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+    longer = None if mask is None else torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+    arguments |= {"input_ids": ids[:, -1:].clone(), **_masked(longer)}
 
     def forget() -> None:
-        for layer, was in zip(cache.layers, before, strict=True):
-            vars(layer).update(was)
+        for layer, state in zip(cache.layers, before, strict=True):
+            vars(layer).update(state)
 
     if cache.get_seq_length() != length:
         raise NoCache(f"after {length} tokens the cache holds {cache.get_seq_length()}")
@@ -71,8 +71,11 @@ def decode(model: nn.Module, ids: Tensor, mask: Tensor | None) -> tuple[Callable
     return lambda: model(**arguments), forget
 
 
-def _new_cache(model: nn.Module) -> Any:
+def _masked(mask: Tensor | None) -> dict[str, Tensor]:
+    return {} if mask is None else {"attention_mask": mask}
+
+
+def _new_cache(model: Any) -> Any:
     from transformers import DynamicCache
 
-    config: Any = model.config
-    return DynamicCache(config=config)
+    return DynamicCache(config=model.config)
