@@ -11,8 +11,10 @@ from torch import nn
 
 import learnscope as ls
 from learnscope.posttrain.examined import Examined
+from learnscope.quantities import Quantity
 from learnscope.reading.cells import value
 
+SUM = Quantity("of all logits", name="sum")
 DATA = [(torch.arange(24.0).reshape(8, 3), torch.arange(8) % 2)]
 
 
@@ -41,7 +43,7 @@ def test_the_last_word_of_every_probe_is_kept() -> None:
     frame = examined.run.frame()
     assert set(frame["probe"]) == {"Holdout", "Counted"}
     [kept] = frame[(frame["probe"] == "Counted") & (frame["name"] == "sum")]["value"]
-    assert kept == value(twice, "sum")
+    assert kept == value(twice, SUM)
     assert examined.record("Counted") == twice
     assert examined.record("Attacks") is None
     assert examined.run.manifest["probes"]["Counted"]["scale"] == 2.0
@@ -49,16 +51,16 @@ def test_the_last_word_of_every_probe_is_kept() -> None:
 
 def test_the_same_weights_on_the_same_data_are_not_computed_twice(tmp_path: Path) -> None:
     first = Examined(model(), cache=tmp_path)
-    numbers = [value(first.look(Counted(), DATA), "sum") for _ in range(2)]
+    numbers = [value(first.look(Counted(), DATA), SUM) for _ in range(2)]
     other = Examined(model(), cache=tmp_path)
-    numbers.append(value(other.look(Counted(), list(DATA)), "sum"))
+    numbers.append(value(other.look(Counted(), list(DATA)), SUM))
     assert (first.memo.computed, other.memo.computed) == (1, 0)
     assert len(set(numbers)) == 1
     # other options, other data and other weights are: also weights written past the version counter
     other.look(Counted(scale=3.0), DATA)
     other.look(Counted(), [(DATA[0][0] + 1, DATA[0][1])])
     other.model.weight.data.mul_(2)
-    assert value(other.look(Counted(), DATA), "sum") != numbers[0]
+    assert value(other.look(Counted(), DATA), SUM) != numbers[0]
     assert other.memo.computed == 3
 
 

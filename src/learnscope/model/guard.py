@@ -17,6 +17,9 @@ import torch
 from torch import Tensor, nn
 
 
+_REPACKS = "support_avx512bf16_for_cpu"
+
+
 class GuardError(RuntimeError):
     """A weight or gradient was changed in place under the guard; the message names it."""
 
@@ -34,6 +37,11 @@ def guard(model: nn.Module, *, training: bool = False) -> Iterator[None]:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         _reshard(model)
         stack.callback(_reshard, model)
+        for module in model.modules() if "bitsandbytes" in sys.modules else ():
+            # on some CPUs it repacks 4-bit weights at the first evaluation, and rounds their scales for good
+            if vars(module).get(_REPACKS):
+                setattr(module, _REPACKS, False)
+                stack.callback(setattr, module, _REPACKS, True)
         stack.enter_context(_preserve_hooks(model))
         stack.enter_context(_preserve_buffers(model))
         stack.enter_context(_preserve_parameters(model))

@@ -17,6 +17,7 @@ from learnscope.core.probe import Probe, describe
 from learnscope.core.subject import Subject
 from learnscope.names import optimizer_groups, resolve
 from learnscope.record import SCHEMA_VERSION
+from learnscope.session.redaction import redacted
 from learnscope.task import unwrap
 
 
@@ -80,7 +81,7 @@ def environment(*, git: bool = True) -> dict[str, Any]:
         "accelerator": torch.accelerator.current_accelerator().type  # type: ignore[union-attr]
         if torch.accelerator.is_available()
         else None,
-        "command": sys.argv,
+        "command": redacted(sys.argv),
         "git": _git() if git else None,
     }
 

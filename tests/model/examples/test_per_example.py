@@ -232,7 +232,8 @@ def test_a_task_that_cuts_for_itself_is_given_batches_of_one() -> None:
     with pytest.raises(DataError, match=r"Own has its own take\(\).*batches of one example"):
         whole(model, Own(), [(x, y)])
     rows, *_ = whole(model, Own(), [(x[i : i + 1], y[i : i + 1]) for i in range(3)])
-    np.testing.assert_array_equal(rows, whole(model, TupleTask(), [(x, y)])[0])
+    # a batch of three runs other kernels than batches of one: float64 sums of a few products, in another order
+    np.testing.assert_allclose(rows, whole(model, TupleTask(), [(x, y)])[0], rtol=1e-12, atol=1e-14)
 
 
 def test_joined_batches_are_the_same_examples_in_the_same_order() -> None:

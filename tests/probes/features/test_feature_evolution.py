@@ -240,7 +240,8 @@ def test_features_are_kept_when_asked_for() -> None:
     assert set(arrays) == {"features/0", "features/2", "labels"}
     assert arrays["labels"].tolist() == y[:25].tolist()
     with torch.no_grad():
-        np.testing.assert_array_equal(arrays["features/2"], model[:3](x[:25]).numpy())
+        # batches of 20 and 5 against one of 25: other kernels, so the last digits of float32 may differ
+        np.testing.assert_allclose(arrays["features/2"], model[:3](x[:25]).numpy(), rtol=1e-5, atol=1e-6)
     assert arrays["features/0"].dtype == np.float32
     unlabelled = ls.audit(model, [(x,)], probes=[ls.FeatureEvolution(keep_features=True, samples=None)], strict=True)
     assert "labels" not in unlabelled.arrays(PROBE)

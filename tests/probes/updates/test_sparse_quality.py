@@ -173,7 +173,8 @@ def test_several_batches_and_a_number_of_examples() -> None:
     parts = [(X[:5], Y[:5]), (X[5:], Y[5:])]
     whole, *_ = measure(network(), thresholds=[0.0101])
     split, *_ = measure(network(), parts, thresholds=[0.0101])
-    assert split["magnitude", 0.0101] == pytest.approx(whole["magnitude", 0.0101], rel=1e-9)
+    # float32 outputs of 5 rows come from other kernels than those of 10: last digits, which a KL of small changes shows
+    assert split["magnitude", 0.0101] == pytest.approx(whole["magnitude", 0.0101], rel=1e-5)
     few, before, _ = measure(model := network(), parts, thresholds=[0.0101], examples=7)
     expected = by_hand(model.eval()(X[:7]), sparsely_updated(model, before, 0.0101).eval()(X[:7]))
     assert few["magnitude", 0.0101]["kl"] == pytest.approx(expected["kl"], rel=1e-6)

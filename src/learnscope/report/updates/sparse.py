@@ -105,7 +105,7 @@ def _lines(far: pd.DataFrame, kept: pd.DataFrame) -> list[_Line]:
     ]  # fmt: skip
 
 
-def _kept(axes: Axes, lines: Sequence[_Line], label: str) -> None:
+def _kept(axes: Axes, lines: Sequence[_Line], distance_name: str) -> None:
     shares, far = [line.kept for line in lines], [line.far for line in lines]
     above = np.concatenate(shares)
     above = above[above > 0]
@@ -126,7 +126,7 @@ def _kept(axes: Axes, lines: Sequence[_Line], label: str) -> None:
         if float(np.max(np.concatenate(shares))) <= 1:
             _whole_at_most(axes)
     stretch(axes, "x", below=0.1)
-    finish(axes, x="share of the entries that is kept", y=label)
+    finish(axes, x="share of the entries that is kept", y=distance_name)
     for line in lines:
         if line.mask == "magnitude":
             _name_thresholds(axes, at_foot(line.kept, left), at_foot(line.far, foot), line.thresholds)
@@ -160,7 +160,7 @@ def _name_thresholds(axes: Axes, x: Floats, y: Floats, thresholds: Sequence[floa
         )  # fmt: skip
 
 
-def _over_steps(axes: Axes, frame: pd.DataFrame, label: str, reader: RunReader) -> None:
+def _over_steps(axes: Axes, frame: pd.DataFrame, distance_name: str, reader: RunReader) -> None:
     thresholds = sorted(frame["threshold"].unique())
     values = [frame[frame["threshold"] == t]["value"].to_numpy(np.float64) for t in thresholds]
     foot = log_foot(values)
@@ -171,5 +171,5 @@ def _over_steps(axes: Axes, frame: pd.DataFrame, label: str, reader: RunReader) 
         points(axes, steps, values[i], foot, colours[i], label, DASHES[i % len(DASHES)])
     lined(axes, ticks=5)
     log_axis(axes, "y", values, foot)
-    finish(axes, x="step", y=label)
+    finish(axes, x="step", y=distance_name)
     breaks(reader).shade(axes)
