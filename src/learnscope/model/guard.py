@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-
 _REPACKS = "support_avx512bf16_for_cpu"
 
 
