@@ -69,26 +69,23 @@ def predicts_tokens(model: nn.Module, classes: int) -> bool:
 
 
 def _summed(model: nn.Module, task: Task, outputs: Positions, examples: int, top_k: Sequence[int]) -> dict[str, Tensor]:
-    targets = outputs.targets
+    logits, targets = outputs.logits, outputs.targets
     assert targets is not None
+    loss: Tensor | None = None
     by_position: dict[str, Tensor] = {}
-    if targets.is_floating_point():
-        by_position["loss"] = task.each_loss(model, counted(outputs.logits, outputs.rows), targets)
-    elif is_single(outputs.logits) or outputs.logits.ndim != 2:
-        logits = counted(outputs.logits, outputs.rows)
-        by_position["loss"], by_position["right"] = task.each_loss(model, logits, targets), correct(logits, targets)
+    if not targets.is_floating_point() and (is_single(logits) or logits.ndim != 2):
+        by_position["right"] = correct(counted(logits, outputs.rows), targets)
         by_position |= {f"within {k}": by_position["right"] for k in top_k if k == 1}
-    else:
-        _check_classes(targets, int(outputs.logits.shape[1]))
-        by_position["loss"], ranks = losses_and_ranks(outputs.logits, targets, outputs.rows)
-        if not _standard(task):
-            by_position["loss"] = task.each_loss(model, counted(outputs.logits, outputs.rows), targets)
+    elif not targets.is_floating_point():
+        _check_classes(targets, int(logits.shape[1]))
+        loss, ranks = losses_and_ranks(logits, targets, outputs.rows)
         by_position["right"] = ranks == 0
-        by_position |= {f"within {k}": ranks < k for k in top_k if k < outputs.logits.shape[1]}
-    by_position["positions"] = torch.ones_like(by_position["loss"])
-    example = outputs.example
+        by_position |= {f"within {k}": ranks < k for k in top_k if k < logits.shape[1]}
+    if loss is None or not _standard(task):
+        loss = task.each_loss(model, counted(logits, outputs.rows), targets)
+    by_position |= {"loss": loss, "positions": torch.ones_like(loss)}
     return {
-        name: torch.bincount(example, values.detach().double(), minlength=examples).cpu()
+        name: torch.bincount(outputs.example, values.detach().double(), minlength=examples).cpu()
         for name, values in by_position.items()
     }
 
@@ -109,9 +106,7 @@ def _standard(task: Task) -> bool:
 
 
 def _check_classes(targets: Tensor, classes: int) -> None:
-    if not targets.numel():
-        return
-    low, high = int(targets.min()), int(targets.max())
+    low, high = (int(targets.min()), int(targets.max())) if targets.numel() else (0, 0)
     if low < 0 or high >= classes:
         raise ValueError(
             f"target {low if low < 0 else high} is none of the model's {classes} classes: classes are counted from 0, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,9 +32,9 @@ class Outcomes:
     brier: Tensor | None
     predicted: Tensor | None
     """The predicted class; -1 where a logit is NaN."""
-    ids: Tensor | None = field(default=None, kw_only=True)
+    ids: Tensor | None = None
     """Id of the position's example, if the batches carry ids."""
-    classes: int | None = field(default=None, kw_only=True)
+    classes: int | None = None
     """Number of classes that the model distinguishes."""
 
 
@@ -43,22 +43,19 @@ def outcomes(model: nn.Module, task: Task, batches: Iterable[Any]) -> Outcomes |
     """Run `model` in eval mode over `batches` and leave it as it was; None if the batches have no targets."""
     device = model_device(model)
     parts: list[tuple[Tensor | None, ...]] = []
-    ids: list[Tensor | None] = []
-    seen, width = 0, None
+    examples, width = 0, None
     with guard(model):
         for batch in batches:
             out = _outputs(task, model, task.to(batch, device))
             if out.targets is None or out.losses is None:
                 return None
+            example = out.example.cpu()
             classes = _classes(out.logits.cpu(), out.targets.cpu())
-            parts.append((out.losses.double().cpu(), out.example.cpu() + seen, *classes))
-            ids.append(_ids(task, batch, out.example.cpu()))
+            parts.append((out.losses.double().cpu(), example + examples, *classes, _ids(task, batch, example)))
             width = None if classes[0] is None else number_of_classes(out.logits)
-            seen += task.size(batch)
-    losses, example, *rest = (joined_if_all(column) for column in zip(*parts, strict=True))
-    assert losses is not None
-    assert example is not None
-    return Outcomes(losses, example, *rest, ids=joined_if_all(ids), classes=width)
+            examples += task.size(batch)
+    columns: list[Any] = [joined_if_all(column) for column in zip(*parts, strict=True)]
+    return Outcomes(*columns, classes=width)
 
 
 def _outputs(task: Task, model: nn.Module, batch: Any) -> Outputs:

@@ -81,18 +81,19 @@ def summary(model: nn.Module, task: Task, known: Originals, variant: Iterable[Te
     The names of `summarise`, with `loss` (the mean over positions), `accuracy`, and the kind of the outputs:
     `regression`, `single` (one number per position), `tokens` (the loss is the log of a perplexity).
     """
-    parts = [_compared(model, task, known, n, logits) for n, logits in enumerate(variant)]
+    parts = [_compared(model, task, known, n, outputs) for n, outputs in enumerate(variant)]
     sums = {name: torch.cat([part[name] for _, part in parts]) for name in parts[0][1]}
     positions = sums["positions"].sum()
     first = known.reference[0]
-    classes = first.outputs.logits.shape[1:][-1:].numel()
+    logits = first.outputs.logits
+    classes = int(logits.shape[-1]) if logits.ndim > 1 else 1
     return {
         **{name: float(value) for name, value in summarise([comparison for comparison, _ in parts]).items()},
         "loss": float(sums["loss"].sum() / positions) if "loss" in sums else None,
         "accuracy": float(sums["right"].sum() / positions) if "right" in sums else None,
         "positions": int(positions),
         "regression": first.regression,
-        "single": first.outputs.logits[:1].numel() == 1,
+        "single": logits[:1].numel() == 1,
         "tokens": type(task).losses is Task.losses and "right" in sums and predicts_tokens(model, classes),
         "sums": {name: values.tolist() for name, values in sums.items() if name != "right"},
     }
