@@ -8,19 +8,19 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from learnscope.model.bits.quantised_units import (
-    QuantisedTensor,
-    Unit,
-    UnitsError,
-    find_units,
-    is_conv1d,
-    number_of_layers,
-)
+from learnscope.model.bits.quantised_units import QuantisedTensor, Unit, UnitsError, find_units, is_conv1d
 from learnscope.model.bits.switchable import is_switchable, switched
 from learnscope.model.weights.swap import named_parameters, swapped
 from learnscope.options import did_you_mean
-from learnscope.tensor.bits.quantize import HALF_BITS, WHOLE_BITS, QuantiseError, Scheme, checked_bits, fake_quantize
-from learnscope.tensor.bits.quantize_activation import fake_quantize_tokens
+from learnscope.tensor.bits.quantize import (
+    HALF_BITS,
+    WHOLE_BITS,
+    QuantiseError,
+    Scheme,
+    checked_bits,
+    fake_quantize,
+    fake_quantize_tokens,
+)
 
 Bits = Mapping[str, int]
 """Unit → bits. A unit that is not named stays as it is stored."""
@@ -111,7 +111,7 @@ def from_layers(model: nn.Module | Sequence[Unit], layers: Sequence[Mapping[str,
     Units whose key is missing stay as stored, and so do the other units of a block (`part` "other").
     """
     units = find_units(model) if isinstance(model, nn.Module) else list(model)
-    count = number_of_layers(units)
+    count = len({unit.index for unit in units if unit.index is not None})
     if not count:
         raise UnitsError("the model has no blocks that are known, so bits cannot be given by layer: name its units")
     if isinstance(layers, str) or not isinstance(layers, Sequence):

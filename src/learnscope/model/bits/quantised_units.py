@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -122,10 +122,6 @@ def find_units(model: nn.Module, *, embeddings: bool = False) -> list[Unit]:
         undivided = layer not in blocks or {other for at, other in grouped if at == layer} == {"other"}
         units.append(Unit(layer if undivided else f"{layer}.{part}", layer, numbers.get(layer), part, tuple(tensors)))
     return units
-
-
-def number_of_layers(units: Sequence[Unit]) -> int:
-    return len({unit.index for unit in units if unit.index is not None})
 
 
 def _weights(model: nn.Module, embeddings: bool) -> Iterator[tuple[QuantisedTensor, bool]]:

@@ -58,17 +58,16 @@ def token_distances(model: nn.Module, targets: Sequence[Target], tokenizer: Any)
 
 def unit_ball(target: Target, threat: Threat, distances: Tensor | None) -> Ball:
     """The ball of ε = 1; `Ball.of(epsilon)` scales it."""
-    origin, lead = target.origin.double(), threat.lead
-    cell = (*origin.shape[:lead], *[1] * (origin.ndim - lead))
+    count = entries(target.origin, target.free, threat.lead)
     if threat.unit == "absolute":
-        radius = torch.ones(cell, dtype=torch.float64, device=origin.device)
+        radius = torch.ones_like(count, dtype=torch.float64)
     else:
-        radius = _scale(target, threat.unit, lead, distances)
+        radius = _scale(target, threat.unit, threat.lead, distances)
         if not bool(radius.isfinite().all()):
             raise ValueError(_NO_SIZE[threat.unit])
         if threat.norm == "linf":
-            radius = radius / entries(origin, target.free, lead).clamp(min=1).sqrt()
-    return Ball(threat.norm, radius, target.free, lead)
+            radius = radius / count.clamp(min=1).sqrt()
+    return Ball(threat.norm, radius, target.free, threat.lead)
 
 
 def sizes(target: Target, ball: Ball, distances: Tensor | None) -> Mapping[str, list[float]]:

@@ -32,8 +32,7 @@ def changed_texts(
     radius = ball.radius[:most].expand(-1, tokens.shape[1], 1) if ball.lead == 2 else _token_radii(ball, moved)
     rows = nearest_within(origin[free], (origin.to(moved.dtype) + moved)[free], radius[..., 0][free], table, ball.norm)
     new = tokens.clone()
-    chosen = torch.where(rows >= 0, vocabulary.to(tokens)[rows.clamp(min=0)], tokens[free])
-    new[free] = chosen
+    new[free] = torch.where(rows >= 0, vocabulary.to(tokens)[rows.clamp(min=0)], tokens[free])
     part = task.take(target.batch, most)
     own = token_ids(part, task)
     if own is None or not torch.equal(own, tokens):
@@ -41,18 +40,18 @@ def changed_texts(
             f"the token ids that {type(model).__name__} embeds are not those of the batch: an attacked text cannot "
             "be put in their place. Use texts=0"
         )
-    changed = with_tokens(part, own, new)
-    before, after = passed(model, task, [part]), passed(model, task, [changed])
-    texts = []
-    for place, (old_row, new_row, real) in enumerate(zip(tokens, new, free, strict=True)):
-        count = before.positions[place]
-        texts.append({
-            "before": _text(old_row[real], tokenizer), "after": _text(new_row[real], tokenizer),
-            "changed": int((old_row != new_row).sum()), "tokens": int(real.sum()),
-            "loss_before": before.loss[place] / count if count else None,
-            "loss_after": after.loss[place] / count if count else None,
-        })  # fmt: skip
-    return texts
+    before, after = (passed(model, task, [batch]) for batch in (part, with_tokens(part, own, new)))
+    return [
+        {
+            "before": _text(tokens[n][real], tokenizer),
+            "after": _text(new[n][real], tokenizer),
+            "changed": int((tokens[n] != new[n]).sum()),
+            "tokens": int(real.sum()),
+            "loss_before": before.loss[n] / before.positions[n] if before.positions[n] else None,
+            "loss_after": after.loss[n] / before.positions[n] if before.positions[n] else None,
+        }
+        for n, real in enumerate(free)
+    ]
 
 
 def _token_radii(ball: Ball, delta: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -51,24 +51,14 @@ def noised(model: nn.Module, units: Sequence[Unit], kind: NoiseKind, level: floa
     `level` is σ, or the bits. For use under the guard. The noise is drawn from its own generator.
     """
     generator = torch.Generator().manual_seed(seed)
-
-    def noise(matrix: Tensor) -> Tensor:
-        if kind == "weight_noise":
-            return channel_noise(matrix, level, generator)
-        return rounding_noise(matrix, int(level), generator)
-
-    with swapped(model, noised_weights(model, units, noise)):
-        yield
-
-
-@torch.no_grad()
-def noised_weights(model: nn.Module, units: Sequence[Unit], noise: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    """New values of the units' parameters, by name: with noise added to the matrix [out, in], in their own dtype."""
     parameters = dict(model.named_parameters())
     new: dict[str, Tensor] = {}
-    for unit in units:
-        for tensor in unit.tensors:
-            matrix = readable(tensor, parameters[tensor.name])
-            added = noise(matrix)
-            new[tensor.name] = tensor.as_stored((matrix.to(added.dtype) + added).to(matrix.dtype))
-    return new
+    for tensor in (tensor for unit in units for tensor in unit.tensors):
+        matrix = readable(tensor, parameters[tensor.name])
+        if kind == "weight_noise":
+            noise = channel_noise(matrix, level, generator)
+        else:
+            noise = rounding_noise(matrix, int(level), generator)
+        new[tensor.name] = tensor.as_stored((matrix.to(noise.dtype) + noise).to(matrix.dtype))
+    with swapped(model, new):
+        yield
