@@ -9,12 +9,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from learnscope.model.cost.cached import decode, decodes, longest, prefill
-from learnscope.model.cost.calls import Call, call_of, counted_flops, real_tokens, resized, token_length
+from learnscope.model.cost.calls import (
+    Calls,
+    counted_flops,
+    decode,
+    decodes,
+    longest,
+    prefill,
+    real_tokens,
+    token_length,
+)
 from learnscope.model.cost.timing import Timed, Times, fixed_threads, take_turns, waiting_for
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
-from learnscope.task import HuggingFaceTask, Task
+from learnscope.task import Task
 
 MAIN_SHARE = 10
 """The data's own batch gets this many times the seconds of another setting: its high percentiles matter most."""
@@ -86,34 +94,6 @@ def settings(
         pairs = dict.fromkeys([(size, own), *((n, length) for n in batches for length in [*lengths] or [own])])
         chosen += [Setting(phase, *pair, phase == "forward" and pair == (size, own)) for pair in pairs]
     return chosen
-
-
-class Calls:
-    """How the model is called for batches of each size, and the operations of each call, from one pass per size."""
-
-    def __init__(self, model: nn.Module, task: Task, batch: Any) -> None:
-        self.model, self.task, self.batch = model, task, batch
-        self.size, self.tokens = task.size(batch), token_length(batch)
-        self._calls: dict[tuple[int, int], tuple[Call, int | str]] = {}
-        self.output_bytes = 0
-        self.of(self.size, self.tokens)
-
-    def of(self, size: int, length: int) -> tuple[Call, int | str, Any]:
-        """The call, its operations, and the batch; of the outputs only the size of the first is kept."""
-        batch = resized(self.task, self.batch, size, length)
-        if (size, length) not in self._calls:
-            call, flops = self._observed(batch)
-            self.output_bytes = self.output_bytes or call.logits.nbytes
-            self._calls[size, length] = call._replace(logits=call.logits.new_empty(0)), flops
-        return *self._calls[size, length], batch
-
-    def _observed(self, batch: Any) -> tuple[Call, int | str]:
-        calls: list[Call] = []
-        if type(self.task).logits is not HuggingFaceTask.logits:  # the task may do matrix products of its own
-            call = call_of(self.model, self.task, batch)
-            return call, counted_flops(call.run)
-        flops = counted_flops(lambda: calls.append(call_of(self.model, self.task, batch)))
-        return calls[0] if calls else call_of(self.model, self.task, batch), flops
 
 
 def _prepared_or_reason(calls: Calls, setting: Setting, seconds: float) -> Prepared | str:

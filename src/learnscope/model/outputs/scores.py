@@ -13,7 +13,7 @@ from learnscope.model.batches import cut, joined
 from learnscope.model.bits.switchable import is_switchable
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
-from learnscope.model.outputs.metrics import counted, predicts_tokens
+from learnscope.model.outputs.outcomes import counted, predicts_tokens
 from learnscope.model.outputs.reference import Reference, reference_outputs
 from learnscope.model.outputs.suffix import Suffix
 from learnscope.task import Task, correct

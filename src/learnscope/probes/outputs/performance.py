@@ -11,7 +11,7 @@ from torch import Tensor
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.intervals import wilson
-from learnscope.model.outputs.metrics import Sums, summed_by_example
+from learnscope.model.outputs.outcomes import Sums, summed_by_example
 from learnscope.options import check_whole, is_whole
 from learnscope.quantities import Quantities, Quantity
 from learnscope.quantities.outputs import Performance as Q
