@@ -56,26 +56,17 @@ def preserve_rng() -> Iterator[None]:
     """Restore the random state of Python, NumPy, torch on the CPU and every initialised accelerator."""
     import numpy as np
 
-    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    device_states = _accelerator_states()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(cpu)
-        for module, index, state in device_states:
-            module.set_rng_state(state, index)
-
-
-def _accelerator_states() -> list[tuple[Any, int, Tensor]]:
-    if not torch.accelerator.is_available():
-        return []
-    module = torch.get_device_module(torch.accelerator.current_accelerator())
+    python, numpy = random.getstate(), np.random.get_state()
+    accelerator = torch.accelerator.current_accelerator() or torch.device("cuda")
+    module = torch.get_device_module(accelerator)
     # reading the state of an accelerator that is not in use yet would initialise it and take its memory
-    if not getattr(module, "is_initialized", lambda: True)():
-        return []
-    return [(module, index, module.get_rng_state(index)) for index in range(module.device_count())]
+    in_use = torch.accelerator.is_available() and getattr(module, "is_initialized", lambda: True)()
+    with torch.random.fork_rng(range(module.device_count()) if in_use else (), device_type=accelerator.type):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
 
 
 def _reshard(model: nn.Module) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from learnscope.model.bits.ledger import part_bits, stored_tensors
 from learnscope.model.bits.quantise import Bits, checked, naming, readable
-from learnscope.model.bits.quantised_units import QuantisedTensor, Unit, find_units
+from learnscope.model.bits.quantised_units import QuantisedTensor, find_units
 from learnscope.model.bits.switchable import is_switchable
 from learnscope.model.weights.checkpoint import CheckpointError
 from learnscope.model.weights.lazy import SafetensorsFile, check_storable, dtype_name, on_host
@@ -51,16 +51,14 @@ class PackedInfo:
     file_bytes: int
 
 
-def save_packed(
-    model: nn.Module, bits: Bits, scheme: Scheme | None, path: str | Path, units: Sequence[Unit] | None = None
-) -> PackedInfo:
+def save_packed(model: nn.Module, bits: Bits, scheme: Scheme | None, path: str | Path) -> PackedInfo:
     """Write `model` with its units as `bits` says, whole or not at all; the model stays as it is."""
     scheme, path = scheme or Scheme(), Path(path)
     if is_switchable(model):
         raise PackedError(
             f"{type(model).__name__} sets its own precision, by rules that a file cannot hold: save it by its own means"
         )
-    units = find_units(model, embeddings=True) if units is None else units
+    units = find_units(model, embeddings=True)
     chosen = checked(bits, units)
     stored = stored_tensors(model)
     check_storable(stored)

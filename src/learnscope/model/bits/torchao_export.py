@@ -13,13 +13,13 @@ from __future__ import annotations
 import copy
 import importlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from learnscope.model.bits.quantise import Bits, checked, naming, readable
-from learnscope.model.bits.quantised_units import QuantisedTensor, Unit, find_units, is_conv1d
+from learnscope.model.bits.quantised_units import QuantisedTensor, find_units, is_conv1d
 from learnscope.model.bits.switchable import is_switchable
 from learnscope.tensor.bits.quantize import HALF_BITS, Quantised, Scheme, dequantize, quantize
 
@@ -33,9 +33,7 @@ class ExportError(ValueError):
     """A weight or width that torchao does not support on a CPU; the message says what is possible."""
 
 
-def to_torchao(
-    model: nn.Module, bits: Bits, scheme: Scheme | None = None, *, units: Sequence[Unit] | None = None
-) -> nn.Module:
+def to_torchao(model: nn.Module, bits: Bits, scheme: Scheme | None = None) -> nn.Module:
     """A copy of `model` in which torchao holds the units at 8 and 4 bits; the model itself is not changed.
 
     Units that are not named, or have more than 16 bits, stay as stored. GPT-2's Conv1D becomes a Linear. If a Linear
@@ -48,7 +46,7 @@ def to_torchao(
     scheme = scheme or Scheme()
     if is_switchable(model):
         raise ExportError(f"{type(model).__name__} sets its own precision: torchao cannot know its rules")
-    units = find_units(model, embeddings=True) if units is None else units
+    units = find_units(model, embeddings=True)
     chosen = {name: width for name, width in checked(bits, units).items() if width <= HALF_BITS}
     for name, width in chosen.items():
         if width not in (8, 4):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -84,9 +84,9 @@ def find_target(model: nn.Module, task: Task, batch: Any) -> Target:
 
 def token_ids(batch: Any, task: Task) -> Tensor | None:
     """The batch's own token ids, [B, T]: `input_ids`, or the first integer matrix that is not the targets."""
-    named = batch.get("input_ids") if isinstance(batch, Mapping) else None
-    if isinstance(named, Tensor):
-        return named
+    ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
+    if isinstance(ids, Tensor):
+        return ids
     targets = task.targets(batch)
     matrices = [leaf for leaf in leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim == 2 and leaf is not targets]
     return next((leaf for leaf in matrices if not leaf.is_floating_point() and leaf.dtype != torch.bool), None)
@@ -120,7 +120,9 @@ def _float_input(batch: Any, task: Task) -> Tensor | None:
 @torch.no_grad()
 def _embedded(model: nn.Module, task: Task, batch: Any) -> tuple[nn.Module, Tensor, Tensor]:
     """The module that embeds the batch's token ids, the ids, and their embeddings."""
-    named = _named_embedding(model)
+    declared: Any = None
+    with suppress(AttributeError, NotImplementedError):  # no such method, or a model that does not say
+        declared = unwrap(model).get_input_embeddings()  # type: ignore[operator]
     calls: list[tuple[nn.Module, Tensor, Tensor]] = []
 
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -131,7 +133,7 @@ def _embedded(model: nn.Module, task: Task, batch: Any) -> tuple[nn.Module, Tens
     with guard(model):  # which removes the hooks
         # all embeddings, not only the declared one: T5's encoder has a second one with the same table
         for module in model.modules():
-            if isinstance(module, nn.Embedding) or module is named:
+            if isinstance(module, nn.Embedding) or module is declared:
                 module.register_forward_hook(keep, with_kwargs=True)
         task.positions(model, batch)
     size = task.size(batch)
@@ -144,7 +146,7 @@ def _embedded(model: nn.Module, task: Task, batch: Any) -> tuple[nn.Module, Tens
             "tokens go through an nn.Embedding"
         )
     # the batch may also have token types and positions, whose embeddings have fewer rows than the vocabulary
-    return max(matching, key=lambda call: (call[0] is named, table_rows(call[0])))
+    return max(matching, key=lambda call: (call[0] is declared, table_rows(call[0])))
 
 
 def table_rows(embedding: nn.Module) -> int:
@@ -154,14 +156,6 @@ def table_rows(embedding: nn.Module) -> int:
         return rows
     weight = getattr(embedding, "weight", None)
     return int(weight.shape[0]) if isinstance(weight, Tensor) and weight.ndim == 2 else 0
-
-
-def _named_embedding(model: nn.Module) -> nn.Module | None:
-    try:
-        named = unwrap(model).get_input_embeddings()  # type: ignore[operator]
-    except (AttributeError, NotImplementedError):  # no such method, or a model that does not say
-        return None
-    return named if isinstance(named, nn.Module) else None
 
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:
