@@ -34,11 +34,7 @@ def cut(task: Task, batch: Any, start: int, stop: int) -> Any:
 
 
 def joined(task: Task, batches: Iterable[Any], max_bytes: int) -> Iterator[Any]:
-    """The same examples in the same order, with consecutive batches of one shape joined, up to a size.
-
-    A batch is joined only if all its values are tensors with one row per example, and only if the task does not
-    have its own `take()`.
-    """
+    """Consecutive batches of one shape joined, up to a size, if all values are tensors with one row per example."""
     if type(task).take is not Task.take:
         yield from batches
         return

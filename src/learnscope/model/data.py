@@ -22,9 +22,8 @@ class DataError(TypeError):
 def fixed_batches(data: Any, task: Task | None = None, *, examples: int | None = None) -> list[Any]:
     """The first `examples` examples of `data` as a list of batches, always the same.
 
-    `data` may be a loader, a data set, a list of batches, or one batch. A loader is never iterated: its
-    sampler, generator and workers stay as they are, and its data set is read in order instead. The batches
-    are kept, so that a data set with random augmentation still gives a fixed subset.
+    `data` may be a loader, a data set, a list of batches, or one batch. A loader is never iterated, so that its sampler,
+    generator and workers stay as they are: its data set is read in order instead.
     """
     batches: list[Any] = []
     left = math.inf if examples is None else examples
@@ -40,10 +39,7 @@ def fixed_batches(data: Any, task: Task | None = None, *, examples: int | None =
 
 
 class InOrder:
-    """The batches of `data` in order, read again at every iteration, so that none is kept in memory.
-
-    As with `fixed_batches`, a loader is never iterated, only its data set is read.
-    """
+    """The batches of `data` in order, read again at every iteration; of a loader only its data set is read."""
 
     def __init__(self, data: Any) -> None:
         self.data = data

@@ -64,10 +64,7 @@ def ledger(model: nn.Module, bits: Bits, scheme: Scheme | None = None, units: Se
 
 
 def part_bits(tensor: QuantisedTensor, dtype: torch.dtype, bits: int | None, scheme: Scheme) -> dict[str, int]:
-    """Bits of each part of a weight in a packed file: "codes", "scale", "zero"; "half"; or "whole".
-
-    In the file, every part ends with a full byte.
-    """
+    """Bits of each part of a weight in a packed file, in which every part is filled up to a full byte."""
     if bits is None or bits > HALF_BITS:
         return {"whole": tensor.numel * 8 * dtype.itemsize}
     if bits == HALF_BITS:

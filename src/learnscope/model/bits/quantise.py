@@ -36,13 +36,11 @@ def quantised(
     activation_bits: int | None = None,
     switch: Any = None,
 ) -> Iterator[None]:
-    """`model` with the weights of its units at `bits`; restored bit for bit afterwards, also on error.
+    """`model` with the weights of its units at `bits`, under the guard; restored bit for bit afterwards, also on error.
 
-    For use under the guard. The weights keep their dtype and get the values that fewer bits can hold, so the model's
-    run time says nothing about one that is stored like this. `activation_bits` also rounds the inputs of the modules in
-    the units that `bits` names, each token by its own range.
-
-    A model with `set_precision(layer, attn_bits=, mlp_bits=)` sets its own bits; or `switch`, an object that has it.
+    The weights keep their dtype, so the run time says nothing about a model that is stored like this. `activation_bits`
+    also rounds the inputs of the modules in these units, each token by its own range. A model with
+    `set_precision(layer, attn_bits=, mlp_bits=)`, or `switch`, an object that has it, sets its own bits.
     """
     units = find_units(model, embeddings=True) if units is None else units
     chosen = checked(bits, units)
@@ -106,10 +104,7 @@ def checked(bits: Bits, units: Sequence[Unit]) -> dict[str, int]:
 
 
 def from_layers(model: nn.Module | Sequence[Unit], layers: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Bits by unit from one `{"attn_bits": 8, "mlp_bits": 4}` per layer, in the order of the layers.
-
-    Units whose key is missing stay as stored, and so do the other units of a block (`part` "other").
-    """
+    """Bits by unit from one `{"attn_bits": 8, "mlp_bits": 4}` per layer, in order; units without a key stay as stored."""
     units = find_units(model) if isinstance(model, nn.Module) else list(model)
     count = len({unit.index for unit in units if unit.index is not None})
     if not count:

@@ -25,11 +25,9 @@ def is_switchable(model: Any) -> bool:
 def switched(model: nn.Module, bits: Mapping[Unit, int], switch: Any = None) -> Iterator[None]:
     """`model` at the precision `bits`, set by it or by `switch`; everything is restored afterwards, also on error.
 
-    It is not known what `set_precision` changes, so everything it could change is kept: contents and identity of
-    parameters, buffers and submodules, and the values of plain attributes. That takes a second copy of the weights.
-
-    For a part that `bits` does not name, `set_precision` is called without an argument if its default is None,
-    otherwise with what `get_precision(layer)` returns if there is such a method, otherwise with 32.
+    It is not known what `set_precision` changes, so all that it could change is saved, which takes a second copy of the
+    weights. For a part that `bits` does not name, it is called without an argument if its default is None, otherwise
+    with what `get_precision(layer)` returns if there is such a method, otherwise with 32.
     """
     owner: Any = model if switch is None else switch
     if not is_switchable(owner):

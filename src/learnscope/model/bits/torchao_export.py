@@ -34,14 +34,11 @@ class ExportError(ValueError):
 
 
 def to_torchao(model: nn.Module, bits: Bits, scheme: Scheme | None = None) -> nn.Module:
-    """A copy of `model` in which torchao holds the units at 8 and 4 bits; the model itself is not changed.
+    """A copy of `model` in which torchao holds the units at 8 and 4 bits; others stay as stored.
 
-    Units that are not named, or have more than 16 bits, stay as stored. GPT-2's Conv1D becomes a Linear. If a Linear
-    is tied to an embedding, the Linear is quantised, the embedding gets the same values in its own dtype, and a warning
-    says that they are two tensors now.
-
-    The scales equal those of `quantised` bit for bit at 8 bits, and at 4 bits if `scheme.scale_dtype` is the model's
-    dtype, in which the int4 kernel takes them.
+    GPT-2's Conv1D becomes a Linear. If a Linear is tied to an embedding, the Linear is quantised, the embedding gets
+    the same values in its own dtype, and a warning says that they are two tensors now. The scales equal those of
+    `quantised` bit for bit at 8 bits, and at 4 bits if `scheme.scale_dtype` is the model's dtype.
     """
     scheme = scheme or Scheme()
     if is_switchable(model):

@@ -30,10 +30,7 @@ def exported_speed(
     model: nn.Module, task: Task, batch: Any, reference: Sequence[Reference], *, widths: Sequence[int],
     seconds: float, repeats: int, threads: int | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Time the model and its copies in turn on one batch; each as plain numbers, or with the reason why there is none.
-
-    The weights of blocks have `widths` bits, everything else is as stored. All copies are in memory meanwhile.
-    """
+    """Time the model and copies with blocks at `widths` bits in turn, all in memory: numbers, or reasons for none."""
     device = model_device(model)
     batch = task.to(batch, device)
     reasons: dict[str, str] = {}

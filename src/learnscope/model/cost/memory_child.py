@@ -102,10 +102,7 @@ def one_pass(folder: Path) -> dict[str, Any]:
 
 
 def _hide_unused() -> None:
-    """Hide packages from transformers that a forward pass of a plain model does not need.
-
-    Importing them takes a third of the process's time, and their memory would be part of the peak.
-    """
+    """Hide packages that a plain model does not need: a third of the time is their import, and the peak includes them."""
     find = importlib.util.find_spec
 
     def find_others(name: str, package: str | None = None) -> ModuleSpec | None:

@@ -59,10 +59,7 @@ def originals(model: nn.Module, task: Task, batches: Sequence[Any]) -> Originals
 
 @torch.no_grad()
 def score(model: nn.Module, task: Task, known: Originals, changed: Iterable[str]) -> dict[str, Any]:
-    """The `summary` of the model as it is now, given the names of the parameters that changed.
-
-    For use under the guard.
-    """
+    """The `summary` of the model as it is now, under the guard; `changed` names the parameters that changed."""
     device = model_device(model)
     with known.suffix.after(changed):
         logits = (task.positions(model, task.to(batch, device)).logits for batch in known.batches)
@@ -139,8 +136,7 @@ def halves(task: Task, batches: Sequence[Any], counts: Sequence[int] | None = No
     """Split the examples alternately into two halves: one to search on, one that the search has not seen.
 
     Examples with the same id (parts of one document) go to the same half. If the task has its own `take()`, whole
-    batches alternate. An example without a position that counts, according to `counts`, is in neither half. With only
-    one example the second half is empty.
+    batches alternate. Examples without a position that counts are in neither half.
     """
     sides: tuple[list[Any], list[Any]] = ([], [])
     side_of: dict[Any, int] = {}

@@ -28,11 +28,9 @@ _KEEPABLE = (Tensor, bool, int, float, str, type(None))
 class Suffix:
     """Records the outputs of a model's blocks over fixed batches, for later passes that skip the first blocks.
 
-    It keeps every block's output for every batch: blocks × positions × width, in the model's dtype. Only weights named
-    to a later pass may have changed, and it must run the same batches.
-
-    `reason` is why no block can be skipped, or None. Blocks are those of known stacks (`h.0`, `layers.0`,
-    `encoder.block.0`), or the children of a `Sequential`; each must run once per forward, always in the same order.
+    Only weights named to a later pass may have changed, and it must run the same batches. `reason` is why no block can
+    be skipped, or None. Blocks are those of known stacks (`h.0`, `layers.0`, `encoder.block.0`), or the children of a
+    `Sequential`; each must run once per forward, always in the same order.
     """
 
     def __init__(self, model: nn.Module) -> None:

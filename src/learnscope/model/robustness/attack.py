@@ -38,10 +38,9 @@ class Attacked:
 
 
 def fgsm(model: nn.Module, task: Task, target: Target, ball: Ball, *, clip: Clip = None) -> Attacked:
-    """The fast gradient sign method: one step of the whole radius from the input itself.
+    """The fast gradient sign method: one step of the whole radius from the input itself, within `clip`.
 
-    δ = ε·sign(∇L) for L∞, ε·∇L/‖∇L‖ of each cell for L2; L is the sum of the task's losses. With `clip` the perturbed
-    input stays within that range.
+    δ = ε·sign(∇L) for L∞, ε·∇L/‖∇L‖ of each cell for L2; L is the sum of the task's losses.
     """
     _check_clip(target, clip)
     with attackable(model):
@@ -122,10 +121,7 @@ def attackable(model: nn.Module) -> Iterator[None]:
 def _gradient(
     model: nn.Module, task: Task, target: Target, delta: Tensor, *, backward: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of the summed loss with respect to the perturbation, and the mean loss of each example.
-
-    The loss of an example without a target is −∞, so that no point counts as worse.
-    """
+    """Gradient of the summed loss with respect to the perturbation; mean loss of each example, −∞ without a target."""
     delta = delta.detach().requires_grad_(backward)
     with torch.set_grad_enabled(backward), target.added(delta) as batch:
         out = task.outputs(model, batch)

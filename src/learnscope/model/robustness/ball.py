@@ -40,10 +40,7 @@ class Threat:
 
 
 def token_distances(model: nn.Module, targets: Sequence[Target], tokenizer: Any) -> list[Tensor | None]:
-    """For every token of every batch the distance of its embedding to that of the nearest other real token, [B, T].
-
-    NaN if there is none: no other token differs, or the embedding is not finite. None for continuous inputs.
-    """
+    """Distance of every token's embedding to the nearest other real token's, [B, T], or NaN; None for float inputs."""
     first = targets[0].embedding
     if first is None:
         return [None] * len(targets)

@@ -20,11 +20,10 @@ def changed_texts(
     model: nn.Module, task: Task, target: Target, delta: Tensor, ball: Ball, tokenizer: Any, vocabulary: Tensor,
     table: Tensor, most: int,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """For the first examples: the text before and after the attack, how many tokens change, and both losses.
+    """For the first examples: the text (token ids without a tokenizer) before and after the attack, and both losses.
 
     Each attacked embedding becomes the token nearest to it, among those within ε of the original token (a sequence's ε
-    is divided among its tokens as in the attack). The loss is that of the changed text, run as tokens, with the
-    original labels. `before` and `after` are text, or token ids without a tokenizer.
+    is divided among its tokens as in the attack). The loss is that of the changed text with the original labels.
     """
     assert target.tokens is not None
     tokens, origin = target.tokens[:most], target.origin[:most]

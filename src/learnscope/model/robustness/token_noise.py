@@ -94,10 +94,7 @@ def substitute_tokens(
     model: nn.Module, task: Task, batch: Any, share: float, generator: torch.Generator, tokenizer: Any,
     vocabulary: Tensor,
 ) -> Perturbed:  # fmt: skip
-    """The batch with a share of each sequence's tokens replaced by others, drawn uniformly from `vocabulary`.
-
-    The vocabulary holds real tokens (`real_tokens`), and a token is never replaced by itself.
-    """
+    """The batch with a share of each sequence's tokens replaced by other ones, drawn uniformly from `vocabulary`."""
     if len(vocabulary) < 2:
         raise ValueError(f"a vocabulary of {len(vocabulary)} tokens has none to replace a token by")
     tokens, real, may_go = _tokens(model, task, batch, tokenizer)

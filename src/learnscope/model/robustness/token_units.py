@@ -38,10 +38,7 @@ def special_tokens(model: nn.Module, tokenizer: Any = None) -> set[int]:
 
 
 def real_tokens(model: nn.Module, rows: int, tokenizer: Any = None) -> Tensor:
-    """Ids of the vocabulary's real tokens, in order: not special, and not rows that only pad the table.
-
-    Without a tokenizer every row of the table counts as a token, except for those that the configuration names.
-    """
+    """Ids of the tokens that are text, in order; without a tokenizer all rows that the configuration does not name."""
     tokens: set[int] = set(range(rows))
     vocabulary = getattr(tokenizer, "get_vocab", None)
     if callable(vocabulary):

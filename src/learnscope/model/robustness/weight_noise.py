@@ -19,10 +19,7 @@ NoiseKind = Literal["weight_noise", "quantisation_noise"]
 
 
 def channel_noise(matrix: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
-    """N(0, (σ·rms of the channel)²) for every entry of a weight [out, in]; a channel is a row.
-
-    In float32 or better. A channel of zeros gets no noise.
-    """
+    """N(0, (σ·rms of its row)²) for every entry of a weight [out, in], in float32 or better; 0 for a row of zeros."""
     wide = matrix.to(arithmetic_dtype(matrix))
     rms: Tensor = torch.linalg.vector_norm(wide, dim=1, keepdim=True) / max(1, wide.shape[1]) ** 0.5
     drawn = torch.randn(wide.shape, generator=generator, dtype=wide.dtype, device=generator.device)
@@ -46,10 +43,7 @@ def rounding_noise(matrix: Tensor, bits: int, generator: torch.Generator) -> Ten
 
 @contextmanager
 def noised(model: nn.Module, units: Sequence[Unit], kind: NoiseKind, level: float, seed: int) -> Iterator[None]:
-    """`model` with noise on the weights of the units; they are restored bit for bit afterwards, also after an error.
-
-    `level` is σ, or the bits. For use under the guard. The noise is drawn from its own generator.
-    """
+    """`model` with noise of this level (σ, or bits) on the units, under the guard; restored bit for bit afterwards."""
     generator = torch.Generator().manual_seed(seed)
     parameters = dict(model.named_parameters())
     new: dict[str, Tensor] = {}

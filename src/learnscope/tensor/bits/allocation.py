@@ -1,7 +1,4 @@
-"""Choosing a bit width for every unit: the least damage within a size, or the smallest size within a damage.
-
-Nothing here depends on a model. NumPy and SciPy only.
-"""
+"""Choosing a bit width for every unit: the least damage within a size, or the smallest size within a damage."""
 
 from __future__ import annotations
 
@@ -66,9 +63,8 @@ def pareto(
 
     Sorted by bytes, a point is kept if its damage is strictly below that of the last kept one. `paired(a, b)` is the
     95 % interval of the damage of a minus that of b over the same examples: unless it lies above 0, b is not
-    measurably better than the smaller a, and is merged with it. The comparison is always with the kept point, so that
-    a chain of small steps is not merged into one. Without an interval (NaN) only the damages decide. A point without
-    a damage (NaN) is left out.
+    measurably better than the smaller a, and is merged with it; NaN does not merge. The comparison is always with the
+    kept point, so that a chain of small steps is not merged into one. A point without a damage (NaN) is left out.
 
     >>> [p.name for p in pareto([Point("a", 10, 0.5), Point("b", 20, 0.6), Point("c", 20, 0.1)])]
     ['a', 'c']

@@ -103,10 +103,7 @@ def checked_bits(bits: Any) -> int:
 
 @torch.no_grad()
 def quantize(weight: Tensor, bits: int, scheme: Scheme | None = None) -> Quantised:
-    """`weight` [out, in] in 2 to 8 bits, or in half precision for 16.
-
-    Refuses a weight with NaN or Inf, or whose scale `scheme.scale_dtype` cannot hold.
-    """
+    """`weight` [out, in] in 2 to 8 bits, or half precision for 16; refuses NaN, Inf, and scales beyond their dtype."""
     scheme = scheme or Scheme()
     if checked_bits(bits) > HALF_BITS:
         raise QuantiseError(f"bits={bits}: with more than 16 a weight stays as it is, there is nothing to quantise")

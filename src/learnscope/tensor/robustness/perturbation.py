@@ -35,12 +35,10 @@ class Ball:
 
 
 def lengths(values: Tensor, lead: int) -> Tensor:
-    """The L2 norm of each cell, with the cell's dimensions kept at length 1.
-
-    Entries are first divided by the cell's largest: the square of 1e-25 is 0 in float32.
-    """
+    """The L2 norm of each cell, with the cell's dimensions kept at length 1."""
     cells = values.reshape(*values.shape[:lead], -1)
     top = cells.abs().amax(-1, keepdim=True) if cells.shape[-1] else cells.sum(-1, keepdim=True)
+    # entries are first divided by the cell's largest: the square of 1e-25 is 0 in float32
     scale = torch.where((top > 0) & top.isfinite(), top, 1)
     norms: Tensor = scale * torch.linalg.vector_norm(cells / scale, dim=-1, keepdim=True)
     return norms.reshape(_cells(values, lead))
@@ -53,10 +51,7 @@ def entries(values: Tensor, free: Tensor, lead: int) -> Tensor:
 
 
 def ascend(gradient: Tensor, ball: Ball) -> Tensor:
-    """The unit step along which the loss rises fastest: sign(g) for L∞, g/‖g‖ of each cell for L2.
-
-    0 where the gradient is 0, which has no direction. NaN counts as 0.
-    """
+    """The unit step along which the loss rises fastest: sign(g) for L∞, g/‖g‖ of each cell for L2; 0 for 0 and NaN."""
     gradient = torch.where(ball.free & ~gradient.isnan(), gradient, 0)
     if ball.norm == "linf":
         return gradient.sign()
@@ -84,10 +79,7 @@ def inside(delta: Tensor, origin: Tensor, clip: tuple[float, float] | None) -> T
 
 
 def uniform(ball: Ball, like: Tensor, generator: torch.Generator) -> Tensor:
-    """A perturbation drawn uniformly from the ball, for the free entries.
-
-    Numbers are drawn for these only, so that the amount of padding does not change what other entries get.
-    """
+    """A perturbation drawn uniformly from the ball; padding does not change what other entries get."""
     radius = ball.radius.to(like.dtype)
     if ball.norm == "linf":
         return _drawn(ball.free, like, generator) * radius
