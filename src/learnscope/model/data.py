@@ -22,7 +22,7 @@ class DataError(TypeError):
 def fixed_batches(data: Any, task: Task | None = None, *, examples: int | None = None) -> list[Any]:
     """The first `examples` examples of `data` as a list of batches, always the same.
 
-    `data` may be a loader, a data set, a list of batches, or one batch. A loader is never iterated, so that its sampler,
+    `data` may be a loader, a data set, a list of batches, or one batch. A loader is never iterated, so its sampler,
     generator and workers stay as they are: its data set is read in order instead.
     """
     batches: list[Any] = []

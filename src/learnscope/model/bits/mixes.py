@@ -23,7 +23,7 @@ def uniform(units: Sequence[Unit], bits: int) -> Mix:
 
 
 def progressive(units: Sequence[Unit], high: int, low: int) -> Mix:
-    """More bits for the first and the last quarter of the layers, at least one each, and for units outside of blocks."""
+    """More bits for the first and the last quarter of the layers, at least one each, and outside of the blocks."""
     layers = _layers(units)
     count = max(layers.values(), default=-1) + 1
     if count < 3:
@@ -73,7 +73,7 @@ class Mixes:
 def default_mixes(
     units: Sequence[Unit], bits: Sequence[int], damage: Mapping[str, Mapping[int, float]] | None
 ) -> Mixes:
-    """A uniform mix for every width; all others for each pair of neighbours, by `damage` if it was measured for both."""
+    """A uniform mix for every width; all others for each pair of neighbours, by `damage` if measured for both."""
     widths = sorted(set(bits), reverse=True)
     mixes = Mixes()
     for width in widths:

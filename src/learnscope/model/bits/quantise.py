@@ -104,7 +104,7 @@ def checked(bits: Bits, units: Sequence[Unit]) -> dict[str, int]:
 
 
 def from_layers(model: nn.Module | Sequence[Unit], layers: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Bits by unit from one `{"attn_bits": 8, "mlp_bits": 4}` per layer, in order; units without a key stay as stored."""
+    """Bits by unit from one `{"attn_bits": 8, "mlp_bits": 4}` per layer, in order; other units stay as stored."""
     units = find_units(model) if isinstance(model, nn.Module) else list(model)
     count = len({unit.index for unit in units if unit.index is not None})
     if not count:

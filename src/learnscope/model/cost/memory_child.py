@@ -102,7 +102,7 @@ def one_pass(folder: Path) -> dict[str, Any]:
 
 
 def _hide_unused() -> None:
-    """Hide packages that a plain model does not need: a third of the time is their import, and the peak includes them."""
+    """Hide packages that no plain model needs: importing them takes a third of the time, and counts in the peak."""
     find = importlib.util.find_spec
 
     def find_others(name: str, package: str | None = None) -> ModuleSpec | None:

@@ -40,14 +40,6 @@ class Setting(NamedTuple):
     main: bool = False
 
 
-class Prepared(NamedTuple):
-    """A setting that can be timed."""
-
-    timed: Timed
-    tokens: int | None
-    flops: int | str
-
-
 @torch.no_grad()
 def measured_speed(
     model: nn.Module, task: Task, batch: Any, *, batches: Sequence[int], lengths: Sequence[int], seconds: float,
@@ -60,17 +52,14 @@ def measured_speed(
         tokens = token_length(batch)
         decoded = min(tokens, (longest(model) or tokens + 1) - 1) if decodes(model, task) else None
         calls = Calls(model, task, batch)
-        prepared = {
-            setting: _prepared_or_reason(calls, setting, seconds)
-            for setting in settings(task.size(batch), tokens, batches, lengths, decoded=decoded)
-        }
-        timed = {setting: entry.timed for setting, entry in prepared.items() if isinstance(entry, Prepared)}
+        chosen = settings(task.size(batch), tokens, batches, lengths, decoded=decoded)
+        prepared = {setting: _timed_or_reason(calls, setting, seconds) for setting in chosen}
+        timed = {setting: call for setting, call in prepared.items() if isinstance(call, Timed)}
         times = take_turns(timed, repeats=repeats, wait=waiting_for(device), clock=clock)
     return {
         "settings": [
-            setting._asdict()
-            | ({"reason": entry} if isinstance(entry, str) else _numbers(setting, entry, times[setting]))
-            for setting, entry in prepared.items()
+            setting._asdict() | ({"reason": call} if isinstance(call, str) else _numbers(setting, call, times[setting]))
+            for setting, call in prepared.items()
         ],
         "threads": used,
         "device": str(device),
@@ -96,11 +85,11 @@ def settings(
     return chosen
 
 
-def _prepared_or_reason(calls: Calls, setting: Setting, seconds: float) -> Prepared | str:
+def _timed_or_reason(calls: Calls, setting: Setting, seconds: float) -> Timed | str:
     if setting.main:
-        return _prepared(calls, setting, MAIN_SHARE * seconds)
+        return _timed(calls, setting, MAIN_SHARE * seconds)
     try:
-        return _impossible(calls, setting) or _prepared(calls, setting, seconds)
+        return _impossible(calls, setting) or _timed(calls, setting, seconds)
     # the model or the device may not support a batch of this size
     except (RuntimeError, ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
         return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
@@ -119,26 +108,26 @@ def _impossible(calls: Calls, setting: Setting) -> str | None:
     return None
 
 
-def _prepared(calls: Calls, setting: Setting, seconds: float) -> Prepared:
+def _timed(calls: Calls, setting: Setting, seconds: float) -> Timed:
     call, flops, batch = calls.of(setting.batch, setting.length)
     if setting.phase == "forward":
-        return Prepared(Timed(call.run, seconds), real_tokens(batch), flops)
+        return Timed(call.run, seconds, tokens=real_tokens(batch), flops=flops)
     arguments = call.kwargs or {}
     if "input_ids" not in arguments:
         raise ValueError("the task does not give the model input_ids, which a cache is made from")
     text = arguments["input_ids"], arguments.get("attention_mask")
     if setting.phase == "prefill":
         run = prefill(calls.model, *text)
-        return Prepared(Timed(run, seconds), real_tokens(batch), counted_flops(run))
+        return Timed(run, seconds, tokens=real_tokens(batch), flops=counted_flops(run))
     run, forget = decode(calls.model, *text)
     flops = counted_flops(run)
     forget()
-    return Prepared(Timed(run, seconds, after=forget), setting.batch, flops)
+    return Timed(run, seconds, forget, setting.batch, flops)
 
 
-def _numbers(setting: Setting, prepared: Prepared, times: Times) -> dict[str, Any]:
-    mean, tokens = times.mean, prepared.tokens
-    flops = prepared.flops if isinstance(prepared.flops, int) else None
+def _numbers(setting: Setting, call: Timed, times: Times) -> dict[str, Any]:
+    mean = times.mean
+    flops = call.flops if isinstance(call.flops, int) else None
     return {
         "latency_mean": mean,
         "latency_p50": times.percentile(0.5),
@@ -148,9 +137,9 @@ def _numbers(setting: Setting, prepared: Prepared, times: Times) -> dict[str, An
         "latency_warmup": times.warmup,
         "batches_per_second": 1 / mean,
         "examples_per_second": setting.batch / mean,
-        "tokens_per_second": None if tokens is None else tokens / mean,
+        "tokens_per_second": None if call.tokens is None else call.tokens / mean,
         "flops": flops,
         "flops_per_second": None if flops is None else flops / mean,
-        "not_counted": prepared.flops if flops is None else None,
+        "not_counted": call.flops if flops is None else None,
         "warm": times.warm,
     }

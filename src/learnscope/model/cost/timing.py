@@ -34,6 +34,9 @@ class Timed:
     run: Callable[[], object]
     seconds: float
     after: Callable[[], object] | None = None
+    tokens: int | None = None
+    flops: int | str = "not counted"
+    """Operations of the call, or why they could not be counted."""
 
 
 @dataclass(slots=True)
