@@ -71,7 +71,7 @@ def preserve_rng() -> Iterator[None]:
 
 def _reshard(model: nn.Module) -> None:
     """An FSDP module left gathered by a forward in a step hook would corrupt the next training step."""
-    sharded = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    sharded: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     for module in model.modules() if sharded is not None else ():
         if isinstance(module, sharded):
             module.reshard()

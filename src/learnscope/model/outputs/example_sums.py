@@ -60,15 +60,17 @@ def passed(
 ) -> ExampleSums:
     """One guarded pass in eval mode over all batches."""
     device = model_device(model)
+    originals: Sequence[Outputs | None] = reference or [None] * len(batches)
     with guard(model):
         parts = [
             example_sums(task.outputs(model, task.to(batch, device)), task.size(batch), original)
-            for batch, original in zip(batches, reference or [None] * len(batches), strict=True)
+            for batch, original in zip(batches, originals, strict=True)
         ]
     return joined_sums(parts)
 
 
 def joined_sums(parts: Sequence[ExampleSums]) -> ExampleSums:
     """The sums of several batches, concatenated."""
-    columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(ExampleSums)}
-    return ExampleSums(**{name: None if None in lists else [*chain(*lists)] for name, lists in columns.items()})
+    columns = ([getattr(part, field.name) for part in parts] for field in fields(ExampleSums))
+    joined: list[Any] = [None if None in lists else list(chain(*lists)) for lists in columns]
+    return ExampleSums(*joined)

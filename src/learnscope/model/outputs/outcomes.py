@@ -56,7 +56,7 @@ def outcomes(model: nn.Module, task: Task, batches: Iterable[Any]) -> Outcomes |
             width = None if classes[0] is None else number_of_classes(out.logits)
             examples += task.size(batch)
     columns: list[Any] = [joined_if_all(column) for column in zip(*parts, strict=True)]
-    return Outcomes(*columns, classes=width)
+    return Outcomes(*columns, width)
 
 
 def _outputs(task: Task, model: nn.Module, batch: Any) -> Outputs:

@@ -49,11 +49,10 @@ def originals(model: nn.Module, task: Task, batches: Sequence[Any]) -> Originals
         suffix.check(lambda: task.positions(model, first).logits, reference[0].outputs.logits)
     right, rows = [], []
     for original in reference:
-        out = original.outputs
-        classes = out.targets is not None and not original.regression
-        right.append(correct(counted(out.logits, out.rows), out.targets) if classes else None)
-        fused = original.regression or original.facts is not None
-        rows.append(None if fused else reference_rows(out.logits, out.rows))
+        out, targets, regression = original.outputs, original.outputs.targets, original.regression
+        logits = counted(out.logits, out.rows)
+        right.append(None if targets is None or regression else correct(logits, targets))
+        rows.append(None if original.facts is not None or regression else reference_rows(out.logits, out.rows))
     return Originals(batches, reference, right, rows, suffix)
 
 

@@ -214,11 +214,11 @@ def without_cache(model: nn.Module) -> Iterator[None]:
 
 def _replaying(name: str, outputs: Iterator[_Output]) -> _Forward:
     def replay(*_args: Any, **_kwargs: Any) -> Any:
-        leaves, spec = next(outputs, (None, None))
-        if leaves is None:
+        output = next(outputs, None)
+        if output is None:
             raise RuntimeError(f"{name} runs more often than it was recorded: run the same batches again")
         # copies: the next block may write into its input
-        return pytree.tree_unflatten([_copied(leaf) for leaf in leaves], spec)
+        return pytree.tree_unflatten([_copied(leaf) for leaf in output[0]], output[1])
 
     return replay
 

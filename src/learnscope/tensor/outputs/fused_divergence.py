@@ -54,7 +54,7 @@ def row_facts(logits: Tensor) -> RowFacts | None:
     if not fits or logits.numel() < FUSED_FROM or not wants_compiler(logits.numel(), "compiled"):
         return None
     facts = run_compiled(_facts_kernel, [logits], rehearsal=[_SHAPE])
-    return None if facts is None else RowFacts(*facts, first_largest(logits))
+    return None if facts is None else RowFacts(facts[0], facts[1], facts[2], first_largest(logits))
 
 
 def fused_comparison(reference: Tensor, variant: Tensor, facts: RowFacts) -> tuple[Tensor, Tensor] | None:
