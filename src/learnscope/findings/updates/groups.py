@@ -1,4 +1,4 @@
-"""The optimizer's groups of parameters: what they are called, what they hold, and how fast they learn."""
+"""The optimizer's groups of parameters: their names, what they hold, and their learning rates."""
 
 from __future__ import annotations
 
@@ -17,57 +17,57 @@ from learnscope.store.reader import RunReader
 @dataclass(frozen=True)
 class Group:
     name: str
-    """As records call it."""
-    given: str | None
-    """The name it was given, if it was."""
+    """As in records."""
+    user_name: str | None
     layers: list[str]
     """The layers of the model that it holds parameters of."""
     tensors: int
     rate: float | None
-    """Its learning rate: the median of those recorded, else the one that it began with."""
-    rates_recorded: int = 0
+    """The median of its recorded learning rates, else the one at the start."""
+    rates_recorded: int
 
-    def said_rate(self) -> str:
-        """In brackets after its name; empty where it is not known."""
+    def rate_text(self) -> str:
+        """In brackets after its name; empty if it is not known."""
         if self.rate is None:
             return ""
         n = self.rates_recorded
         return f" (learning rate {num(self.rate)}{f', median of {n:,}' if n else ' at the start'})"
 
-    def misses(self, layers: list[str]) -> list[str]:
-        """The layers of the module that it is called by, if the model has such a one and the group holds none of it."""
-        if self.given is None or not self.layers:
-            return []
-        meant = [layer for layer in layers if in_path(self.given, layer)]
-        return [] if set(meant) & set(self.layers) else meant
+    def misses(self, layers: list[str]) -> bool:
+        """Whether the model has a module of the group's name, and the group holds none of its layers."""
+        if self.user_name is None or not self.layers:
+            return False
+        meant = {layer for layer in layers if in_path(self.user_name, layer)}
+        return bool(meant) and not meant & set(self.layers)
 
 
 def groups_of(reader: RunReader) -> list[Group]:
-    """Those that the run began with; empty where it does not say what they hold."""
-    described = [group for one in reader.manifest.get("optimizers") or [] for group in one.get("groups") or []]
-    found: dict[str, Group] = {}
-    for position, group in enumerate(described):
-        if "layers" not in group:
+    """The groups that the run began with; empty if it does not say what they hold."""
+    entries = [
+        group for optimizer in reader.manifest.get("optimizers") or [] for group in optimizer.get("groups") or []
+    ]
+    groups: dict[str, Group] = {}
+    for position, entry in enumerate(entries):
+        if "layers" not in entry:
             return []
-        given = group.get("name")
-        name = str(given) if given else f"group_{position}"
-        while name in found:
+        user_name = str(entry["name"]) if entry.get("name") else None
+        name = user_name or f"group_{position}"
+        while name in groups:
             name = f"{name}_{position}"
         recorded = rates_of(reader, "group", name)
-        rate = float(np.median(recorded.values)) if len(recorded) else group.get("lr")
-        found[name] = Group(
-            name, str(given) if given else None, list(group["layers"]), int(group.get("tensors", 0)),
-            float(rate) if isinstance(rate, int | float) else None, len(recorded),
-        )  # fmt: skip
-    return list(found.values())
+        rate = float(np.median(recorded.values)) if len(recorded) else entry.get("lr")
+        rate = float(rate) if isinstance(rate, int | float) else None
+        tensors = int(entry.get("tensors", 0))
+        groups[name] = Group(name, user_name, list(entry["layers"]), tensors, rate, len(recorded))
+    return list(groups.values())
 
 
 def rates_of(reader: RunReader, kind: str, scope: str) -> Series:
     """The recorded learning rates of a group."""
-    return over_steps(reader, LearningRate.learning_rate, kind, scope).finite
+    return over_steps(reader, LearningRate.learning_rate, kind, scope)
 
 
 def over_steps(reader: RunReader, quantity: Quantity, kind: str, scope: str) -> Series:
-    """One number of one group."""
+    """The finite numbers of one group."""
     frame = rows(reader, quantity, kind=kind)
-    return as_series(frame[frame["scope"] == scope])
+    return as_series(frame[frame["scope"] == scope]).finite
