@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from learnscope.model.updates.patch_file import PatchError, PatchFile, fingerprint
+from learnscope.model.updates.patch_file import PatchError, PatchFile, Progress, fingerprint, reported
 from learnscope.model.updates.patch_info import TensorChange
 from learnscope.model.updates.patch_write import check_module, contents, put, write_in_place
 from learnscope.model.weights.lazy import (
@@ -26,9 +25,6 @@ from learnscope.model.weights.lazy import (
 )
 from learnscope.model.weights.sealed import unshared
 from learnscope.store.files import write_atomically
-
-T = TypeVar("T")
-Progress = Callable[[int, int], None]
 
 
 @overload
@@ -68,9 +64,7 @@ def apply_patch(
         )
     if out is not None:
         _check_out(Path(out), Path(patch))
-    with PatchFile(Path(patch)) as file, ExitStack() as stack:
-        expected = next((change.name for change in file.info.table if change.how != "added"), "")
-        weights = stack.enter_context(open_weights(target, expected))
+    with PatchFile(Path(patch)) as file, open_weights(target, _base_name(file)) as weights:
         check_storable(weights)
         changes = _matched(file, weights)
         if verify:
@@ -87,6 +81,11 @@ def apply_patch(
         return Path(out)
 
 
+def _base_name(file: PatchFile) -> str:
+    """A name that the base has."""
+    return next((change.name for change in file.info.table if change.how != "added"), "")
+
+
 def _check_out(out: Path, patch: Path) -> None:
     if out.suffix != ".safetensors":
         raise PatchError(f"the result is written as safetensors: name it {out.with_suffix('.safetensors')}")
@@ -96,9 +95,8 @@ def _check_out(out: Path, patch: Path) -> None:
 
 def _matched(file: PatchFile, weights: Mapping[str, Tensor]) -> dict[str, TensorChange]:
     """The change for each name of the target; refuses a target with other names, shapes or dtypes than the base."""
-    patch, known = file.info, identities(weights)
     changes: dict[str, TensorChange] = {}
-    for change in patch.table:
+    for change in file.info.table:
         present = [name for name in change.names if name in weights]
         if change.how == "added" and present:
             raise _wrong(file, f"it has {present[0]!r} already, which the patch adds")
@@ -107,14 +105,15 @@ def _matched(file: PatchFile, weights: Mapping[str, Tensor]) -> dict[str, Tensor
         for name in present:
             tensor = weights[name]
             if dtype_name(tensor) != change.dtype or tuple(tensor.shape) != change.shape:
-                own, wanted = f"{dtype_name(tensor)} {list(tensor.shape)}", f"{change.dtype} {list(change.shape)}"
-                raise _wrong(file, f"{name!r} is {own}, and {wanted} in the patch's base")
+                own, expected = f"{dtype_name(tensor)} {list(tensor.shape)}", f"{change.dtype} {list(change.shape)}"
+                raise _wrong(file, f"{name!r} is {own}, and {expected} in the patch's base")
             changes[name] = change
-    twins = {known[name]: change for name, change in changes.items()}
+    keys = identities(weights)
+    tied = {keys[name]: change for name, change in changes.items()}
     for name in weights:
-        if name not in changes and known[name] in twins:
-            changes[name] = twins[known[name]]
-        elif name not in changes and not patch.parameters_only:
+        if name not in changes and keys[name] in tied:
+            changes[name] = tied[keys[name]]
+        elif name not in changes and not file.info.parameters_only:
             raise _wrong(file, f"it has {name!r}, which the patch's base has not")
     return changes
 
@@ -128,28 +127,21 @@ def _check_base(
             f"{file.info.path} was made with verify=False and does not know its base: apply it with verify=False, or "
             "make it again"
         )
-    known = identities(weights)
+    keys = identities(weights)
     digests: dict[Any, str] = {}
     target: dict[str, str | None] = {}
     wrong = []
     with hashing() as digest:
-        for name, change in _reported(changes.items(), len(changes), progress):
-            if known[name] not in digests:
-                digests[known[name]] = digest(weights[name])
-            target[change.name] = digests[known[name]]
+        for name, change in reported(changes.items(), len(changes), progress):
+            if keys[name] not in digests:
+                digests[keys[name]] = digest(weights[name])
+            target[change.name] = digests[keys[name]]
             if target[change.name] != change.before:
                 wrong.append(name)
     if wrong and fingerprint(target) == file.info.result:
         raise _wrong(file, "it holds what the patch makes already", "It needs no patching.")
     if wrong:
         raise _wrong(file, f"{wrong[0]!r} has other values ({len(wrong)} of {len(changes)} tensors have)")
-
-
-def _reported(items: Iterable[T], total: int, progress: Progress | None) -> Iterator[T]:
-    for done, item in enumerate(items, 1):
-        yield item
-        if progress is not None:
-            progress(done, total)
 
 
 def _wrong(file: PatchFile, reason: str, cure: str = "") -> PatchError:
@@ -161,15 +153,15 @@ def _result(
     file: PatchFile, weights: Mapping[str, Tensor], changes: Mapping[str, TensorChange], progress: Progress | None
 ) -> dict[str, Tensor]:
     """All tensors of the new checkpoint by name; tied names that change in the same way stay tied."""
-    known = identities(weights)
+    keys = identities(weights)
     changed: dict[Any, Tensor] = {}
     result: dict[str, Tensor] = {}
-    for name in _reported(weights, len(weights), progress):
+    for name in reported(weights, len(weights), progress):
         change = changes.get(name)
         if change is None or change.how == "same":
             result[name] = weights[name]
         elif change.how != "removed":
-            key = (known[name], change.name)
+            key = (keys[name], change.name)
             if key not in changed:
                 changed[key] = _changed(file, weights[name], change)
             result[name] = changed[key]
@@ -191,9 +183,8 @@ def _write_file(out: Path, tensors: Mapping[str, Tensor], base: Mapping[str, Ten
     """Store tied tensors under one name and the other names in the metadata, like `safetensors.torch.save_model`."""
     metadata = base.metadata if isinstance(base, SafetensorsFile) else {"format": "pt"}
     first: dict[Any, str] = {}
-    for name, identity in identities(tensors).items():
-        kept = first.setdefault(identity, name)
-        if kept != name:
-            metadata[name] = kept
+    for name, key in identities(tensors).items():
+        if first.setdefault(key, name) != name:
+            metadata[name] = first[key]
     stored = unshared({name: on_host(tensors[name]) for name in first.values()})
     write_atomically(out, lambda temporary: save_file(stored, temporary, metadata=metadata))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from learnscope.model.updates.patch_file import PatchError, PatchFile
 from learnscope.model.updates.patch_info import TensorChange
-from learnscope.model.weights.checkpoint import span_of
+from learnscope.model.weights.checkpoint import overlapping
 from learnscope.model.weights.lazy import bits, dtype_name, identities
 from learnscope.tensor.updates import gaps
 
@@ -26,25 +26,16 @@ def check_module(
             )
     cure = "Apply the patch to model.state_dict() and load the result. Nothing was changed."
     own = {_storage(tensor) for tensor in (*model.parameters(), *model.buffers())}
-    spans: list[tuple[str, int, int, str]] = []
-    for name in changes:
-        tensor = weights[name]
-        if tensor.numel():
-            if _storage(tensor) not in own:
-                raise PatchError(f"{name!r} of the state dictionary is not the module's own memory. {cure}")
-            start = tensor.data_ptr()
-            spans.append((str(tensor.device), start, start + span_of(tensor) * tensor.element_size(), name))
-    known = identities(weights)
-    last: tuple[str, int, str] | None = None  # device, end and name of the tensor that ends last so far
-    for device, start, end, name in sorted(spans):
-        if last is not None and last[0] == device and start < last[1]:
-            other = last[2]
-            untouched = changes[name].how == changes[other].how == "same"
-            tied = known[name] == known[other] and _alike(file, changes[name], changes[other])
-            if not untouched and not tied:
-                raise PatchError(f"{name!r} and {other!r} share memory in the module but not in the patch. {cure}")
-        if last is None or last[0] != device or end > last[1]:
-            last = device, end, name
+    tensors = {name: weights[name] for name in changes if weights[name].numel()}
+    for name, tensor in tensors.items():
+        if _storage(tensor) not in own:
+            raise PatchError(f"{name!r} of the state dictionary is not the module's own memory. {cure}")
+    keys = identities(weights)
+    for other, name in overlapping(tensors):
+        untouched = changes[name].how == changes[other].how == "same"
+        tied = keys[name] == keys[other] and _alike(file, changes[name], changes[other])
+        if not untouched and not tied:
+            raise PatchError(f"{name!r} and {other!r} share memory in the module but not in the patch. {cure}")
 
 
 def _alike(file: PatchFile, first: TensorChange, second: TensorChange) -> bool:
@@ -64,17 +55,17 @@ def _storage(tensor: Tensor) -> tuple[torch.device, int]:
 @torch.no_grad()
 def write_in_place(file: PatchFile, weights: Mapping[str, Tensor], changes: Mapping[str, TensorChange]) -> None:
     """Write through `.data`, so that a pending backward still works; after an error, everything is restored."""
-    known = identities(weights)
-    distinct = {known[name]: (weights[name].data, change) for name, change in changes.items() if change.how != "same"}
-    kept: list[tuple[Tensor, TensorChange, Tensor]] = []
+    keys = identities(weights)
+    distinct = {keys[name]: (weights[name].data, change) for name, change in changes.items() if change.how != "same"}
+    overwritten: list[tuple[Tensor, TensorChange, Tensor]] = []
     try:
         for tensor, change in distinct.values():
             places, values = contents(file, change, tensor)
             flat = bits(tensor)
-            kept.append((tensor, change, (flat.clone() if places is None else flat.take(places)).cpu()))
+            overwritten.append((tensor, change, (flat.clone() if places is None else flat.take(places)).cpu()))
             put(tensor, places, values)
     except BaseException:
-        for tensor, change, values in reversed(kept):
+        for tensor, change, values in reversed(overwritten):
             put(tensor, contents(file, change, tensor)[0], values)
         raise
     finally:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from learnscope.model.weights.checkpoint import memory_of, span_of
+from learnscope.model.weights.checkpoint import memory_of, overlapping, span_of
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.kernels import wants_compiler
 from learnscope.tensor.rows import flat
@@ -183,26 +183,17 @@ def with_own_memory(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     An entry that is exchanged under two names could not be restored, so weights that overlap in part are refused.
     """
-    kept: dict[str, Tensor] = {}
-    known: set[tuple[object, ...]] = set()
-    ends: list[tuple[str, int, int, str]] = []
+    # an address of 0: no memory, or a wrapper (DTensor) that does not give it
+    located: dict[tuple[object, ...], str] = {}
     for name, weight in weights.items():
-        # an address of 0: no memory, or a wrapper (DTensor) that does not give it
-        located = weight.data_ptr() != 0
-        if located and memory_of(weight) in known:
-            continue
-        kept[name] = weight
-        known.add(memory_of(weight))
-        if located:
-            span = span_of(weight)
-            if span < weight.numel():
+        if weight.data_ptr() and memory_of(weight) not in located:
+            located[memory_of(weight)] = name
+            if span_of(weight) < weight.numel():
                 raise ValueError(f"entries of {name} share memory (it is an expanded tensor): they have no own changes")
-            begin = weight.data_ptr()
-            ends.append((str(weight.device), begin, begin + span * weight.element_size(), name))
-    for (device, _, end, name), (next_device, begin, _, other) in pairwise(sorted(ends)):
-        if device == next_device and begin < end:
-            raise ValueError(f"{name} and {other} share part of their memory: their changes cannot be undone apart")
-    return kept
+    names = set(located.values())
+    for name, other in overlapping({name: weights[name] for name in names}):
+        raise ValueError(f"{name} and {other} share part of their memory: their changes cannot be undone apart")
+    return {name: weight for name, weight in weights.items() if name in names or not weight.data_ptr()}
 
 
 @contextmanager

@@ -92,6 +92,18 @@ def span_of(tensor: Tensor) -> int:
     return sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
 
 
+def overlapping(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
+    """Names of tensors that share memory: each tensor with the one that ends last of those that start before it."""
+    starts = [(str(tensor.device), tensor.data_ptr(), name) for name, tensor in tensors.items()]
+    last: tuple[str, int, str] | None = None
+    for device, start, name in sorted(starts):
+        end = start + span_of(tensors[name]) * tensors[name].element_size()
+        if last is not None and last[0] == device and start < last[1]:
+            yield last[2], name
+        if last is None or last[0] != device or end > last[1]:
+            last = device, end, name
+
+
 def load_torch(path: Path) -> Any:
     """The contents of a torch file, memory-mapped if possible, without running code from it."""
     try:
