@@ -16,8 +16,3 @@ def fixed_entries(entries: int, size: int, seed: int, device: torch.device) -> T
         return torch.arange(entries, device=device)
     generator = torch.Generator(device="cpu").manual_seed(seed)
     return torch.randint(entries, (size,), generator=generator, device="cpu").to(device)
-
-
-def pick(tensor: Tensor, indices: Tensor) -> Tensor:
-    """The entries at these indices of the flattened tensor, without a copy of the tensor."""
-    return torch.take(tensor, indices)

@@ -95,13 +95,13 @@ def read_rolling(path: Path) -> tuple[Any, int, Mapping[str, Tensor]]:
     return body.get("run"), step, weights
 
 
-def is_kept(parameter: Tensor) -> bool:
+def is_compared(parameter: Tensor) -> bool:
     """Integers are not trained."""
     return parameter.is_floating_point() or parameter.is_complex()
 
 
 def _floats(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: plain(p) for name, p in parameters.items() if is_kept(p)}
+    return {name: plain(p) for name, p in parameters.items() if is_compared(p)}
 
 
 def _parts(now: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> Iterator[tuple[int, Tensor, Tensor]]:

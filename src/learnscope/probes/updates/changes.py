@@ -1,4 +1,4 @@
-"""The statistics of the last change of the weights, taken in one pass for all probes that ask."""
+"""Statistics of the last change of the weights, from one pass for all probes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Changes:
 
     names: Sequence[str]
     positions: Sequence[int]
-    """Where these parameters stand among the subject's."""
+    """Of these parameters among the subject's."""
     thresholds: tuple[float, ...]
     table: DeltaTable
     dtype: str
-    """That of the weights, or "mixed"."""
+    """Of the weights, or "mixed"."""
 
     @classmethod
     def between(
@@ -38,17 +38,16 @@ class Changes:
 
 
 def changes(moment: Moment, thresholds: Sequence[float]) -> Changes:
-    """The change since `moment.previous`; a second asker with no other thresholds costs nothing."""
+    """The change since `moment.previous`, computed once unless a later probe has other thresholds."""
     before = moment.previous
-    taken: list[Changes] = moment.once(("changes", id(before)), list)
-    for known in taken:
-        if set(thresholds) <= set(known.thresholds):
-            return known
+    computed: list[Changes] = moment.once(("changes", id(before)), list)
+    for earlier in computed:
+        if set(thresholds) <= set(earlier.thresholds):
+            return earlier
     subject = moment.subject
     subject.refresh()
     before.check(subject.by_name())
     positions = [i for i, p in enumerate(subject.parameters) if p.is_floating_point()]
     floats = {subject.names[i]: subject.parameters[i] for i in positions}
-    found = Changes.between(floats, before.tensors, thresholds, positions)
-    taken.append(found)
-    return found
+    computed.append(Changes.between(floats, before.tensors, thresholds, positions))
+    return computed[-1]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from learnscope.tensor.context import plain, plain_arithmetic
 from learnscope.tensor.rows import Group, pieces
-from learnscope.tensor.sample import fixed_entries, pick
+from learnscope.tensor.sample import fixed_entries
 from learnscope.tensor.updates.update import adam_step
 
 CHUNK = 1 << 15
@@ -129,7 +129,7 @@ def signal_to_noise(state: Remembered, size: int, seed: int) -> Tensor:
     with plain_arithmetic(state.weight.device):
         indices = fixed_entries(state.first.numel(), size, seed, state.first.device)
         mean, square = (
-            pick(plain(tensor), indices).to(state.weight.device, torch.float64) / by
+            torch.take(plain(tensor), indices).to(state.weight.device, torch.float64) / by
             for tensor, by in zip((state.first, state.second), state.corrections, strict=True)
         )
         ratio = mean.abs() / noise_of(mean, square, resolution(state)).sqrt()
