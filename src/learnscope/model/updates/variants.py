@@ -113,10 +113,6 @@ class Reverting:
         self._rule = self._next = KEEP_ALL
         torch.clear_autocast_cache()
 
-    def keep_at_random(self, counts: list[int]) -> list[Rule]:
-        """One rule per count, which keeps that many of all entries."""
-        return self.order.keep(counts)
-
     def keep_of_changed(self, counts: list[int], changed: int) -> list[Rule]:
         """One rule per count, which keeps that many of the `changed` entries whose stored bits differ."""
         return self.order.keep_of(self._changed(), counts, changed)
