@@ -1,4 +1,4 @@
-"""Numbers of every gradient, in rows that the probes over gradients add up by scope."""
+"""Numbers of every gradient, which the probes add up by scope."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from learnscope.record import Column, Label
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One row a tensor, so that every scope is a single sum over rows."""
+    """One row for each tensor: a scope is a single sum over rows."""
 
     gradients: Gradients
-    numbers: Tensor  # before clipping, as stepped, zeros, nan, inf, entries
+    numbers: Tensor
+    """Columns: Σg² before clipping and as stepped, zeros, nan, inf, entries."""
     labels: dict[str, Label]
 
     @classmethod

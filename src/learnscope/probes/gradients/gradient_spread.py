@@ -20,8 +20,8 @@ NAMES = (GradientFlow.mean.name, GradientFlow.variance.name)
 def with_spread(moment: Moment, gradients: Gradients, table: Table, labels: Mapping[str, Label]) -> Table:
     """The table with the mean and the unbiased variance of g over the entries of each scope.
 
-    A pass of its own over the gradients as they stand. Where a clip was seen they stand clipped, so its factor is
-    divided out again, and the loss scale with it: right to the rounding of the gradients' own dtype.
+    A pass of its own over the gradients as they are. If they were clipped, the factor is divided out again, and the
+    loss scale with it: exact up to the rounding of the gradients' own dtype.
     """
     mean, centred = moment.once("gradient_spread", lambda: _before_clip(gradients))
     entries = [moment.subject.parameters[i].numel() for i in gradients.positions]
@@ -42,16 +42,16 @@ def _before_clip(gradients: Gradients) -> tuple[Tensor, Tensor]:
 
 
 def spoilt_by_clip(tables: Sequence[Table]) -> list[Table]:
-    """Say where it was the clip that left no number: a factor of 0, or of NaN, cannot be divided out."""
+    """Say where the clip left no number: a factor of 0, or of NaN, cannot be divided out."""
     factors = [v for t in tables for c in t.columns if c.name == GradientFlow.clip_coefficient.name for v in c.values]
     if all(factors):
         return list(tables)
-    reason = "clipping left nothing to divide by: its factor was 0 or NaN"
-    return [replace(table, columns=[_spoilt(column, reason) for column in table.columns]) for table in tables]
+    return [replace(table, columns=[_spoilt(column) for column in table.columns]) for table in tables]
 
 
-def _spoilt(column: Column, reason: str) -> Column:
+def _spoilt(column: Column) -> Column:
     if column.name not in NAMES:
         return column
+    reason = "clipping left nothing to divide by: its factor was 0 or NaN"
     missing = [place for place, value in enumerate(column.values) if value is None]
     return replace(column, status={**column.status, **dict.fromkeys(missing, reason)})
