@@ -75,7 +75,8 @@ def pieces(group: Group, limit: int = PIECE) -> Iterator[Group]:
 
 def batches(groups: Sequence[Group], pack_below: int = PACK_BELOW) -> Iterator[Batch]:
     """Every entry of every group, in batches of rows. Packed rows are padded with zeros."""
-    packers: dict[tuple[object, ...], _Packer] = {}
+    packs: dict[tuple[object, ...], list[tuple[int, Group]]] = {}
+    filled: dict[tuple[object, ...], int] = {}
     for owner, group in enumerate(groups):
         for part, owned in _parts(group):
             length = part[0].numel()
@@ -85,13 +86,13 @@ def batches(groups: Sequence[Group], pack_below: int = PACK_BELOW) -> Iterator[B
                 yield Batch(rows=rows, owner=owner, bytes_owned=owned)
             if body < length:
                 key = part[0].device, *(tensor.dtype for tensor in part)
-                packer = packers.setdefault(key, _Packer())
-                packer.add(owner, tuple(tensor[body:] for tensor in part) if body else part)
-                if packer.full():
-                    yield packer.take()
-    for packer in packers.values():
-        if packer.groups:
-            yield packer.take()
+                packs.setdefault(key, []).append((owner, tuple(tensor[body:] for tensor in part) if body else part))
+                filled[key] = filled.get(key, 0) + _row_count(length - body)
+                if filled[key] * WIDTH >= PIECE:
+                    del filled[key]
+                    yield _packed(packs.pop(key))
+    for pack in packs.values():
+        yield _packed(pack)
 
 
 def _parts(group: Group) -> Iterator[tuple[Group, int]]:
@@ -106,28 +107,16 @@ def _parts(group: Group) -> Iterator[tuple[Group, int]]:
         yield copies, sum(copy.nbytes for copy in copies)
 
 
-class _Packer:
-    """Collects vectors of the same dtypes and lays them out as padded rows."""
+def _packed(members: Sequence[tuple[int, Group]]) -> Batch:
+    """Vectors of the same dtypes as padded rows, each starting a new row."""
+    lengths = [_row_count(group[0].numel()) for _, group in members]
+    owner = torch.repeat_interleave(_integers([owner for owner, _ in members]), _integers(lengths))
+    rows = tuple(padded_rows(vectors) for vectors in zip(*(group for _, group in members), strict=True))
+    return Batch(rows=rows, owner=owner, bytes_owned=sum(matrix.nbytes for matrix in rows))
 
-    def __init__(self) -> None:
-        self.owners: list[int] = []
-        self.groups: list[Group] = []
-        self.rows = 0
 
-    def add(self, owner: int, group: Group) -> None:
-        self.owners.append(owner)
-        self.groups.append(group)
-        self.rows += math.ceil(group[0].numel() / WIDTH)
-
-    def full(self) -> bool:
-        return self.rows * WIDTH >= PIECE
-
-    def take(self) -> Batch:
-        rows = tuple(padded_rows(vectors) for vectors in zip(*self.groups, strict=True))
-        lengths = [math.ceil(group[0].numel() / WIDTH) for group in self.groups]
-        owner = torch.repeat_interleave(_integers(self.owners), _integers(lengths))
-        self.owners, self.groups, self.rows = [], [], 0
-        return Batch(rows=rows, owner=owner, bytes_owned=sum(matrix.nbytes for matrix in rows))
+def _row_count(entries: int) -> int:
+    return math.ceil(entries / WIDTH)
 
 
 def _integers(values: list[int]) -> Tensor:
@@ -137,9 +126,5 @@ def _integers(values: list[int]) -> Tensor:
 def padded_rows(vectors: Sequence[Tensor]) -> Tensor:
     """Vectors of one dtype and device one after another, each starting a new row, gaps filled with zeros."""
     zeros = torch.zeros(WIDTH, dtype=vectors[0].dtype, device=vectors[0].device)
-    parts: list[Tensor] = []
-    for vector in vectors:
-        parts.append(vector)
-        if gap := -vector.numel() % WIDTH:
-            parts.append(zeros[:gap])
+    parts = [part for vector in vectors for part in (vector, zeros[: -vector.numel() % WIDTH])]
     return torch.cat(parts).view(-1, WIDTH)
