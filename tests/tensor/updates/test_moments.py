@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from learnscope.tensor.sample import fixed_entries
 from learnscope.tensor.updates.moments import (
     CHUNK,
     COMPARED,
@@ -25,6 +24,7 @@ from learnscope.tensor.updates.moments import (
     STEP,
     WEIGHT,
     Remembered,
+    fixed_entries,
     moment_sums,
     signal_to_noise,
     weighted_median,

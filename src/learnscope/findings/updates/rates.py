@@ -10,10 +10,11 @@ from learnscope.findings.evidence import evidence_over
 from learnscope.findings.outputs.stuck import Stuck, stuck
 from learnscope.findings.registry import analysis
 from learnscope.findings.updates.change_counts import CHANGES, Change
-from learnscope.findings.updates.groups import Group, groups_of, over_steps, rates_of
-from learnscope.quantities.updates import ParameterChange
+from learnscope.names import in_path
+from learnscope.quantities import Quantity
+from learnscope.quantities.updates import LearningRate, ParameterChange
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import rows
+from learnscope.reading.gather import Series, as_series, rows
 from learnscope.reading.proportions import median_interval
 from learnscope.reading.words import between, count, listed, num
 from learnscope.record import Evidence, Finding
@@ -21,6 +22,33 @@ from learnscope.store.reader import RunReader
 
 HEADS = ("head", "classifier", "fc")
 BACKBONES = ("backbone", "encoder", "trunk", "body", "features")
+
+
+@dataclass(frozen=True)
+class Group:
+    name: str
+    """As in records."""
+    user_name: str | None
+    layers: list[str]
+    """The layers of the model that it holds parameters of."""
+    tensors: int
+    rate: float | None
+    """The median of its recorded learning rates, else the one at the start."""
+    rates_recorded: int
+
+    def rate_text(self) -> str:
+        """In brackets after its name; empty if it is not known."""
+        if self.rate is None:
+            return ""
+        n = self.rates_recorded
+        return f" (learning rate {num(self.rate)}{f', median of {n:,}' if n else ' at the start'})"
+
+    def misses(self, layers: list[str]) -> bool:
+        """Whether the model has a module of the group's name, and the group holds none of its layers."""
+        if self.user_name is None or not self.layers:
+            return False
+        meant = {layer for layer in layers if in_path(self.user_name, layer)}
+        return bool(meant) and not meant & set(self.layers)
 
 
 @dataclass(frozen=True)
@@ -133,3 +161,35 @@ def _pace(reader: RunReader, change: Change, kind: str, fast: str, slow: str, cu
         return None
     span = int(steps[moved][0]), int(steps[moved][-1])
     return Pace(kind, fast, slow, theirs.probe, float(np.median(ratios)), interval, len(ratios), span)
+
+
+def groups_of(reader: RunReader) -> list[Group]:
+    """The groups that the run began with; empty if it does not say what they hold."""
+    entries = [
+        group for optimizer in reader.manifest.get("optimizers") or [] for group in optimizer.get("groups") or []
+    ]
+    groups: dict[str, Group] = {}
+    for position, entry in enumerate(entries):
+        if "layers" not in entry:
+            return []
+        user_name = str(entry["name"]) if entry.get("name") else None
+        name = user_name or f"group_{position}"
+        while name in groups:
+            name = f"{name}_{position}"
+        recorded = rates_of(reader, "group", name)
+        rate = float(np.median(recorded.values)) if len(recorded) else entry.get("lr")
+        rate = float(rate) if isinstance(rate, int | float) else None
+        tensors = int(entry.get("tensors", 0))
+        groups[name] = Group(name, user_name, list(entry["layers"]), tensors, rate, len(recorded))
+    return list(groups.values())
+
+
+def rates_of(reader: RunReader, kind: str, scope: str) -> Series:
+    """The recorded learning rates of a group."""
+    return over_steps(reader, LearningRate.learning_rate, kind, scope)
+
+
+def over_steps(reader: RunReader, quantity: Quantity, kind: str, scope: str) -> Series:
+    """The finite numbers of one group."""
+    frame = rows(reader, quantity, kind=kind)
+    return as_series(frame[frame["scope"] == scope]).finite

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.updates.change_counts import TensorChanges, UnchangedLayers
-from learnscope.findings.updates.groups import groups_of, rates_of
+from learnscope.findings.updates.rates import groups_of, rates_of
 from learnscope.names import in_path
 from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.updates import ParameterChange

@@ -13,8 +13,7 @@ from learnscope.core.gradients import Gradients
 from learnscope.core.handed import MicroBatches
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
-from learnscope.probes.gradients.flow_rows import Flow
-from learnscope.probes.gradients.gradient_spread import spoilt_by_clip, with_spread
+from learnscope.probes.gradients.flow_rows import Flow, spoilt_by_clip, with_spread
 from learnscope.quantities import Quantities
 from learnscope.quantities.gradients import GradientFlow as Q
 from learnscope.record import Column, Measurement, Table

@@ -16,9 +16,9 @@ from learnscope.probes.updates.remembered import Holder, holders, reasons_of_sco
 from learnscope.quantities import Quantity
 from learnscope.quantities.updates import ParameterChange as Q
 from learnscope.record import Column, Table
-from learnscope.tensor.sample import fixed_entries
 from learnscope.tensor.segments import Segments
 from learnscope.tensor.updates.fold import bits_differ
+from learnscope.tensor.updates.moments import fixed_entries
 from learnscope.tensor.updates.update import KNOWN, Rounding, decay_rounding, decay_vanishes, decoupled, planned_update
 
 Z95 = 1.959964

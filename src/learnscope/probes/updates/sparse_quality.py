@@ -12,7 +12,7 @@ from learnscope.model.guard import guard
 from learnscope.model.outputs.reference import compare_outputs, reference_outputs
 from learnscope.model.updates.variants import Reverting
 from learnscope.probes.outputs.columns import output_columns
-from learnscope.probes.updates.changes import Changes, changes
+from learnscope.probes.updates.parameter_change import Changes, changes
 from learnscope.quantities import Quantities
 from learnscope.quantities.updates import SparseQuality as Q
 from learnscope.record import Column, Label, Measurement, Table

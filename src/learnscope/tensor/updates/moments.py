@@ -10,7 +10,6 @@ from torch import Tensor
 
 from learnscope.tensor.context import plain, plain_arithmetic
 from learnscope.tensor.rows import pieces
-from learnscope.tensor.sample import fixed_entries
 from learnscope.tensor.updates.update import adam_step
 
 CHUNK = 1 << 15
@@ -113,6 +112,18 @@ def noise_of(mean: Tensor, square: Tensor, resolution: float) -> Tensor:
     """max(v̂ − m̂², 0), and 0 where it is too small compared with v̂ to be told from rounding error."""
     noise = square - mean.square()
     return torch.where(noise < resolution * square, 0.0, noise)
+
+
+def fixed_entries(entries: int, size: int, seed: int, device: torch.device) -> Tensor:
+    """Indices of all entries if there are at most `size`, else of `size` entries drawn with replacement.
+
+    >>> fixed_entries(3, 8, 0, torch.device("cpu")).tolist()
+    [0, 1, 2]
+    """
+    if entries <= size:
+        return torch.arange(entries, device=device)
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+    return torch.randint(entries, (size,), generator=generator, device="cpu").to(device)
 
 
 def signal_to_noise(state: Remembered, size: int, seed: int) -> Tensor:
