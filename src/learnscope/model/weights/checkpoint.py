@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 Weights = Mapping[str, Tensor]
-_INSIDE = ("state_dict", "model_state_dict", "model", "module", "weights")
+_STATE_KEYS = ("state_dict", "model_state_dict", "model", "module", "weights")
 _WRAPPERS = ("module.", "_orig_mod.", "model.")
 _TORCH_ENDINGS = (".pt", ".pth", ".bin", ".ckpt")
 
@@ -110,13 +110,13 @@ def load_torch(path: Path) -> Any:
         # files older than torch 1.6 are not archives and cannot be mapped
         return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:  # bytes that are not a torch file can fail in any way
-        if isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
+        pickled = isinstance(error, pickle.UnpicklingError)
+        if pickled and "GLOBAL" in str(error):
             raise CheckpointError(
                 f"{path} holds more than weights, and loading that could run code from the file. Save "
                 "model.state_dict(), or convert the file to safetensors where you trust it."
             ) from error
         # torch's own message advises to run the file's code
-        pickled = isinstance(error, pickle.UnpicklingError)
         reason = "no torch archive" if pickled else (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{path} is damaged or not a torch file ({reason})") from error
 
@@ -125,12 +125,9 @@ def _find_tensors(body: Any, origin: str) -> dict[str, Tensor]:
     while isinstance(body, Mapping):
         if body and all(isinstance(value, Tensor) for value in body.values()):
             return dict(body)
-        inner = next((body[key] for key in _INSIDE if isinstance(body.get(key), Mapping)), None)
-        if inner is None:
-            break
-        body = inner
+        body = next((body[key] for key in _STATE_KEYS if isinstance(body.get(key), Mapping)), None)
     raise CheckpointError(
-        f"{origin} holds no state dictionary: looked for tensors at the top and under {', '.join(_INSIDE)}"
+        f"{origin} holds no state dictionary: looked for tensors at the top and under {', '.join(_STATE_KEYS)}"
     )
 
 
