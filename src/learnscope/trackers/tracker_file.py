@@ -6,7 +6,6 @@ import os
 import pickle
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from learnscope.store.files import write_atomically
 from learnscope.trackers.history import History
-from learnscope.trackers.history_file import packed, unpacked
+from learnscope.trackers.packing import packed, unpacked
 
 FORMAT = "learnscope.trackers"
 VERSION = 1
@@ -25,19 +24,10 @@ class TrackerFileError(ValueError):
     """A file that a tracker cannot be loaded from, or a tracker that cannot be saved; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What a file holds: a tracker's options, its history, and its probes' memories, if it had a model."""
-
-    options: dict[str, Any]
-    history: History
-    states: dict[str, dict[str, Any]] | None
-
-
 def write_tracker(
     path: Path, kind: str, options: Mapping[str, Any], history: History, states: Mapping[str, Mapping[str, Any]] | None
 ) -> None:
-    """Write all of it, or leave the file that is there as it was."""
+    """Write all of it, or leave an earlier file as it was."""
     body = {
         "format": FORMAT,
         "version": VERSION,
@@ -48,14 +38,16 @@ def write_tracker(
     }
 
     def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:
+        with temporary.open("wb") as file:  # given a path, torch would write its name into the file
             torch.save(body, file)
 
     write_atomically(path, write)
 
 
-def read_tracker(path: str | os.PathLike[str], kind: str) -> Loaded:
-    """What `write_tracker` wrote of a tracker of this kind; anything else is refused, and nothing is executed."""
+def read_tracker(
+    path: str | os.PathLike[str], kind: str
+) -> tuple[dict[str, Any], History, dict[str, dict[str, Any]] | None]:
+    """The options, the history and the probes' states of a tracker of this kind. Anything else is refused."""
     path = Path(path)
     body = _read(path)
     if not isinstance(body, dict) or body.get("format") != FORMAT:
@@ -70,8 +62,8 @@ def read_tracker(path: str | os.PathLike[str], kind: str) -> Loaded:
         raise TrackerFileError(f"{path} was saved by {body.get('kind')}, not by {kind}: use {body.get('kind')}.load")
     try:
         states = body["states"]
-        kept = None if states is None else {str(probe): dict(state) for probe, state in states.items()}
-        return Loaded(dict(body["options"]), unpacked(body["history"]), kept)
+        states = None if states is None else {str(probe): dict(state) for probe, state in states.items()}
+        return dict(body["options"]), unpacked(body["history"]), states
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise TrackerFileError(f"{path} is damaged ({type(error).__name__}: {error}): save the tracker anew") from error
 
