@@ -10,7 +10,7 @@ import pytest
 
 from learnscope.record import Column, Record, Table
 from learnscope.trackers.history import NOT_RECORDED, History, plain_name
-from learnscope.trackers.packing import packed, unpacked
+from learnscope.trackers.tracker_file import packed, unpacked
 
 LORA = {"adapter": "dé/fault", "family": "lora"}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,8 +21,10 @@ from learnscope.reading.gather import Floats
 from learnscope.record import Label
 from learnscope.report.adapters.heatmaps import Scale, draw_heatmap
 from learnscope.report.adapters.lines import draw_comparison
+from learnscope.report.features.evolution import file_part
 from learnscope.trackers.history import MetricName
 from learnscope.trackers.naming import (
+    LETTERS,
     choose_adapters,
     find_component,
     find_layer,
@@ -32,7 +34,6 @@ from learnscope.trackers.naming import (
     type_of,
 )  # fmt: skip
 from learnscope.trackers.panels import by_layer, combined, comparison_panels, grid, heatmap_panels, saved
-from learnscope.trackers.summary import summarised
 from learnscope.trackers.tracker import Options, Tracker
 
 NAME = "GradientFlowTracker"
@@ -76,7 +77,7 @@ class GradientFlowTracker(Tracker):
     are read before or after. With `track_adapter_only=False` all other trained parameters have rows as well.
     """
 
-    _name, file = NAME, "gradient_flow.pt"
+    _name, file, folder = NAME, "gradient_flow.pt", "gradient_logs"
     _metric_names: ClassVar[Mapping[str, MetricName]] = {"AdapterGradients": component_name}
     _probes = staticmethod(gradient_probes)
 
@@ -171,7 +172,19 @@ class GradientFlowTracker(Tracker):
     def get_summary_stats(self, *, adapter: str | None = None) -> dict[str, Any]:
         """How much was logged, and each part's norms over all modules (or one adapter's) at the latest step."""
         adapters = list(self.modules) if adapter is None else choose_adapters(self._history, adapter)
-        return summarised(NAME, self._history, adapters, self._components(adapters))
+        return self._summary(adapters, self._components(adapters))
+
+    def default_figures(self, adapter: str | None) -> dict[str, Callable[..., Figure]]:
+        """A heatmap for each part that the family has, and the layers compared, a panel for each part."""
+        letters = {name: letter for letter, name in LETTERS.items()}
+        heatmaps: dict[str, Callable[..., Figure]] = {
+            f"gradient_heatmap_{file_part(letters.get(part, part))}": partial(
+                self.create_heatmap, part, adapter=adapter
+            )
+            for part in self.components(adapter=adapter)
+        }
+        comparison = partial(self.create_layer_comparison_plot, component=None, adapter=adapter)
+        return {**heatmaps, "gradient_layer_comparison": comparison}
 
     def _components(self, adapters: Iterable[str]) -> list[str]:
         """The parts of adapters, with the norms that the optimizer got."""

@@ -162,3 +162,16 @@ class History:
 
     def of_module(self, adapter: str, module: str, metrics: Sequence[str]) -> dict[str, Any]:
         return self.over_steps(lambda step, metric: self.read(step, adapter, metric, module), metrics)
+
+    def over_modules(self, step: int | None, adapters: Sequence[str], metric: str) -> dict[str, float | int | None]:
+        """Statistics of the modules' numbers; modules without one are left out, and counted as `missing`.
+
+        `std` is the deviation of all modules from their mean (no correction: they are not a sample).
+        """
+        columns = {} if step is None else {adapter: self.cells(step, adapter).get(metric, {}) for adapter in adapters}
+        cells = [column[m] for adapter, column in columns.items() for m in self.families[adapter] if m in column]
+        values = np.array([cell for cell in cells if isinstance(cell, float | int)], dtype=np.float64)
+        numbers = {
+            name: float(getattr(values, name)()) if len(values) else None for name in ("mean", "std", "min", "max")
+        }
+        return {**numbers, "n": len(values), "missing": len(cells) - len(values)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,7 +29,6 @@ from learnscope.tensor.adapters.spectrum import spectrum_numbers
 from learnscope.trackers.history import LISTS, MetricName, plain_name
 from learnscope.trackers.naming import choose_adapters, find_module, in_words, title_ending
 from learnscope.trackers.panels import final_spectra, heatmap_panels, matrix_words, saved
-from learnscope.trackers.summary import summarised
 from learnscope.trackers.tracker import Options, Tracker, adapters_in
 
 NAME = "SpectralTracker"
@@ -91,7 +90,7 @@ class SpectralTracker(Tracker):
     optimizer only tells LoRA+ from LoRA.
     """
 
-    _name, file = NAME, "spectral_history.pt"
+    _name, file, folder = NAME, "spectral_history.pt", "spectral_logs"
     _metric_names: ClassVar[Mapping[str, MetricName]] = {"AdapterSpectrum": plain_name, "WeightSpectrum": weight_metric}
     _probes = staticmethod(spectral_probes)
 
@@ -188,9 +187,16 @@ class SpectralTracker(Tracker):
         history = self._history
         adapters = list(self.modules) if adapter is None else choose_adapters(history, adapter)
         dora = [metric for metric in DORA if any(metric in history.metrics(name) for name in adapters)]
-        summary = summarised(NAME, history, adapters, metrics := [*NUMBERS, *dora])
+        summary = self._summary(adapters, metrics := [*NUMBERS, *dora])
         inside = [name for name in adapters if name != NO_FAMILY]
         if inside and inside != adapters:
-            summary["metrics"] = summarised(NAME, history, inside, metrics)["metrics"]
-            summary["metrics_outside_adapters"] = summarised(NAME, history, [NO_FAMILY], NUMBERS)["metrics"]
+            summary["metrics"] = self._summary(inside, metrics)["metrics"]
+            summary["metrics_outside_adapters"] = self._summary([NO_FAMILY], NUMBERS)["metrics"]
         return summary
+
+    def default_figures(self, adapter: str | None) -> dict[str, Callable[..., Figure]]:
+        """Effective ranks over the steps, and the spectra at the end."""
+        return {
+            "effective_rank_heatmap": partial(self.create_heatmap, adapter=adapter),
+            "singular_values_final": partial(self.create_spectrum_plot, adapter=adapter),
+        }

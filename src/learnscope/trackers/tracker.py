@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import nn
 
@@ -29,6 +31,9 @@ from learnscope.store.backend import MemoryBackend, RunError
 from learnscope.store.files import write_json
 from learnscope.trackers.history import History, MetricName
 from learnscope.trackers.tracker_file import TrackerFileError, read_tracker, write_tracker
+
+NOTHING = "nothing has been measured: no step has been logged yet"
+NO_NUMBER = "nothing could be measured at the steps that were logged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +70,8 @@ class Tracker(ABC):
     _name: ClassVar[str]
     file: ClassVar[str]
     """The default name of its file."""
+    folder: ClassVar[str]
+    """Where `write_logs` puts its files."""
     _metric_names: ClassVar[Mapping[str, MetricName]]
     """By probe, which of its columns are tracked, and under which names."""
     _options: Options
@@ -82,6 +89,10 @@ class Tracker(ABC):
     @abstractmethod
     def get_summary_stats(self, *, adapter: str | None = None) -> dict[str, Any]:
         """How much was logged, and its numbers over all modules (or one adapter's) at the latest step."""
+
+    @abstractmethod
+    def default_figures(self, adapter: str | None) -> dict[str, Callable[..., Figure]]:
+        """The figures of `write_logs` by file name; each takes `save_path`."""
 
     def log_step(self, step: int) -> bool:
         """Measure, if `step` is a multiple of `log_frequency`; whether it did. A step logged again replaces itself."""
@@ -186,6 +197,28 @@ class Tracker(ABC):
         session.restore_states(states, max(self.steps, default=0))
         session.open(model).optimizers = [] if optimizer is None else [unwrap_optimizer(optimizer)]
         self._session = session
+
+    def _summary(self, adapters: Sequence[str], metrics: Iterable[str]) -> dict[str, Any]:
+        """How much was logged, and each metric over the modules at the latest step that measured anything."""
+        history, steps = self._history, self.steps
+        last = next((step for step in reversed(steps) if any(history.cells(step, a) for a in adapters)), None)
+        present = {} if last is None else {adapter: history.present(last, adapter) for adapter in adapters}
+        families = {adapter: dict(Counter(modules.values())) for adapter, modules in present.items() if modules}
+        kinds = dict.fromkeys(family for counts in families.values() for family in counts if family != NO_FAMILY)
+        cost = sum(history.cost(step) for step in steps)
+        return {
+            "tracker": self._name,
+            "peft_type": ", ".join(kinds) or None,
+            "adapters": families,
+            "total_steps_logged": len(steps),
+            "step_range": [steps[0], steps[-1]] if steps else None,
+            "num_layers": None if last is None else sum(sum(counts.values()) for counts in families.values()),
+            "latest_step": last,
+            "metrics": {metric: history.over_modules(last, adapters, metric) for metric in metrics},
+            "cost_seconds": {"total": cost if steps else None, "per_step": cost / len(steps) if steps else None},
+            "failed_steps": {str(step): error for step in steps if (error := history.failed(step)) is not None},
+            "note": None if last is not None else NO_NUMBER if steps else NOTHING,
+        }
 
     @classmethod
     def reads(cls, record: Record) -> bool:
