@@ -10,7 +10,6 @@ from learnscope.cli.commands import command
 
 
 def add(commands: Any) -> None:
-    """Declare the command."""
     demo = command(
         commands, "demo", run, "train five small models under watch and show what is found in each",
         "Trains five small models on the CPU, one healthy, three broken on purpose and one that groks, into folders "

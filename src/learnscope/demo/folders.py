@@ -29,18 +29,15 @@ def clear(folder: Path) -> None:
 
 def is_free(folder: Path) -> bool:
     """Whether there is nothing, or an empty folder."""
-    if folder.is_symlink():
-        return False
-    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    empty = folder.is_dir() and not any(folder.iterdir())
+    return not folder.is_symlink() and (empty or not folder.exists())
 
 
 def is_demo_run(folder: Path) -> bool:
     """Whether its run.json lists the probe DemoRun, as every run of the demo does, finished or interrupted."""
-    if folder.is_symlink():
-        return False  # its target may belong to something else
     try:
         manifest = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        mark = manifest["probes"][DemoRun.__name__]
+        scenario = manifest["probes"][DemoRun.__name__]["scenario"]
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    return isinstance(mark, dict) and mark.get("scenario") == folder.name
+    return bool(scenario == folder.name) and not folder.is_symlink()  # a link's target may belong to something else

@@ -21,20 +21,22 @@ def select_parameters(model: nn.Module, wanted: str | Iterable[str]) -> list[int
     wrappers add (`module.`, `_orig_mod.`, …). A weight that two modules share belongs to both.
     """
     named = list(model.named_parameters())
-    names = [wanted] if isinstance(wanted, str) else list(wanted)
     layers = group_parameters([name for name, _ in named], "layer")
     modules = _modules(model, [id(p) for _, p in named])
     parameters = {spelling: [i] for i, (name, _) in enumerate(named) for spelling in (resolve(name).clean, name)}
     selected: set[int] = set()
-    for name in names:
+    for name in [wanted] if isinstance(wanted, str) else wanted:
         if not isinstance(name, str):
             raise SelectionError(f"{name!r} is a {type(name).__name__}: name a layer, a module or a parameter")
-        inside = _first(name, parameters, layers, modules)
-        if inside is None:
-            raise _unknown(model, name, [*layers, *modules, *parameters])
-        if not inside:
+        spellings, tables = (name, clean_path(name)), (parameters, layers, modules)
+        members = next((table[spelling] for spelling in spellings for table in tables if spelling in table), None)
+        if members is None:
+            names = [other for other in dict.fromkeys([*layers, *modules, *parameters]) if other]
+            near = ", ".join(nearest(name, names, most=3) or names[:6])
+            raise SelectionError(f"{type(model).__name__} has no layer, module or parameter {name!r}; near: {near}")
+        if not members:
             raise SelectionError(f"{name!r} of {type(model).__name__} is a module without parameters")
-        selected.update(inside)
+        selected.update(members)
     return sorted(selected)
 
 
@@ -66,21 +68,6 @@ def _modules(model: nn.Module, ids: Sequence[int]) -> dict[str, list[int]]:
     position = {identity: i for i, identity in enumerate(ids)}
     members: dict[str, list[int]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        inside = [position[id(p)] for p in module.parameters()]
-        members.setdefault(clean_path(name), inside)
-        members[name] = inside
+        members[name] = [position[id(p)] for p in module.parameters()]
+        members.setdefault(clean_path(name), members[name])
     return members
-
-
-def _first(name: str, *tables: dict[str, list[int]]) -> list[int] | None:
-    for spelt in (name, clean_path(name)):
-        for table in tables:
-            if spelt in table:
-                return table[spelt]
-    return None
-
-
-def _unknown(model: nn.Module, name: str, known: Iterable[str]) -> SelectionError:
-    named = [other for other in dict.fromkeys(known) if other]
-    near = nearest(name, named, most=3) or named[:6]
-    return SelectionError(f"{type(model).__name__} has no layer, module or parameter {name!r}; near: {', '.join(near)}")

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from learnscope.store.backend import RunError
+from learnscope.store.backend import RunError, load
 from learnscope.store.duck import connection, listed
-from learnscope.store.extras import load
 from learnscope.store.folders import Runs, find_runs
 from learnscope.store.views import COLUMNS, create_views, source_of
 

@@ -56,9 +56,9 @@ def source_of(folder: Path, files: RunFiles) -> Source:
             run=str(folder),
             manifest=manifest,
             lines=files.add(folder / LINES, parts.start) if has_lines else None,
-            parquet=files.add(folder / PARQUET) if parts.compacted else None,
+            parquet=files.add(folder / PARQUET) if parts.parquet else None,
             longest=longest_line(folder / LINES, parts.start) if has_lines else LONGEST_LINE,
-            damaged=len(parts.compacted.problems) if parts.compacted else 0,
+            damaged=len(parts.compacted.problems),
         )
 
 

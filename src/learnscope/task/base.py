@@ -8,16 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from learnscope.task.batches import (
-    GROUP_KEYS,
-    ID_KEYS,
-    describe,
-    example_ids,
-    first_of,
-    first_tensor,
-    is_empty,
-    map_leaves,
-)
+from learnscope.task.batches import GROUP_KEYS, ID_KEYS, describe, example_ids, first_of, first_tensor, map_leaves
 from learnscope.task.shapes import IGNORE, flatten_positions, is_single, like_logits, logits_in
 
 
@@ -54,7 +45,7 @@ class Positions:
 
 
 class Task:
-    """Override `logits` and `targets`, and any other default that does not fit.
+    """Override `logits` and `targets`, and whatever else does not fit.
 
     Integer targets are classes (or 0/1 for a model with a single logit); float targets are regression. Logits
     are [B, C] or [B, T, C], or channels second for images ([B, C, H, W]); targets are the same without C.
@@ -142,13 +133,10 @@ class Task:
     @final
     def outputs(self, model: nn.Module, batch: Any) -> Outputs:
         """Forward the batch and keep the positions that count. Gradients flow if the grad mode is on."""
-        logits, targets, keep, example = self._positions(model, batch)
-        if keep is not None:
-            index = keep.nonzero().squeeze(1)
-            logits, example = logits[index], example[index]
-            targets = None if targets is None else targets[index]
-        losses = None if targets is None else self.each_loss(model, logits, targets)
-        return Outputs(logits, targets, losses, example)
+        positions = self.positions(model, batch)
+        logits = positions.logits if positions.rows is None else positions.logits[positions.rows]
+        losses = None if positions.targets is None else self.each_loss(model, logits, positions.targets)
+        return Outputs(logits, positions.targets, losses, positions.example)
 
     @final
     def each_loss(self, model: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
@@ -178,7 +166,8 @@ class Task:
         return torch.where(keep, each, 0).sum() / keep.sum()
 
     def _positions(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
-        if is_empty(batch):
+        tensor = first_tensor(batch)
+        if tensor is not None and tensor.shape[0] == 0:
             raise ValueError(f"the batch is empty: {describe(batch)}")
         return flatten_positions(*self._aligned(model, batch))
 

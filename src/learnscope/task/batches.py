@@ -49,11 +49,6 @@ def first_tensor(batch: Any) -> Tensor | None:
     return next((tensor for tensor in tensors if tensor is not None), None)
 
 
-def is_empty(batch: Any) -> bool:
-    tensor = first_tensor(batch)
-    return tensor is not None and tensor.shape[0] == 0
-
-
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     """The same containers with every leaf changed; the original stays as it is."""
     if isinstance(value, Tensor) or _children(value) is None:

@@ -21,8 +21,8 @@ from learnscope.model.adapters.inventory import find_adapters
 from learnscope.model.adapters.parameters import trained_parts
 from learnscope.options import known_name
 from learnscope.trackers.check_models import FAMILIES, Tiny, tiny
-from learnscope.trackers.checked import Checked, print_checks
 from learnscope.trackers.gradient_flow import GradientFlowTracker
+from learnscope.trackers.setup_check import Checked, print_checks
 from learnscope.trackers.spectral import SpectralTracker
 
 STEPS = 3

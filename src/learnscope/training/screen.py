@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 from transformers import TrainerCallback
 from typing_extensions import override
 
 import learnscope as ls
+from learnscope.progress import progress_bar
 from learnscope.report.terminal import print_findings
 
 SHOWN = {
@@ -49,10 +50,8 @@ class Screen:
         """A bar that disappears when it is done; a line where there is no terminal."""
         if not self.console.is_terminal:
             self.say(f"{what} …")
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as bar:
-            task = bar.add_task(what, total=None)
-            yield lambda done, of: bar.update(task, completed=done, total=of)
+        with progress_bar(what, console=self.console, after=0.0) as update:
+            yield update
 
     def outcome(self, trainer: Any, method: str, folder: Path, tracking: Any) -> None:
         """Print first and last loss, where the files are, the findings, and what to type next."""

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.cost import speed
-from learnscope.model.cost.cached import decode, prefill
-from learnscope.model.cost.flops import counted_flops
-from learnscope.model.outputs.resized import real_tokens, resized, token_length
+from learnscope.model.cost.calls import counted_flops, decode, prefill, real_tokens, resized, token_length
 from learnscope.posttrain.examined import Examined
 from learnscope.probes.cost.inference_speed import InferenceSpeed
 from learnscope.quantities.cost import InferenceSpeed as Q

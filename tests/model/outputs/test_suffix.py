@@ -129,7 +129,7 @@ def test_a_run_after_a_changed_block_is_a_full_run_to_the_bit(kind: str, attenti
     assert suffix.reason is None
     blocks = list(find_blocks(model))
     assert len(blocks) >= 3
-    assert suffix.nbytes > 0
+    assert any(suffix._outputs.values())
     for place, block in enumerate(blocks):
         name, parameter = next((n, p) for n, p in model.named_parameters() if n.startswith(f"{block}.") and p.ndim > 1)
         parameter.data.mul_(1.25).add_(0.01)
@@ -241,7 +241,7 @@ def test_what_cannot_be_cut_runs_in_full_and_says_why() -> None:
     for model, run, reason in cases:
         suffix, outputs = recorded(model, batches, run)
         assert suffix.reason == reason
-        assert suffix.nbytes == 0
+        assert not suffix._outputs
         name = next(name for name, _ in model.named_parameters())
         with torch.no_grad(), suffix.after([name]):
             again = [run(batch) for batch in batches]

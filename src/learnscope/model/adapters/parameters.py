@@ -42,6 +42,8 @@ class TrainedPart:
     def why_no_gradient(self) -> str:
         """The most likely reason why the parameter has no gradient."""
         layer = self.layer
+        if self.shared_with is not None:
+            return f"shares its parameter with {self.shared_with}"
         if layer is not None and self.adapter in layer.merged_adapters:
             return "it is merged into the weight: no backward reaches it"
         if layer is not None and layer.disable_adapters:

@@ -13,22 +13,17 @@ def find_blocks(model: nn.Module) -> dict[str, nn.Module]:
     """The blocks of the model's stacks by name, none inside another; if there are none, children of a Sequential."""
     layers = {resolve(name).layer for name, _ in model.named_parameters() if resolve(name).recognised}
     blocks: dict[str, nn.Module] = {}
-    taken: set[str] = set()
     for path, module in model.named_modules():
-        clean = clean_path(path)
-        inside = any(path.startswith(f"{block}.") for block in blocks)
-        if path and clean in layers and clean not in taken and not inside:
+        nested = path.startswith(tuple(f"{block}." for block in blocks))
+        if path and clean_path(path) in layers and not nested:
+            layers.remove(clean_path(path))  # each once
             blocks[path] = module
-            taken.add(clean)
-    if blocks:
+    sequential = next(((path, m) for path, m in model.named_modules() if isinstance(m, nn.Sequential)), None)
+    if blocks or sequential is None:
         return blocks
-    outer = next(((path, m) for path, m in model.named_modules() if isinstance(m, nn.Sequential)), None)
-    if outer is None:
-        return {}
-    prefix = f"{outer[0]}." if outer[0] else ""
-    return {
-        f"{prefix}{name}": child for name, child in outer[1].named_children() if any(True for _ in child.parameters())
-    }
+    prefix = f"{sequential[0]}." if sequential[0] else ""
+    children = sequential[1].named_children()
+    return {f"{prefix}{name}": child for name, child in children if any(True for _ in child.parameters())}
 
 
 def find_inner(name: str, block: nn.Module) -> dict[str, nn.Module]:
@@ -48,14 +43,13 @@ KNOWN = frozenset({"bert", "gpt2", "llama", "qwen2", "qwen3", "vit"})
 def known_blocks(model: nn.Module, blocks: Iterable[nn.Module]) -> bool:
     """Whether these are unmodified blocks of such a model type: not subclassed, not patched, without hooks."""
     family = getattr(getattr(model, "config", None), "model_type", None)
-    if family not in KNOWN:
-        return False
     home = f"transformers.models.{family}."
-    return all(
-        type(part).__module__.startswith((home, "transformers.", "torch.nn."))
+    return family in KNOWN and all(
+        type(block).__module__.startswith(home)
+        and type(part).__module__.startswith(("transformers.", "torch.nn."))
         and "forward" not in vars(part)
         and not part._forward_hooks
         and not part._forward_pre_hooks
         for block in blocks
-        for part in [block, *block.modules()]
-    ) and all(type(block).__module__.startswith(home) for block in blocks)
+        for part in block.modules()
+    )

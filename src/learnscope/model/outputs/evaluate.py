@@ -30,29 +30,23 @@ class Evaluation:
 def evaluate(model: nn.Module, task: Task, batches: Sequence[Any], layers: Sequence[str] = ()) -> Evaluation:
     """Run `model` in eval mode over `batches` and leave it as it was."""
     device = model_device(model)
-    logits: list[Tensor] = []
-    targets: list[Tensor | None] = []
-    losses: list[Tensor | None] = []
-    example: list[Tensor] = []
+    parts: list[tuple[Tensor | None, ...]] = []
     features: dict[str, list[Tensor]] = {name: [] for name in layers}
-    seen = 0
+    examples = 0
     with guard(model):
         # the guard removes the hooks
         for name in layers:
             find_layer(model, name).register_forward_hook(_keep(features[name]))
         for batch in batches:
             out = task.outputs(model, task.to(batch, device))
-            logits.append(out.logits.detach().cpu())
-            targets.append(None if out.targets is None else out.targets.cpu())
-            losses.append(None if out.losses is None else out.losses.detach().cpu())
-            example.append(out.example.cpu() + seen)
-            seen += task.size(batch)
+            values = (out.logits, out.targets, out.losses, out.example + examples)
+            parts.append(tuple(None if value is None else value.detach().cpu() for value in values))
+            examples += task.size(batch)
+    logits, targets, losses, example = (joined_if_all(column) for column in zip(*parts, strict=True))
+    assert logits is not None
+    assert example is not None
     return Evaluation(
-        torch.cat(logits),
-        joined_if_all(targets),
-        joined_if_all(losses),
-        torch.cat(example),
-        {name: torch.cat(parts) for name, parts in features.items()},
+        logits, targets, losses, example, {name: torch.cat(outputs) for name, outputs in features.items()}
     )
 
 

@@ -60,11 +60,7 @@ def reference_outputs(model: nn.Module, task: Task, batches: Sequence[Any]) -> l
 def compare_outputs(
     model: nn.Module, task: Task, batches: Sequence[Any], reference: Sequence[Reference]
 ) -> dict[str, Tensor]:
-    """Compare `model` with its current weights to `reference`, over all positions of all batches.
-
-    See `learnscope.tensor.outputs.divergence.summarise` for the names. With float targets (regression) there is no
-    distribution, and `kl`, `kl_median`, `kl_p99` and `top1_agree` are NaN.
-    """
+    """Compare the model as it is now with `reference`, over all positions; see `summarise` for the names."""
     device = model_device(model)
     parts = []
     with guard(model):

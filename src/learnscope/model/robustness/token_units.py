@@ -25,30 +25,27 @@ _SPECIAL = ("bos", "eos", "pad", "unk", "sep", "cls", "mask", "decoder_start")
 def special_tokens(model: nn.Module, tokenizer: Any = None) -> set[int]:
     """Ids that are not text: the special tokens of the tokenizer, and those that the configuration names."""
     config = getattr(unwrap(model), "config", None)
-    named = [getattr(config, f"{kind}_token_id", None) for kind in _SPECIAL]
-    listed = [token for ids in named for token in (ids if isinstance(ids, list | tuple) else [ids])]
-    listed += getattr(tokenizer, "all_special_ids", None) or ()
-    special = {token for token in listed if isinstance(token, int)}
+    listed = list(getattr(tokenizer, "all_special_ids", None) or ())
+    for kind in _SPECIAL:
+        ids = getattr(config, f"{kind}_token_id", None)
+        listed += ids if isinstance(ids, list | tuple) else [ids]
     for name in ("added_tokens_decoder", "get_added_tokens_decoder"):
         added = getattr(tokenizer, name, None)
         added = added() if callable(added) else added
         if isinstance(added, Mapping):
-            special |= {int(number) for number, token in added.items() if getattr(token, "special", False)}
-    return special
+            listed += [int(number) for number, token in added.items() if getattr(token, "special", False)]
+    return {token for token in listed if isinstance(token, int)}
 
 
 def real_tokens(model: nn.Module, rows: int, tokenizer: Any = None) -> Tensor:
-    """Ids of the vocabulary's real tokens, in order: not special, and not rows that only pad the table.
-
-    Without a tokenizer every row of the table counts as a token, except for those that the configuration names.
-    """
-    known: set[int] = set(range(rows))
+    """Ids of the tokens that are text, in order; without a tokenizer all rows that the configuration does not name."""
+    tokens: set[int] = set(range(rows))
     vocabulary = getattr(tokenizer, "get_vocab", None)
     if callable(vocabulary):
-        known &= {int(token) for token in vocabulary().values()}
+        tokens &= {int(token) for token in vocabulary().values()}
     elif isinstance(size := getattr(tokenizer, "vocab_size", None), int):
-        known &= set(range(size))
-    real = known - special_tokens(model, tokenizer)
+        tokens &= set(range(size))
+    real = tokens - special_tokens(model, tokenizer)
     if not real:
         raise ValueError(
             f"the tokenizer and the model share no token that is text: the table has {rows} rows. Give the tokenizer "

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.weights.matrices import kernels_of
-from learnscope.tensor.context import plain, plain_arithmetic
+from learnscope.tensor.context import arithmetic_dtype, plain, plain_arithmetic
 from learnscope.tensor.updates.lowrank import LowRank, NotDecomposedError, decompose
 
 
@@ -70,15 +70,14 @@ def decompose_update(
             continue
         if factors is None:
             update.unchanged.append(name)
-            continue
-        update.factors[name] = factors
-        update.spare[name] = torch.empty_like(plain(now[name]))
+        else:
+            update.factors[name] = factors
+            update.spare[name] = torch.empty_like(plain(now[name]))
     return update
 
 
 def _difference(now: Tensor, previous: Tensor) -> Tensor:
     with plain_arithmetic(now.device):
         now = plain(now)
-        dtype = torch.float64 if now.dtype == torch.float64 else torch.float32
-        before = plain(previous).to(now.device, dtype)
-        return torch.sub(now.to(dtype), before).reshape(len(now), -1)
+        dtype = arithmetic_dtype(now)
+        return torch.sub(now.to(dtype), plain(previous).to(now.device, dtype)).reshape(len(now), -1)

@@ -1,6 +1,6 @@
-"""The file of a patch, and what is said about it.
+"""The file of a patch: a safetensors file.
 
-A safetensors file. Its metadata has one JSON under `learnscope`: format, fingerprints, and for each tensor of the base
+Its metadata has one JSON under `learnscope`: format, fingerprints, and for each tensor of the base
 its names, dtype, shape, digest and what becomes of it. Its tensors, by the first name of each:
 
 | key | what |
@@ -14,16 +14,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from learnscope.model.updates.patch_info import PatchInfo, TensorChange
 from learnscope.model.weights.checkpoint import CheckpointError
 from learnscope.model.weights.sealed import SealedFormat
+
+T = TypeVar("T")
+Progress = Callable[[int, int], None]
 
 
 class PatchError(CheckpointError):
@@ -58,7 +60,6 @@ class PatchFile:
         return self._file[key]
 
     def check_seal(self) -> None:
-        """Refuse a file of which a byte is not as it was written."""
         FORMAT.check_seal(self._header, self._file)
 
     def damaged(self, reason: str) -> CheckpointError:
@@ -71,25 +72,14 @@ class PatchFile:
         self._file.__exit__(*error)
 
 
-def write_patch(
-    path: Path,
-    table: Iterable[TensorChange],
-    tensors: Mapping[str, Tensor],
-    after: Mapping[str, str] | None,
-    **facts: Any,
-) -> PatchInfo:
-    """Write a patch whole or not at all. `after` has the digests of what changed; None: do without fingerprints."""
-    changes = tuple(table)
-    facts |= {"base": None, "result": None}
-    if after is not None:
-        facts["base"] = fingerprint({change.name: change.before for change in changes if change.how != "added"})
-        facts["result"] = fingerprint(
-            {change.name: after.get(change.name, change.before) for change in changes if change.how != "removed"}
-        )
-    FORMAT.write(path, {**facts, "tensors": [asdict(change) for change in changes]}, tensors)
-    return PatchInfo(path=path, bytes=path.stat().st_size, table=changes, **facts)
-
-
 def fingerprint(digests: Mapping[str, str | None]) -> str:
     """One digest for named tensors."""
     return hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()[:32]
+
+
+def reported(items: Iterable[T], total: int, progress: Progress | None) -> Iterator[T]:
+    """The items; `progress(done, total)` is called after each."""
+    for done, item in enumerate(items, 1):
+        yield item
+        if progress is not None:
+            progress(done, total)

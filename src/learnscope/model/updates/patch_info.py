@@ -95,7 +95,7 @@ def size(number: float) -> str:
     >>> size(999), size(38_400_000)
     ('999 B', '38.4 MB')
     """
-    return f"{number} B" if number < 1000 else _scaled(number, ("kB", "MB", "GB", "TB"))
+    return f"{number} B" if number < 1000 else _scaled(number, "B")
 
 
 def count(number: float) -> str:
@@ -103,7 +103,7 @@ def count(number: float) -> str:
     >>> count(950), count(9_600_000)
     ('950', '9.6 M')
     """
-    return str(number) if number < 1000 else _scaled(number, ("k", "M", "G", "T"))
+    return str(number) if number < 1000 else _scaled(number)
 
 
 def share(part: float | None) -> str:
@@ -120,9 +120,9 @@ def share(part: float | None) -> str:
     return f"{percent:.{digits}f} %"
 
 
-def _scaled(number: float, units: tuple[str, ...]) -> str:
-    for unit in units:
+def _scaled(number: float, unit: str = "") -> str:
+    for prefix in "kMGT":
         number /= 1000
-        if number < 999.95 or unit == units[-1]:
+        if number < 999.95 or prefix == "T":
             break
-    return f"{number:.1f} {unit}"
+    return f"{number:.1f} {prefix}{unit}"

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
-from types import TracebackType
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from learnscope.model.weights.checkpoint import memory_of, span_of
+from learnscope.model.weights.checkpoint import memory_of, overlapping, span_of
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.kernels import wants_compiler
 from learnscope.tensor.rows import flat
@@ -38,8 +37,7 @@ COMPILED_FROM = 1 << 16
 """For shorter tensors a call of a compiled kernel does not pay."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Entries of one weight and of its older copy: whole blocks, except at the end of a weight."""
 
     new: Tensor
@@ -50,13 +48,12 @@ class Part:
 class Reverting:
     """Exchanges entries between a model's weights and an older copy of them.
 
-    If a rule reverts an entry, the weight takes the old value and the copy holds the new one meanwhile, so that no
+    If a rule reverts an entry, the weight takes the old value and the copy holds the new one, so that no
     other memory is needed. Going from one rule to the next exchanges only the entries on which they differ. Use it as
     a context manager under the guard: on exit both are restored, also after an error.
 
     A copy that cannot hold a weight exactly (float16 of float32), or whose values the weight cannot hold (float32 from
-    before the model became bfloat16), could not be restored: such weights are exchanged with a temporary copy in their
-    own dtype, which takes `extra_bytes`.
+    before the model became bfloat16), is replaced by a temporary copy in the weight's dtype, which takes `extra_bytes`.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], old: Mapping[str, Tensor], *, seed: int = 0) -> None:
@@ -78,7 +75,7 @@ class Reverting:
         self.entries = sum(weight.numel() for weight, _ in self._pairs)
         self.order = Order([weight.numel() for weight, _ in self._pairs], seed)
         self._compiled = wants_compiler(self.entries, "auto")
-        self._cuts: dict[tuple[int, torch.device], tuple[Rule, Tensor]] = {}
+        self._cuts: dict[tuple[int, torch.device], Tensor] = {}
         self._rule = self._next = KEEP_ALL
         self._done = 0
         """Entries that already follow the next rule, while it is being applied."""
@@ -86,14 +83,13 @@ class Reverting:
     def __enter__(self) -> Reverting:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.restore()
 
     def apply(self, rule: Rule) -> None:
         """Undo exactly the entries of the last update that `rule` reverts."""
         self._next, self._done = rule, 0
+        self._cuts.clear()
         with plain_arithmetic(self._device):
             for part in self._parts():
                 self._exchange(part, self._rule, rule)
@@ -112,10 +108,6 @@ class Reverting:
                     done += part.new.numel()
         self._rule = self._next = KEEP_ALL
         torch.clear_autocast_cache()
-
-    def keep_at_random(self, counts: list[int]) -> list[Rule]:
-        """One rule per count, which keeps that many of all entries."""
-        return self.order.keep(counts)
 
     def keep_of_changed(self, counts: list[int], changed: int) -> list[Rule]:
         """One rule per count, which keeps that many of the `changed` entries whose stored bits differ."""
@@ -144,16 +136,13 @@ class Reverting:
             part.old.copy_(near)
 
     def _cuts_of(self, rule: Rule, device: torch.device, blocks: slice) -> Tensor | None:
-        """The cuts of some blocks as a column on a device, cached for the current rules."""
+        """The cuts of some blocks as a column on a device, cached for the rules that are being applied."""
         if rule.cuts is None:
             return None
         key = (id(rule), device)
         if key not in self._cuts:
-            # earlier rules are not needed again
-            current = (self._rule, self._next)
-            self._cuts = {k: kept for k, kept in self._cuts.items() if any(kept[0] is each for each in current)}
-            self._cuts[key] = rule, torch.from_numpy(rule.cuts).unsqueeze(1).to(device, torch.float32)
-        return self._cuts[key][1][blocks]
+            self._cuts[key] = torch.from_numpy(rule.cuts).unsqueeze(1).to(device, torch.float32)
+        return self._cuts[key][blocks]
 
     def _parts(self) -> Iterator[Part]:
         """All entries in order, in parts that are exchanged as a whole."""
@@ -162,10 +151,10 @@ class Reverting:
             length, first = weight.numel(), self.order.first[index]
             large = self._compiled and length >= COMPILED_FROM
             step = max(block, COMPILED_PART if large else CHUNK)
-            whole = length - length % block if large else length
+            # for a compiled kernel, entries beyond the last full block are a part of their own
+            full = length - length % block if large else length
             with _as_vectors(weight, copy) as (new, old):
-                # for a compiled kernel, entries beyond the last whole block are a part of their own
-                edges = [*range(0, whole, step), whole, *([length] if whole < length else [])]
+                edges = [*range(0, full, step), full, *([length] if full < length else [])]
                 for start, stop in pairwise(edges):
                     blocks = slice(first + start // block, first - (-stop // block))
                     yield Part(new[start:stop], old[start:stop], blocks)
@@ -183,26 +172,17 @@ def with_own_memory(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     An entry that is exchanged under two names could not be restored, so weights that overlap in part are refused.
     """
-    kept: dict[str, Tensor] = {}
-    known: set[tuple[object, ...]] = set()
-    ends: list[tuple[str, int, int, str]] = []
+    # an address of 0: no memory, or a wrapper (DTensor) that does not give it
+    located: dict[tuple[object, ...], str] = {}
     for name, weight in weights.items():
-        # an address of 0: no memory, or a wrapper (DTensor) that does not give it
-        located = weight.data_ptr() != 0
-        if located and memory_of(weight) in known:
-            continue
-        kept[name] = weight
-        known.add(memory_of(weight))
-        if located:
-            span = span_of(weight)
-            if span < weight.numel():
+        if weight.data_ptr() and memory_of(weight) not in located:
+            located[memory_of(weight)] = name
+            if span_of(weight) < weight.numel():
                 raise ValueError(f"entries of {name} share memory (it is an expanded tensor): they have no own changes")
-            begin = weight.data_ptr()
-            ends.append((str(weight.device), begin, begin + span * weight.element_size(), name))
-    for (device, _, end, name), (next_device, begin, _, other) in pairwise(sorted(ends)):
-        if device == next_device and begin < end:
-            raise ValueError(f"{name} and {other} share part of their memory: their changes cannot be undone apart")
-    return kept
+    names = set(located.values())
+    for name, other in overlapping({name: weights[name] for name in names}):
+        raise ValueError(f"{name} and {other} share part of their memory: their changes cannot be undone apart")
+    return {name: weight for name, weight in weights.items() if name in names or not weight.data_ptr()}
 
 
 @contextmanager

@@ -3,50 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from learnscope.model.adapters.bases import intruders_of, original_norm
-from learnscope.model.adapters.extras import dora_direction, dora_update
+from learnscope.model.adapters.extras import dora_direction, dora_update, intruder_similarity, original_norm
 from learnscope.model.adapters.inventory import Adapter
-from learnscope.probes.adapters.spectra import Spectra
-from learnscope.quantities import Quantity
+from learnscope.probes.adapters.columns import Cell, Labels, Spectra, cell_column
 from learnscope.quantities.adapters import AdapterSpectrum as Q
-from learnscope.record import Column, Label
+from learnscope.record import Column
 from learnscope.tensor.adapters.spectrum import NOT_FINITE, spectrum_numbers
 from learnscope.tensor.adapters.subspace import INTRUDERS, SIMILARITY
 from learnscope.tensor.context import plain
 from learnscope.tensor.weights.singular import all_values
 
-Labels = Mapping[str, str]
-Cell = float | str
-"""A number, or the reason for none."""
 MERGED = (
     (Q.merged_update_largest_sv, Q.largest_sv), (Q.merged_update_effective_rank, Q.effective_rank),
     (Q.merged_update_stable_rank, Q.stable_rank), (Q.merged_update_nuclear_norm, Q.nuclear_norm),
 )  # fmt: skip
-"""What is recorded of the whole update that merging makes, and which number of its spectrum each is."""
-
-
-def column(quantity: Quantity, cells: Sequence[Cell], labels: Mapping[str, Label]) -> Column:
-    reasons = {place: cell for place, cell in enumerate(cells) if isinstance(cell, str)}
-    return quantity.column([None if isinstance(cell, str) else cell for cell in cells], labels, reasons)
+"""What is recorded of the merged update, and which number of its spectrum each is."""
 
 
 def relative_column(members: Sequence[Adapter], spectra: Spectra, labels: Labels, state: dict[str, Any]) -> Column:
-    """‖ΔW‖_F/‖W‖_F; the weights' norms are kept in the state, so that later firings pass over no weight."""
-    return column(Q.relative_norm, [_relative(one, spectra, state) for one in members], labels)
+    """‖ΔW‖_F/‖W‖_F; the weights' norms are stored in the state, so that later measurements read no weight."""
+    return cell_column(Q.relative_norm, [_relative(adapter, spectra, state) for adapter in members], labels)
 
 
-def _relative(one: Adapter, spectra: Spectra, state: dict[str, Any]) -> Cell:
-    if spectra.of(one) is None:
-        return one.parts.reason or "it has no factors"
-    key = f"weight_norm/{one.name}/{one.scope}"
+def _relative(adapter: Adapter, spectra: Spectra, state: dict[str, Any]) -> Cell:
+    if adapter.parts.factors is None:
+        return adapter.parts.reason or "it has no factors"
+    key = f"weight_norm/{adapter.name}/{adapter.scope}"
     if key not in state:
-        norm = original_norm(one)
+        norm = original_norm(adapter)
         if isinstance(norm, str):
             return norm
         state[key] = norm
@@ -54,56 +44,54 @@ def _relative(one: Adapter, spectra: Spectra, state: dict[str, Any]) -> Cell:
         return "its weight has entries that are not finite"
     if not state[key]:
         return "its weight is zero"
-    update = spectra.number(one, Q.frobenius_norm)
+    update = spectra.number(adapter, Q.frobenius_norm)
     return NOT_FINITE if math.isnan(update) else update / state[key]
 
 
 def intruder_columns(members: Sequence[Adapter], labels: Labels) -> list[Column]:
-    found = [intruders_of(one) for one in members]
-    marked: dict[str, Label] = {**labels, "k": INTRUDERS, "epsilon": SIMILARITY}
-    counts = [one if isinstance(one, str) else one.count for one in found]
-    matches = [one if isinstance(one, str) else float(one.similarity.min()) for one in found]
-    return [column(Q.intruder_dimensions, counts, marked), column(Q.intruder_similarity, matches, marked)]
+    similarities = [intruder_similarity(adapter) for adapter in members]
+    own_labels = {**labels, "k": INTRUDERS, "epsilon": SIMILARITY}
+    counts = [value if isinstance(value, str) else int((value < SIMILARITY).sum()) for value in similarities]
+    smallest = [value if isinstance(value, str) else float(value.min()) for value in similarities]
+    return [
+        cell_column(Q.intruder_dimensions, counts, own_labels),
+        cell_column(Q.intruder_similarity, smallest, own_labels),
+    ]
 
 
 def dora_columns(
     members: Sequence[Adapter], labels: Labels, merged_update: bool, arrays: dict[str, Tensor]
 ) -> list[Column]:
-    """Of magnitude and direction; with `merged_update` of what merging would add, which is built in full."""
-    vectors = [plain(one.parts.vectors["magnitude"][0]).double() for one in members]
-    found = [dora_direction(one) for one in members]
+    """Magnitude and direction; with `merged_update` also what merging would add, which is built in full."""
+    magnitudes = [plain(adapter.parts.vectors["magnitude"][0]).double() for adapter in members]
+    norms = [dora_direction(adapter) for adapter in members]
     ratios = [
-        one if isinstance(one, str) else one.magnitude_norm / one.direction_norm if one.direction_norm else math.nan
-        for one in found
+        own if isinstance(own, str) else own.magnitude_norm / own.direction_norm if own.direction_norm else math.nan
+        for own in norms
     ]
     columns = [
-        column(Q.magnitude_norm, [float(torch.linalg.vector_norm(one)) for one in vectors], labels),
-        column(Q.direction_norm, [one if isinstance(one, str) else one.direction_norm for one in found], labels),
-        column(Q.magnitude_direction_ratio, ratios, labels),
+        cell_column(Q.magnitude_norm, [float(torch.linalg.vector_norm(vector)) for vector in magnitudes], labels),
+        cell_column(Q.direction_norm, [own if isinstance(own, str) else own.direction_norm for own in norms], labels),
+        cell_column(Q.magnitude_direction_ratio, ratios, labels),
     ]
     if merged_update:
-        norms = [one if isinstance(one, str) else one.merged_update_norm for one in found]
-        columns += [column(Q.merged_update_norm, norms, labels), *_merged_columns(members, labels, arrays)]
+        merged = [own if isinstance(own, str) else own.merged_update_norm for own in norms]
+        columns += [cell_column(Q.merged_update_norm, merged, labels), *_merged_columns(members, labels, arrays)]
     return columns
 
 
 def _merged_columns(members: Sequence[Adapter], labels: Labels, arrays: dict[str, Tensor]) -> list[Column]:
     rows: list[dict[str, Cell]] = []
-    for one in members:  # one at a time: each is as large as its weight
-        values = _merged_values(one)
+    for adapter in members:  # one at a time: each is as large as its weight
+        values = dora_update(adapter)
+        if not isinstance(values, str):
+            (spectrum,) = all_values([values])
+            values = "what merging would add is not finite" if spectrum is None else spectrum
         if isinstance(values, str):
             rows.append({of.name: values for _, of in MERGED})
             continue
-        arrays[f"merged_singular_values/{one.name}/{one.scope}"] = values
-        found = spectrum_numbers([values])
-        reasons = {name: found.reasons[name][0] for name in found.reasons}
-        rows.append({of.name: reasons.get(of.name) or found.values[of.name][0] for _, of in MERGED})
-    return [column(quantity, [row[of.name] for row in rows], labels) for quantity, of in MERGED]
-
-
-def _merged_values(one: Adapter) -> Tensor | str:
-    update = dora_update(one)
-    if isinstance(update, str):
-        return update
-    (values,) = all_values([update])
-    return "what merging would add is not finite" if values is None else values
+        arrays[f"merged_singular_values/{adapter.name}/{adapter.scope}"] = values
+        numbers = spectrum_numbers([values])
+        reasons = {name: numbers.reasons[name][0] for name in numbers.reasons}
+        rows.append({of.name: reasons.get(of.name) or numbers.values[of.name][0] for _, of in MERGED})
+    return [cell_column(quantity, [row[of.name] for row in rows], labels) for quantity, of in MERGED]

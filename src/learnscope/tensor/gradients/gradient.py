@@ -8,8 +8,7 @@ from torch import Tensor
 
 from learnscope.tensor.context import arithmetic_dtype, plain, plain_arithmetic
 from learnscope.tensor.kernels import COMPILED_DTYPES, Form, compiled_gradient_partials, wants_compiler
-from learnscope.tensor.packs import plan, workspace
-from learnscope.tensor.rows import SMALLEST_SAFE, Batch, batches, pieces
+from learnscope.tensor.rows import SMALLEST_SAFE, Batch, batches, pieces, plan, workspace
 
 PACK_BELOW = 1 << 17
 """Gradients are packed up to this size: half a dozen calls per tensor take longer than copying 512 KiB."""

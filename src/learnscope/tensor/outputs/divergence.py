@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,17 +39,13 @@ class Comparison:
     """Wrong in the reference and correct in the variant."""
 
 
-@dataclass(frozen=True)
-class ReferenceRows:
+class ReferenceRows(NamedTuple):
     """What the comparison in float64 needs of the reference's rows, computed once for all variants."""
 
     p: Tensor
     """Their softmax, as large as the logits: not for large logits."""
     first: Tensor
     norm: Tensor
-
-    def at(self, some: slice) -> ReferenceRows:
-        return ReferenceRows(self.p[some], self.first[some], self.norm[some])
 
 
 def reference_rows(logits: Tensor, rows: Tensor | None = None) -> ReferenceRows | None:
@@ -155,11 +152,11 @@ def _in_chunks(
     """The numbers of these rows in float64, and both top-1."""
     # the same memory for every chunk: fresh pages would take as long as the arithmetic
     work = torch.empty(3, step, a.shape[1], dtype=torch.float64, device=a.device)
-    parts = [
-        _compare(a[some], b[some], work, probabilities, None if known is None else known.at(slice(n, n + len(some))))
-        for n, some in zip(range(0, max(len(rows), 1), step), rows.split(step), strict=True)
-    ]
-    return tuple(torch.cat(each, 1) for each in zip(*parts, strict=True))  # type: ignore[return-value]
+    parts = []
+    for start, some in zip(range(0, max(len(rows), 1), step), rows.split(step), strict=True):
+        chunk = None if known is None else ReferenceRows(*(values[start : start + step] for values in known))
+        parts.append(_compare(a[some], b[some], work, probabilities, chunk))
+    return torch.cat([numbers for numbers, _ in parts], 1), torch.cat([classes for _, classes in parts], 1)
 
 
 def _compare(

@@ -55,23 +55,21 @@ class Order:
         self._phase = draw.random()
         self._ranks = draw.permutation(BLOCK).astype(np.int32)
         self._by_rank = np.argsort(self._ranks)
-        self._held: dict[torch.device, tuple[Tensor, Tensor]] = {}
+        self._on_device: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """The shared permutation, and a column with every block's offset, in float32."""
-        if device not in self._held:
+        if device not in self._on_device:
             ranks, offsets = torch.from_numpy(self._ranks), torch.from_numpy(self.offsets).unsqueeze(1)
-            self._held[device] = ranks.to(device, torch.float32), offsets.to(device, torch.float32)
-        return self._held[device]
+            self._on_device[device] = ranks.to(device, torch.float32), offsets.to(device, torch.float32)
+        return self._on_device[device]
 
     def keep(self, counts: Sequence[int]) -> list[Rule]:
         """Rules that keep exactly `counts[i]` of all entries, every entry with the same probability."""
         whole = np.ones(self.block, dtype=np.bool_)
         return self.keep_of((whole[:length] for length in self.lengths), counts, sum(self.lengths))
 
-    def keep_of(
-        self, candidates: Iterable[NDArray[np.bool_]], counts: Sequence[int], total: int
-    ) -> list[Rule]:  # fmt: skip
+    def keep_of(self, candidates: Iterable[NDArray[np.bool_]], counts: Sequence[int], total: int) -> list[Rule]:
         """Rules that keep exactly `counts[i]` of the `total` candidates, given as one mask per block.
 
         With E_b candidates up to the end of block b, the block keeps ⌊K·E_b/E + u⌋ − ⌊K·E_{b−1}/E + u⌋ of K, for one
@@ -79,18 +77,18 @@ class Order:
         """
         cuts = np.zeros((len(counts), len(self.lengths)), dtype=np.int32)
         total = max(1, total)
-        phase, seen = int(self._phase * total), 0
+        phase, end = int(self._phase * total), 0
         for block, mask in enumerate(candidates):
-            before, seen = seen, seen + int(np.count_nonzero(mask))
-            wanted = [(count * seen + phase) // total - (count * before + phase) // total for count in counts]
-            cuts[:, block] = self._cuts(block, mask, seen - before, wanted)
+            start, end = end, end + int(np.count_nonzero(mask))
+            kept = [(count * end + phase) // total - (count * start + phase) // total for count in counts]
+            cuts[:, block] = self._cuts(block, mask, end - start, kept)
         return [Rule(np.inf, chosen) for chosen in cuts]
 
-    def _cuts(self, block: int, mask: NDArray[np.bool_], present: int, wanted: Sequence[int]) -> list[int]:
-        """The ranks below which exactly the wanted numbers of a block's candidates lie."""
-        if present == self.block or all(each in (0, present) for each in wanted):
-            return [self.block if each == present else each for each in wanted]
+    def _cuts(self, block: int, mask: NDArray[np.bool_], present: int, kept: Sequence[int]) -> list[int]:
+        """The ranks below which exactly these numbers of a block's candidates lie."""
+        if present == self.block or all(count in (0, present) for count in kept):
+            return [self.block if count == present else count for count in kept]
         padded = np.zeros(self.block, dtype=np.bool_)
         padded[: len(mask)] = mask
         ranks = np.flatnonzero(np.roll(padded[self._by_rank], self.offsets[block]))
-        return [int(ranks[each - 1]) + 1 if each else 0 for each in wanted]
+        return [int(ranks[count - 1]) + 1 if count else 0 for count in kept]
