@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import copy
+import errno
 import os
 import pickle
 import resource
+import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from learnscope.store import lines
-from learnscope.store.lines import Busy, LineFile
+from learnscope.store import lines, locks
+from learnscope.store.lines import LineFile
+from learnscope.store.locks import Busy
 
 
 @contextmanager
@@ -180,15 +185,115 @@ def test_a_file_removed_between_opening_and_locking_is_opened_again(
 ) -> None:
     """As compacting a run does, which removes the lines under its own lock."""
     path = tmp_path / "lines"
-    genuine, removed = lines._lock, []
+    removed = []
 
-    def lock_after_removal(file: int) -> None:
+    def lock_after_removal(file: int, path: Path) -> locks.Lock:
         if not removed:
             removed.append(path.unlink())
-        genuine(file)
+        return locks.Lock(file, path)
 
-    monkeypatch.setattr(lines, "_lock", lock_after_removal)
+    monkeypatch.setattr(lines, "Lock", lock_after_removal)
     opened = LineFile(path)
     opened.append("kept")
     opened.close()
     assert path.read_text() == "kept\n"
+
+
+# ---- what others do to the file
+
+
+def test_a_removed_file_is_noticed_at_the_next_line(tmp_path: Path) -> None:
+    file = LineFile(tmp_path / "run" / "lines")
+    file.append("a")
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(FileNotFoundError, match="was removed while it was being written"):
+        file.append("b")
+    file.close()
+
+
+def test_a_file_that_another_process_cut_is_noticed_and_written_on(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    file = LineFile(path)
+    file.append("first")
+    file.append("second")
+    os.truncate(path, 6)
+    with pytest.raises(OSError, match="cut 7 bytes off the end"):
+        file.append("third")
+    file.append("fourth")
+    file.close()
+    assert path.read_text() == "first\nfourth\n"
+
+
+def test_a_forked_child_writes_nothing_and_leaves_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    file = LineFile(path)
+    file.append("parent")
+    child = os.fork()
+    if child == 0:
+        file.append("child")
+        file.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    with pytest.raises(Busy):
+        LineFile(path)
+    file.append("parent again")
+    file.close()
+    assert path.read_text() == "parent\nparent again\n"
+
+
+# ---- a file system without flock
+
+
+@pytest.fixture
+def without_flock(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+
+
+@pytest.mark.usefixtures("without_flock")
+def test_without_flock_there_is_still_one_writer(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    file = LineFile(path)
+    with pytest.raises(Busy):
+        LineFile(path)
+    assert locks.is_locked(path) is True
+    file.append("a")
+    file.close()
+    LineFile(path).close()
+    assert [found.name for found in tmp_path.iterdir()] == ["lines"], "no lock is left behind"
+
+
+@pytest.mark.usefixtures("without_flock")
+@pytest.mark.parametrize("owner", ['{"pid": 999999999, "host": "HERE"}', "torn", '{"pid": "x"}', "[1]"])
+def test_a_lock_of_a_process_that_is_gone_is_taken_over(tmp_path: Path, owner: str) -> None:
+    beside = tmp_path / ".lines.lock"
+    beside.write_text(owner.replace("HERE", socket.gethostname()))
+    if "HERE" not in owner:  # nothing tells whose it was: only its age does
+        with pytest.raises(Busy):
+            LineFile(tmp_path / "lines")
+        os.utime(beside, (0, 0))
+    LineFile(tmp_path / "lines").close()
+    assert not beside.exists()
+
+
+@pytest.mark.parametrize("error", [errno.EWOULDBLOCK, errno.EACCES])
+def test_only_a_lock_that_is_held_is_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(error, "held")
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    with pytest.raises(Busy):
+        LineFile(tmp_path / "lines")
+
+
+def test_whether_a_file_is_being_written(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    assert locks.is_locked(path) is None
+    file = LineFile(path)
+    assert locks.is_locked(path) is True
+    file.close()
+    assert locks.is_locked(path) is False

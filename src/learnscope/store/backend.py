@@ -14,7 +14,8 @@ from safetensors.numpy import load_file, save_file
 
 from learnscope.record import SCHEMA_VERSION, Record
 from learnscope.store.files import write_atomically, write_json, write_text
-from learnscope.store.lines import Busy, LineFile, records_in
+from learnscope.store.lines import LineFile, records_in
+from learnscope.store.locks import Busy
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -8,15 +8,7 @@ from pathlib import Path
 from typing import NoReturn, SupportsIndex
 
 from learnscope.record import Record
-
-try:
-    import fcntl
-except ImportError:  # Windows has no flock: files are not locked there
-    fcntl = None  # type: ignore[assignment]
-
-
-class Busy(Exception):
-    """Another process is writing this file."""
+from learnscope.store.locks import Lock
 
 
 class LineFile:
@@ -25,19 +17,29 @@ class LineFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = _open_locked(path)
+        file, self._lock = _open_locked(path)
         try:
             _end_torn_line(file)
         except BaseException:
+            self._lock.release()
             os.close(file)
             raise
         self._file: int | None = file
         self._owner = os.getpid()
         self._good_size = os.fstat(file).st_size
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process opened the file; a child forked from it has only inherited it."""
+        return os.getpid() == self._owner
+
     def append(self, line: str) -> None:
+        """Write a line; in a forked child, nothing: the parent goes on writing."""
         if self._file is None:
             raise ValueError(f"{self.path} is closed")
+        if not self.is_ours:
+            return
+        self._check()
         data = line.encode() + b"\n"
         try:
             written = os.write(self._file, data)
@@ -49,17 +51,25 @@ class LineFile:
             raise
         self._good_size += len(data)
 
+    def _check(self) -> None:
+        """Notice what others did to the file: what is written to a removed file is lost without an error."""
+        assert self._file is not None
+        there = os.fstat(self._file)
+        if there.st_nlink == 0:
+            raise FileNotFoundError(f"{self.path} was removed while it was being written")
+        if there.st_size < self._good_size:
+            lost, self._good_size = self._good_size - there.st_size, there.st_size
+            raise OSError(f"another process cut {lost:,} bytes off the end of {self.path}")
+
     def close(self) -> None:
-        """Release the lock. A forked child that inherited the file closes only its own handle."""
+        """Release the lock. A forked child closes only its own handle."""
         if self._file is None:
             return
         file, self._file = self._file, None
         try:
-            if os.getpid() == self._owner:
+            if self.is_ours:
                 os.fsync(file)
-                # explicitly: a child forked meanwhile, such as a loader's worker, would still hold the lock
-                if fcntl is not None:
-                    fcntl.flock(file, fcntl.LOCK_UN)
+                self._lock.release()
         finally:
             os.close(file)
 
@@ -68,28 +78,19 @@ class LineFile:
         raise TypeError(f"the open file {self.path} cannot be copied or pickled: leave out what holds it")
 
 
-def _open_locked(path: Path) -> int:
+def _open_locked(path: Path) -> tuple[int, Lock]:
     """The file of this name, locked. If it was removed between opening and locking, it is opened again."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
-            _lock(file)
+            lock = Lock(file, path)
             if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
-                return file
+                return file, lock
+            lock.release()
         except BaseException:
             os.close(file)
             raise
         os.close(file)
-
-
-def _lock(file: int) -> None:
-    """One writer per file. The lock ends with the process, also if it is killed."""
-    if fcntl is None:
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise Busy from error
 
 
 def _end_torn_line(file: int) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from learnscope.store.backend import FolderBackend, RunError
-from learnscope.store.lines import Busy, LineFile
+from learnscope.store.lines import LineFile
+from learnscope.store.locks import Busy
 
 LINES = "telemetry.jsonl"
 CHECKPOINT = "last_checkpoint.pt"
