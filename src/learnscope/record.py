@@ -131,7 +131,9 @@ class Record:
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Record:
-        body = json.loads(line)
+        """What `to_json` wrote. A line of another shape is refused with a ValueError that says what is wrong."""
+        body = json.loads(visible_json(line if isinstance(line, str) else line.decode()))
+        _check_shape(body)
         return cls(
             **{name: body[name] for name in HEADER},
             tables=[_table_from_json(table) for table in body["tables"]],
@@ -218,3 +220,53 @@ def _table_from_json(body: Mapping[str, Any]) -> Table:
         for column in body["columns"]
     ]
     return Table(body["kind"], body["scopes"], columns)
+
+
+_NUMBER = (int, float)
+_SHAPE: dict[str, tuple[type, ...]] = {
+    "probe": (str,), "step": (int,), "epoch": (int, type(None)), "phase": (str,), "source": (str,), "attempt": (int,),
+    "time": _NUMBER, "cost": _NUMBER, "tables": (list,), "arrays": (str, type(None)), "notes": (dict,),
+    "error": (str, type(None)),
+}  # fmt: skip
+_VALUES = {int, float, type(None)}
+_LABELS = {str, int, float, bool, type(None)}
+_LARGEST = 2**63
+
+
+def _check_shape(body: Any) -> None:
+    """Raise a ValueError unless a line's body is a record."""
+    if type(body) is not dict:
+        raise ValueError("not a JSON object")
+    for name, types in _SHAPE.items():
+        if name in body and type(body[name]) not in types:
+            raise ValueError(f"{name} is {_shown(body[name])}")
+    for name in ("step", "attempt", "epoch"):
+        if not -_LARGEST <= (body[name] or 0) < _LARGEST:
+            raise ValueError(f"{name} is {_shown(body[name])}")
+    for table in body["tables"]:
+        if type(table["kind"]) is not str or type(table["scopes"]) is not list or type(table["columns"]) is not list:
+            raise ValueError("a table is not a kind, scopes and columns")
+        if not {str}.issuperset(map(type, table["scopes"])):
+            raise ValueError(f"a scope of {table['kind']} is not text")
+        for column in table["columns"]:
+            _check_column(column, len(table["scopes"]))
+
+
+def _check_column(column: Any, scopes: int) -> None:
+    name, values = column["name"], column["values"]
+    if type(name) is not str or type(values) is not list:
+        raise ValueError("a column is not a name with values")
+    if len(values) != scopes or not _VALUES.issuperset(map(type, values)):
+        raise ValueError(f"{name} has {len(values)} values, not {scopes} numbers")
+    labels, status = column.get("labels", {}), column.get("status", {})
+    if type(labels) is not dict or not _LABELS.issuperset(map(type, labels.values())):
+        raise ValueError(f"the labels of {name} are {_shown(labels)}")
+    if type(status) is not dict or not {str}.issuperset(map(type, status.values())):
+        raise ValueError(f"the status of {name} is {_shown(status)}")
+    if any(not 0 <= int(position) < scopes for position in status):
+        raise ValueError(f"the status of {name} is of values that are not there")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if not isinstance(value, dict | list) else type(value).__name__
+    return text if len(text) <= 40 else f"{text[:37]}…"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from learnscope.store.backend import RunError
 
-class LedgerError(ValueError):
+
+class LedgerError(RunError, ValueError):
     """A batch or a file that a ledger refuses; the message says why."""
 
 

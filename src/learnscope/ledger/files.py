@@ -43,14 +43,23 @@ def write(path: Path, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], *,
 
 def read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """The arrays and the facts stored with them; a file that is not a ledger's is refused, and never executed."""
-    with path.open("rb") as file:
-        start = file.read(4)
+    try:
+        with path.open("rb") as file:
+            start = file.read(4)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise LedgerError(f"{path} cannot be read ({error})") from error
     arrays, text = _read_parquet(path) if start == _PARQUET else _read_safetensors(path)
     if text is None:
         raise LedgerError(f"{path} was not written by a ledger's save: it has no {KEY}")
-    facts = json.loads(text)
-    if facts["version"] > VERSION:
-        raise LedgerError(f"{path} has ledger version {facts['version']}; this learnscope reads up to {VERSION}")
+    try:
+        facts = json.loads(text)
+        version = int(facts["version"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise LedgerError(f"what {path} says about itself is damaged ({error})") from error
+    if version > VERSION:
+        raise LedgerError(f"{path} has ledger version {version}; this learnscope reads up to {VERSION}")
     return arrays, facts
 
 

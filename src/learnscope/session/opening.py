@@ -123,7 +123,7 @@ def load_state(engine: Engine, snapshots: dict[str, Snapshot], step: int) -> int
         return None
     try:
         return _taken_up(path, engine, snapshots)
-    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise RunError(
             f"the state of step {step}, {path}, is damaged ({type(error).__name__}: {error}): remove it to go on "
             "without the probes' memories, or continue from the step of an earlier one, step=…"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -10,12 +9,14 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from learnscope.record import SCHEMA_VERSION, Record
 from learnscope.store.files import write_atomically, write_json, write_text
 from learnscope.store.lines import LineFile, records_in
 from learnscope.store.locks import Busy
+from learnscope.store.manifest import NotAManifest, read_manifest
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -110,13 +111,14 @@ class FolderBackend:
         return backend
 
     def manifest(self) -> dict[str, Any]:
+        return self.checked_manifest()[0]
+
+    def checked_manifest(self) -> tuple[dict[str, Any], list[str]]:
+        """What run.json holds, and what of it was left out because it is damaged."""
         try:
-            body = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise RunError(f"{self.path / 'run.json'} is not readable JSON ({error}).") from error
-        if not isinstance(body, dict):
-            raise RunError(f"{self.path / 'run.json'} does not hold a JSON object.")
-        return body
+            return read_manifest(self.path / "run.json")
+        except NotAManifest as error:
+            raise RunError(f"{error}.") from error
 
     def put_manifest(self, manifest: Mapping[str, Any]) -> None:
         self._open()
@@ -144,7 +146,10 @@ class FolderBackend:
         path = (self.path / reference).resolve()
         if not path.is_relative_to(self.path.resolve()):
             raise RunError(f"a record of {self.path} refers to {reference}, which lies outside the run folder")
-        return load_file(path)
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+            raise RunError(f"{path} is missing or damaged ({error})") from error
 
     def put_examples(self, ledger: LedgerLike) -> None:
         ledger.save_in(self.path)
@@ -165,6 +170,8 @@ class FolderBackend:
                 raise RunError(
                     f"{self.path} is being written by another process; give this run its own folder."
                 ) from error
+            except OSError as error:
+                raise RunError(f"{self.path / 'records.jsonl'} cannot be written ({error})") from error
         return self._file
 
 

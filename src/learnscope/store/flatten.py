@@ -12,6 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from learnscope.characters import visible_json
 from learnscope.record import HEADER
 from learnscope.store.frame import FIXED_COLUMNS, finished, label_column
 
@@ -64,7 +65,7 @@ class _Texts:
         encoded = array.dictionary_encode()
         texts = encoded.dictionary.to_pylist()
         if quoted:
-            texts = [json.loads(text) for text in texts]
+            texts = [json.loads(visible_json(text)) for text in texts]
         own = np.array([*map(self._code, texts), -1], np.int64)
         codes: Ints = own[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
         return codes

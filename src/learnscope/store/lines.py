@@ -111,7 +111,7 @@ def parse_line(number: int, line: bytes) -> Record | str:
     """The record of a line of records.jsonl, or a sentence about what is wrong with it."""
     try:
         return Record.from_json(line)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"line {number} of records.jsonl is torn or damaged and was skipped ({error})"
 
 

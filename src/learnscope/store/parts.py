@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -75,8 +75,15 @@ class Parts:
         """Every record in the order of writing; what is wrong with other lines is added to `problems`."""
         problems += self.compacted.problems
         if self.parquet is not None:
-            yield from parquet.records(self.parquet)
+            yield from self._compacted_records()
         yield from records_in(self.new_lines(), problems)
+
+    def _compacted_records(self) -> Iterator[Record]:
+        arrow = load("pyarrow", "reading Parquet")
+        try:
+            yield from parquet.records(self.parquet)
+        except (arrow.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{parquet.NAME} is damaged ({error})") from error
 
 
 @contextmanager
@@ -84,8 +91,12 @@ def opened(folder: Path) -> Iterator[Parts]:
     """The parts of a run folder. The lines are opened first: they are removed only once the Parquet file has them."""
     with ExitStack() as stack:
         lines: BinaryIO | None = None
-        with suppress(FileNotFoundError):
+        try:
             lines = stack.enter_context((folder / LINES).open("rb"))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise RunError(f"{folder / LINES} cannot be read ({error})") from error
         path = folder / parquet.NAME
         if not path.exists():
             yield Parts(lines)
@@ -94,7 +105,7 @@ def opened(folder: Path) -> Iterator[Parts]:
         try:
             file = stack.enter_context(load("pyarrow.parquet", "reading Parquet").ParquetFile(path))
             compacted = Compacted.of(file)
-        except (arrow.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+        except (arrow.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             raise RunError(f"{path} is damaged or was not written by `learnscope compact` ({error}).") from error
         start = 0 if lines is None else compacted.length_in(lines)
         if lines is not None:

@@ -29,6 +29,9 @@ class RunReader:
         """What `run.json` holds: probes and their fields, the model, the environment, the attempts."""
         return self.backend.manifest()
 
+    def _checked_manifest(self) -> tuple[dict[str, Any], list[str]]:
+        return self.backend.checked_manifest() if isinstance(self.backend, FolderBackend) else (self.manifest, [])
+
     @property
     def last_step(self) -> int:
         """The last recorded step, 0 for a run without records."""
@@ -40,8 +43,8 @@ class RunReader:
         After a resume from an older checkpoint, records of the earlier attempt past that step are superseded: they
         stay in the file and are left out here unless asked for.
         """
-        self.last_problems = []
-        starts = attempt_starts(self.manifest)
+        manifest, self.last_problems = self._checked_manifest()
+        starts = attempt_starts(manifest)
         for record in self.backend.records(self.last_problems):
             if probe is not None and record.probe != probe:
                 continue
@@ -60,7 +63,7 @@ class RunReader:
             starts = None if superseded else attempt_starts(self.manifest)
             fast = fast_frame(self.backend.path, starts, probe, name, kind)
             if fast is not None:
-                frame, self.last_problems = fast
+                frame, self.last_problems = fast[0], [*self._checked_manifest()[1], *fast[1]]
                 return frame
         return frame_of(self.records(probe, superseded=superseded), name, kind)
 
@@ -78,7 +81,7 @@ class RunReader:
 
 def attempt_starts(manifest: Mapping[str, Any]) -> dict[int, int]:
     """The step that each attempt started from."""
-    return {entry["attempt"]: entry["start_step"] for entry in manifest.get("attempts", [])}
+    return {entry["attempt"]: entry["start_step"] for entry in manifest.get("attempts") or []}
 
 
 def _is_superseded(record: Record, starts: dict[int, int]) -> bool:
