@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from learnscope.quantities import Quantity
 from learnscope.quantities.adapters import AdapterGradients, AdapterSpectrum, AdapterTruncation
-from learnscope.reading.adapter_tables import adapter_names, layer_of_module
+from learnscope.reading.adapter_tables import adapter_names, layers_of_modules
 from learnscope.reading.gather import Grid, grid, rows
 from learnscope.reading.words import percent
 from learnscope.report.adapters.heatmaps import Panel, Scale, draw_heatmap
@@ -65,18 +65,17 @@ def _first_of(adapters: list[str]) -> str:
 
 def _by_type(modules: Grid, reader: RunReader) -> list[Panel]:
     """A panel for the modules of each name in all layers, and one for modules that are in no layer."""
-    known = (reader.manifest.get("model") or {}).get("layers") or []
     types: dict[str, dict[str, int]] = {}
-    alone: dict[str, int] = {}
-    layers_of = {scope: layer_of_module(scope, known) for scope in modules.scopes}
+    outside: dict[str, int] = {}
+    layers_of = layers_of_modules(modules.scopes, reader)
     kinds = _kinds({scope: scope.removeprefix(f"{layer}.") for scope, layer in layers_of.items()})
     for column, (scope, layer) in enumerate(layers_of.items()):
-        kind = kinds[scope]
-        held = types.setdefault(kind, {}) if layer != scope and not re.fullmatch(r"\d+", kind) else alone
-        held[layer if held is not alone and layer not in held else scope] = column
-    layers = list(dict.fromkeys(layer for held in types.values() for layer in held))
-    panels = [Panel(kind, _chosen(modules, layers, held)) for kind, held in types.items()]
-    return [*panels, *([Panel("", _chosen(modules, list(alone), alone), in_blocks=False)] if alone else [])]
+        in_block = layer != scope and not re.fullmatch(r"\d+", kinds[scope])
+        columns = types.setdefault(kinds[scope], {}) if in_block else outside
+        columns[layer if in_block and layer not in columns else scope] = column
+    layers = list(dict.fromkeys(layer for columns in types.values() for layer in columns))
+    panels = [Panel(kind, _chosen(modules, layers, columns)) for kind, columns in types.items()]
+    return [*panels, *([Panel("", _chosen(modules, list(outside), outside), in_blocks=False)] if outside else [])]
 
 
 def _kinds(inside: dict[str, str]) -> dict[str, str]:
@@ -94,12 +93,10 @@ def _kinds(inside: dict[str, str]) -> dict[str, str]:
 
 
 def _chosen(modules: Grid, scopes: list[str], columns: dict[str, int]) -> Grid:
-    values = np.full((len(modules.steps), len(scopes)), np.nan)
-    broken = np.zeros(values.shape, dtype=bool)
-    for place, scope in enumerate(scopes):
-        if scope in columns:
-            values[:, place], broken[:, place] = modules.values[:, columns[scope]], modules.broken[:, columns[scope]]
-    return Grid(modules.steps, scopes, values, broken, modules.probe)
+    """The grid with these rows; those without a column are empty."""
+    places, present = [columns.get(scope, 0) for scope in scopes], [scope in columns for scope in scopes]
+    values = np.where(present, modules.values[:, places], np.nan)
+    return Grid(modules.steps, scopes, values, modules.broken[:, places] & present, modules.probe)
 
 
 def cut_figure(reader: RunReader) -> Figure | None:
