@@ -55,16 +55,12 @@ class AdapterTables:
 def adapter_tables(reader: RunReader) -> list[AdapterTables]:
     """Every adapter that was measured; empty if none was."""
     names = list(dict.fromkeys(name for quantity in MEASURED for name in adapter_names(reader, quantity)))
-    quantities = (AdapterSpectrum.frobenius_norm, AdapterSpectrum.rank_utilisation, AdapterSpectrum.rank)
-    return [
-        AdapterTables(
-            name,
-            *(grid(reader, quantity, kind="module", adapter=name) for quantity in quantities),
-            several=len(names) > 1,
-            tried=_tried(reader, name),
-        )
-        for name in names
-    ]
+    tables = []
+    for name in names:
+        quantities = (AdapterSpectrum.frobenius_norm, AdapterSpectrum.rank_utilisation, AdapterSpectrum.rank)
+        norms, use, ranks = (grid(reader, quantity, kind="module", adapter=name) for quantity in quantities)
+        tables.append(AdapterTables(name, norms, use, ranks, len(names) > 1, _tried(reader, name)))
+    return tables
 
 
 def adapter_names(reader: RunReader, quantity: Quantity) -> list[str]:
@@ -81,8 +77,8 @@ def _tried(reader: RunReader, name: str) -> TriedRanks | None:
         return None
     step = int(best["step"].max())
 
-    def at_step(quantity: Quantity, **selected: object) -> pd.DataFrame:
-        frame = rows(reader, quantity, **selected)
+    def at_step(quantity: Quantity, kind: str = "model", **labels: object) -> pd.DataFrame:
+        frame = rows(reader, quantity, kind, **labels)
         return frame[frame["step"] == step]
 
     best = best[best["step"] == step]

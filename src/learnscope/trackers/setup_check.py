@@ -119,5 +119,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "output directory, and a small tracked training on the CPU. Nothing is downloaded.",
     )
     parser.add_argument("--output_dir", metavar="DIR", default="output", help="where files will go (%(default)s)")
-    given = parser.parse_args(arguments)
-    return print_checks(check_setup(Path(given.output_dir)), "Setup for training with trackers")
+    options = parser.parse_args(arguments)
+    return print_checks(check_setup(Path(options.output_dir)), "Setup for training with trackers")

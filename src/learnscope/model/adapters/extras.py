@@ -191,8 +191,8 @@ def adalora_allocations(model: nn.Module, adapters: list[Adapter]) -> list[tuple
         e, a, b = (names.get(id(getattr(adapter.layer, f"lora_{part}")[adapter.name]), "") for part in "EAB")
         own = allocator.adapter_name == adapter.name  # it trains one adapter, the others keep their ranks
         scores = _scores(allocator, e, a, b) if own and {e, a, b} <= allocator.exp_avg_ipt.keys() else None
-        kept = pattern.get(e, pattern.get(e.replace(f".{adapter.name}", ""))) if own else None
-        allocations.append((scores, adapter.parts.rank or 0 if kept is None else sum(kept)))
+        mask = pattern.get(e, pattern.get(e.replace(f".{adapter.name}", ""))) if own else None
+        allocations.append((scores, adapter.parts.rank or 0 if mask is None else sum(mask)))
     return allocations
 
 

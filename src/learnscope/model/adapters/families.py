@@ -53,8 +53,8 @@ def lora_parts(layer: Any, name: str, config: Any, rates: Mapping[int, float]) -
     if start is None and _starts_with_weight(config):
         parts.reason = NO_START
         return parts
-    kept = None if start is None else (start.left, start.right)
-    parts.factors = Factors(left.detach().flatten(1), right.detach().flatten(1), float(layer.scaling[name]), kept)
+    factors = None if start is None else (start.left, start.right)
+    parts.factors = Factors(left.detach().flatten(1), right.detach().flatten(1), float(layer.scaling[name]), factors)
     return parts
 
 
@@ -84,7 +84,7 @@ def _lora_family(layer: Any, name: str, config: Any, factors: tuple[Tensor, Tens
         return "milora+" if faster else "milora"
     if _starts_with_weight(config):
         how = config.init_lora_weights.lower()
-        return next(known for known in RESIDUAL_STARTS if how.startswith(known))
+        return next(method for method in RESIDUAL_STARTS if how.startswith(method))
     if faster:
         return "lora+"
     if left.requires_grad and not right.requires_grad:

@@ -82,18 +82,18 @@ def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Ada
     return adapters
 
 
-def grouped(found: Sequence[Adapter]) -> dict[tuple[str, str], list[Adapter]]:
+def grouped(adapters: Sequence[Adapter]) -> dict[tuple[str, str], list[Adapter]]:
     """By the name of the adapter and its family, each in the model's order."""
     groups: dict[tuple[str, str], list[Adapter]] = {}
-    for adapter in found:
+    for adapter in adapters:
         groups.setdefault((adapter.name, adapter.parts.family), []).append(adapter)
     return groups
 
 
 def _names(layer: Any) -> list[str]:
     """The adapters that a layer holds, in the order in which they were added."""
-    held: list[Any] = [getattr(layer, part, None) for part in layer.adapter_layer_names]
-    return list(dict.fromkeys(name for part in held if hasattr(part, "keys") for name in part))
+    dictionaries: list[Any] = [getattr(layer, part, None) for part in layer.adapter_layer_names]
+    return list(dict.fromkeys(name for part in dictionaries if hasattr(part, "keys") for name in part))
 
 
 def _parts(kind: str, layer: Any, name: str, config: Any, rates: dict[int, float]) -> Parts | str:

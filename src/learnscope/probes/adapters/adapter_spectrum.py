@@ -9,8 +9,15 @@ from learnscope.core.probe import Probe
 from learnscope.model.adapters.inventory import Adapters, find_adapters, grouped
 from learnscope.model.selection import check_max_layers, spread
 from learnscope.names import resolve
-from learnscope.probes.adapters.beside_weights import dora_columns, intruder_columns, relative_column
-from learnscope.probes.adapters.columns import Spectra, adalora_columns, plain_columns, vector_columns
+from learnscope.probes.adapters.columns import (
+    Spectra,
+    adalora_columns,
+    dora_columns,
+    intruder_columns,
+    plain_columns,
+    relative_column,
+    vector_columns,
+)
 from learnscope.probes.adapters.drift import Drift
 from learnscope.probes.adapters.opening import open_adapters, warn_of_unknown
 from learnscope.quantities import Quantities

@@ -78,14 +78,14 @@ def _by_type(modules: Grid, reader: RunReader) -> list[Panel]:
     return [*panels, *([Panel("", _chosen(modules, list(outside), outside), in_blocks=False)] if outside else [])]
 
 
-def _kinds(inside: dict[str, str]) -> dict[str, str]:
+def _kinds(paths_in_layer: dict[str, str]) -> dict[str, str]:
     """The kind of each module: its own name, or its path within the layer where several paths end in that name.
 
     >>> _kinds({"h.0.attn.c_proj": "attn.c_proj", "h.0.mlp.c_proj": "mlp.c_proj", "h.0.attn.c_attn": "attn.c_attn"})
     {'h.0.attn.c_proj': 'attn.c_proj', 'h.0.mlp.c_proj': 'mlp.c_proj', 'h.0.attn.c_attn': 'c_attn'}
     """
     # experts, which differ only in their numbers, are of one kind
-    paths = {scope: re.sub(r"\.\d+(?=\.)", "", path) for scope, path in inside.items()}
+    paths = {scope: re.sub(r"\.\d+(?=\.)", "", path) for scope, path in paths_in_layer.items()}
     several: dict[str, set[str]] = {}
     for path in paths.values():
         several.setdefault(path.rsplit(".", 1)[-1], set()).add(path)
@@ -101,15 +101,15 @@ def _chosen(modules: Grid, scopes: list[str], columns: dict[str, int]) -> Grid:
 
 def cut_figure(reader: RunReader) -> Figure | None:
     """How much the outputs lose against how many parameters are left, at the last step that tried lower ranks."""
-    kept = rows(reader, AdapterTruncation.parameters_kept)
-    if kept.empty:
+    shares = rows(reader, AdapterTruncation.parameters_kept)
+    if shares.empty:
         return None
-    step = int(kept["step"].max())
+    step = int(shares["step"].max())
     by_kl = bool(rows(reader, AdapterTruncation.kl)["value"].notna().any())
     lost = rows(reader, AdapterTruncation.kl if by_kl else AdapterTruncation.mse)
     keys = ["cut", "energy"]
     both = pd.merge(
-        kept[kept["step"] == step][[*keys, "value"]], lost[lost["step"] == step][[*keys, "value"]], on=keys,
+        shares[shares["step"] == step][[*keys, "value"]], lost[lost["step"] == step][[*keys, "value"]], on=keys,
         suffixes=("_kept", "_lost"),
     )  # fmt: skip
     scale = float(both.loc[both["energy"] == 0, "value_lost"].iloc[0])
