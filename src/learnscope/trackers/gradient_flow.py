@@ -92,9 +92,9 @@ class GradientFlowTracker(Tracker):
         )  # fmt: skip
 
     def log_step(self, step: int) -> bool:
-        """Read the gradients, if `step` is a multiple of `log_frequency`; whether it did.
+        """Read the gradients if `step` is a multiple of `log_frequency`; returns whether it did.
 
-        A step logged again replaces itself. Raises `NotAvailable` if nothing that is tracked has a gradient.
+        A later log of a step replaces it. Raises `NotAvailable` if nothing that is tracked has a gradient.
         """
         return super().log_step(step)
 

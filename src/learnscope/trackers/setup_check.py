@@ -65,7 +65,7 @@ def check_package(name: str) -> CheckResult:
 
 def check_device() -> CheckResult:
     """What torch computes on here; a CPU will do."""
-    import torch  # here, as below: what only prints its help need not wait for it
+    import torch  # not at the top: printing the help need not wait for it
 
     if not torch.accelerator.is_available():
         return CheckResult(
@@ -83,7 +83,7 @@ def check_device() -> CheckResult:
 
 
 def check_folder(folder: Path) -> CheckResult:
-    """Whether files can be written into it, or into where it would be made; nothing is left behind."""
+    """Whether files can be written to it, or to its nearest existing parent; nothing is left behind."""
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=existing) as file:

@@ -33,12 +33,9 @@ def make_plan(config: Config, *, builtin: bool) -> Plan:
     training = config.training
     by_epochs = training.num_train_epochs is not None
     steps = -1 if by_epochs else (training.max_steps or STEPS)
-    rate = training.learning_rate
-    if rate is None:
-        rate = RATES[builtin, training.method]
-    save = training.save_steps
-    if save is None:
-        save = 500 if by_epochs else math.ceil(steps / 2)
+    rate = RATES[builtin, training.method] if training.learning_rate is None else training.learning_rate
+    usual = 500 if by_epochs else math.ceil(steps / 2)
+    save = usual if training.save_steps is None else training.save_steps
     length = training.max_completion_length or (16 if builtin else 512)
     batch = training.per_device_train_batch_size or BATCH[builtin]
     return Plan(steps, training.num_train_epochs or 1.0, rate, save, length, batch)

@@ -125,11 +125,11 @@ def intruders(adapter: AdapterTables, reader: RunReader, cuts: Cuts) -> Finding 
 
 
 TELLING_RANK = 4
-"""Below it, an even use of all directions is what two or three of them often show."""
+"""Below this rank, two or three directions are often used evenly by chance."""
 
 
 def rank_large(adapter: AdapterTables, cuts: Cuts) -> Finding | None:
-    """By ranks that were tried where there are some, else by how few directions the updates use."""
+    """Judged by the ranks that were tried, if any, else by how few directions the updates use."""
     if adapter.tried is not None:
         return _tried_lower(adapter, adapter.tried, cuts)
     lasting = _lasting(adapter, cuts, lambda use: use <= cuts.idle_rank)
@@ -180,7 +180,7 @@ def _tried_lower(adapter: AdapterTables, tried: TriedRanks, cuts: Cuts) -> Findi
 
 
 def rank_exhausted(adapter: AdapterTables, cuts: Cuts) -> Finding | None:
-    """Modules that use all their directions about evenly; where lower ranks were tried, only those that need all."""
+    """Modules that use all their directions about evenly; if lower ranks were tried, only those that need them all."""
     lasting = _lasting(adapter, cuts, lambda use: use >= cuts.full_rank)
     ranks = dict(zip(adapter.ranks.scopes, adapter.ranks.values[-1], strict=True)) if adapter.ranks else {}
     lasting = {scope: use for scope, use in lasting.items() if ranks.get(scope, 0) >= TELLING_RANK}
@@ -217,7 +217,7 @@ def _measured(adapter: AdapterTables) -> int:
 def _lasting(
     adapter: AdapterTables, cuts: Cuts, holds: Callable[[Floats], NDArray[np.bool_]]
 ) -> dict[str, tuple[float, int, int]]:
-    """Modules for which it holds in enough measurements to the last: their median use, and first and last step."""
+    """Modules for which it holds in enough of the last measurements: their median use, and first and last step."""
     use = adapter.utilisation
     if not use:
         return {}

@@ -110,7 +110,7 @@ def original_norm(adapter: Adapter) -> float | str:
 
 
 def intruder_similarity(adapter: Adapter) -> Tensor | str:
-    """`best_matches` of the tuned weight, to which DoRA's magnitude belongs, with the original one; or why not."""
+    """`best_matches` of the tuned weight (DoRA: with its magnitude) in the original one; or why there are none."""
     factors = adapter.parts.factors
     if factors is None:
         return adapter.parts.reason or "it has no factors"
@@ -156,7 +156,7 @@ def base_matrix(layer: Any) -> Tensor | str:
 
 
 def _unpacked(base: Any) -> Tensor:
-    """Unpacked by PEFT; but not the whole module, whose packed weight it would replace on a CPU, so that it fails."""
+    """Unpacked by PEFT from the weight alone: given the module, it would replace the packed weight on a CPU and fail."""
     from peft.utils.integrations import dequantize_bnb_weight, dequantize_module_weight
 
     weight: Any = getattr(base, "weight", None)

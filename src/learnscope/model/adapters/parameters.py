@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -63,9 +63,8 @@ def trained_parts(adapters: Adapters, named: Iterable[tuple[str, Tensor]], *, ot
     for adapter in adapters.found:
         for component, parameter in _tensors(adapter.layer, adapter.name):
             owner = owners.setdefault(id(parameter), adapter.scope)
-            shared = None if owner == adapter.scope else owner
-            part = TrainedPart(adapter.scope, adapter.name, adapter.parts.family, component, parameter)
-            parts.append(replace(part, layer=adapter.layer, shared_with=shared))
+            family, shared = adapter.parts.family, None if owner == adapter.scope else owner
+            parts.append(TrainedPart(adapter.scope, adapter.name, family, component, parameter, adapter.layer, shared))
     families = {scope: family for family, scopes in adapters.unknown.items() for scope in scopes}
     for name, parameter in named:
         if id(parameter) in owners:

@@ -104,15 +104,14 @@ def ranks_each(spectra: Sequence[Tensor], energy: float) -> list[int]:
     """
     ranks = []
     for values in spectra:
-        squares = values.double().square()
-        energies = squares.cumsum(0)
+        total = values.double().square().cumsum(0)
         # a share of the rounded cumulative sum, so that the whole is always reached
-        ranks.append(int((energies < energy * energies[-1]).sum()) + 1 if float(energies[-1]) > 0 else 0)
+        ranks.append(int((total < energy * total[-1]).sum()) + 1 if float(total[-1]) > 0 else 0)
     return ranks
 
 
 def ranks_all(spectra: Sequence[Tensor], energy: float) -> list[int]:
-    """Of the largest singular values of all spectra together that hold the share, the number in each spectrum.
+    """How many of each spectrum are among the largest singular values of all spectra that together hold the share.
 
     >>> ranks_all([torch.tensor([3.0, 1.0]), torch.tensor([0.1, 0.1])], 0.95)
     [2, 0]
@@ -120,10 +119,10 @@ def ranks_all(spectra: Sequence[Tensor], energy: float) -> list[int]:
     squares = torch.cat([values.double().square().cpu() for values in spectra])
     owners = torch.cat([torch.full((len(values),), place) for place, values in enumerate(spectra)])
     ordered, order = squares.sort(descending=True, stable=True)
-    energies = ordered.cumsum(0)
-    if not float(energies[-1]) > 0:
+    total = ordered.cumsum(0)
+    if not float(total[-1]) > 0:
         return [0] * len(spectra)
-    count = int((energies < energy * energies[-1]).sum()) + 1
+    count = int((total < energy * total[-1]).sum()) + 1
     return torch.bincount(owners[order[:count]], minlength=len(spectra)).tolist()
 
 

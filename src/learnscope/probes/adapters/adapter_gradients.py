@@ -42,10 +42,10 @@ class AdapterGradients(Probe):
     every: int = 100
     at: At = "before_step"
     max_layers: int | None = None
-    """Rows for modules and layers of at most so many layers, the first, the last and some evenly between; one is the
-    middle one. Sums over components and the model are still of all."""
+    """Rows only for modules in at most so many layers: the first, the last and some evenly between, or the middle one.
+    Sums over components and the model still cover all layers."""
     adapters_only: bool = True
-    """False: a row as well for whatever else is trained, of the family `none`, by the last part of its name."""
+    """False: also a row for every other trained parameter, of the family `none`, by the last part of its name."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"grads"})
     reads_only: ClassVar[bool] = True

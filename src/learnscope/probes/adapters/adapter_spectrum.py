@@ -48,14 +48,14 @@ class AdapterSpectrum(Probe):
     """Singular values at most this share of the largest count as 0 for ranks and condition numbers."""
     drift: bool = True
     merged_update: bool = False
-    """Also the spectrum of what merging a DoRA adapter adds to its weight: it has full rank, and is built and
-    decomposed in float64 as such."""
+    """Also the spectrum of what merging a DoRA adapter adds to its weight, a matrix of full rank that is built and
+    decomposed in float64."""
     intruders: bool = False
-    """Also the directions that a weight had not: decomposes every weight twice in full, for a last look (`at="end"`)
-    or an audit."""
+    """Also the directions that the original weight did not have. Decomposes every weight twice in full: for a last
+    measurement (`at="end"`) or an audit."""
     memory_mb: float = 256.0
     max_layers: int | None = None
-    """Only adapters of at most so many layers, the first, the last and some evenly between; one is the middle one."""
+    """Only adapters in at most so many layers: the first, the last and some evenly between, or the middle one."""
 
     reads_only: ClassVar[bool] = True
     quantities: ClassVar[type[Quantities]] = Q

@@ -25,9 +25,9 @@ from learnscope.report.style import BROKEN, COLOURS, finish, lined, log_ticks, p
 REST = "#C9CED6"
 LINES: tuple[Literal["-", "--", "-.", ":"], ...] = ("-", "--", "-.", ":")
 WIDER = 1.4
-"""By which factor a scale extends beyond its numbers."""
+"""Factor by which a scale extends beyond its numbers."""
 FEW = 30
-"""Up to so many measurements, each has a point."""
+"""With up to so many measurements, each has a marker."""
 
 
 @dataclass(frozen=True)
