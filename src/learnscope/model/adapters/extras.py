@@ -156,7 +156,7 @@ def base_matrix(layer: Any) -> Tensor | str:
 
 
 def _unpacked(base: Any) -> Tensor:
-    """Unpacked by PEFT from the weight alone: given the module, it would replace the packed weight on a CPU and fail."""
+    """Unpacked by PEFT from the weight alone: given the module, it would replace the weight on a CPU and fail."""
     from peft.utils.integrations import dequantize_bnb_weight, dequantize_module_weight
 
     weight: Any = getattr(base, "weight", None)

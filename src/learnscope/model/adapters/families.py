@@ -112,8 +112,8 @@ def vera_parts(layer: Any, name: str) -> Parts:
 def ia3_parts(layer: Any, name: str) -> Parts:
     """A vector that starts as ones."""
     vector = layer.ia3_l[name]
-    vectors = {"ia3_l": (vector, torch.ones_like(plain(vector)))}
-    return Parts("ia3", reason=NO_MATRIX["ia3"], vectors=vectors, tied=(id(vector), id(vector)))
+    tied, ones = (id(vector), id(vector)), torch.ones_like(plain(vector))
+    return Parts("ia3", reason=NO_MATRIX["ia3"], vectors={"ia3_l": (vector, ones)}, tied=tied)
 
 
 def layernorm_parts(layer: Any, name: str) -> Parts:
