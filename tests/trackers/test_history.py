@@ -10,7 +10,7 @@ import pytest
 
 from learnscope.record import Column, Record, Table
 from learnscope.trackers.history import NOT_RECORDED, History, plain_name
-from learnscope.trackers.history_file import packed, unpacked
+from learnscope.trackers.tracker_file import packed, unpacked
 
 LORA = {"adapter": "dé/fault", "family": "lora"}
 
@@ -37,11 +37,11 @@ def test_a_module_that_comes_later_is_missing_before() -> None:
         "module", ["b", "a.β"], [Column("size", [2.5, 3.5], LORA), Column("rank", [None, 5], LORA, {0: "flat"})]
     )
     for view in views(history([record(10, first), record(20, second)])):
-        later = view.course("dé/fault", "b", ["size", "rank"])
+        later = view.of_module("dé/fault", "b", ["size", "rank"])
         assert later["size"] == [None, 2.5]
         assert later["rank"] == [None, None]
         assert later["reasons"] == {"size": {10: NOT_RECORDED}, "rank": {10: NOT_RECORDED, 20: "flat"}}
-        early = view.course("dé/fault", "a.β", ["size", "rank"])
+        early = view.of_module("dé/fault", "a.β", ["size", "rank"])
         assert (early["size"], early["rank"], early["reasons"]) == ([1.5, 3.5], [4, 5], {})
         assert [type(value) for value in early["rank"]] == [int, int]
         assert [view.cost(step) for step in view.steps] == [0.5, 0.5]
@@ -52,7 +52,7 @@ def test_labels_tell_metrics_of_one_name_apart() -> None:
         Column("drift", [value], {**LORA, "since": since}) for since, value in (("first", 1.0), ("previous", 2.0))
     ]
     for view in views(history([record(1, Table("module", ["m"], columns), Table("model", ["model"], columns[:1]))])):
-        found = view.course("dé/fault", "m", view.metrics("dé/fault", "m"))
+        found = view.of_module("dé/fault", "m", view.metrics("dé/fault", "m"))
         assert found == {"steps": [1], "drift/first": [1.0], "drift/previous": [2.0], "reasons": {}}
 
 
@@ -64,11 +64,11 @@ def test_lists_belong_to_their_adapter_and_module() -> None:
             "singular_values/m": np.array([np.inf, 1.0])},
     }  # fmt: skip
     for view in views(history([record(1, table, weights)], arrays)):
-        own = [view.course("dé/fault", module, ["singular_values"]) for module in ("m", "n")]
+        own = [view.of_module("dé/fault", module, ["singular_values"]) for module in ("m", "n")]
         assert [one["singular_values"] for one in own] == [[[3.0, 1.0]], [None]]
         assert own[1]["reasons"] == {"singular_values": {1: "it has none"}}
-        assert view.course("none", "w", ["singular_values"])["singular_values"] == [[8.0]]
-        broken = view.course("none", "m", ["singular_values"])
+        assert view.of_module("none", "w", ["singular_values"])["singular_values"] == [[8.0]]
+        broken = view.of_module("none", "m", ["singular_values"])
         assert broken["singular_values"] == [None]
         assert "not finite" in broken["reasons"]["singular_values"][1]
 
@@ -78,7 +78,7 @@ def test_lists_of_other_lengths_come_back_as_they_were() -> None:
     arrays = {step: {"singular_values/dé/fault/m": np.arange(step, 0.0, -1.0)} for step in (1, 4, 2)}
     found = history([record(step, table) for step in arrays], arrays)
     for view in views(found):
-        course = view.course("dé/fault", "m", ["singular_values"])
+        course = view.of_module("dé/fault", "m", ["singular_values"])
         assert course["steps"] == [1, 2, 4]
         assert course["singular_values"] == [[1.0], [2.0, 1.0], [4.0, 3.0, 2.0, 1.0]]
 
@@ -89,8 +89,8 @@ def test_the_later_record_of_a_step_counts_and_two_probes_add_up() -> None:
 
     records = [record(5, table(1.0, LORA)), record(5, table(9.0, {}), probe="Q"), record(5, table(2.0, LORA))]
     for view in views(history(records)):
-        assert view.course("dé/fault", "m", ["size"])["size"] == [2.0]
-        assert view.course("none", "m", ["size"])["size"] == [9.0]
+        assert view.of_module("dé/fault", "m", ["size"])["size"] == [2.0]
+        assert view.of_module("none", "m", ["size"])["size"] == [9.0]
         assert view.cost(5) == 1.0
     with pytest.raises(ValueError, match=r"two probes measured the adapter 'dé/fault' at step 5"):
         history([record(5, table(1.0, LORA)), record(5, table(1.0, LORA), probe="Q")])
@@ -100,7 +100,7 @@ def test_a_failure_is_the_reason_for_what_is_missing() -> None:
     table = Table("module", ["m"], [Column("size", [1.0], LORA)])
     found = history([record(1, table), record(2, error="KeyError: 'x'")])
     for view in views(found):
-        course = view.course("dé/fault", "m", ["size"])
+        course = view.of_module("dé/fault", "m", ["size"])
         assert course["size"] == [1.0, None]
         assert course["reasons"] == {"size": {2: "KeyError: 'x'"}}
 
@@ -108,14 +108,14 @@ def test_a_failure_is_the_reason_for_what_is_missing() -> None:
 def test_a_step_that_is_forgotten_leaves_nothing_behind() -> None:
     table = Table("module", ["m"], [Column("largest_sv", [None], LORA, {0: "flat"}), Column("size", [1.0], LORA)])
     found = history([record(1, table), record(2, table)], {2: {"singular_values/dé/fault/m": np.array([np.nan])}})
-    found.forget(2)
+    found.measured.pop(2)
     for view in views(found):
         assert view.steps == [1]
-        assert view.course("dé/fault", "m", ["size", "largest_sv"]) == {
+        assert view.of_module("dé/fault", "m", ["size", "largest_sv"]) == {
             "steps": [1], "size": [1.0], "largest_sv": [None], "reasons": {"largest_sv": {1: "flat"}},
         }  # fmt: skip
 
 
 def test_no_record_is_no_step() -> None:
     for view in views(History()):
-        assert (view.steps, view.modules) == ([], {})
+        assert (view.steps, view.families) == ([], {})

@@ -61,8 +61,8 @@ def test_several_processes(base: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 def load(config: ModelConfig, folder: Path) -> tuple[str, list[str]]:
     said: list[str] = []
-    loaded = load_model(config, folder, said.append, None, resume=False)
-    return loaded.model.config._attn_implementation, said
+    model, _, _ = load_model(config, folder, said.append, None, resume=False)
+    return model.config._attn_implementation, said
 
 
 def test_attention_falls_back_and_says_so(base: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,22 +16,24 @@ from learnscope.core.probe import Probe
 from learnscope.names import resolve
 from learnscope.options import explain_options, known_name
 from learnscope.probes.adapters.adapter_gradients import AdapterGradients
+from learnscope.quantities.adapters import AdapterGradients as Q
 from learnscope.reading.gather import Floats
+from learnscope.record import Label
 from learnscope.report.adapters.heatmaps import Scale, draw_heatmap
 from learnscope.report.adapters.lines import draw_comparison
-from learnscope.trackers.history import Naming
-from learnscope.trackers.layers import by_layer, component_name, components_of, modules_with, types_of
+from learnscope.report.features.evolution import file_part
+from learnscope.trackers.history import MetricName
 from learnscope.trackers.naming import (
-    adapters_called,
-    component_called,
-    layer_called,
+    LETTERS,
+    choose_adapters,
+    find_component,
+    find_layer,
+    find_module,
     layer_of,
-    module_called,
-    said,
+    title_ending,
     type_of,
 )  # fmt: skip
-from learnscope.trackers.panels import comparison_panels, heatmap_panels, refuse_empty, saved
-from learnscope.trackers.summary import summarised
+from learnscope.trackers.panels import by_layer, combined, comparison_panels, grid, heatmap_panels, saved
 from learnscope.trackers.tracker import Options, Tracker
 
 NAME = "GradientFlowTracker"
@@ -46,6 +48,14 @@ def gradient_probes(options: Options, model: nn.Module | None = None) -> list[Pr
             max_layers=options.max_layers_to_track,
         )
     ]
+
+
+def component_name(kind: str, name: str, labels: Mapping[str, Label]) -> str | None:
+    """A module's norm by the part of the adapter, with its stage unless it is what the optimizer got."""
+    if name != Q.norm.name or kind != "module":
+        return None
+    part, stage = str(labels["component"]), str(labels["stage"])
+    return part if stage == "stepped" else f"{part}/{stage}"
 
 
 class GradientFlowTracker(Tracker):
@@ -67,8 +77,8 @@ class GradientFlowTracker(Tracker):
     are read before or after. With `track_adapter_only=False` all other trained parameters have rows as well.
     """
 
-    _name, file = NAME, "gradient_flow.pt"
-    _namings: ClassVar[Mapping[str, Naming]] = {"AdapterGradients": component_name}
+    _name, file, folder = NAME, "gradient_flow.pt", "gradient_logs"
+    _metric_names: ClassVar[Mapping[str, MetricName]] = {"AdapterGradients": component_name}
     _probes = staticmethod(gradient_probes)
 
     @partial(explain_options, owner=NAME)
@@ -82,9 +92,9 @@ class GradientFlowTracker(Tracker):
         )  # fmt: skip
 
     def log_step(self, step: int) -> bool:
-        """Read the gradients, if `step` is a multiple of `log_frequency`; whether it did.
+        """Read the gradients if `step` is a multiple of `log_frequency`; returns whether it did.
 
-        A step logged again replaces itself. Raises `NotAvailable` if nothing that is tracked has a gradient.
+        A later log of a step replaces it. Raises `NotAvailable` if nothing that is tracked has a gradient.
         """
         return super().log_step(step)
 
@@ -98,7 +108,7 @@ class GradientFlowTracker(Tracker):
 
     def components(self, *, adapter: str | None = None) -> list[str]:
         """The parts whose gradients were recorded: `lora_A`, `lora_B`, …"""
-        return components_of(self._history, adapters_called(self._history, adapter))
+        return self._components(choose_adapters(self._history, adapter))
 
     def get_layer_history(self, layer: str | int, *, adapter: str | None = None) -> dict[str, Any]:
         """The norms of a module's parts over the logged `steps`, or of a layer's, by its number or name.
@@ -107,24 +117,16 @@ class GradientFlowTracker(Tracker):
         `lora_A/before_clip` stands beside `lora_A` where the run has seen a clip.
         """
         history = self._history
-        layers = dict.fromkeys(layer_of(module) for modules in self.modules.values() for module in modules)
-        found = layer_called(layer, list(layers))
-        modules = {module for held in self.modules.values() for module in held}
-        if found is None or (found in modules and isinstance(layer, str)):
-            owner, module = module_called(history, str(layer), adapter)
-            return history.course(owner, module, history.metrics(owner, module))
-        adapters = adapters_called(history, adapter)
-        norms_of: dict[str, Any] = {"steps": history.steps}
-        reasons: dict[str, dict[int, str]] = {}
-        for metric in dict.fromkeys(one for owner in adapters for one in history.metrics(owner)):
-            inside = [one for one in modules_with(history, adapters, metric) if layer_of(one[1]) == found]
-            if not inside:
-                continue
-            norms = by_layer(history, inside, metric)
-            norms_of[metric] = [None if number != number else number for number in norms.values[0].tolist()]
-            why = {norms.steps[column]: reason for (_, column), reason in norms.reasons.items()}
-            reasons |= {metric: why} if why else {}
-        return {**norms_of, "reasons": reasons}
+        modules = dict.fromkeys(module for members in self.modules.values() for module in members)
+        name = find_layer(layer, list(dict.fromkeys(map(layer_of, modules))))
+        if name is None or (name in modules and isinstance(layer, str)):
+            owner, module = find_module(history, str(layer), adapter)
+            return history.of_module(owner, module, history.metrics(owner, module))
+        adapters = choose_adapters(history, adapter)
+        metrics = dict.fromkeys(metric for owner in adapters for metric in history.metrics(owner))
+        layers = {metric: by_layer(history.modules_with(adapters, metric)) for metric in metrics}
+        groups = {metric: members[name] for metric, members in layers.items() if name in members}
+        return history.over_steps(lambda step, metric: combined(history, step, groups[metric], metric), list(groups))
 
     def get_gradient_matrix(
         self, component: str = "B", module_type: str | None = None, *, adapter: str | None = None
@@ -133,27 +135,20 @@ class GradientFlowTracker(Tracker):
 
         A layer's norm is √Σ of the squares of its modules, or of those of one type (`q_proj`).
         """
-        history = self._history
-        adapters = adapters_called(history, adapter)
-        modules = self._modules(component, module_type, adapters)
-        norms = by_layer(history, modules, component_called(component, components_of(history, adapters)))
-        return norms.values, norms.groups, norms.steps
+        part, modules = self._modules(component, module_type, adapter)
+        norms = grid(self._history, by_layer(modules), part)
+        return norms.values.T.copy(), norms.scopes, self.steps
 
     def create_heatmap(
         self, component: str = "B", save_path: str | Path | None = None, *, title: str | None = None,
         module_type: str | None = None, adapter: str | None = None,
     ) -> Figure:  # fmt: skip
         """Layers down, steps across, a panel for each type of module: the norm of every module in colour."""
-        history = self._history
-        adapters = adapters_called(history, adapter)
-        modules = self._modules(component, module_type, adapters)
-        part = component_called(component, components_of(history, adapters))
-        panels = heatmap_panels(history, modules, part)
-        refuse_empty(panels, f"gradient of {part}", history, modules, part)
+        part, modules = self._modules(component, module_type, adapter)
         figure = draw_heatmap(
-            panels,
+            heatmap_panels(self._history, modules, part, f"gradient of {part}"),
             Scale("‖g‖", f"‖g‖, norm of the gradient of {part}"),
-            title or f"Gradient norm of {part}{said(history, adapter)}",
+            title or f"Gradient norm of {part}{title_ending(self._history, adapter)}",
         )
         return saved(figure, save_path)
 
@@ -166,31 +161,46 @@ class GradientFlowTracker(Tracker):
 
         With `component=None` there is a panel for every part of the adapters.
         """
-        history = self._history
-        adapters = adapters_called(history, adapter)
-        known = components_of(history, adapters)
-        parts = known if component is None else [component_called(component, known)]
-        held = {part: self._modules(part, module_type, adapters) for part in parts}
-        wanted = [layers] if isinstance(layers, str | int) else None if layers is None else list(layers)
-        panels = comparison_panels(history, held, wanted)
+        parts = self.components(adapter=adapter) if component is None else [component]
+        members = dict(self._modules(part, module_type, adapter) for part in parts)
+        chosen = [layers] if isinstance(layers, str | int) else None if layers is None else list(layers)
+        panels = comparison_panels(self._history, members, chosen)
         drawn = [panel for panel in panels if len(panels) == 1 or np.isfinite(panel.grid.values).any()] or panels[:1]
-        figure = draw_comparison(drawn, title or f"Gradient norms of the layers{said(history, adapter)}")
-        return saved(figure, save_path)
+        heading = title or f"Gradient norms of the layers{title_ending(self._history, adapter)}"
+        return saved(draw_comparison(drawn, heading), save_path)
 
     def get_summary_stats(self, *, adapter: str | None = None) -> dict[str, Any]:
         """How much was logged, and each part's norms over all modules (or one adapter's) at the latest step."""
-        history = self._history
-        adapters = list(self.modules) if adapter is None else adapters_called(history, adapter)
-        return summarised(NAME, history, adapters, components_of(history, adapters))
+        adapters = list(self.modules) if adapter is None else choose_adapters(self._history, adapter)
+        return self._summary(adapters, self._components(adapters))
 
-    def _modules(self, component: str, module_type: str | None, adapters: list[str]) -> list[tuple[str, str]]:
-        history = self._history
-        part = component_called(component, components_of(history, adapters))
-        found = modules_with(history, adapters, part)
-        if module_type is None:
-            return found
-        known_name("module type", module_type, types_of(found))
-        return [one for one in found if type_of(one[1]) == module_type]
+    def default_figures(self, adapter: str | None) -> dict[str, Callable[..., Figure]]:
+        """A heatmap for each part that the family has, and the layers compared, a panel for each part."""
+        letters = {name: letter for letter, name in LETTERS.items()}
+        heatmaps: dict[str, Callable[..., Figure]] = {
+            f"gradient_heatmap_{file_part(letters.get(part, part))}": partial(
+                self.create_heatmap, part, adapter=adapter
+            )
+            for part in self.components(adapter=adapter)
+        }
+        comparison = partial(self.create_layer_comparison_plot, component=None, adapter=adapter)
+        return {**heatmaps, "gradient_layer_comparison": comparison}
+
+    def _components(self, adapters: Iterable[str]) -> list[str]:
+        """The parts of adapters, with the norms that the optimizer got."""
+        known = dict.fromkeys(metric for adapter in adapters for metric in self._history.metrics(adapter))
+        return [metric for metric in known if "/" not in metric]
+
+    def _modules(
+        self, component: str, module_type: str | None, adapter: str | None
+    ) -> tuple[str, list[tuple[str, str]]]:
+        """A part's name, and the modules that have it."""
+        adapters = choose_adapters(self._history, adapter)
+        part = find_component(component, self._components(adapters))
+        modules = self._history.modules_with(adapters, part)
+        if module_type is not None:
+            known_name("module type", module_type, dict.fromkeys(type_of(module) for _, module in modules))
+        return part, [(owner, module) for owner, module in modules if module_type in (None, type_of(module))]
 
 
 def _is_adapters(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from learnscope.core.moment import NotAvailable
@@ -16,45 +16,45 @@ LETTERS = {"A": "lora_A", "B": "lora_B", "E": "lora_E"}
 """Short names of an adapter's parts."""
 
 
-def module_called(history: History, name: str, adapter: str | None) -> tuple[str, str]:
+def find_module(history: History, name: str, adapter: str | None) -> tuple[str, str]:
     """The adapter and the module that are meant; an unknown one is refused with the nearest."""
-    held = history.modules
     if adapter is not None:
-        known_name("adapter", adapter, held)
-    searched = held if adapter is None else {adapter: held[adapter]}
+        known_name("adapter", adapter, history.families)
+    searched = history.families if adapter is None else {adapter: history.families[adapter]}
     every = dict.fromkeys(module for modules in searched.values() for module in modules)
-    found = next((one for one in _spellings(name) if one in every), None)
-    if found is None:
-        known_name("module", name, every)  # refuses
-    assert found is not None
-    owners = [owner for owner, modules in searched.items() if found in modules]
+    module = next((spelling for spelling in _spellings(name) if spelling in every), name)
+    known_name("module", module, every)
+    owners = [owner for owner, modules in searched.items() if module in modules]
     if len(owners) > 1:
-        raise ValueError(f"{found} has the adapters {' and '.join(owners)}: say which, adapter={owners[0]!r}")
-    return owners[0], found
+        raise ValueError(f"{module} has the adapters {' and '.join(owners)}: say which, adapter={owners[0]!r}")
+    return owners[0], module
 
 
 def _spellings(name: Any) -> list[str]:
-    """As given; without what wrappers put into it, read as a module and as a tensor."""
+    """As given; without the names that wrappers add, read as a module and as a tensor."""
     if not isinstance(name, str) or not name:
         return []
     return [name, resolve(f"{name}.weight").clean.removesuffix(".weight"), resolve(name).clean]
 
 
-def adapters_called(history: History, adapter: str | None) -> list[str]:
-    """The adapter that is meant, and with none named what is in no adapter as well; several are told apart first."""
-    held = list(history.modules)
+def named_adapters(history: History) -> list[str]:
+    return [adapter for adapter in history.families if adapter != NO_FAMILY]
+
+
+def choose_adapters(history: History, adapter: str | None) -> list[str]:
+    """The adapter that is named; without a name the only one, and what is outside adapters."""
+    named = named_adapters(history)
     if adapter is not None:
-        known_name("adapter", adapter, held)
+        known_name("adapter", adapter, history.families)
         return [adapter]
-    named = [one for one in held if one != NO_FAMILY]
     if len(named) > 1:
         raise ValueError(f"there are the adapters {' and '.join(named)}: say which, adapter={named[0]!r}")
-    return held
+    return list(history.families)
 
 
-def said(history: History, adapter: str | None) -> str:
-    """What a title adds where there are several adapters: which one it is of."""
-    several = len([one for one in history.modules if one != NO_FAMILY]) > 1
+def title_ending(history: History, adapter: str | None) -> str:
+    """The adapter's name in brackets, if there are several."""
+    several = len(named_adapters(history)) > 1
     return "" if adapter is None or adapter == NO_FAMILY or not several else f" ({shorten(adapter)})"
 
 
@@ -64,8 +64,8 @@ def in_words(metric: str) -> str:
     >>> in_words("effective_rank"), in_words("left_drift/first")
     ('effective rank', 'left drift (first)')
     """
-    name, *how = metric.replace("_", " ").split("/")
-    return f"{name} ({', '.join(how)})" if how else name
+    name, *labels = metric.replace("_", " ").split("/")
+    return f"{name} ({', '.join(labels)})" if labels else name
 
 
 def layer_of(module: str) -> str:
@@ -78,37 +78,29 @@ def type_of(module: str) -> str:
     return resolve(f"{module}.weight").component
 
 
-def layer_called(given: int | str, layers: Sequence[str]) -> str | None:
-    """The layer that is meant by its number or its name; None if it is the name of something else."""
-    if isinstance(given, str):
-        return next((one for one in _spellings(given) if one in layers), None)
-    number = whole_number("layer", given)
-    numbers = {layer: resolve(f"{layer}.module.weight").index for layer in layers}
-    found = [layer for layer, index in numbers.items() if index == number]
-    if not found:
-        there = [str(index) for index in dict.fromkeys(numbers.values()) if index is not None]
-        known = f"numbered are {', '.join(there)}" if there else f"none has a number; known are {', '.join(layers)}"
+def find_layer(layer: int | str, layers: Sequence[str]) -> str | None:
+    """The layer that is meant by its number or its name; None if no layer has that name."""
+    if isinstance(layer, str):
+        return next((spelling for spelling in _spellings(layer) if spelling in layers), None)
+    number = whole_number("layer", layer)
+    numbers = {name: resolve(f"{name}.module.weight").index for name in layers}
+    matches = [name for name, index in numbers.items() if index == number]
+    if not matches:
+        available = [str(index) for index in dict.fromkeys(numbers.values()) if index is not None]
+        known = (
+            f"numbered are {', '.join(available)}" if available else f"none has a number; known are {', '.join(layers)}"
+        )
         raise ValueError(f"there is no layer {number}: {known}")
-    if len(found) > 1:
-        raise ValueError(f"layer {number} is {' or '.join(found)}: give its name")
-    return found[0]
+    if len(matches) > 1:
+        raise ValueError(f"layer {number} is {' or '.join(matches)}: give its name")
+    return matches[0]
 
 
-def component_called(given: str, components: Iterable[str]) -> str:
+def find_component(component: str, known: Sequence[str]) -> str:
     """The part of an adapter that is meant, by its letter or by its name."""
-    known = list(components)
     if not known:
         raise NotAvailable("no gradient has been logged yet: call log_step after loss.backward()")
-    found = given if given in known else LETTERS.get(given, given)
-    if found not in known:
-        known_name("component", given, known)
-    return found
-
-
-def step_called(given: int, count: int) -> int:
-    """An index that a list of so many has."""
-    place = given if isinstance(given, int) and not isinstance(given, bool) else whole_number("step_idx", given)
-    if not -count <= place < count:
-        there = f"there are {count} logged steps" if count else "no step has been logged"
-        raise IndexError(f"step_idx={given}: {there}")
-    return place
+    name = component if component in known else LETTERS.get(component, component)
+    if name not in known:
+        known_name("component", component, known)
+    return name

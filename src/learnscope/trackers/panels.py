@@ -1,4 +1,4 @@
-"""From a history to what figures are drawn of: grids of layers and steps."""
+"""From a history to what figures are drawn of: grids of steps and layers."""
 
 from __future__ import annotations
 
@@ -12,44 +12,84 @@ from learnscope.core.moment import NotAvailable
 from learnscope.model.adapters.parameters import NO_FAMILY
 from learnscope.names import resolve
 from learnscope.options import known_name
-from learnscope.reading.gather import Floats, Grid
+from learnscope.reading.gather import NONFINITE, Floats, Grid
 from learnscope.report.adapters.heatmaps import Panel
 from learnscope.report.adapters.lines import Lines
 from learnscope.report.layout import save
 from learnscope.trackers.history import History
-from learnscope.trackers.layers import Gathered, Modules, by_layer, gathered, root_of_squares
-from learnscope.trackers.naming import layer_called, layer_of, type_of
+from learnscope.trackers.naming import find_layer, layer_of, type_of
 
 OUTSIDE = "outside the blocks"
+Modules = Sequence[tuple[str, str]]
+"""Adapter and name of each."""
+Combine = Callable[[Floats], float]
+
+
+def root_of_squares(values: Floats) -> float:
+    """The norm of a whole from the norms of its parts."""
+    return float(np.linalg.norm(values))
+
+
+def combined(
+    history: History, step: int, modules: Modules, metric: str, combine: Combine = root_of_squares
+) -> tuple[float | None, str | None]:
+    """One number from those of several modules, or None and the reason.
+
+    A module without a number is left out, as an optimizer leaves out a part without gradient; one that was measured
+    and is not finite makes the result so.
+    """
+    cells = [history.read(step, adapter, metric, module) for adapter, module in modules]
+    numbers = [value for value, _ in cells if isinstance(value, float | int)]
+    reasons = dict.fromkeys(reason for _, reason in cells if reason is not None)
+    broken = [reason for reason in reasons if reason in NONFINITE]
+    if broken or not numbers:
+        return None, broken[0] if broken else "; ".join(reasons)
+    return combine(np.array(numbers, dtype=np.float64)), None
+
+
+def grid(history: History, groups: Mapping[str, Modules], metric: str, combine: Combine = root_of_squares) -> Grid:
+    """One number for each logged step and group of modules."""
+    steps, rows = history.steps, groups.values()
+    cells = [[combined(history, step, modules, metric, combine) for modules in rows] for step in steps]
+    shape = (len(steps), len(groups))
+    values = np.array([np.nan if value is None else value for row in cells for value, _ in row]).reshape(shape)
+    broken = np.array([reason in NONFINITE for row in cells for _, reason in row], dtype=bool).reshape(shape)
+    return Grid(np.array(steps, dtype=np.int64), list(groups), values, broken)
+
+
+def by_layer(modules: Modules) -> dict[str, list[tuple[str, str]]]:
+    layers: dict[str, list[tuple[str, str]]] = {}
+    for adapter, module in modules:
+        layers.setdefault(layer_of(module), []).append((adapter, module))
+    return layers
 
 
 def heatmap_panels(
-    history: History, modules: Modules, metric: str, combine: Callable[[Floats], float] = root_of_squares
+    history: History, modules: Modules, metric: str, what: str, combine: Combine = root_of_squares
 ) -> list[Panel]:
-    """A panel for each type of module that stands in blocks, with the same rows; the others in one of their own.
+    """A panel for each type of module in the blocks, all with the same rows; other modules share a panel.
 
-    Several modules of one type in one layer, as experts are, share a row: `combine` makes one number of theirs.
+    Several modules of one type in one layer, such as experts, share a row: `combine` makes one number of theirs.
     """
-    types: dict[str, dict[str, list[tuple[str, str]]]] = {}
+    types: dict[str, list[tuple[str, str]]] = {}
     outside: dict[str, list[tuple[str, str]]] = {}
-    for one in modules:
-        name = resolve(f"{one[1]}.weight")
-        held = types.setdefault(name.component, {}).setdefault(name.layer, []) if name.recognised else None
-        (outside.setdefault(one[1], []) if held is None else held).append(one)
-    layers = list(dict.fromkeys(layer for held in types.values() for layer in held))
-    panels = [Panel(name, grid(gathered(history, held, metric, combine), layers)) for name, held in types.items()]
+    for adapter, module in modules:
+        in_block = resolve(f"{module}.weight").recognised
+        group, name = (types, type_of(module)) if in_block else (outside, module)
+        group.setdefault(name, []).append((adapter, module))
+    layers = {name: by_layer(members) for name, members in types.items()}
+    rows = dict.fromkeys(layer for members in layers.values() for layer in members)
+    panels = [
+        Panel(name, grid(history, {row: members.get(row, []) for row in rows}, metric, combine))
+        for name, members in layers.items()
+    ]
     if outside:
-        rest = gathered(history, outside, metric, combine)
-        panels.append(Panel(OUTSIDE, grid(rest, list(outside)), in_blocks=False))
-    return panels
-
-
-def refuse_empty(panels: Sequence[Panel], what: str, history: History, modules: Modules, metric: str) -> None:
-    """Refuse to draw where no module ever had a number, with the reason of the last one."""
+        panels.append(Panel(OUTSIDE, grid(history, outside, metric, combine), in_blocks=False))
     if not any(np.isfinite(panel.grid.values).any() or panel.grid.broken.any() for panel in panels):
-        owner, module = modules[-1]
-        reason = history.read(history.steps[-1], owner, metric, module)[1]
+        adapter, module = modules[-1]
+        reason = history.read(history.steps[-1], adapter, metric, module)[1]
         raise NotAvailable(f"there is no {what} to draw; {module}: {reason}")
+    return panels
 
 
 def comparison_panels(
@@ -57,59 +97,42 @@ def comparison_panels(
 ) -> list[Lines]:
     """A panel for each component, with the layers that were asked for, or the first, the middle and the last."""
     panels = []
-    for component, held in modules.items():
-        norms = by_layer(history, held, component)
-        chosen = _ends(norms.groups) if layers is None else [_layer(one, norms.groups) for one in layers]
-        panels.append(Lines(component, grid(norms, norms.groups), list(dict.fromkeys(chosen))))
+    for component, members in modules.items():
+        norms = grid(history, by_layer(members), component)
+        names = norms.scopes
+        ends = [names[place] for place in sorted({0, len(names) // 2, len(names) - 1})]
+        chosen = ends if layers is None else [find_layer(layer, names) or str(layer) for layer in layers]
+        for name in chosen:
+            known_name("layer", name, names)
+        panels.append(Lines(component, norms, list(dict.fromkeys(chosen))))
     return panels
 
 
-def grid(found: Gathered, rows: list[str]) -> Grid:
-    """The numbers of these rows, steps down; rows of which there is nothing stay empty."""
-    values = np.full((len(found.steps), len(rows)), np.nan)
-    broken = np.zeros(values.shape, dtype=bool)
-    places = [rows.index(group) for group in found.groups]
-    values[:, places], broken[:, places] = found.values.T, found.broken.T
-    return Grid(np.array(found.steps, dtype=np.int64), rows, values, broken)
-
-
-def final_spectra(history: History, modules: Modules) -> tuple[int, dict[str, dict[str, Floats]]] | None:
+def final_spectra(history: History, modules: Modules) -> tuple[int, dict[str, dict[str, Floats]]]:
     """The singular values of the last step that has some: by type of module and by layer."""
     for step in reversed(history.steps):
-        found: dict[str, dict[str, Floats]] = {}
+        panels: dict[str, dict[str, Floats]] = {}
         for adapter, module in modules:
-            values = history.adapters[adapter].lists.get("singular_values", {}).get(step, {}).get(module)
-            if values is not None:
-                inside = resolve(f"{module}.weight").recognised
-                row = layer_of(module) if inside else module
-                held = found.setdefault(type_of(module) if inside else OUTSIDE, {})
-                held[row if row not in held else module] = values
-        if found:
-            return step, found
-    return None
+            values = history.cells(step, adapter).get("singular_values", {}).get(module)
+            if isinstance(values, np.ndarray):
+                in_block = resolve(f"{module}.weight").recognised
+                panel = panels.setdefault(type_of(module) if in_block else OUTSIDE, {})
+                row = layer_of(module) if in_block else module
+                panel[row if row not in panel else module] = values
+        if panels:
+            return step, panels
+    raise NotAvailable("there are no singular values to draw: nothing is logged, or no module adds a matrix")
 
 
-def drawn_of(modules: Modules) -> tuple[str, str]:
-    """What a figure of these modules is of, and whose spectrum that is."""
-    return ("weights", "W") if {owner for owner, _ in modules} == {NO_FAMILY} else ("adapters", "ΔW")
+def matrix_words(modules: Modules) -> tuple[str, str]:
+    """What a figure of these modules shows, and the symbol of the matrix whose spectrum it is."""
+    return ("weights", "W") if {adapter for adapter, _ in modules} == {NO_FAMILY} else ("adapters", "ΔW")
 
 
 def saved(figure: Figure, path: str | Path | None) -> Figure:
-    """The figure, written as well if there is a place for it."""
+    """The figure, also written to `path` if there is one."""
     if path is not None and Path(path).is_dir():
         raise IsADirectoryError(f"{path} is a folder: name the picture in it, such as {Path(path) / 'figure.png'}")
     if path is not None:
         save(figure, Path(path))
     return figure
-
-
-def _ends(layers: list[str]) -> list[str]:
-    return [layers[place] for place in sorted({0, len(layers) // 2, len(layers) - 1})]
-
-
-def _layer(given: str | int, layers: list[str]) -> str:
-    found = layer_called(given, layers)
-    if found is None:
-        known_name("layer", given, layers)  # refuses
-    assert found is not None
-    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,11 +13,12 @@ from torch import nn
 
 from learnscope.core.moment import NotAvailable
 from learnscope.core.probe import Probe
+from learnscope.model.adapters.inventory import Adapters
 from learnscope.model.adapters.parameters import NO_FAMILY
 from learnscope.model.adapters.start import AdapterError
 from learnscope.model.selection import SelectionError
 from learnscope.model.weights.matrices import weight_matrices
-from learnscope.options import explain_options, known_name
+from learnscope.options import explain_options, known_name, whole_number
 from learnscope.probes.adapters.adapter_spectrum import AdapterSpectrum
 from learnscope.probes.weights.weight_spectrum import WeightSpectrum
 from learnscope.reading.words import capital
@@ -25,11 +26,9 @@ from learnscope.record import Label
 from learnscope.report.adapters.heatmaps import Scale, draw_heatmap
 from learnscope.report.adapters.lines import draw_spectra
 from learnscope.tensor.adapters.spectrum import spectrum_numbers
-from learnscope.trackers.history import Naming, plain_name
-from learnscope.trackers.layers import modules_with
-from learnscope.trackers.naming import adapters_called, in_words, module_called, said, step_called
-from learnscope.trackers.panels import drawn_of, final_spectra, heatmap_panels, refuse_empty, saved
-from learnscope.trackers.summary import summarised
+from learnscope.trackers.history import LISTS, MetricName, plain_name
+from learnscope.trackers.naming import choose_adapters, find_module, in_words, title_ending
+from learnscope.trackers.panels import final_spectra, heatmap_panels, matrix_words, saved
 from learnscope.trackers.tracker import Options, Tracker, adapters_in
 
 NAME = "SpectralTracker"
@@ -38,7 +37,6 @@ NUMBERS = (
     "top5_sv_ratio", "top10_sv_ratio", "rank",
 )  # fmt: skip
 DORA = ("magnitude_norm", "direction_norm", "magnitude_direction_ratio")
-LISTS = ("singular_values", "importance_scores")
 LOGARITHMIC = ("condition_number",)
 """Metrics that differ by orders of magnitude."""
 
@@ -46,20 +44,17 @@ LOGARITHMIC = ("condition_number",)
 def spectral_probes(options: Options, model: nn.Module | None) -> list[Probe]:
     """What a spectral tracker measures with.
 
-    Matrices outside adapters are looked at where some are trained, or where there are no adapters; what there is
-    nothing of is refused by its probe.
+    Matrices outside adapters are measured if some are trained, or if the model has no adapters. A probe refuses a model
+    that has nothing for it.
     """
     every, most = options.log_frequency or 1, options.max_layers_to_track
     adapters = AdapterSpectrum(every=every, max_layers=most)
+    weights = WeightSpectrum(every=every, full=options.compute_full_svd, max_layers=most)
     if options.track_adapter_only:
         return [adapters]
-    weights = WeightSpectrum(every=every, full=options.compute_full_svd, max_layers=most)
-    if model is None:
-        return [adapters, weights]
-    found = adapters_in(model)
-    if not found.found and not found.unknown:
+    if model is not None and adapters_in(model) == Adapters():
         return [weights]
-    return [adapters, weights] if _trains_other_matrices(model) else [adapters]
+    return [adapters, weights] if model is None or _trains_other_matrices(model) else [adapters]
 
 
 def _trains_other_matrices(model: nn.Module) -> bool:
@@ -70,7 +65,7 @@ def _trains_other_matrices(model: nn.Module) -> bool:
 
 
 def weight_metric(kind: str, name: str, labels: Mapping[str, Label]) -> str | None:
-    """A matrix has either all its singular values or the leading ones, which `leading_error` tells."""
+    """The label `spectrum` is dropped: a matrix has either all singular values or the leading ones."""
     return plain_name(kind, name, {label: value for label, value in labels.items() if label != "spectrum"})
 
 
@@ -95,8 +90,8 @@ class SpectralTracker(Tracker):
     optimizer only tells LoRA+ from LoRA.
     """
 
-    _name, file = NAME, "spectral_history.pt"
-    _namings: ClassVar[Mapping[str, Naming]] = {"AdapterSpectrum": plain_name, "WeightSpectrum": weight_metric}
+    _name, file, folder = NAME, "spectral_history.pt", "spectral_logs"
+    _metric_names: ClassVar[Mapping[str, MetricName]] = {"AdapterSpectrum": plain_name, "WeightSpectrum": weight_metric}
     _probes = staticmethod(spectral_probes)
 
     @partial(explain_options, owner=NAME)
@@ -109,37 +104,41 @@ class SpectralTracker(Tracker):
             model, optimizer, save_dir, log_frequency=log_frequency, track_adapter_only=track_adapter_only,
             compute_full_svd=compute_full_svd, max_layers_to_track=max_layers_to_track,
         )  # fmt: skip
-        unknown = adapters_in(model).unknown if track_adapter_only and not adapters_in(model).found else {}
-        if unknown:
+        adapters = adapters_in(model)
+        if track_adapter_only and not adapters.found and adapters.unknown:
             raise AdapterError(
                 f"the adapters of {type(model).__name__} are of a family whose update is not known here "
-                f"({', '.join(unknown)}): there is no spectrum to track. GradientFlowTracker tracks their gradients."
+                f"({', '.join(adapters.unknown)}): there is no spectrum to track. GradientFlowTracker tracks their "
+                "gradients."
             )
 
     def get_layer_history(self, layer_name: str, *, adapter: str | None = None) -> dict[str, Any]:
         """Every metric of a module over the logged `steps`, None where there is no number; `reasons` say why, by step.
 
-        The name may have PEFT's prefix (`base_model.model.`). Metrics that are measured in several ways carry how:
+        The name may have PEFT's prefix (`base_model.model.`). Metrics that are measured in several ways carry a label:
         `left_drift/first` is the drift since the first measurement, `vector_norm/magnitude` the norm of that vector.
         """
-        owner, module = module_called(self._history, layer_name, adapter)
+        owner, module = find_module(self._history, layer_name, adapter)
         known = self._history.metrics(owner, module)
         first = [metric for metric in (*LISTS, *NUMBERS) if metric in known]
-        return self._history.course(owner, module, dict.fromkeys([*first, *known]))
+        return self._history.of_module(owner, module, list(dict.fromkeys([*first, *known])))
 
     def get_metric_across_layers(
         self, metric: str, step_idx: int = -1, *, adapter: str | None = None
     ) -> dict[str, Any]:
-        """One metric of every module at one of the logged steps: the last, unless said otherwise."""
-        history, adapters = self._history, adapters_called(self._history, adapter)
-        step = self.steps[step_called(step_idx, len(self.steps))]
+        """One metric of every module at one of the logged steps, by default the last."""
+        history, steps, adapters = self._history, self.steps, choose_adapters(self._history, adapter)
+        index = step_idx if type(step_idx) is int else whole_number("step_idx", step_idx)
+        if not -len(steps) <= index < len(steps):
+            logged = f"there are {len(steps)} logged steps" if steps else "no step has been logged"
+            raise IndexError(f"step_idx={step_idx}: {logged}")
         known = {owner: history.metrics(owner) for owner in adapters}
-        known_name("metric", metric, dict.fromkeys(one for metrics in known.values() for one in metrics))
+        known_name("metric", metric, dict.fromkeys(name for names in known.values() for name in names))
         return {
-            module: history.read(step, owner, metric, module)[0]
-            for owner, modules in self.modules.items()
-            if owner in adapters and metric in known[owner]
-            for module in modules
+            module: history.read(steps[index], owner, metric, module)[0]
+            for owner in adapters
+            if metric in known[owner]
+            for module in self.modules[owner]
         }
 
     def create_heatmap(
@@ -147,18 +146,17 @@ class SpectralTracker(Tracker):
         adapter: str | None = None,
     ) -> Figure:  # fmt: skip
         """Layers down, steps across, a panel for each type of module: one metric of every module in colour."""
-        history, modules = self._history, self._modules(metric, adapter)
-        if any(metric in held.lists for held in history.adapters.values()):
+        modules = self._modules(metric, adapter)
+        if metric in LISTS or self._history.has_lists(metric):
             raise ValueError(
                 f"{metric} has several numbers for each module, and a cell has one colour: create_spectrum_plot draws "
                 "singular values, get_layer_history gives them all"
             )
-        panels = heatmap_panels(history, modules, metric, lambda values: float(values.mean()))
-        refuse_empty(panels, metric, history, modules, metric)
-        word, (what, matrix) = in_words(metric), drawn_of(modules)
-        meaning = f"{word} of {matrix}" if metric in spectrum_numbers([torch.ones(1)]).values else word
-        scale = Scale(word.removeprefix("effective "), meaning, log=metric in LOGARITHMIC)
-        heading = title or f"{capital(word)} of the {what}{said(self._history, adapter)}"
+        panels = heatmap_panels(self._history, modules, metric, metric, lambda values: float(values.mean()))
+        words, (what, matrix) = in_words(metric), matrix_words(modules)
+        meaning = f"{words} of {matrix}" if metric in spectrum_numbers([torch.ones(1)]).values else words
+        scale = Scale(words.removeprefix("effective "), meaning, log=metric in LOGARITHMIC)
+        heading = title or f"{capital(words)} of the {what}{title_ending(self._history, adapter)}"
         return saved(draw_heatmap(panels, scale, heading), save_path)
 
     def create_spectrum_plot(
@@ -166,35 +164,39 @@ class SpectralTracker(Tracker):
     ) -> Figure:
         """The singular values of every module at the last step that has some, a panel for each type of module."""
         modules = self._modules("singular_values", adapter)
-        found = final_spectra(self._history, modules)
-        if found is None:
-            raise NotAvailable("there are no singular values to draw: nothing is logged, or no module adds a matrix")
-        step, panels = found
-        what, matrix = drawn_of(modules)
-        heading = title or f"Singular values of the {what}{said(self._history, adapter)}"
+        step, panels = final_spectra(self._history, modules)
+        what, matrix = matrix_words(modules)
+        heading = title or f"Singular values of the {what}{title_ending(self._history, adapter)}"
         return saved(draw_spectra(panels, step, heading, matrix), save_path)
 
     def _modules(self, metric: str, adapter: str | None) -> list[tuple[str, str]]:
-        """The modules of the adapter; matrices that belong to none only where they are asked for, or all there is."""
+        """The adapter's modules; matrices outside adapters only if they are asked for, or there is nothing else."""
         history = self._history
         if not history.steps:
             raise NotAvailable("no spectrum has been logged yet: call log_step")
-        adapters = adapters_called(history, adapter)
-        adapters = [one for one in adapters if one != NO_FAMILY] or adapters
-        known_name("metric", metric, dict.fromkeys(one for owner in adapters for one in history.metrics(owner)))
-        return modules_with(history, adapters, metric)
+        adapters = choose_adapters(history, adapter)
+        adapters = [name for name in adapters if name != NO_FAMILY] or adapters
+        known_name("metric", metric, dict.fromkeys(name for owner in adapters for name in history.metrics(owner)))
+        return history.modules_with(adapters, metric)
 
     def get_summary_stats(self, *, adapter: str | None = None) -> dict[str, Any]:
         """How much was logged, and the documented metrics over all modules (or one adapter's) at the latest step.
 
-        Weights outside adapters have `metrics_outside_adapters`: a mean of W's and ΔW's would say nothing of either.
+        Weights outside adapters have `metrics_outside_adapters`: a mean over W and ΔW would mean nothing.
         """
         history = self._history
-        adapters = list(self.modules) if adapter is None else adapters_called(history, adapter)
-        dora = [metric for metric in DORA if any(metric in history.metrics(one) for one in adapters)]
-        whole = summarised(NAME, history, adapters, metrics := [*NUMBERS, *dora])
-        inside = [one for one in adapters if one != NO_FAMILY]
+        adapters = list(self.modules) if adapter is None else choose_adapters(history, adapter)
+        dora = [metric for metric in DORA if any(metric in history.metrics(name) for name in adapters)]
+        summary = self._summary(adapters, metrics := [*NUMBERS, *dora])
+        inside = [name for name in adapters if name != NO_FAMILY]
         if inside and inside != adapters:
-            whole["metrics"] = summarised(NAME, history, inside, metrics)["metrics"]
-            whole["metrics_outside_adapters"] = summarised(NAME, history, [NO_FAMILY], NUMBERS)["metrics"]
-        return whole
+            summary["metrics"] = self._summary(inside, metrics)["metrics"]
+            summary["metrics_outside_adapters"] = self._summary([NO_FAMILY], NUMBERS)["metrics"]
+        return summary
+
+    def default_figures(self, adapter: str | None) -> dict[str, Callable[..., Figure]]:
+        """Effective ranks over the steps, and the spectra at the end."""
+        return {
+            "effective_rank_heatmap": partial(self.create_heatmap, adapter=adapter),
+            "singular_values_final": partial(self.create_spectrum_plot, adapter=adapter),
+        }

@@ -1,13 +1,15 @@
-"""What both trackers do: look at a model every so many steps, keep what they measured, and write it to a file."""
+"""What both trackers do: measure a model every so many steps, keep the numbers, and write them to a file."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import nn
 
@@ -27,32 +29,30 @@ from learnscope.session.opening import check_model
 from learnscope.session.optimizers import unwrap_optimizer
 from learnscope.store.backend import MemoryBackend, RunError
 from learnscope.store.files import write_json
-from learnscope.trackers.history import History, Naming
+from learnscope.trackers.config import check_options
+from learnscope.trackers.history import History, MetricName
 from learnscope.trackers.tracker_file import TrackerFileError, read_tracker, write_tracker
+
+NOTHING = "nothing has been measured: no step has been logged yet"
+NO_NUMBER = "nothing could be measured at the steps that were logged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a tracker was made with; kept in its file."""
+    """What a tracker was made with; saved in its file."""
 
     log_frequency: int | None = 100
-    """None for a run whose schedule is no interval."""
+    """None for a run that was not measured at a fixed interval."""
     track_adapter_only: bool = True
     compute_full_svd: bool = True
     max_layers_to_track: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("log_frequency", "max_layers_to_track"):
-            given = getattr(self, name)
-            if given is not None:  # NumPy's numbers too, which a file does not hold
-                object.__setattr__(self, name, whole_number(name, given, 1))
-        for name in ("track_adapter_only", "compute_full_svd"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name}={getattr(self, name)!r}: True or False")
+        check_options(self)
 
 
 class UntilRead(NotKept):
-    """For records that are read at once; their arrays stay until then."""
+    """For records that are read at once; their arrays are stored until then."""
 
     put_arrays = MemoryBackend.put_arrays
 
@@ -61,31 +61,37 @@ class UntilRead(NotKept):
 
 
 class Tracker(ABC):
-    """Looks at a model every so many steps; a subclass says at what, and how to ask for it."""
+    """Measures a model every so many steps; a subclass says what, and how to query it."""
 
     _name: ClassVar[str]
     file: ClassVar[str]
-    """What its file is called unless said otherwise."""
-    _namings: ClassVar[Mapping[str, Naming]]
-    """By probe, which of its columns are kept, and under which names."""
+    """The default name of its file."""
+    folder: ClassVar[str]
+    """Where `write_logs` puts its files."""
+    _metric_names: ClassVar[Mapping[str, MetricName]]
+    """By probe, which of its columns are tracked, and under which names."""
     _options: Options
     _save_dir: Path | None
     _history: History
     _states: States | None
-    """Of the tracker that a file was saved from, while this one has no model."""
+    """The probes' states from a file, while this tracker has no model."""
     _session: ManualSession | None
 
     @staticmethod
     @abstractmethod
     def _probes(options: Options, model: nn.Module | None) -> list[Probe]:
-        """What to measure with these options, of this model or of one that is not known yet."""
+        """What to measure with these options; the model may not be known yet."""
 
     @abstractmethod
     def get_summary_stats(self, *, adapter: str | None = None) -> dict[str, Any]:
         """How much was logged, and its numbers over all modules (or one adapter's) at the latest step."""
 
+    @abstractmethod
+    def default_figures(self, adapter: str | None) -> dict[str, Callable[..., Figure]]:
+        """The figures of `write_logs` by file name; each takes `save_path`."""
+
     def log_step(self, step: int) -> bool:
-        """Measure, if `step` is a multiple of `log_frequency`; whether it did. A step logged again replaces itself."""
+        """Measure if `step` is a multiple of `log_frequency`; returns whether it did. A step can be logged again."""
         number = whole_number("step", step)
         if self._session is None:
             raise NotAvailable(
@@ -98,11 +104,11 @@ class Tracker(ABC):
         self._check_ready(subject.model)
         moment = self._session.moment("tracked", step=number, take_gradients=lambda: standing_gradients(subject))
         records = self._session.measure(moment)
-        self._history.forget(number)
+        self._history.measured.pop(number, None)
         try:
             self.take(records.values(), self._session.run)
-        except ValueError:  # half of a step is none
-            self._history.forget(number)
+        except ValueError:  # half a step is not kept
+            del self._history.measured[number]
             raise
         return True
 
@@ -128,29 +134,28 @@ class Tracker(ABC):
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module | None = None, *, optimizer: Any = None) -> Self:
-        """The tracker that was saved: for analysis, or with its model to go on from there."""
-        saved = read_tracker(path, cls._name)
+        """The tracker that was saved: for analysis, or with its model to continue logging."""
+        options, history, states = read_tracker(path, cls._name)
+        tracker = cls.__new__(cls)
         try:
-            options = Options(**saved.options)
+            tracker._set(Options(**options), Path(path).parent, history, states)
         except (TypeError, ValueError) as error:
             raise TrackerFileError(f"{path} is damaged ({error}): save the tracker anew") from error
-        tracker = cls.__new__(cls)
-        tracker._set(options, Path(path).parent, saved.history, saved.states)
         if model is not None:
             check_model(model)
-            _check_modules(Path(path), saved.history, model)
-            tracker._track(model, optimizer, saved.states or {})
+            _check_modules(Path(path), history, model)
+            tracker._track(model, optimizer, states or {})
         return tracker
 
     @classmethod
     def from_run(cls, run: Run | str | Path) -> Self:
         """The same view of a run in which this tracker's probes recorded."""
         run = run if isinstance(run, Run) else open_run(run)
-        described = [told for told in run.manifest.get("probes", {}).values() if told["probe"] in cls._namings]
+        described = [probe for probe in run.manifest.get("probes", {}).values() if probe["probe"] in cls._metric_names]
         if not described:
             raise RunError(
                 f"{run.path or 'this run'} has no records for a {cls._name}: watch it with "
-                f"{' or '.join(f'ls.{probe}()' for probe in cls._namings)}"
+                f"{' or '.join(f'ls.{probe}()' for probe in cls._metric_names)}"
             )
         every = described[0].get("every")
         tracker = cls.__new__(cls)
@@ -165,11 +170,11 @@ class Tracker(ABC):
 
     @property
     def modules(self) -> dict[str, list[str]]:
-        """The tracked modules of every adapter; what belongs to none is under `none`."""
-        return self._history.modules
+        """The tracked modules of every adapter; those outside adapters are under `none`."""
+        return {adapter: list(families) for adapter, families in self._history.families.items()}
 
     def _start(self, model: nn.Module, optimizer: Any, save_dir: str | Path | None, **options: Any) -> None:
-        """What a constructor does; `log_frequency` cannot be None for a tracker with a model."""
+        """What both constructors do; `log_frequency` cannot be None for a tracker with a model."""
         options["log_frequency"] = whole_number("log_frequency", options["log_frequency"], 1)
         self._set(Options(**options), save_dir)
         self._track(model, optimizer, {})
@@ -182,27 +187,49 @@ class Tracker(ABC):
         self._history, self._states, self._session = history or History(), states, None
 
     def _track(self, model: nn.Module, optimizer: Any, states: States) -> None:
-        """Measure this model from now on. Its probes may refuse it, and keep what its adapters begin with."""
+        """Measure this model from now on. The probes may refuse it, and store its adapters' initial factors."""
         probes = {type(probe).__name__: probe for probe in self._probes(self._options, model)}
         session = ManualSession(probes, UntilRead(), source="tracker")
         session.restore_states(states, max(self.steps, default=0))
         session.open(model).optimizers = [] if optimizer is None else [unwrap_optimizer(optimizer)]
         self._session = session
 
+    def _summary(self, adapters: Sequence[str], metrics: Iterable[str]) -> dict[str, Any]:
+        """How much was logged, and each metric over the modules at the latest step that measured anything."""
+        history, steps = self._history, self.steps
+        last = next((step for step in reversed(steps) if any(history.cells(step, a) for a in adapters)), None)
+        present = {} if last is None else {adapter: history.present(last, adapter) for adapter in adapters}
+        families = {adapter: dict(Counter(modules.values())) for adapter, modules in present.items() if modules}
+        kinds = dict.fromkeys(family for counts in families.values() for family in counts if family != NO_FAMILY)
+        cost = sum(history.cost(step) for step in steps)
+        return {
+            "tracker": self._name,
+            "peft_type": ", ".join(kinds) or None,
+            "adapters": families,
+            "total_steps_logged": len(steps),
+            "step_range": [steps[0], steps[-1]] if steps else None,
+            "num_layers": None if last is None else sum(sum(counts.values()) for counts in families.values()),
+            "latest_step": last,
+            "metrics": {metric: history.over_modules(last, adapters, metric) for metric in metrics},
+            "cost_seconds": {"total": cost if steps else None, "per_step": cost / len(steps) if steps else None},
+            "failed_steps": {str(step): error for step in steps if (error := history.failed(step)) is not None},
+            "note": None if last is not None else NO_NUMBER if steps else NOTHING,
+        }
+
     @classmethod
     def reads(cls, record: Record) -> bool:
         """Whether a record is of one of this tracker's probes."""
-        return class_of(record.probe) in cls._namings
+        return class_of(record.probe) in cls._metric_names
 
     def take(self, records: Iterable[Record], run: Run) -> None:
-        """Add what a run has recorded since; what is no record of this tracker's is left out."""
+        """Add records of a run; those of other probes are left out."""
         for record in filter(self.reads, records):
             probe = class_of(record.probe)  # a second probe of a class has a number behind its name
-            self._history.take(replace(record, probe=probe), run.arrays_of(record), self._namings[probe])
+            self._history.take(replace(record, probe=probe), run.arrays_of(record), self._metric_names[probe])
 
 
 def adapters_in(model: nn.Module) -> Adapters:
-    """The adapters of a model, of which there may be none."""
+    """The adapters of a model; it may have none."""
     try:
         return find_adapters(model)
     except AdapterError:
@@ -212,18 +239,17 @@ def adapters_in(model: nn.Module) -> Adapters:
 def _check_modules(path: Path, history: History, model: nn.Module) -> None:
     """Refuse a model that is not the one of the file."""
     adapters = adapters_in(model)
-    adapted = {(one.name, one.scope): method_of(one.parts.family) for one in adapters.found}
+    methods = {(adapter.name, adapter.scope): method_of(adapter.parts.family) for adapter in adapters.found}
     unknown = {scope for scopes in adapters.unknown.values() for scope in scopes}  # their gradients are tracked as well
     tensors = [resolve(name).clean for name, _ in model.named_parameters()]
     own = {*tensors, *(name.rpartition(".")[0] for name in tensors)}
-    last = history.steps[-1:]
-    for adapter, held in history.adapters.items():
-        for module in (module for step in last for module in held.there(step)):
-            family = held.families[held.rows[module]]
-            same = adapted.get((adapter, module)) == method_of(family) or module in unknown
+    last = max(history.measured, default=-1)
+    for adapter in history.families:
+        for module, family in history.present(last, adapter).items():
+            same = methods.get((adapter, module)) == method_of(family) or module in unknown
             if not (module in own if family == NO_FAMILY else same):
-                whose = "" if family == NO_FAMILY else f" with an adapter {adapter!r} ({family})"
+                owner = "" if family == NO_FAMILY else f" with an adapter {adapter!r} ({family})"
                 raise TrackerFileError(
-                    f"{path} is of a model that has {module}{whose}, which this {type(model).__name__} lacks: load it "
+                    f"{path} is of a model that has {module}{owner}, which this {type(model).__name__} lacks: load it "
                     "with the model it was saved with, or without one for analysis"
                 )

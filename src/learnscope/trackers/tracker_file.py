@@ -1,4 +1,15 @@
-"""A tracker's file: a torch archive of plain names, numbers and tensors, read without running anything from it."""
+"""A tracker's file: a torch archive of plain names, numbers and tensors, read without running anything from it.
+
+The history in it:
+```
+{"steps": [100, 200], "costs": [0.02, 0.02], "failed": [None, None], "texts": ["the update is zero"],
+ "adapters": {"default": {
+     "modules": ["model.layers.0.self_attn.q_proj", …], "families": ["lora", …], "whole_numbers": ["rank"],
+     "numbers": {"effective_rank": float64 [modules, steps], …},          NaN where there is none
+     "lists": {"singular_values": {module: float64 [steps, longest]}},    NaN beyond the end of a list
+     "reasons": {"effective_rank": int32 [modules, steps]}}}}             place in texts, −1 where there is a number
+```
+"""
 
 from __future__ import annotations
 
@@ -6,38 +17,31 @@ import os
 import pickle
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from learnscope.store.files import write_atomically
-from learnscope.trackers.history import History
-from learnscope.trackers.history_file import packed, unpacked
+from learnscope.trackers.history import LISTS, Cell, History, Measurement
 
 FORMAT = "learnscope.trackers"
 VERSION = 1
+NONE = -1
+"""Where there is no reason."""
 
 
 class TrackerFileError(ValueError):
     """A file that a tracker cannot be loaded from, or a tracker that cannot be saved; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What a file holds: a tracker's options, its history, and its probes' memories, if it had a model."""
-
-    options: dict[str, Any]
-    history: History
-    states: dict[str, dict[str, Any]] | None
-
-
 def write_tracker(
     path: Path, kind: str, options: Mapping[str, Any], history: History, states: Mapping[str, Mapping[str, Any]] | None
 ) -> None:
-    """Write all of it, or leave the file that is there as it was."""
+    """Write all of it, or leave an earlier file as it was."""
     body = {
         "format": FORMAT,
         "version": VERSION,
@@ -48,14 +52,16 @@ def write_tracker(
     }
 
     def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:
+        with temporary.open("wb") as file:  # given a path, torch would write its name into the file
             torch.save(body, file)
 
     write_atomically(path, write)
 
 
-def read_tracker(path: str | os.PathLike[str], kind: str) -> Loaded:
-    """What `write_tracker` wrote of a tracker of this kind; anything else is refused, and nothing is executed."""
+def read_tracker(
+    path: str | os.PathLike[str], kind: str
+) -> tuple[dict[str, Any], History, dict[str, dict[str, Any]] | None]:
+    """The options, the history and the probes' states of a tracker of this kind. Anything else is refused."""
     path = Path(path)
     body = _read(path)
     if not isinstance(body, dict) or body.get("format") != FORMAT:
@@ -70,8 +76,8 @@ def read_tracker(path: str | os.PathLike[str], kind: str) -> Loaded:
         raise TrackerFileError(f"{path} was saved by {body.get('kind')}, not by {kind}: use {body.get('kind')}.load")
     try:
         states = body["states"]
-        kept = None if states is None else {str(probe): dict(state) for probe, state in states.items()}
-        return Loaded(dict(body["options"]), unpacked(body["history"]), kept)
+        states = None if states is None else {str(probe): dict(state) for probe, state in states.items()}
+        return dict(body["options"]), unpacked(body["history"]), states
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise TrackerFileError(f"{path} is damaged ({type(error).__name__}: {error}): save the tracker anew") from error
 
@@ -111,3 +117,92 @@ def _plain(value: Any, what: str) -> Any:
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: _plain(item, what) for key, item in value.items()}
     raise TrackerFileError(f"the memory of {what} holds a {type(value).__name__}, which cannot be saved")
+
+
+def packed(history: History) -> dict[str, Any]:
+    """All of it as what `torch.load(weights_only=True)` reads."""
+    texts: dict[str, int] = {}
+    steps = history.steps
+    adapters = {adapter: _pack(history, adapter, texts) for adapter in history.families}
+    return {
+        "steps": steps,
+        "costs": [history.cost(step) for step in steps],
+        "failed": [history.failed(step) for step in steps],
+        "texts": list(texts),
+        "adapters": adapters,
+    }
+
+
+def _pack(history: History, adapter: str, texts: dict[str, int]) -> dict[str, Any]:
+    families, whole, numbers, lists, reasons = history.families[adapter], list[str](), {}, {}, {}
+    for metric in history.metrics(adapter):
+        columns = [history.cells(step, adapter).get(metric, {}) for step in history.steps]
+        rows = {module: [column.get(module) for column in columns] for module in families}
+        cells = [cell for row in rows.values() for cell in row]
+        if metric in LISTS or any(isinstance(cell, np.ndarray) for cell in cells):
+            arrays = {module: [_array(cell) for cell in row] for module, row in rows.items()}
+            lists[metric] = {
+                module: pad_sequence([torch.from_numpy(array) for array in row], True, torch.nan)
+                for module, row in arrays.items()
+                if any(map(len, row))
+            }
+        else:
+            values = [cell if isinstance(cell, float | int) else np.nan for cell in cells]
+            numbers[metric] = torch.tensor(values, dtype=torch.float64).reshape(len(rows), -1)
+            whole += [] if any(isinstance(cell, float) for cell in cells) else [metric]
+        if any(isinstance(cell, str) for cell in cells):
+            codes = [texts.setdefault(cell, len(texts)) if isinstance(cell, str) else NONE for cell in cells]
+            reasons[metric] = torch.tensor(codes, dtype=torch.int32).reshape(len(rows), -1)
+    return {
+        "modules": list(families),
+        "families": list(families.values()),
+        "whole_numbers": whole,
+        "numbers": numbers,
+        "lists": lists,
+        "reasons": reasons,
+    }
+
+
+def _array(cell: Cell | None) -> Any:
+    return np.ascontiguousarray(cell) if isinstance(cell, np.ndarray) else np.zeros(0)
+
+
+def unpacked(body: dict[str, Any]) -> History:
+    """The history again. What does not fit together raises one of the usual errors."""
+    steps, texts = body["steps"], body["texts"]
+    if not all(isinstance(step, int) for step in steps) or not all(isinstance(text, str) for text in texts):
+        raise TypeError("steps are whole numbers and reasons are texts")
+    history = History()
+    for step, cost, failed in zip(steps, body["costs"], body["failed"], strict=True):
+        history.measured[step] = {"": Measurement(float(cost), failed)}
+    for adapter, tables in body["adapters"].items():
+        modules = [str(module) for module in tables["modules"]]
+        history.families[adapter] = dict(zip(modules, map(str, tables["families"]), strict=True))
+        for metric, table in [*tables["numbers"].items(), *tables["reasons"].items()]:
+            if tuple(table.shape) != (len(modules), len(steps)):
+                raise ValueError(f"{metric} is {tuple(table.shape)}, not {(len(modules), len(steps))}")
+        for metric in [*tables["numbers"], *tables["lists"]]:
+            rows = _list_rows(tables, metric, steps) if metric in tables["lists"] else _number_rows(tables, metric)
+            codes = (
+                tables["reasons"][metric].tolist() if metric in tables["reasons"] else [[NONE] * len(steps)] * len(rows)
+            )
+            for module, row, row_codes in zip(modules, rows, codes, strict=True):
+                for step, value, code in zip(steps, row, row_codes, strict=True):
+                    cell = value if code == NONE else texts[code]
+                    if cell is not None:
+                        metrics = history.measured[step][""].cells.setdefault(adapter, {})
+                        metrics.setdefault(metric, {})[module] = cell
+    return history
+
+
+def _number_rows(tables: dict[str, Any], metric: str) -> list[list[Cell | None]]:
+    """By module and step."""
+    number = int if metric in tables["whole_numbers"] else float
+    return [[None if value != value else number(value) for value in row] for row in tables["numbers"][metric].tolist()]
+
+
+def _list_rows(tables: dict[str, Any], metric: str, steps: list[int]) -> list[list[Cell | None]]:
+    nothing = torch.zeros(len(steps), 0)
+    arrays = [tables["lists"][metric].get(module, nothing).double().numpy() for module in tables["modules"]]
+    rows = [[row[~np.isnan(row)] for row in array] for array in arrays]
+    return [[values if len(values) else None for values in row] for row in rows]

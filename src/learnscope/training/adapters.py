@@ -1,10 +1,16 @@
-"""A PEFT model of any of the twelve families, initialised as its paper says."""
+"""A PEFT model of any of the twelve families, initialised as its paper says, and saved so that PEFT can load it."""
 
 from __future__ import annotations
 
+from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
-from learnscope.model.adapters.start import AdapterError, init_milora, remember_start
+import torch
+from safetensors.torch import save_file
+
+from learnscope.model.adapters.start import AdapterError, init_milora, lora_layers, remember_start, start_of
+from learnscope.store.files import write_atomically
 from learnscope.training.errors import TrainError, first_line
 from learnscope.training.families import SPLIT_AT_START, family_of
 from learnscope.training.settings.config import PeftConfig
@@ -48,7 +54,8 @@ def adapter_config(model: Any, config: PeftConfig) -> Any:
             r=config.r, vera_dropout=config.lora_dropout, d_initial=config.d_initial, target_modules=targets,
             task_type=task,
         )  # fmt: skip
-    common = {"lora_alpha": _whole(config.lora_alpha), "lora_dropout": config.lora_dropout, "target_modules": targets}
+    alpha = int(config.lora_alpha) if float(config.lora_alpha).is_integer() else config.lora_alpha
+    common = {"lora_alpha": alpha, "lora_dropout": config.lora_dropout, "target_modules": targets}
     if family == "adalora":
         target = config.target_r or config.r
         return peft.AdaLoraConfig(
@@ -95,5 +102,33 @@ def _continued(model: Any, config: PeftConfig, family: str) -> Any:
     return peft.PeftModel.from_pretrained(model, path, is_trainable=True)
 
 
-def _whole(number: float) -> float:
-    return int(number) if float(number).is_integer() else number
+def save_adapter(model: Any, tokenizer: Any, family: str, folder: Path) -> None:
+    """Write PEFT's two files, and the tokenizer.
+
+    PiSSA and MiLoRA train on a base from which the adapter's start was subtracted, which nobody else has. Their
+    adapters are saved as what training added to the original weights, B A − B₀ A₀: a plain LoRA of twice the rank.
+    """
+    if family in SPLIT_AT_START:
+        _save_difference(model, folder)
+    else:
+        model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _save_difference(model: Any, folder: Path) -> None:
+    from peft import get_peft_model_state_dict
+
+    tensors = get_peft_model_state_dict(model)
+    for name, layer in lora_layers(model):
+        start, scaling = start_of(layer, "default"), layer.scaling["default"]
+        assert start is not None, "kept when the adapter was made"
+        up, down = f"{name}.lora_B.weight", f"{name}.lora_A.weight"
+        left = (start.left / scaling).to(tensors[up].dtype)
+        tensors[up] = torch.cat([tensors[up], -left.to(tensors[up].device)], dim=1)
+        tensors[down] = torch.cat([tensors[down], start.right.to(tensors[down])], dim=0)
+    config = deepcopy(model.peft_config["default"])
+    config.r, config.lora_alpha = 2 * config.r, 2 * config.lora_alpha  # the same scaling
+    config.init_lora_weights, config.inference_mode = True, True
+    saved = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomically(folder / "adapter_model.safetensors", lambda path: save_file(saved, path, {"format": "pt"}))
+    config.save_pretrained(folder)

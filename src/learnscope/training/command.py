@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,18 +41,21 @@ def train(config: Config, screen: Any = None) -> Outcome:
         from learnscope.training.screen import Screen
     screen = screen or Screen()
     with quiet(screen.say):
-        checkpoint = _opened(config)
+        checkpoint = _open(config)
         with _threads(config.training.threads or _usual_threads(config)):
             return _train(config, checkpoint, screen)
 
 
-def _opened(config: Config) -> Path | None:
+def _open(config: Config) -> Path | None:
+    """Check what can be checked before anything is loaded; returns the checkpoint to resume from, if any."""
     check(config)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise TrainError("this command trains in one process: start it without torchrun or accelerate launch")
     checkpoint = open_folder(config)
     look_only_here_if_unreachable([config.model.model_name_or_path, config.dataset.dataset_name_or_path])
-    _require_packages()
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise TrainError(f"training needs {', '.join(missing)}: pip install 'learnscope[hf]'")
     return checkpoint
 
 
@@ -59,8 +63,8 @@ def _usual_threads(config: Config) -> int | None:
     """1 for the built-in model: so small that several threads mostly wait for each other, more so on a busy machine."""
     from learnscope.training.builtin import is_base_model
 
-    given = config.model.model_name_or_path
-    return 1 if given is None or is_base_model(Path(given)) else None
+    name = config.model.model_name_or_path
+    return 1 if name is None or is_base_model(Path(name)) else None
 
 
 def _train(config: Config, checkpoint: Path | None, screen: Any) -> Outcome:
@@ -79,7 +83,7 @@ def _train(config: Config, checkpoint: Path | None, screen: Any) -> Outcome:
         if not isinstance(error, TrainError):
             screen.broken_off(trainer.state.global_step, folder, newest(folder), error)
         raise
-    from learnscope.training.saving import save_adapter
+    from learnscope.training.adapters import save_adapter
 
     save_adapter(trainer.model, trainer.processing_class, family, folder)
     screen.outcome(trainer, config.training.method, folder, tracking)
@@ -97,23 +101,23 @@ def _prepare(config: Config, checkpoint: Path | None, screen: Any, lines: Any) -
     from learnscope.training.trainers import make_trainer
 
     folder, family, resume = Path(config.training.output_dir), family_of(config.peft.type), checkpoint is not None
-    loaded = load_model(config.model, folder, screen.say, screen.progress, resume=resume)
-    data = load_data(config, builtin=loaded.builtin, chat=loaded.tokenizer.chat_template is not None)
-    plan = make_plan(config, builtin=loaded.builtin)
+    base, tokenizer, builtin = load_model(config.model, folder, screen.say, screen.progress, resume=resume)
+    data = load_data(config, builtin=builtin, chat=tokenizer.chat_template is not None)
+    plan = make_plan(config, builtin=builtin)
     if checkpoint is not None and 0 < plan.max_steps <= step_of(checkpoint):
         raise TrainError(f"{checkpoint} is at step {step_of(checkpoint)} of {plan.max_steps}: raise max_steps to go on")
     set_seed(config.training.seed)
-    model = adapt(loaded.model, config.peft)
+    model = adapt(base, config.peft)
     _show_facts(screen, config, model, data, plan, checkpoint)
     # AdaLoRA's first: its hook must run before those of the session
     callbacks = [AdaLoraCallback(config.peft, checkpoint)] if family == "adalora" else []
-    trainer = make_trainer(model, loaded.tokenizer, data, config, plan, [*callbacks, lines])
+    trainer = make_trainer(model, tokenizer, data, config, plan, [*callbacks, lines])
     tracking = _tracking(config, trainer, data, screen, resume=resume) if config.tracker.enabled else None
     return trainer, tracking
 
 
 def _tracking(config: Config, trainer: Any, data: Any, screen: Any, *, resume: bool) -> Any:
-    from learnscope.training.data.holdout import holdout_batches
+    from learnscope.training.data.batches import holdout_batches
     from learnscope.training.tracking import TrackingCallback
 
     folder = Path(config.training.output_dir)
@@ -136,14 +140,6 @@ def _show_facts(screen: Any, config: Config, model: Any, data: Any, plan: Any, c
     if checkpoint is not None:
         facts["resumed"] = f"from {checkpoint}"
     screen.facts(**facts)
-
-
-def _require_packages() -> None:
-    import importlib.util
-
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise TrainError(f"training needs {', '.join(missing)}: pip install 'learnscope[hf]'")
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,10 @@ from learnscope.training.settings.config import ModelConfig
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model with its tokenizer, and whether it is the built-in one."""
-
-    model: Any
-    tokenizer: Any
-    builtin: bool
-
-
-def load_model(config: ModelConfig, output_dir: Path, say: Say, progress: Any, *, resume: bool) -> Loaded:
-    """The model that `config` names, or the built-in model of this output folder, made if it is not there yet."""
+def load_model(
+    config: ModelConfig, output_dir: Path, say: Say, progress: Any, *, resume: bool
+) -> tuple[Any, Any, bool]:
+    """A model, its tokenizer, and whether it is the built-in one, which is made in the output folder if necessary."""
     if config.model_name_or_path is None:
         path = output_dir / BASE
         if not (is_base_model(path) if resume else is_current(path)):
@@ -38,14 +30,14 @@ def load_model(config: ModelConfig, output_dir: Path, say: Say, progress: Any, *
             with progress("making the built-in model") as show:
                 make_base_model(path, show)
         # the saved adapter names its base: an absolute path works from any folder
-        return _load(config, str(path.resolve()), say, builtin=True)
-    given = Path(config.model_name_or_path)
-    if given.is_file():
-        raise TrainError(f"config.model.model_name_or_path: {given} is a file; name the folder it is in")
-    return _load(config, config.model_name_or_path, say, builtin=is_base_model(given))
+        return *_load(config, str(path.resolve()), say), True
+    path = Path(config.model_name_or_path)
+    if path.is_file():
+        raise TrainError(f"config.model.model_name_or_path: {path} is a file; name the folder it is in")
+    return *_load(config, config.model_name_or_path, say), is_base_model(path)
 
 
-def _load(config: ModelConfig, name: str, say: Say, *, builtin: bool) -> Loaded:
+def _load(config: ModelConfig, name: str, say: Say) -> tuple[Any, Any]:
     from transformers import AutoTokenizer
 
     common = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
@@ -60,7 +52,7 @@ def _load(config: ModelConfig, name: str, say: Say, *, builtin: bool) -> Loaded:
         raise TrainError(f"model {name!r}: {where}, {reason}") from None
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return Loaded(model, tokenizer, builtin)
+    return model, tokenizer
 
 
 def _with_attention(name: str, config: ModelConfig, common: dict[str, Any], say: Say) -> Any:
@@ -68,16 +60,17 @@ def _with_attention(name: str, config: ModelConfig, common: dict[str, Any], say:
     from transformers import AutoModelForCausalLM
 
     def load(attention: str) -> Any:
-        dtype = getattr(torch, config.dtype) if config.dtype else default_dtype()
+        half = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+        dtype = getattr(torch, config.dtype or ("bfloat16" if half else "float32"))
         return AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation=attention, **common)
 
-    wanted = config.attn_implementation
-    if wanted != "flash_attention_2":
-        return load(wanted)
+    attention = config.attn_implementation
+    if attention != "flash_attention_2":
+        return load(attention)
     reason = _why_no_flash(config)
     if reason is None:
         try:
-            return load(wanted)
+            return load(attention)
         except (ImportError, ValueError) as error:  # not supported by the architecture, or a wrong package version
             reason = first_line(error)
     try:
@@ -98,8 +91,3 @@ def _why_no_flash(config: ModelConfig) -> str | None:
     if config.dtype == "float32":
         return "it computes in half precision and dtype is float32"
     return None
-
-
-def default_dtype() -> torch.dtype:
-    """bfloat16 on a GPU that computes in it, else float32."""
-    return torch.bfloat16 if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else torch.float32

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 from transformers import TrainerCallback
 from typing_extensions import override
 
 import learnscope as ls
+from learnscope.progress import progress_bar
 from learnscope.report.terminal import print_findings
 
 SHOWN = {
@@ -49,10 +50,8 @@ class Screen:
         """A bar that disappears when it is done; a line where there is no terminal."""
         if not self.console.is_terminal:
             self.say(f"{what} …")
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as bar:
-            task = bar.add_task(what, total=None)
-            yield lambda done, of: bar.update(task, completed=done, total=of)
+        with progress_bar(what, console=self.console, after=0.0) as update:
+            yield update
 
     def outcome(self, trainer: Any, method: str, folder: Path, tracking: Any) -> None:
         """Print first and last loss, where the files are, the findings, and what to type next."""
@@ -91,7 +90,7 @@ class ProgressLines(TrainerCallback):
         self._task: Any = None
 
     @override
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not self._screen.console.is_terminal:
             return
         numbers = TextColumn("steps  {task.fields[numbers]}")
@@ -101,12 +100,12 @@ class ProgressLines(TrainerCallback):
         self._bar.start()
 
     @override
-    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._bar is not None:
             self._bar.update(self._task, completed=state.global_step)
 
     @override
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **given: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         logs = logs or {}
         numbers = "  ".join(f"{word} {float(logs[name]):.4g}" for name, word in SHOWN.items() if name in logs)
         if not numbers or "train_runtime" in logs:
@@ -122,5 +121,5 @@ class ProgressLines(TrainerCallback):
             self._bar.stop()
 
     @override
-    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.close()

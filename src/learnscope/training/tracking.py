@@ -11,20 +11,12 @@ from transformers import TrainerCallback
 from typing_extensions import override
 
 import learnscope as ls
-from learnscope.core.probe import Probe
 from learnscope.trackers import TrackerConfig, probes_for, write_logs
 from learnscope.trackers.logs import CheckpointFiles
 from learnscope.training.errors import TrainError, first_line
 
 _NOT_RECORDED = {"learning_rate", "epoch", "num_tokens", "step_time", "total_flos"}
-"""Of what trainers log: in the records already, or nothing about learning."""
-
-
-def closing_probes(config: TrackerConfig, holdout: Any) -> list[Probe]:
-    """What looks once, when training has ended, at the examples kept aside."""
-    if holdout is None or not config.enable_spectral_tracking:
-        return []
-    return [ls.AdapterTruncation()]
+"""Logged by trainers, but recorded by a probe already, or not about learning."""
 
 
 class TrackingCallback(TrainerCallback):
@@ -41,10 +33,12 @@ class TrackingCallback(TrainerCallback):
         self._files = CheckpointFiles(config)
 
     @override
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """What cannot be watched is refused here, before the first step."""
-        model, optimizer, every = given["model"], given["optimizer"], int(args.logging_steps)
-        probes = [*probes_for(self.config, model), *closing_probes(self.config, self._holdout)]
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Open the session, or refuse before the first step what cannot be watched."""
+        model, optimizer, every = kwargs["model"], kwargs["optimizer"], int(args.logging_steps)
+        probes = probes_for(self.config, model)
+        if self._holdout is not None and self.config.enable_spectral_tracking:
+            probes.append(ls.AdapterTruncation())  # once, when training has ended
         try:
             self.watch = ls.watch(
                 model, optimizer, run=self.folder, probes=[*probes, ls.Loss(), ls.LearningRate(every=every)],
@@ -55,34 +49,35 @@ class TrackingCallback(TrainerCallback):
             raise TrainError(f"this training cannot be tracked: {error}") from error
 
     @override
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **given: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if logs is None or "train_runtime" in logs:
             return
-        numbers = {name: value for name, value in logs.items() if isinstance(value, int | float)}
-        kept = {name: value for name, value in numbers.items() if name not in _NOT_RECORDED}
-        self._safely(lambda watch: watch.log(**kept))
+        numbers = {
+            name: value for name, value in logs.items() if isinstance(value, int | float) and name not in _NOT_RECORDED
+        }
+        self._safely(lambda watch: watch.log(**numbers))
 
     @override
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # trainers also say so when they stop within an epoch
         if math.isclose(state.epoch, round(state.epoch)):
             self._safely(lambda watch: watch.end_epoch())
 
     @override
-    def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        self._safely(lambda watch: self._keep(watch, checkpoint))
+        self._safely(lambda watch: self._save(watch, checkpoint))
 
     @override
-    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.end("finished")
 
     def interrupted(self, error: BaseException) -> None:
-        """Training broke off: the run says so, and what was recorded becomes files all the same."""
+        """Training broke off: the run says so, and the trackers' files are written all the same."""
         self.end(f"interrupted by {type(error).__name__}: {error}".rstrip(": "))
 
     def end(self, status: str) -> None:
-        """Close the session and write the trackers' files; again it does nothing."""
+        """Close the session and write the trackers' files; a second call does nothing."""
         watch, self.watch = self.watch, None
         if watch is None:
             return
@@ -97,14 +92,14 @@ class TrackingCallback(TrainerCallback):
                 f"the records are in {self.folder}"
             )
 
-    def _keep(self, watch: ls.Watch, checkpoint: Path) -> None:
-        """What resuming needs, and the trackers' files beside a checkpoint."""
+    def _save(self, watch: ls.Watch, checkpoint: Path) -> None:
+        """Write what resuming needs, and the trackers' files beside a checkpoint."""
         watch.save_state()
         if self.config.save_with_checkpoints:
             self._files.save(watch.run, checkpoint)
 
     def _safely(self, action: Callable[[ls.Watch], None]) -> None:
-        """A failure of tracking is said once and ends the tracking, not the training."""
+        """A failure of tracking is reported once and ends the tracking, not the training."""
         if self.watch is None or self.failure is not None:
             return
         try:

@@ -146,32 +146,32 @@ def test_adaloras_importance_decides_what_its_allocator_keeps() -> None:
     one = adapted("adalora")
     adapters = list(found_in(one).values())
     fresh = adalora_allocations(one.model, adapters)
-    assert [(each.scores, each.rank) for each in fresh] == [(None, RANK)] * len(adapters)
+    assert fresh == [(None, RANK)] * len(adapters)
     one.train(8)
     allocator = one.model.base_model.rankallocator
     found = adalora_allocations(one.model, adapters)
-    for adapter, allocation in zip(adapters, found, strict=True):
+    for adapter, (scores, _) in zip(adapters, found, strict=True):
         truth = reference_importance(allocator, one.model, f"{adapter.scope}.%s.default")
-        assert allocation.scores is not None
-        torch.testing.assert_close(allocation.scores.double(), truth, rtol=1e-5, atol=0)
+        assert scores is not None
+        torch.testing.assert_close(scores.double(), truth, rtol=1e-5, atol=0)
     kept = {name: sum(mask) for name, mask in one.model.peft_config["default"].rank_pattern.items()}
-    assert {f"{a.scope}.lora_E.default": f.rank for a, f in zip(adapters, found, strict=True)} == kept
+    assert {f"{a.scope}.lora_E.default": rank for a, (_, rank) in zip(adapters, found, strict=True)} == kept
     assert sum(kept.values()) < RANK * len(adapters)
     # the scores are those that decide: masking to a budget by them zeroes the least important triplets
     budget = RANK * len(adapters) - 5
     pattern = allocator.mask_to_budget(one.model.base_model.model, budget)
-    threshold = torch.cat([each.scores for each in found if each.scores is not None]).sort().values[4]
-    for adapter, allocation in zip(adapters, found, strict=True):
-        assert allocation.scores is not None
-        assert pattern[f"{adapter.scope}.lora_E.default"] == (allocation.scores > threshold).tolist()
+    threshold = torch.cat([scores for scores, _ in found if scores is not None]).sort().values[4]
+    for adapter, (scores, _) in zip(adapters, found, strict=True):
+        assert scores is not None
+        assert pattern[f"{adapter.scope}.lora_E.default"] == (scores > threshold).tolist()
 
 
 def test_adaloras_pruned_triplets_lower_the_rank() -> None:
     one = adapted("adalora")
     one.train(8)
     adapters = list(found_in(one).values())
-    for adapter, allocation in zip(adapters, adalora_allocations(one.model, adapters), strict=True):
-        assert (values_of(adapter) > 0).sum() == allocation.rank
+    for adapter, (_, rank) in zip(adapters, adalora_allocations(one.model, adapters), strict=True):
+        assert (values_of(adapter) > 0).sum() == rank
 
 
 def test_milora_begins_with_the_smallest_components_and_changes_no_output() -> None:

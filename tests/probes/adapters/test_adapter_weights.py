@@ -16,7 +16,7 @@ from scipy import linalg
 from torch import Tensor, nn
 
 import learnscope as ls
-from learnscope.model.adapters.bases import MERGED
+from learnscope.model.adapters.extras import MERGED
 from learnscope.tensor.adapters.subspace import INTRUDERS, SIMILARITY
 from model.adapters.adapted import ADDED, Adapted, adapted, layer_at, scopes, update
 from seeds.tiny import language_model, token_batches

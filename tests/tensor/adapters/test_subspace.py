@@ -11,7 +11,7 @@ from scipy import linalg, stats
 from torch import Tensor
 
 from learnscope.tensor.adapters.spectrum import Factors
-from learnscope.tensor.adapters.subspace import intruder_dimensions, subspace_drifts
+from learnscope.tensor.adapters.subspace import SIMILARITY, best_matches, subspace_drifts
 from learnscope.tensor.weights.powerlaw import power_law
 
 
@@ -63,21 +63,21 @@ def test_intruders_are_found_where_they_were_put() -> None:
     """W is diagonal; ΔW adds one direction spread over all of W's, larger than any: it resembles none."""
     weight = torch.diag(torch.arange(20, 0, -1, dtype=torch.float64))
     spread = torch.full((20, 1), 20**-0.5, dtype=torch.float64)
-    found = intruder_dimensions(weight, Factors(spread, spread.mT, 1000.0))
-    assert found.count == 1
-    assert found.similarity[0] == pytest.approx(20**-0.5, rel=0.05)
-    assert len(found.similarity) == 10
+    matches = best_matches(weight, Factors(spread, spread.mT, 1000.0))
+    assert (matches < SIMILARITY).sum() == 1
+    assert matches[0] == pytest.approx(20**-0.5, rel=0.05)
+    assert len(matches) == 10
     along = torch.eye(20, dtype=torch.float64)[:, 3:4]
-    assert intruder_dimensions(weight, Factors(along, along.mT, 1000.0)).count == 0
-    everything = intruder_dimensions(weight, Factors(spread, spread.mT, 1000.0), k=50, epsilon=1.1)
-    assert everything.count == 20
+    assert not (best_matches(weight, Factors(along, along.mT, 1000.0)) < SIMILARITY).any()
+    everything = best_matches(weight, Factors(spread, spread.mT, 1000.0), k=50)
+    assert (everything < 1.1).sum() == 20
 
 
 def test_intruders_refuse_what_has_no_answer() -> None:
     with pytest.raises(ValueError, match=r"\[outputs, inputs\]"):
-        intruder_dimensions(torch.zeros(3, 4), Factors(torch.ones(4, 1), torch.ones(1, 3)))
+        best_matches(torch.zeros(3, 4), Factors(torch.ones(4, 1), torch.ones(1, 3)))
     with pytest.raises(ValueError, match="not finite"):
-        intruder_dimensions(torch.full((2, 2), torch.nan), Factors(torch.ones(2, 1), torch.ones(1, 2)))
+        best_matches(torch.full((2, 2), torch.nan), Factors(torch.ones(2, 1), torch.ones(1, 2)))
 
 
 def brute_force(values: np.ndarray) -> tuple[float, float, float]:

@@ -1,7 +1,8 @@
-"""What only some families of adapters have: DoRA's magnitude and direction, AdaLoRA's importance and ranks."""
+"""Adapters beside their base weights, DoRA's magnitude and direction, AdaLoRA's importance and ranks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -12,10 +13,14 @@ from torch import Tensor, nn
 
 from learnscope.model.adapters.inventory import Adapter
 from learnscope.tensor.adapters.spectrum import Factors
+from learnscope.tensor.adapters.subspace import best_matches
 from learnscope.tensor.context import plain, plain_arithmetic
+from learnscope.tensor.gradients.gradient import sum_squares
 
 CHUNK = 1 << 22
 """Entries of a weight that are read at a time."""
+MERGED = "an adapter is merged into the weight: what it was before is read while none is"
+TRAINED = "its base weight is trained as well: what it began with is not kept"
 NOT_ALLOCATED = "the rank allocator has no scores: update_and_allocate has not been called, or has ended its schedule"
 
 
@@ -31,62 +36,107 @@ class Direction:
 
 def dora_direction(adapter: Adapter) -> Direction | str:
     """Computed in parts, so that the weight is not copied; or the reason why there is none."""
-    dora = _dora(adapter)
-    if isinstance(dora, str):
-        return dora
+    weight = _dora_weight(adapter)
+    if isinstance(weight, str):
+        return weight
     total = changed = 0.0
-    for norms, _, added in dora.parts():
+    for norms, _, added in _dora_parts(adapter, weight):
         total += float(norms.square().sum())
         changed += float(added.square().sum())
-    return Direction(float(torch.linalg.vector_norm(dora.magnitude)), total**0.5, changed**0.5)
+    return Direction(float(torch.linalg.vector_norm(_magnitude(adapter))), total**0.5, changed**0.5)
 
 
 def dora_update(adapter: Adapter) -> Tensor | str:
     """m ∘ (W + ΔW)/‖W + ΔW‖_rows − W, what merging adds to the weight, in float64; or why there is none."""
-    dora = _dora(adapter)
-    if isinstance(dora, str):
-        return dora
-    whole = torch.empty(dora.weight.shape, dtype=torch.float64, device=dora.weight.device)
-    for _, rows, added in dora.parts():
-        whole[rows] = added
-    return whole
+    weight = _dora_weight(adapter)
+    if isinstance(weight, str):
+        return weight
+    update = torch.empty(weight.shape, dtype=torch.float64, device=weight.device)
+    for _, rows, added in _dora_parts(adapter, weight):
+        update[rows] = added
+    return update
 
 
-@dataclass(frozen=True, slots=True)
-class _Dora:
-    weight: Tensor
-    magnitude: Tensor
-    factors: Factors
-
-    def parts(self) -> Iterator[tuple[Tensor, slice, Tensor]]:
-        """Some rows at a time: norms of W + ΔW, the rows, and what merging adds to them."""
-        weight, factors = self.weight, self.factors
-        with plain_arithmetic(weight.device):
-            left, right = replace(factors, start=None).stacked()  # what the adapter now adds to the base
-            initial = (
-                None if factors.start is None else tuple(factor.to(weight.device).double() for factor in factors.start)
-            )
-            step = max(1, CHUNK // weight.shape[1])
-            for start in range(0, len(weight), step):
-                rows = slice(start, start + step)
-                base = weight[rows].double()
-                part = torch.addmm(base, left[rows], right)
-                norms = torch.linalg.vector_norm(part, dim=1)
-                part *= (self.magnitude[rows] / norms)[:, None]
-                base = base if initial is None else torch.addmm(base, initial[0][rows], initial[1])
-                yield norms, rows, part - base
-
-
-def _dora(adapter: Adapter) -> _Dora | str:
+def _dora_weight(adapter: Adapter) -> Tensor | str:
     if adapter.layer.merged:
         return "an adapter is merged into the weight, which is no longer the one that DoRA adds to"
+    if adapter.parts.factors is None:
+        return adapter.parts.reason or "it has no factors"
+    return base_matrix(adapter.layer)
+
+
+def _magnitude(adapter: Adapter) -> Tensor:
+    return plain(adapter.parts.vectors["magnitude"][0]).flatten().double()
+
+
+def _dora_parts(adapter: Adapter, weight: Tensor) -> Iterator[tuple[Tensor, slice, Tensor]]:
+    """Some rows at a time: norms of W + ΔW, the rows, and what merging adds to them."""
+    factors, magnitude = adapter.parts.factors, _magnitude(adapter)
+    assert factors is not None, "checked with the weight"
+    with plain_arithmetic(weight.device):
+        left, right = replace(factors, start=None).stacked()  # what the adapter now adds to the base
+        initial = _start_on(adapter, weight)
+        for rows in _row_chunks(weight):
+            base = weight[rows].double()
+            part = torch.addmm(base, left[rows], right)
+            norms = torch.linalg.vector_norm(part, dim=1)
+            part *= (magnitude[rows] / norms)[:, None]
+            base = base if initial is None else torch.addmm(base, initial[0][rows], initial[1])
+            yield norms, rows, part - base
+
+
+def _row_chunks(weight: Tensor) -> Iterator[slice]:
+    step = max(1, CHUNK // weight.shape[1])
+    return (slice(first, first + step) for first in range(0, len(weight), step))
+
+
+def _start_on(adapter: Adapter, weight: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The factors B₀ and A₀ that PiSSA and similar methods have moved into the adapter, in float64."""
+    start = None if adapter.parts.factors is None else adapter.parts.factors.start
+    return None if start is None else (start[0].to(weight.device).double(), start[1].to(weight.device).double())
+
+
+def original_norm(adapter: Adapter) -> float | str:
+    """‖W‖_F of the weight without the adapter's start, in one pass without copying it; or why it cannot be read."""
+    weight = _frozen_base(adapter)
+    if isinstance(weight, str):
+        return weight
+    with plain_arithmetic(weight.device):
+        start = _start_on(adapter, weight)
+        if start is not None:
+            chunks = (torch.addmm(weight[rows].double(), start[0][rows], start[1]) for rows in _row_chunks(weight))
+            return math.sqrt(sum(float(chunk.square().sum()) for chunk in chunks))
+    return math.sqrt(float(sum_squares([weight])))
+
+
+def intruder_similarity(adapter: Adapter) -> Tensor | str:
+    """`best_matches` of the tuned weight (DoRA: with its magnitude) in the original one; or why there are none."""
     factors = adapter.parts.factors
     if factors is None:
         return adapter.parts.reason or "it has no factors"
-    weight = base_matrix(adapter.layer)
+    weight = _frozen_base(adapter)
     if isinstance(weight, str):
         return weight
-    return _Dora(weight, plain(adapter.parts.vectors["magnitude"][0]).flatten().double(), factors)
+    with plain_arithmetic(weight.device):
+        start = _start_on(adapter, weight)
+        weight = weight.double() if start is None else torch.addmm(weight.double(), *start)
+    if adapter.parts.family == "dora":
+        update = dora_update(adapter)
+        if isinstance(update, str):
+            return update
+        factors = Factors(update, torch.eye(update.shape[1], dtype=torch.float64, device=update.device))
+    try:
+        return best_matches(weight, factors)
+    except ValueError as error:
+        return str(error)
+
+
+def _frozen_base(adapter: Adapter) -> Tensor | str:
+    if adapter.layer.merged:
+        return MERGED
+    if any(p.requires_grad for name, p in adapter.layer.get_base_layer().named_parameters() if name == "weight"):
+        return TRAINED
+    return base_matrix(adapter.layer)
 
 
 def base_matrix(layer: Any) -> Tensor | str:
@@ -106,7 +156,7 @@ def base_matrix(layer: Any) -> Tensor | str:
 
 
 def _unpacked(base: Any) -> Tensor:
-    """Unpacked by PEFT; but not the whole module, whose packed weight it would replace on a CPU, so that it fails."""
+    """Unpacked by PEFT from the weight alone: given the module, it would replace the weight on a CPU and fail."""
     from peft.utils.integrations import dequantize_bnb_weight, dequantize_module_weight
 
     weight: Any = getattr(base, "weight", None)
@@ -114,8 +164,8 @@ def _unpacked(base: Any) -> Tensor:
         return dequantize_module_weight(base)
     # a stand-in for the layer's state, to which PEFT would write the scales; these are in one of two places
     scales = getattr(getattr(base, "state", None), "SCB", None)
-    held = SimpleNamespace(SCB=getattr(weight, "SCB", None) if scales is None else scales)
-    unpacked: Tensor = dequantize_bnb_weight(weight, state=held)
+    state = SimpleNamespace(SCB=getattr(weight, "SCB", None) if scales is None else scales)
+    unpacked: Tensor = dequantize_bnb_weight(weight, state=state)
     return unpacked
 
 
@@ -124,33 +174,25 @@ def is_turned(layer: Any) -> bool:
     return isinstance(layer.get_base_layer(), nn.Embedding) or bool(getattr(layer, "fan_in_fan_out", False))
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """AdaLoRA's importance scores of the triplets, and how many it keeps."""
+def adalora_allocations(model: nn.Module, adapters: list[Adapter]) -> list[tuple[Tensor | None, int]]:
+    """AdaLoRA's importance scores of the triplets, and how many of them it keeps.
 
-    scores: Tensor | None
-    rank: int
-
-
-def adalora_allocations(model: nn.Module, adapters: list[Adapter]) -> list[Allocation]:
-    """As PEFT's rank allocator computes them: s(E) + mean s(A) + mean s(B), s = sensitivity × uncertainty.
-
-    `scores` are None while the allocator has none. The rank is the number of triplets in its last pattern, or r before
-    the first.
+    As PEFT's rank allocator computes them: s(E) + mean s(A) + mean s(B), s = sensitivity × uncertainty; None while the
+    allocator has none. The rank is the number of triplets in its last pattern, or r before the first.
     """
     owner: Any = next((module for module in model.modules() if "rankallocator" in module.__dict__), None)
     if owner is None:
-        return [Allocation(None, adapter.parts.rank or 0) for adapter in adapters]
+        return [(None, adapter.parts.rank or 0) for adapter in adapters]
     allocator = owner.rankallocator
     names = {id(p): name for name, p in owner.model.named_parameters()}
     pattern = allocator.peft_config.rank_pattern or {}
-    allocations = []
+    allocations: list[tuple[Tensor | None, int]] = []
     for adapter in adapters:
         e, a, b = (names.get(id(getattr(adapter.layer, f"lora_{part}")[adapter.name]), "") for part in "EAB")
         own = allocator.adapter_name == adapter.name  # it trains one adapter, the others keep their ranks
         scores = _scores(allocator, e, a, b) if own and {e, a, b} <= allocator.exp_avg_ipt.keys() else None
-        kept = pattern.get(e, pattern.get(e.replace(f".{adapter.name}", ""))) if own else None
-        allocations.append(Allocation(scores, adapter.parts.rank or 0 if kept is None else sum(kept)))
+        mask = pattern.get(e, pattern.get(e.replace(f".{adapter.name}", ""))) if own else None
+        allocations.append((scores, adapter.parts.rank or 0 if mask is None else sum(mask)))
     return allocations
 
 

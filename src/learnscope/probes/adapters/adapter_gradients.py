@@ -16,7 +16,7 @@ from learnscope.model.adapters.parameters import TrainedPart, trained_parts
 from learnscope.model.adapters.start import AdapterError
 from learnscope.model.selection import check_max_layers, spread
 from learnscope.names import resolve
-from learnscope.probes.adapters.notes import warn_of_unknown
+from learnscope.probes.adapters.opening import warn_of_unknown
 from learnscope.probes.gradients.flow_rows import Flow
 from learnscope.quantities import Quantities
 from learnscope.quantities.adapters import AdapterGradients as Q
@@ -42,10 +42,10 @@ class AdapterGradients(Probe):
     every: int = 100
     at: At = "before_step"
     max_layers: int | None = None
-    """Rows for modules and layers of at most so many layers, the first, the last and some evenly between; one is the
-    middle one. Sums over components and the model are still of all."""
+    """Rows only for modules in at most so many layers: the first, the last and some evenly between, or the middle one.
+    Sums over components and the model still cover all layers."""
     adapters_only: bool = True
-    """False: a row as well for whatever else is trained, of the family `none`, by the last part of its name."""
+    """False: also a row for every other trained parameter, of the family `none`, by the last part of its name."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"grads"})
     reads_only: ClassVar[bool] = True
@@ -57,33 +57,42 @@ class AdapterGradients(Probe):
         check_max_layers(type(self).__name__, self.max_layers)
 
     def open(self, moment: Moment) -> None:
-        self._rows(moment)
+        self._parts(moment)
 
     def measure(self, moment: Moment) -> Measurement:
         gradients = moment.gradients
-        rows = self._rows(moment)
+        rows = self._rows(moment, list(gradients.positions))
         if rows.silent:
             warn_of_unknown(type(self).__name__, rows.silent, moment.state)
         flow = Flow.of(moment, gradients)
-        places = rows.places(moment, gradients.positions)
-        sums = places.sums(flow.numbers[:, :2])
+        sums = rows.sums(flow.numbers[:, :2]).split([len(table.members) for table in rows.tables])
         tables = [
-            Table(one.kind, one.scopes, flow.norm_columns(part[:, 0], part[:, 1], one.labels, status, Q.norm))
-            for one, part, status in zip(rows.tables, sums.split(rows.sizes), places.reasons(rows.parts), strict=True)
+            Table(
+                table.kind,
+                list(table.members),
+                flow.norm_columns(part[:, 0], part[:, 1], table.labels, rows.reasons(table), Q.norm),
+            )
+            for table, part in zip(rows.tables, sums, strict=True)
         ]
         return Measurement(tables, notes={"unknown": rows.silent} if rows.silent else {})
 
-    def _rows(self, moment: Moment) -> _Rows:
-        """Those of the last measurement, if parameters, which of them are trained and optimizers have not changed."""
+    def _rows(self, moment: Moment, positions: list[int]) -> _Rows:
+        """Those of the last measurement, unless parameters, what is trained, optimizers or gradients have changed."""
         subject = moment.subject
-        rest = [*(p.requires_grad for p in subject.parameters), *map(id, subject.optimizers)]
-        kept: _Rows | None = moment.state.get("_rows")
-        if kept is None or kept.parameters is not subject.parameters or kept.rest != rest:
-            kept = _Rows(subject.parameters, rest, self._parts(moment), self.max_layers)
-            moment.state["_rows"] = kept
-        return kept
+        key = (*(p.requires_grad for p in subject.parameters), *map(id, subject.optimizers), *positions)
+        rows: _Rows | None = moment.state.get("_rows")
+        if rows is None or rows.parameters is not subject.parameters or rows.key != key:
+            parts, unknown = self._parts(moment)
+            row_of = {id(subject.parameters[position]): row for row, position in enumerate(positions)}
+            row_of_part = [None if part.shared_with else row_of.get(id(part.parameter)) for part in parts]
+            rows = _Rows(subject.parameters, key, parts, row_of_part, self.max_layers)
+            families = {part.family for part in parts}
+            rows.silent = {family: scopes for family, scopes in unknown.items() if family not in families}
+            moment.state["_rows"] = rows
+        return rows
 
-    def _parts(self, moment: Moment) -> tuple[list[TrainedPart], Adapters]:
+    def _parts(self, moment: Moment) -> tuple[list[TrainedPart], dict[str, list[str]]]:
+        """The parameters to measure, and the modules with adapters of unknown families, by family."""
         subject = moment.subject
         try:
             adapters = find_adapters(subject.model, subject.optimizers)
@@ -92,7 +101,7 @@ class AdapterGradients(Probe):
                 raise
             adapters = Adapters()
         named = zip(subject.names, subject.parameters, strict=True)
-        return trained_parts(adapters, named, others=not self.adapters_only), adapters
+        return trained_parts(adapters, named, others=not self.adapters_only), adapters.unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,80 +112,50 @@ class _TableOf:
     labels: dict[str, Any]
     members: dict[str, list[int]]
 
-    @property
-    def scopes(self) -> list[str]:
-        return list(self.members)
-
 
 class _Rows:
-    """What the rows are: known from the adapters alone, whatever gradients there are."""
+    """The rows of all tables, and which gradients each of them sums."""
 
     def __init__(
-        self, parameters: Sequence[Tensor], rest: list[int], found: tuple[list[TrainedPart], Adapters],
-        max_layers: int | None,
+        self, parameters: Sequence[Tensor], key: tuple[int, ...], parts: list[TrainedPart],
+        row_of_part: list[int | None], max_layers: int | None,
     ) -> None:  # fmt: skip
-        self.parameters, self.rest = parameters, rest
-        self.parts, adapters = found
-        families = {part.family for part in self.parts}
-        self.silent = {family: scopes for family, scopes in adapters.unknown.items() if family not in families}
-        """Adapters without a single parameter that is known to be theirs."""
-        self.tables = self._tables(max_layers)
-        self.sizes = [len(one.members) for one in self.tables]
-        self._places: _Places | None = None
-
-    def _tables(self, max_layers: int | None) -> list[_TableOf]:
-        names = [resolve(f"{part.scope}.weight") for part in self.parts]
-        chosen = set(spread((name.layer for name in names), max_layers))
-        tables: dict[tuple[str, ...], _TableOf] = {}
-        for kind in KINDS:
-            for number, (part, name) in enumerate(zip(self.parts, names, strict=True)):
-                if kind in ("module", "layer") and name.layer not in chosen:
-                    continue
-                scope = {"module": part.scope, "layer": name.layer, "component": name.component, "model": "model"}[kind]
-                labels = {"adapter": part.adapter, "family": part.family, "component": part.component}
-                table = tables.setdefault((kind, *labels.values()), _TableOf(kind, labels, {}))
-                table.members.setdefault(scope, []).append(number)
-        return list(tables.values())
-
-    def places(self, moment: Moment, positions: Sequence[int]) -> _Places:
-        """Where each scope finds its gradients."""
-        if self._places is None or self._places.positions != list(positions):
-            known = {id(p): place for place, p in enumerate(moment.subject.parameters)}
-            row = {position: number for number, position in enumerate(positions)}
-            at = [None if one.shared_with else row.get(known.get(id(one.parameter), -1)) for one in self.parts]
-            self._places = _Places(list(positions), self.tables, at)
-        return self._places
-
-
-class _Places:
-    """For one set of gradients: which row of theirs belongs to which scope, and why others have none."""
-
-    def __init__(self, positions: list[int], tables: Sequence[_TableOf], at: Sequence[int | None]) -> None:
-        self.positions, self._tables, self._at = positions, tables, at
-        scopes = [inside for table in tables for inside in table.members.values()]
-        present = [[row for part in inside if (row := at[part]) is not None] for inside in scopes]
+        self.parameters, self.key, self._parts, self._row_of_part = parameters, key, parts, row_of_part
+        self.silent: dict[str, list[str]] = {}
+        """Adapters of unknown families without a single parameter that is known to be theirs."""
+        self.tables = _tables(parts, max_layers)
+        scopes = [members for table in self.tables for members in table.members.values()]
+        present = [[row for part in members if (row := row_of_part[part]) is not None] for members in scopes]
         self._count = len(scopes)
         self._segments = Segments({str(number): rows for number, rows in enumerate(present)})
         self._filled = torch.tensor([int(number) for number in self._segments.scopes], dtype=torch.int64)
 
     def sums(self, squares: Tensor) -> Tensor:
         """[scopes of all tables, stages]; NaN where nothing has a gradient."""
-        found = squares.new_full((self._count, squares.shape[1]), torch.nan)
-        return found.index_copy_(0, self._filled.to(squares.device), self._segments.sum(squares))
+        sums = squares.new_full((self._count, squares.shape[1]), torch.nan)
+        return sums.index_copy_(0, self._filled.to(squares.device), self._segments.sum(squares))
 
-    def reasons(self, parts: Sequence[TrainedPart]) -> list[dict[int, str]]:
-        """By table and place, why nothing has a gradient; asked each time, as adapters are switched on and off."""
-        if None not in self._at:
-            return [{} for _ in self._tables]
-        return [
-            {
-                place: "; ".join(dict.fromkeys(_why(parts[part]) for part in inside))
-                for place, inside in enumerate(table.members.values())
-                if all(self._at[part] is None for part in inside)
-            }
-            for table in self._tables
-        ]
+    def reasons(self, table: _TableOf) -> dict[int, str]:
+        """Why a scope has no gradient, by place; asked each time, as adapters are switched on and off."""
+        if None not in self._row_of_part:
+            return {}
+        return {
+            place: "; ".join(dict.fromkeys(self._parts[part].why_no_gradient() for part in members))
+            for place, members in enumerate(table.members.values())
+            if all(self._row_of_part[part] is None for part in members)
+        }
 
 
-def _why(part: TrainedPart) -> str:
-    return f"shares its parameter with {part.shared_with}" if part.shared_with else part.why_no_gradient()
+def _tables(parts: Sequence[TrainedPart], max_layers: int | None) -> list[_TableOf]:
+    names = [resolve(f"{part.scope}.weight") for part in parts]
+    chosen = set(spread((name.layer for name in names), max_layers))
+    tables: dict[tuple[str, ...], _TableOf] = {}
+    for kind in KINDS:
+        for number, (part, name) in enumerate(zip(parts, names, strict=True)):
+            if kind in ("module", "layer") and name.layer not in chosen:
+                continue
+            scope = {"module": part.scope, "layer": name.layer, "component": name.component, "model": "model"}[kind]
+            labels = {"adapter": part.adapter, "family": part.family, "component": part.component}
+            table = tables.setdefault((kind, *labels.values()), _TableOf(kind, labels, {}))
+            table.members.setdefault(scope, []).append(number)
+    return list(tables.values())

@@ -7,13 +7,19 @@ from typing import Any, ClassVar
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.model.adapters.inventory import Adapters, find_adapters, grouped
-from learnscope.model.selection import check_max_layers
-from learnscope.probes.adapters.beside_weights import dora_columns, intruder_columns, relative_column
-from learnscope.probes.adapters.columns import adalora_columns, plain_columns, vector_columns
-from learnscope.probes.adapters.drift import Kept, drift_columns
-from learnscope.probes.adapters.notes import of_few_layers, warn_of_unknown
-from learnscope.probes.adapters.spectra import Spectra
-from learnscope.probes.adapters.starts import open_adapters
+from learnscope.model.selection import check_max_layers, spread
+from learnscope.names import resolve
+from learnscope.probes.adapters.columns import (
+    Spectra,
+    adalora_columns,
+    dora_columns,
+    intruder_columns,
+    plain_columns,
+    relative_column,
+    vector_columns,
+)
+from learnscope.probes.adapters.drift import Drift
+from learnscope.probes.adapters.opening import open_adapters, warn_of_unknown
 from learnscope.quantities import Quantities
 from learnscope.quantities.adapters import AdapterSpectrum as Q
 from learnscope.record import Measurement, Table
@@ -42,14 +48,14 @@ class AdapterSpectrum(Probe):
     """Singular values at most this share of the largest count as 0 for ranks and condition numbers."""
     drift: bool = True
     merged_update: bool = False
-    """Also the spectrum of what merging a DoRA adapter adds to its weight: it has full rank, and is built and
-    decomposed in float64 as such."""
+    """Also the spectrum of what merging a DoRA adapter adds to its weight, a matrix of full rank that is built and
+    decomposed in float64."""
     intruders: bool = False
-    """Also the directions that a weight had not: decomposes every weight twice in full, for a last look (`at="end"`)
-    or an audit."""
+    """Also the directions that the original weight did not have. Decomposes every weight twice in full: for a last
+    measurement (`at="end"`) or an audit."""
     memory_mb: float = 256.0
     max_layers: int | None = None
-    """Only adapters of at most so many layers, the first, the last and some evenly between; one is the middle one."""
+    """Only adapters in at most so many layers: the first, the last and some evenly between, or the middle one."""
 
     reads_only: ClassVar[bool] = True
     quantities: ClassVar[type[Quantities]] = Q
@@ -71,17 +77,19 @@ class AdapterSpectrum(Probe):
     def measure(self, moment: Moment) -> Measurement:
         adapters = find_adapters(moment.model, moment.optimizers)
         warn_of_unknown(type(self).__name__, adapters.unknown, moment.state)
-        adapters.found = of_few_layers(adapters.found, self.max_layers)
+        layers = [resolve(f"{adapter.scope}.weight").layer for adapter in adapters.found]
+        chosen = set(spread(layers, self.max_layers))
+        adapters.found = [adapter for adapter, layer in zip(adapters.found, layers, strict=True) if layer in chosen]
         spectra = Spectra(adapters.found, vectors=self.drift, tolerance=self.tolerance)
-        kept = Kept(moment.state, self.memory_mb)
+        drift = Drift(moment.state, self.memory_mb)
         arrays = spectra.arrays()
         tables = []
         for (name, family), members in grouped(adapters.found).items():
             labels = {"adapter": name, "family": family}
             columns = [*spectra.columns(members, labels), *plain_columns(members, labels)]
             columns.append(relative_column(members, spectra, labels, moment.state))
-            if self.drift and any(spectra.of(one) is not None for one in members):
-                columns += drift_columns(members, spectra, labels, kept)
+            if self.drift and any(adapter.parts.factors is not None for adapter in members):
+                columns += drift.columns(members, spectra, labels)
             if self.intruders:
                 columns += intruder_columns(members, labels)
             if family == "dora":
@@ -89,16 +97,14 @@ class AdapterSpectrum(Probe):
             if family == "adalora":
                 columns += adalora_columns(moment.model, members, labels, arrays)
             columns += vector_columns(members, labels)
-            tables.append(Table("module", [one.scope for one in members], columns))
-        kept.measured_at(moment.step)
-        return Measurement(tables, arrays, _notes(adapters, kept))
+            tables.append(Table("module", [adapter.scope for adapter in members], columns))
+        return Measurement(tables, arrays, _notes(adapters, drift.measured_at(moment.step)))
 
 
-def _notes(adapters: Adapters, kept: Kept) -> dict[str, Any]:
+def _notes(adapters: Adapters, earlier: dict[str, int]) -> dict[str, Any]:
     families: dict[str, dict[str, int]] = {}
     for (name, family), members in grouped(adapters.found).items():
         families.setdefault(name, {})[family] = len(members)
-    tied = {one.scope: one.tied_to for one in adapters.found if one.tied_to}
-    notes: dict[str, Any] = {"families": families, **kept.notes}
-    notes |= {"unknown": adapters.unknown} if adapters.unknown else {}
-    return notes | ({"tied": tied} if tied else {})
+    tied = {adapter.scope: adapter.tied_to for adapter in adapters.found if adapter.tied_to}
+    optional = {"unknown": adapters.unknown, "tied": tied}
+    return {"families": families, **earlier, **{name: note for name, note in optional.items() if note}}

@@ -12,11 +12,12 @@ from learnscope.core.probe import At, Probe
 from learnscope.model.adapters.inventory import Adapter, find_adapters, grouped
 from learnscope.model.adapters.truncation import Cuttable, cuttable, ranks_all, ranks_each, truncated
 from learnscope.model.outputs.reference import compare_outputs, reference_outputs
-from learnscope.probes.adapters.starts import open_adapters
+from learnscope.probes.adapters.columns import cell_column
+from learnscope.probes.adapters.opening import open_adapters
 from learnscope.probes.outputs.columns import output_columns, read_together, undefined
 from learnscope.quantities import Quantities
 from learnscope.quantities.adapters import AdapterTruncation as Q
-from learnscope.record import Column, Measurement, Table
+from learnscope.record import Measurement, Table
 
 CUTS: dict[str, Callable[[Sequence[Tensor], float], list[int]]] = {"each": ranks_each, "all": ranks_all}
 Key = tuple[str, float]
@@ -70,25 +71,28 @@ class AdapterTruncation(Probe):
         reference = moment.once(
             ("reference_outputs", self.examples), lambda: reference_outputs(moment.model, moment.task, batches)
         )
-        ranks = self._ranks([one.values for one in cut])
+        ranks = self._ranks([update.values for update in cut])
         compared: dict[Key, dict[str, Tensor]] = {}
-        for key, wanted in ranks.items():
-            with moment.exchanged(truncated(moment.model, cut, wanted)):
+        for key, lower in ranks.items():
+            with moment.exchanged(truncated(moment.model, cut, lower)):
                 compared[key] = compare_outputs(moment.model, moment.task, batches, reference)
         numbers = read_together(compared)
-        kept = {key: _parameters(cut, wanted) for key, wanted in ranks.items()}
-        judged = Q.mse if Q.kl.name in undefined(reference) else Q.kl
-        best, why = _recommended({key: found[judged.name] for key, found in numbers.items()}, kept, self.share)
-        columns = [c for key, found in numbers.items() for c in output_columns(Q, found, reference, _labels(key))]
-        columns += [Q.parameters_kept.column([share], _labels(key)) for key, share in kept.items()]
-        columns += _choice(best, kept, why)
-        if why is not None:
-            reasons = dict.fromkeys(range(len(adapters)), why) | reasons
-        modules = _modules(adapters, cut, reasons, None if best is None else ranks[best])
+        shares = {key: _parameters(cut, lower) for key, lower in ranks.items()}
+        judge = Q.mse if Q.kl.name in undefined(reference) else Q.kl
+        best = _recommended({key: values[judge.name] for key, values in numbers.items()}, shares, self.share)
+        columns = [c for key, values in numbers.items() for c in output_columns(Q, values, reference, _labels(key))]
+        columns += [Q.parameters_kept.column([share], _labels(key)) for key, share in shares.items()]
+        if isinstance(best, str):
+            reasons = dict.fromkeys(range(len(adapters)), best) | reasons
+        columns += [
+            cell_column(Q.recommended_energy, [best if isinstance(best, str) else best[1]], _choice(best)),
+            cell_column(Q.recommended_parameters, [best if isinstance(best, str) else shares[best]], _choice(best)),
+        ]
+        modules = _modules(adapters, cut, reasons, None if isinstance(best, str) else ranks[best])
         notes = {
             "examples": sum(moment.task.size(batch) for batch in batches),
             "share": self.share,
-            "judged_by": judged.name,
+            "judged_by": judge.name,
         }
         return Measurement([Table("model", ["model"], columns), *modules], notes=notes)
 
@@ -101,55 +105,46 @@ def _labels(key: Key) -> dict[str, str | float]:
     return {"cut": key[0], "energy": key[1]}
 
 
+def _choice(best: Key | str) -> dict[str, str]:
+    return {} if isinstance(best, str) else {"cut": best[0]}
+
+
 def _parameters(cut: Sequence[Cuttable], ranks: Sequence[int]) -> float:
     """The share of r·(m + n) over all adapters that lower ranks need."""
-    needed = sum(rank * sum(one.sizes) for one, rank in zip(cut, ranks, strict=True))
-    return needed / sum((one.adapter.parts.rank or 0) * sum(one.sizes) for one in cut)
+    needed = sum(rank * sum(update.sizes) for update, rank in zip(cut, ranks, strict=True))
+    return needed / sum((update.adapter.parts.rank or 0) * sum(update.sizes) for update in cut)
 
 
-def _recommended(far: Mapping[Key, float], kept: Mapping[Key, float], share: float) -> tuple[Key | None, str | None]:
-    scale = far[NONE]
+def _recommended(losses: Mapping[Key, float], shares: Mapping[Key, float], most: float) -> Key | str:
+    """The cut with the fewest parameters that loses little enough, or why there is none."""
+    scale = losses[NONE]
     if not scale > 0:
-        return None, NOTHING
-    enough = [key for key, value in far.items() if key != NONE and value <= share * scale]
+        return NOTHING
+    enough = [key for key, value in losses.items() if key != NONE and value <= most * scale]
     if not enough:
-        nearest = min(value for key, value in far.items() if key != NONE)
-        tried = f"every cut that was tried loses more than {share:g} of what the adapters do to the outputs"
-        return None, f"{tried}, {nearest / scale:.2g} at best"
+        nearest = min(value for key, value in losses.items() if key != NONE)
+        tried = f"every cut that was tried loses more than {most:g} of what the adapters do to the outputs"
+        return f"{tried}, {nearest / scale:.2g} at best"
     # of equal ones the one that keeps more energy
-    return min(enough, key=lambda key: (kept[key], -key[1])), None
-
-
-def _choice(best: Key | None, kept: Mapping[Key, float], why: str | None) -> list[Column]:
-    status = {} if why is None else {0: why}
-    labels = {} if best is None else {"cut": best[0]}
-    return [
-        Q.recommended_energy.column([None if best is None else best[1]], labels, status),
-        Q.recommended_parameters.column([None if best is None else kept[best]], labels, status),
-    ]
+    return min(enough, key=lambda key: (shares[key], -key[1]))
 
 
 def _modules(
     adapters: Sequence[Adapter], cut: Sequence[Cuttable], reasons: Mapping[int, str], ranks: Sequence[int] | None
 ) -> list[Table]:
     """One table for each adapter and family, a row a module."""
-    number = {id(one.adapter): place for place, one in enumerate(cut)}
-    why = {id(one): reasons[place] for place, one in enumerate(adapters) if place in reasons}
+    number = {id(update.adapter): place for place, update in enumerate(cut)}
+    why = {id(adapter): reasons[place] for place, adapter in enumerate(adapters) if place in reasons}
     tables = []
     for (name, family), members in grouped(adapters).items():
         labels = {"adapter": name, "family": family}
-        own = [number.get(id(one)) for one in members]
-        best = [None if ranks is None or place is None else ranks[place] for place in own]
-        own_ranks = [one.parts.rank for one in members]
-        directions = [None if place is None else cut[place].directions for place in own]
+        rows = [(adapter, number.get(id(adapter))) for adapter in members]
+        best = [why[id(a)] if ranks is None or place is None else ranks[place] for a, place in rows]
+        own = [why[id(a)] if a.parts.rank is None else a.parts.rank for a, _ in rows]
+        directions = [why[id(a)] if place is None else cut[place].directions for a, place in rows]
         columns = [
-            Q.recommended_rank.column(best, labels, _status(members, best, why)),
-            Q.rank.column(own_ranks, labels, _status(members, own_ranks, why)),
-            Q.directions.column(directions, labels, _status(members, directions, why)),
+            cell_column(quantity, cells, labels)
+            for quantity, cells in ((Q.recommended_rank, best), (Q.rank, own), (Q.directions, directions))
         ]
-        tables.append(Table("module", [one.scope for one in members], columns))
+        tables.append(Table("module", [adapter.scope for adapter in members], columns))
     return tables
-
-
-def _status(members: Sequence[Adapter], values: Sequence[int | None], why: Mapping[int, str]) -> dict[int, str]:
-    return {place: why[id(one)] for place, one in enumerate(members) if values[place] is None}

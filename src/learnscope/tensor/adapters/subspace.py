@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -58,27 +57,13 @@ def _drifts(pairs: Sequence[Spans]) -> list[tuple[float, float]]:
         return list(zip(angle.tolist(), drift.tolist(), strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Intruders:
-    """`similarity` holds, for each leading direction of the tuned weight, its best match among the base's."""
+def best_matches(weight: Tensor, factors: Factors, k: int = INTRUDERS) -> Tensor:
+    """max_i |uᵢᵀu′_j| for the `k` leading left singular vectors u′_j of W + ΔW, over all left singular vectors of W.
 
-    similarity: Tensor
-    epsilon: float
-
-    @property
-    def count(self) -> int:
-        return int((self.similarity < self.epsilon).sum())
-
-
-def intruder_dimensions(
-    weight: Tensor, factors: Factors, *, k: int = INTRUDERS, epsilon: float = SIMILARITY
-) -> Intruders:
-    """Which of the `k` leading left singular vectors of W + ΔW resemble no left singular vector of W.
-
-    Vector u′_j is an intruder if max_i |uᵢᵀu′_j| < ε over all vectors of W (arXiv 2410.21228, algorithm 1). W is the
-    weight that training began with, [m, n] as the factors are. Both matrices are fully decomposed in float64: this is
-    for an audit, not for every step. There are fewer than `k` directions if W is smaller. No decomposition can tell
-    directions of equal singular values apart.
+    Vector u′_j is an intruder if this is below ε = `SIMILARITY` (arXiv 2410.21228, algorithm 1). W is the weight that
+    training began with, [m, n] as the factors are. Both matrices are fully decomposed in float64: this is for an audit,
+    not for every step. There are fewer than `k` directions if W is smaller. No decomposition can tell directions of
+    equal singular values apart.
     """
     with plain_arithmetic(weight.device):
         base, update = plain(weight).double(), factors.product().to(weight.device)
@@ -88,6 +73,7 @@ def intruder_dimensions(
         tuned = base + update
         if not bool(base.isfinite().all() & tuned.isfinite().all()):
             raise ValueError("the weight or its update has entries that are not finite: it has no singular vectors")
-        known = torch.linalg.svd(base, full_matrices=False).U
+        directions = torch.linalg.svd(base, full_matrices=False).U
         leading = torch.linalg.svd(tuned, full_matrices=False).U[:, :k]
-        return Intruders((known.mT @ leading).abs().amax(0), epsilon)
+        matches: Tensor = (directions.mT @ leading).abs().amax(0)
+        return matches

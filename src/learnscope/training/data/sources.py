@@ -9,14 +9,16 @@ from typing import Any
 
 from datasets import Dataset  # type: ignore[import-untyped]
 
-from learnscope.training.data.columns import Columns, columns_of
+from learnscope.options import did_you_mean
+from learnscope.sources import SourceError, read_rows
 from learnscope.training.data.countdown import BRIEF, SOLVED_UP_TO, WORDED, generate, prompt, solve
 from learnscope.training.data.rewards import answer_reward, countdown_reward
 from learnscope.training.errors import TrainError
-from learnscope.training.reading import read
-from learnscope.training.settings.config import Config
+from learnscope.training.settings.config import Config, DatasetConfig
 
 GENERATED = 2048
+FILES = (".jsonl", ".json", ".csv", ".parquet")
+_OPTIONS = {"name": "config.dataset.dataset_name_or_path: ", "split": "config.dataset.split: "}
 Row = Mapping[str, Any]
 Reward = Callable[..., list[float]]
 
@@ -36,7 +38,7 @@ def load_data(config: Config, *, builtin: bool, chat: bool) -> Data:
     rows, about = _rows(config)
     columns = columns_of(rows.column_names, config.dataset)
     reward: Reward | None
-    if columns.countdown:
+    if not columns:
         template = config.dataset.prompt_template or (BRIEF if builtin else WORDED)
         examples, reward = _countdown(rows, config, template, chat=chat), countdown_reward
     else:
@@ -59,7 +61,13 @@ def _rows(config: Config) -> tuple[Any, str]:
         problems = generate(dataset.num_examples or GENERATED, dataset.seed)
         rows = Dataset.from_list([{"nums": numbers, "target": target} for numbers, target in problems])
         return rows, f"{len(rows):,} generated countdown problems"
-    rows = read(dataset)
+    try:
+        rows = read_rows(
+            dataset.dataset_name_or_path, split=dataset.split, name=dataset.name, only="train", endings=FILES
+        )
+    except SourceError as error:
+        raise TrainError(f"{_OPTIONS.get(error.about or '', '')}{error}") from None
+    rows = Dataset.from_list(rows) if isinstance(rows, list) else rows
     if dataset.num_examples is not None:
         rows = rows.select(range(min(dataset.num_examples, len(rows))))
     return rows, f"{len(rows):,} examples of {dataset.dataset_name_or_path}"
@@ -99,8 +107,8 @@ def _solution(numbers: list[int], target: int, row: int, *, needed: bool) -> str
 def _problem(row: Row, row_number: int) -> tuple[list[int], int]:
     try:
         numbers = json.loads(row["nums"]) if isinstance(row["nums"], str) else row["nums"]
-        whole = [int(given) for given in numbers]
-        if not whole or any(number != given for number, given in zip(whole, numbers, strict=True)):
+        whole = [int(number) for number in numbers]
+        if not whole or whole != list(numbers):
             raise ValueError
         return whole, int(row["target"])
     except (TypeError, ValueError):
@@ -110,16 +118,16 @@ def _problem(row: Row, row_number: int) -> tuple[list[int], int]:
         ) from None
 
 
-def _given(rows: Sequence[Row], columns: Columns, method: str) -> list[dict[str, Any]]:
+def _given(rows: Sequence[Row], columns: Mapping[str, str], method: str) -> list[dict[str, Any]]:
     """The rows with their columns renamed as the trainers expect."""
-    if method == "sft" and set(columns.names) == {"prompt"}:
+    if method == "sft" and set(columns) == {"prompt"}:
         raise TrainError("sft learns from completions: say which column holds them, --config.dataset.completion_column")
     examples = []
     for number, row in enumerate(rows, 1):
-        example = {name: row[column] for name, column in columns.names.items()}
+        example = {name: row[column] for name, column in columns.items()}
         for name, value in example.items():
             if not isinstance(value, str | list) or not value:
-                raise TrainError(f"row {number}: {columns.names[name]!r} is {value!r}; text (or messages) is needed")
+                raise TrainError(f"row {number}: {columns[name]!r} is {value!r}; text (or messages) is needed")
         examples.append(_for_grpo(example, number) if method == "grpo" else example)
     return examples
 
@@ -141,3 +149,30 @@ def _for_grpo(example: dict[str, Any], number: int) -> dict[str, Any]:
 
 def _message(role: str, text: str, chat: bool) -> Any:
     return [{"role": role, "content": text}] if chat else text
+
+
+COUNTDOWN = {"nums", "target"}
+ANSWERS = ("completion", "answer", "response")
+
+
+def columns_of(available: Sequence[str], config: DatasetConfig) -> dict[str, str]:
+    """The columns by the trainers' names: those configured, or the usual ones. Empty for countdown problems."""
+    columns = {kind: getattr(config, f"{kind}_column") for kind in ("messages", "prompt", "completion", "text")}
+    named = {kind: column for kind, column in columns.items() if column is not None}
+    for kind, column in named.items():
+        if column not in available:
+            hint = did_you_mean(column, available)
+            raise TrainError(
+                f"config.dataset.{kind}_column: there is no column {column!r}.{hint} There are: {', '.join(available)}."
+            )
+    if not named and set(available) >= COUNTDOWN:
+        return {}
+    for kind in ("messages", "prompt", "text"):
+        if kind in named or (not named.keys() - {"completion"} and kind in available):
+            names = {kind: named.get(kind, kind)}
+            answers = named.get("completion") or next((name for name in ANSWERS if name in available), None)
+            return {**names, "completion": answers} if kind == "prompt" and answers is not None else names
+    raise TrainError(
+        f"the data set has the columns {', '.join(available)}, none of which is known: `prompt` with `completion`, "
+        "`text`, `messages`, or `nums` with `target`; say which hold them, e.g. --config.dataset.prompt_column question"
+    )
