@@ -76,8 +76,8 @@ def frozen(reader: RunReader, cuts: Cuts) -> list[Finding]:
         if thawed := changes.changed(on_purpose):
             findings.append(_thawed(thawed, changes.tensors, cuts))
     elif layers is not None:
-        known = layers.holding(explained)
-        if rest := {layer: layers.n for layer in layers.layers if layer not in known}:
+        explained_layers = layers.holding(explained)
+        if rest := {layer: layers.n for layer in layers.layers if layer not in explained_layers}:
             findings.append(not_moving(layers, rest, reader, cuts, changes.more(list(rest))))
     return [*findings, *([_on_purpose(on_purpose, changes)] if on_purpose else [])]
 

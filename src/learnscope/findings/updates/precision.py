@@ -169,7 +169,7 @@ def _smallest(dtype: str, unit: str = "") -> str:
 def _groups(reader: RunReader) -> list[tuple[str, dict[str, Any]]]:
     """The optimizers' classes and groups."""
     optimizers = reader.manifest.get("optimizers") or []
-    return [(str(one.get("class")), group) for one in optimizers for group in one.get("groups") or []]
+    return [(str(optimizer.get("class")), group) for optimizer in optimizers for group in optimizer.get("groups") or []]
 
 
 def _largest_rate(reader: RunReader) -> float | None:

@@ -40,12 +40,12 @@ def weight_matrices(
     if not trained:
         raise SelectionError(_no_matrices(model, names, len(matrices)))
     layers = set(spread((resolve(name).layer for name, _ in trained), max_layers))
-    inside = [(name, p) for name, p in trained if resolve(name).layer in layers]
+    chosen = [(name, p) for name, p in trained if resolve(name).layer in layers]
     kernels = kernels_of(model)
-    times = Counter(resolve(name).clean for name, _ in inside)
+    times = Counter(resolve(name).clean for name, _ in chosen)
     return [
         _matrix(name if times[resolve(name).clean] > 1 else resolve(name).clean, p, id(p) in kernels)
-        for name, p in inside
+        for name, p in chosen
     ]
 
 

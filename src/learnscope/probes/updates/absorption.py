@@ -73,19 +73,19 @@ def absorbed_tables(moment: Moment, samples: Sequence[Sample]) -> list[Table]:
         nothing = {0: "no parameter was updated"}
         columns = [quantity.column([None], status=nothing) for quantity in (SHARE[0], DECAY_SHARE[0])]
         return [Table("model", ["model"], columns)]
-    whole, decays = Question(), {rounding: Question() for rounding in ROUNDINGS}
+    updates, decays = Question(), {rounding: Question() for rounding in ROUNDINGS}
     for sample in updated:
         p = parameters[sample.position]
-        _examine(holder_of[id(p)], p, sample, whole, decays)
-    return [_table(moment.subject, kind, updated, whole, decays) for kind in ("model", "layer")]
+        _examine(holder_of[id(p)], p, sample, updates, decays)
+    return [_table(moment.subject, kind, updated, updates, decays) for kind in ("model", "layer")]
 
 
-def _examine(holder: Holder, p: Tensor, sample: Sample, whole: Question, decays: Mapping[Rounding, Question]) -> None:
+def _examine(holder: Holder, p: Tensor, sample: Sample, updates: Question, decays: Mapping[Rounding, Question]) -> None:
     optimizer, group = holder
     name, position = type(optimizer).__name__, sample.position
     reason = _not_known(optimizer, group, p)
     if reason is not None:
-        for question in (whole, *decays.values()):
+        for question in (updates, *decays.values()):
             question.missing[position] = reason
         return
     assert p.grad is not None
@@ -99,7 +99,7 @@ def _examine(holder: Holder, p: Tensor, sample: Sample, whole: Question, decays:
     unchanged = ~bits_differ(_pick(p.detach(), sample.entries), before)
     update = planned_update(name, group, state, before, gradient)
     # a weight that is NaN or infinite stays so whatever is added: that is no rounding
-    whole.ask(position, (update != 0) & unchanged & before.isfinite(), torch.ones_like(unchanged))
+    updates.ask(position, (update != 0) & unchanged & before.isfinite(), torch.ones_like(unchanged))
     _examine_decay(name, group, sample, gradient, unchanged, decays)
 
 
@@ -142,13 +142,13 @@ def _not_known(optimizer: Optimizer, group: Mapping[str, Any], p: Tensor) -> str
 
 
 def _table(
-    subject: Subject, kind: str, updated: Sequence[Sample], whole: Question, decays: Mapping[Rounding, Question]
+    subject: Subject, kind: str, updated: Sequence[Sample], updates: Question, decays: Mapping[Rounding, Question]
 ) -> Table:
     positions = [sample.position for sample in updated]
     sampled = torch.tensor([sample.entries.numel() for sample in updated], dtype=torch.float64)
     entries = torch.tensor([float(subject.parameters[i].numel()) for i in positions], dtype=torch.float64)
     segments = subject.segments(kind, positions)
-    answered = torch.tensor([float(i in whole.answers) for i in positions], dtype=torch.float64)
+    answered = torch.tensor([float(i in updates.answers) for i in positions], dtype=torch.float64)
 
     def columns(share: Sequence[Quantity], question: Question, labels: dict[str, str]) -> list[Column]:
         """The share and both ends of its interval."""
@@ -158,7 +158,7 @@ def _table(
             reasons.setdefault(place, "no weight other than 0 to decay")
         return [quantity.column(v, labels, reasons) for quantity, v in zip(share, values, strict=True)]
 
-    result = columns(SHARE, whole, {})
+    result = columns(SHARE, updates, {})
     result.append(Q.absorbed_coverage.column(segments.sum(entries * answered) / segments.sum(entries)))
     measured = [rounding for rounding in ROUNDINGS if decays[rounding].answers]
     if not measured:

@@ -63,11 +63,11 @@ def reasons_of_scopes(segments: Segments, positions: Sequence[int], missing: Map
 
     `missing` has the reasons by the parameters' positions.
     """
-    members = ([positions[i] for i in inside] for inside in segments.members)
+    groups = ([positions[i] for i in group] for group in segments.members)
     return {
-        place: "; ".join(dict.fromkeys(missing[position] for position in inside))
-        for place, inside in enumerate(members)
-        if all(position in missing for position in inside)
+        place: "; ".join(dict.fromkeys(missing[position] for position in group))
+        for place, group in enumerate(groups)
+        if all(position in missing for position in group)
     }
 
 

@@ -123,7 +123,7 @@ def _statistics(tensors: Sequence[Tensor], form: Form, *, counting: bool) -> Ten
         if counting:
             # Entries that a sparse gradient does not store are zero; the padding of a row is not an entry.
             unread = [
-                whole.numel() - part.numel() - gap for whole, part, gap in zip(tensors, stored, padding, strict=True)
+                tensor.numel() - part.numel() - gap for tensor, part, gap in zip(tensors, stored, padding, strict=True)
             ]
             table[ZEROS] += torch.tensor(unread, dtype=torch.float64, device="cpu").to(device, non_blocking=True)
     return table

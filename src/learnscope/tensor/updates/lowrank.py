@@ -57,8 +57,8 @@ class LowRank:
 
     def rank_for(self, share: float) -> int | None:
         """The smallest rank that holds this share of ‖M‖_F²; None if it is beyond the known singular values."""
-        held = (self.values / self.norm).square().cumsum(0)
-        enough = (held >= share).nonzero()
+        energy = (self.values / self.norm).square().cumsum(0)
+        enough = (energy >= share).nonzero()
         if len(enough):
             return int(enough[0]) + 1
         return self.full_rank if self.exact else None  # rounding may leave an exact sum just below the total

@@ -66,8 +66,8 @@ class Order:
 
     def keep(self, counts: Sequence[int]) -> list[Rule]:
         """Rules that keep exactly `counts[i]` of all entries, every entry with the same probability."""
-        whole = np.ones(self.block, dtype=np.bool_)
-        return self.keep_of((whole[:length] for length in self.lengths), counts, sum(self.lengths))
+        everything = np.ones(self.block, dtype=np.bool_)
+        return self.keep_of((everything[:length] for length in self.lengths), counts, sum(self.lengths))
 
     def keep_of(self, candidates: Iterable[NDArray[np.bool_]], counts: Sequence[int], total: int) -> list[Rule]:
         """Rules that keep exactly `counts[i]` of the `total` candidates, given as one mask per block.

@@ -77,8 +77,8 @@ def decay_vanishes(optimizer: str, options: Mapping[str, Any], weight: Tensor, g
     decay = options["weight_decay"]
     if decoupled(optimizer, options):
         return ~bits_differ(weight * (1 - options["lr"] * decay), weight)
-    given = -gradient if options.get("maximize") else gradient
-    return ~bits_differ(given.add(weight, alpha=float(decay)), given)
+    used = -gradient if options.get("maximize") else gradient
+    return ~bits_differ(used.add(weight, alpha=float(decay)), used)
 
 
 def _sgd(
