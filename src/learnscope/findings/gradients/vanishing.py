@@ -49,8 +49,8 @@ def flow_of(reader: RunReader, cuts: Cuts) -> Flow | None:
         return None
     # a clip by the overall norm scales all layers alike, so norms after it compare layers as well
     norm = grid(reader, GradientFlow.norm, stage="stepped").aligned(ratios)
-    medians = (_median_layer(values, cuts.min_layers) for values in (ratios.values, norm))
-    return Flow(ratios.scopes, ratios.steps, ratios.values, norm, *medians, ratios.probe)
+    median_ratio, median_norm = (_median_layer(values, cuts.min_layers) for values in (ratios.values, norm))
+    return Flow(ratios.scopes, ratios.steps, ratios.values, norm, median_ratio, median_norm, ratios.probe)
 
 
 def _median_layer(values: Floats, at_least: int) -> Floats:

@@ -86,7 +86,7 @@ def unchanged_layers(reader: RunReader, at_least: int) -> UnchangedLayers | None
         of_groups = grid(reader, change.l2, kind=kind)
         groups += _unchanged(of_groups, np.isin(of_groups.steps, norms.steps[counted]), at_least) if of_groups else []
     column = norms.values[counted][:, norms.scopes.index(layers[0])]
-    changed = [scope for scope, some in zip(norms.scopes, (norms.values > 0).any(axis=0), strict=True) if some]
+    changed = [scope for scope, values in zip(norms.scopes, norms.values.T, strict=True) if (values > 0).any()]
     n, span = int(np.isfinite(column).sum()), _span(reader, change, norms)
     return UnchangedLayers(norms.probe, layers, list(dict.fromkeys(groups)), changed, n, span)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,7 +73,7 @@ def _parts(state: Remembered) -> Iterator[Remembered]:
     tensors = {name: _dense(tensor) for name in names if (tensor := getattr(state, name)) is not None}
     device = state.weight.device
     for group in pieces(tuple(tensors.values()), CHUNK if device.type == "cpu" else ACCELERATOR_CHUNK):
-        vectors = (tensor.reshape(-1).to(device, torch.float64) for tensor in group)
+        vectors: list[Any] = [tensor.reshape(-1).to(device, torch.float64) for tensor in group]
         yield replace(state, **dict(zip(tensors, vectors, strict=True)))
 
 
