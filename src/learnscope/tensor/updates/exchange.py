@@ -48,8 +48,8 @@ class Bounds:
 def exchange_entries(new: Tensor, old: Tensor, ranks: Ranks, now: Bounds, then: Bounds, *, compiled: bool) -> None:
     """Exchange the entries of some blocks that one of the rules `now` and `then` reverts and the other does not.
 
-    `old` may have a wider dtype than `new`; entries that are not exchanged stay as they are in it, not even rounded.
-    Doing it again with the rules swapped restores both bit for bit.
+    `old` may have a wider dtype than `new`; its other entries are not even rounded. Doing it again with the rules
+    swapped restores both bit for bit.
     """
     if not (compiled and _exchange_compiled(new, old, ranks, now, then)):
         _exchange_plainly(new, old, ranks, now, then)
@@ -112,16 +112,14 @@ def _exchange_plainly(new: Tensor, old: Tensor, ranks: Ranks, now: Bounds, then:
     kind = _INTEGERS[new.element_size()]
     size = (new.to(wide) - old.to(wide)).abs_()
     chosen = _reverted(size, ranks, now, kind).bitwise_xor_(_reverted(size, ranks, then, kind)).neg_()
-    same = old.dtype == new.dtype
-    copy = old if same else old.to(new.dtype)
-    new_bits, old_bits = new.view(kind), copy.view(kind)
+    new_bits, old_bits = new.view(kind), old.to(new.dtype).view(kind)
     difference = torch.bitwise_xor(new_bits, old_bits).bitwise_and_(chosen)
-    if not same:
-        replaced = torch.where(chosen.bool(), new.to(old.dtype), old)
-    new_bits.bitwise_xor_(difference)
-    if same:
+    if old.dtype == new.dtype:
+        new_bits.bitwise_xor_(difference)
         old_bits.bitwise_xor_(difference)
     else:
+        replaced = torch.where(chosen.bool(), new.to(old.dtype), old)
+        new_bits.bitwise_xor_(difference)
         old.copy_(replaced)
 
 

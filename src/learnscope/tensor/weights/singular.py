@@ -17,7 +17,7 @@ SMALL = 512
 """Up to this many rows or columns, whichever are fewer, computing all values takes no longer than the largest."""
 EXTRA, SEED = 8, 0
 RESIDUAL = 1e-4
-"""The iteration ends when all wanted triplets have residuals below this times σ₁; the error is about its square."""
+"""The iteration ends when all triplets have residuals below this times σ₁; the error is about its square."""
 CHECKS = (4, 6, 8, 10, 12, 16, 20, 24, 32, 48)
 """Numbers of blocks after which convergence is checked; the last is the limit."""
 
@@ -90,11 +90,10 @@ def leading_values(matrix: Tensor, count: int) -> Leading | None:
             return Leading(torch.zeros(min(count, len(wide)), dtype=torch.float64), 0.0, 0.0)
         wide = wide / largest  # squares neither underflow nor overflow
         norm = float(torch.linalg.vector_norm(wide)) * largest
-        width = count + EXTRA
         if is_small(wide, count):
-            values = _without_rounding(torch.linalg.svdvals(wide), wide)
-            return Leading(values[:count].cpu() * largest, norm, 0.0)
-        values, error = _iterated(wide, count, width)
+            values, error = _without_rounding(torch.linalg.svdvals(wide), wide)[:count], 0.0
+        else:
+            values, error = _iterated(wide, count, count + EXTRA)
         return Leading(values.cpu() * largest, norm, error)
 
 
