@@ -8,8 +8,14 @@ from typing import Any
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.outputs.stuck import Stuck, stuck
 from learnscope.findings.registry import analysis
-from learnscope.findings.updates.change_counts import TensorChanges, UnchangedLayers, tensor_changes, unchanged_layers
-from learnscope.findings.updates.unchanged import not_moving, unchanged_tensors
+from learnscope.findings.updates.unchanged import (
+    TensorChanges,
+    UnchangedLayers,
+    not_moving,
+    tensor_changes,
+    unchanged_layers,
+    unchanged_tensors,
+)
 from learnscope.quantities.updates import ParameterChange
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, listed, percent
