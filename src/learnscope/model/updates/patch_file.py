@@ -52,6 +52,8 @@ class PatchFile:
         except (KeyError, TypeError) as error:
             raise self.damaged(f"its header lacks {error}") from error
         self.info = PatchInfo(path=path, bytes=path.stat().st_size, table=changes, **facts)
+        self.base_name = next((change.name for change in changes if change.how != "added"), "")
+        """A name of a tensor in the base."""
 
     def tensor(self, part: str, change: TensorChange) -> Tensor:
         key = f"{part}/{change.name}"

@@ -46,15 +46,11 @@ def remembered(subject: Subject, optimizers: Sequence[Optimizer]) -> Memory:
         assert holder is not None, "there would be a reason"
         assert rule is not None, "there would be a reason"
         optimizer, group = holder
-        no_gradient = _no_gradient(rule, group, p)
+        gradient, no_gradient = p.grad, _no_gradient(rule, group, p)
         if no_gradient is not None:
-            memory.no_gradient[position] = no_gradient
-        gradient = p.grad if no_gradient is None else None
-        state = _state(rule, group, optimizer.state[p])
-        ascending = bool(group.get("maximize"))
-        memory.by_rule.setdefault(rule, {})[position] = Remembered(
-            weight=p, gradient=gradient, ascending=ascending, **state
-        )
+            gradient, memory.no_gradient[position] = None, no_gradient
+        state = {"ascending": bool(group.get("maximize")), **_state(rule, group, optimizer.state[p])}
+        memory.by_rule.setdefault(rule, {})[position] = Remembered(weight=p, gradient=gradient, **state)
     return memory
 
 
