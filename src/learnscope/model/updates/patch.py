@@ -116,7 +116,7 @@ def _paired(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[_
 
 
 def _parameters_only(before: Mapping[str, Tensor], after: Mapping[str, Tensor], pairs: list[_Pair]) -> bool:
-    """Whether both sides hold floating-point parameters only; if one does, the other's buffers are not "removed"."""
+    """Whether both sides hold floating-point parameters only; refuses a pair of which one lacks the other's buffers."""
     partial = [isinstance(side, SafetensorsFile) and side.parameters_only for side in (before, after)]
     if any(partial) and not all(partial):
         lone = next((pair for pair in pairs if pair.old is None or pair.new is None), None)
