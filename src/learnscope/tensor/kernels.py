@@ -77,8 +77,7 @@ def run_compiled(
 ) -> tuple[Tensor, ...] | None:
     """What `function` returns, from one kernel per combination of dtypes; None, with one warning, if compiling fails.
 
-    Vectors are passed flat, so that only their length varies and not the layout of the rows. For matrices,
-    `rehearsal` gives the shapes to compile for.
+    Vectors are flat, so that only their length varies. For matrices, `rehearsal` gives the shapes to compile for.
     """
     device = vectors[0].device
     kinds = [str(vector.dtype) for vector in vectors] + [str(len(constant)) for constant in constants]

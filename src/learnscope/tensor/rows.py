@@ -50,10 +50,7 @@ class Batch:
 
 
 def flat(group: Group) -> Group | None:
-    """All tensors of a group as vectors without a copy, with entries aligned, or None if that is impossible.
-
-    Statistics do not depend on the order of the entries, so a transposed group is read in its memory order.
-    """
+    """All tensors of a group as vectors without a copy, in the order of their memory; None if that is impossible."""
     if not all(tensor.is_contiguous() for tensor in group):
         first = group[0]
         order = sorted(range(first.ndim), key=first.stride, reverse=True)

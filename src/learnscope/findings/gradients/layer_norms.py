@@ -49,8 +49,7 @@ class LayerNorms:
 def layer_norms(reader: RunReader, cuts: Cuts, steps: Sequence[int] | None = None) -> LayerNorms:
     """Statistics of the layers over `steps`, the last ones of the run; over all by default.
 
-    A layer vanishes or explodes in these steps if it was beyond a cut for enough consecutive measurements, at least
-    one of them in these steps: earlier ones count, since a part of a run may be short.
+    A layer vanishes or explodes in these steps if a long enough streak beyond a cut reaches into them.
     """
     norms = grid(reader, GradientFlow.norm, stage="stepped")
     ratios = grid(reader, GradientFlow.gradient_to_weight)

@@ -95,11 +95,7 @@ class _Pair:
 
 
 def _paired(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[_Pair]:
-    """Names that are tied on both sides form one pair.
-
-    A name on one side only does not count as added or removed if it is tied there to a name that both sides have:
-    files often keep one of several tied names.
-    """
+    """Names that are tied on both sides form one pair, with names that are tied to them on one side only."""
     old, new = identities(before), identities(after)
     pairs: dict[Any, _Pair] = {}
     by_tensor: dict[Any, _Pair] = {}

@@ -155,10 +155,7 @@ def values_fit(copy: Tensor, dtype: torch.dtype) -> bool:
 
 
 def with_own_memory(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights without second names of the same memory, such as layers tied through `.data`.
-
-    An entry that is exchanged under two names could not be restored, so weights that overlap in part are refused.
-    """
+    """The weights without second names of the same memory; refuses a partial overlap, which could not be restored."""
     # an address of 0: no memory, or a wrapper (DTensor) that does not give it
     located: dict[tuple[object, ...], str] = {}
     for name, weight in weights.items():

@@ -141,8 +141,7 @@ def bits(tensor: Tensor) -> Tensor:
 def hashing() -> Iterator[Callable[[Tensor], str]]:
     """A function from a tensor to the digest of its dtype, shape and bytes: 16 hexadecimal digits of SHA-256.
 
-    Pieces of 16 MB are hashed separately, on up to eight threads, and their digests are hashed again. A tensor on an
-    accelerator is copied to the host.
+    Pieces of 16 MB are hashed separately, on up to eight threads, and their digests are hashed again.
     """
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
 

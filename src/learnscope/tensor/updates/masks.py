@@ -61,7 +61,7 @@ class Bounds:
 class Rule:
     """Reverts the entries with |Δ| ≤ `threshold` whose rank in their block's random order is at least its cut.
 
-    By magnitude: without cuts. At random: an infinite threshold. A NaN is never reverted.
+    By magnitude: no cuts. At random: an infinite threshold. A NaN is never reverted.
     """
 
     threshold: float
@@ -82,10 +82,9 @@ KEEP_ALL = Rule(-1.0)
 class Order:
     """A random order of the entries of every block.
 
-    All blocks share one permutation; each adds its own offset to the ranks, modulo their number. Whatever the
-    permutation, an entry's rank is then uniform, and the ranks of entries of different blocks are independent. Every
-    seed has its own permutation: with a fixed one and few candidates in a block, a candidate after a wide gap in the
-    ranks would come first more often than others.
+    All blocks share one permutation; each adds its own offset to the ranks, modulo their number. An entry's rank is
+    then uniform, and ranks of entries of different blocks are independent. Every seed has its own permutation: with a
+    fixed one, a candidate after a wide gap in the ranks would come first more often than others.
     """
 
     def __init__(self, lengths: Sequence[int], seed: int) -> None:
@@ -197,10 +196,7 @@ def _exchange_where(chosen: Tensor, new: Tensor, old: Tensor) -> None:
 
 
 def _exchange_plainly(new: Tensor, old: Tensor, ranks: Ranks, now: Bounds, then: Bounds) -> None:
-    """The same on integer views, by exclusive or: exchanging twice restores the bits.
-
-    All memory is allocated before the first entry is written: an error leaves either all or nothing done.
-    """
+    """By exclusive or on integer views. Memory is allocated before anything is written, so no error comes halfway."""
     wide = arithmetic_dtype(new, old)
     kind = _INTEGERS[new.element_size()]
     size = (new.to(wide) - old.to(wide)).abs_()

@@ -67,8 +67,8 @@ def decoupled(optimizer: str, options: Mapping[str, Any]) -> bool:
 def decay_rounding(options: Mapping[str, Any]) -> Rounding:
     """Whether decay is rounded apart from the rest of the update, or together with it.
 
-    torch's loops (`foreach` or not) round after every operation: the weight after w·(1 − ηλ), the gradient after
-    g + λ·w. Its fused kernels work in float32 and round the finished weight once.
+    torch's loops round after every operation: the weight after w·(1 − ηλ), the gradient after g + λ·w. Its fused
+    kernels work in float32 and round the finished weight once.
     """
     return "together" if options.get("fused") else "apart"
 
