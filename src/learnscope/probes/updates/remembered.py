@@ -55,7 +55,7 @@ def remembered(subject: Subject, optimizers: Sequence[Optimizer]) -> Memory:
 
 
 def reasons_of_scopes(segments: Segments, positions: Sequence[int], missing: Mapping[int, str]) -> dict[int, str]:
-    """By place, why scopes have no number: the reasons (`missing`, by position) of their parameters, if all have one."""
+    """By place, why scopes have no number: the reasons (`missing`, by position) of their parameters, if all have."""
     groups = ([positions[i] for i in group] for group in segments.members)
     return {
         place: "; ".join(dict.fromkeys(missing[position] for position in group))

@@ -65,7 +65,7 @@ class LowRank:
         return self.full_rank if self.exact else None  # rounding may leave an exact sum just below the total
 
     def add_to(self, old: Tensor, rank: int, out: Tensor) -> None:
-        """Write old + the approximation of this rank into `out`, in chunks of rows; further dimensions are flattened."""
+        """Write old + the approximation of this rank into `out`, in chunks of rows; later dimensions are flattened."""
         columns = self.right.shape[1]
         step = max(1, CHUNK // columns)
         with plain_arithmetic(self.left.device):
