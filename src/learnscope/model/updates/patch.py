@@ -14,8 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learnscope.model.updates.patch_file import FORMAT, PatchError, Progress, fingerprint, reported
-from learnscope.model.updates.patch_info import How, PatchInfo, TensorChange
+from learnscope.model.updates.patch_info import (
+    FORMAT,
+    How,
+    PatchError,
+    PatchInfo,
+    Progress,
+    TensorChange,
+    fingerprint,
+    reported,
+)
 from learnscope.model.weights.lazy import (
     SafetensorsFile,
     bits,

@@ -10,8 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from learnscope.model.updates.patch_file import PatchError, PatchFile, Progress, fingerprint, reported
-from learnscope.model.updates.patch_info import TensorChange
+from learnscope.model.updates.patch_info import PatchError, PatchFile, Progress, TensorChange, fingerprint, reported
 from learnscope.model.weights.checkpoint import overlapping
 from learnscope.model.weights.lazy import (
     SafetensorsFile,
