@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from learnscope.model.weights.snapshot import Snapshot
 from learnscope.names import group_parameters
-from learnscope.probes.updates.changes import Changes
-from learnscope.probes.updates.parameter_change import change_table
+from learnscope.probes.updates.parameter_change import Changes, change_table
 from learnscope.record import Table
 from learnscope.session.materialise import read_tables
 from learnscope.tensor.context import arithmetic_dtype

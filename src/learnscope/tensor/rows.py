@@ -1,11 +1,12 @@
 """How tensors become rows: large ones are viewed in place, small ones and tails are packed.
 
-Every pass works on matrices of `WIDTH` columns and reduces each row. Rows are short enough that their float32
-sums are accurate to a few parts in 10⁷ whatever the entries are, and few enough that adding them up in float64
-takes next to no time.
+Every pass works on matrices of `WIDTH` columns and reduces each row. Rows are short enough for float32 sums that
+are accurate to a few parts in 10⁷, and few enough that adding them up in float64 takes hardly any time.
 """
 
+import functools
 import math
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -31,25 +32,25 @@ SMALLEST_SAFE = 2.0**-93
 Group = tuple[Tensor, ...]
 """Tensors of one shape whose entries belong together: (new, old), or one gradient alone."""
 
+Kind = tuple[int, torch.dtype, torch.device]
+"""Entries, dtype and device of a tensor: all that its place in a pack depends on."""
+
+_local = threading.local()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Rows that are reduced together, one matrix for each tensor of a group.
-
-    `owner` is the position of the group that all rows belong to, or one position per row.
-    `bytes_owned` is the memory that the batch keeps alive besides the caller's own tensors.
-    """
+    """Rows that are reduced together, one matrix for each tensor of a group."""
 
     rows: Group
     owner: int | Tensor
+    """The position of the group that all rows belong to, or one position per row."""
     bytes_owned: int = 0
+    """Memory that the batch keeps alive besides the caller's own tensors."""
 
 
 def flat(group: Group) -> Group | None:
-    """All tensors of a group as vectors without a copy, with entries aligned, or None if that is impossible.
-
-    Statistics do not depend on the order of the entries, so a transposed group is read in its memory order.
-    """
+    """All tensors of a group as vectors without a copy, in the order of their memory; None if that is impossible."""
     if not all(tensor.is_contiguous() for tensor in group):
         first = group[0]
         order = sorted(range(first.ndim), key=first.stride, reverse=True)
@@ -75,7 +76,8 @@ def pieces(group: Group, limit: int = PIECE) -> Iterator[Group]:
 
 def batches(groups: Sequence[Group], pack_below: int = PACK_BELOW) -> Iterator[Batch]:
     """Every entry of every group, in batches of rows. Packed rows are padded with zeros."""
-    packers: dict[tuple[object, ...], _Packer] = {}
+    packs: dict[tuple[object, ...], list[tuple[int, Group]]] = {}
+    filled: dict[tuple[object, ...], int] = {}
     for owner, group in enumerate(groups):
         for part, owned in _parts(group):
             length = part[0].numel()
@@ -85,13 +87,13 @@ def batches(groups: Sequence[Group], pack_below: int = PACK_BELOW) -> Iterator[B
                 yield Batch(rows=rows, owner=owner, bytes_owned=owned)
             if body < length:
                 key = part[0].device, *(tensor.dtype for tensor in part)
-                packer = packers.setdefault(key, _Packer())
-                packer.add(owner, tuple(tensor[body:] for tensor in part) if body else part)
-                if packer.full():
-                    yield packer.take()
-    for packer in packers.values():
-        if packer.groups:
-            yield packer.take()
+                packs.setdefault(key, []).append((owner, tuple(tensor[body:] for tensor in part) if body else part))
+                filled[key] = filled.get(key, 0) + _row_count(length - body)
+                if filled[key] * WIDTH >= PIECE:
+                    del filled[key]
+                    yield _packed(packs.pop(key))
+    for pack in packs.values():
+        yield _packed(pack)
 
 
 def _parts(group: Group) -> Iterator[tuple[Group, int]]:
@@ -106,28 +108,16 @@ def _parts(group: Group) -> Iterator[tuple[Group, int]]:
         yield copies, sum(copy.nbytes for copy in copies)
 
 
-class _Packer:
-    """Collects vectors of the same dtypes and lays them out as padded rows."""
+def _packed(members: Sequence[tuple[int, Group]]) -> Batch:
+    """Vectors of the same dtypes as padded rows, each starting a new row."""
+    lengths = [_row_count(group[0].numel()) for _, group in members]
+    owner = torch.repeat_interleave(_integers([owner for owner, _ in members]), _integers(lengths))
+    rows = tuple(padded_rows(vectors) for vectors in zip(*(group for _, group in members), strict=True))
+    return Batch(rows=rows, owner=owner, bytes_owned=sum(matrix.nbytes for matrix in rows))
 
-    def __init__(self) -> None:
-        self.owners: list[int] = []
-        self.groups: list[Group] = []
-        self.rows = 0
 
-    def add(self, owner: int, group: Group) -> None:
-        self.owners.append(owner)
-        self.groups.append(group)
-        self.rows += math.ceil(group[0].numel() / WIDTH)
-
-    def full(self) -> bool:
-        return self.rows * WIDTH >= PIECE
-
-    def take(self) -> Batch:
-        rows = tuple(padded_rows(vectors) for vectors in zip(*self.groups, strict=True))
-        lengths = [math.ceil(group[0].numel() / WIDTH) for group in self.groups]
-        owner = torch.repeat_interleave(_integers(self.owners), _integers(lengths))
-        self.owners, self.groups, self.rows = [], [], 0
-        return Batch(rows=rows, owner=owner, bytes_owned=sum(matrix.nbytes for matrix in rows))
+def _row_count(entries: int) -> int:
+    return math.ceil(entries / WIDTH)
 
 
 def _integers(values: list[int]) -> Tensor:
@@ -137,9 +127,72 @@ def _integers(values: list[int]) -> Tensor:
 def padded_rows(vectors: Sequence[Tensor]) -> Tensor:
     """Vectors of one dtype and device one after another, each starting a new row, gaps filled with zeros."""
     zeros = torch.zeros(WIDTH, dtype=vectors[0].dtype, device=vectors[0].device)
-    parts: list[Tensor] = []
-    for vector in vectors:
-        parts.append(vector)
-        if gap := -vector.numel() % WIDTH:
-            parts.append(zeros[:gap])
+    parts = [part for vector in vectors for part in (vector, zeros[: -vector.numel() % WIDTH])]
     return torch.cat(parts).view(-1, WIDTH)
+
+
+def workspace(use: str, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Rows to write into, in the same memory at every call on a CPU: touching fresh pages takes longer than the
+    arithmetic of a small model's step. One buffer per use and thread, of a few MiB at most.
+    """
+    if device.type != "cpu" or rows > 2 * PIECE // WIDTH:
+        return torch.empty(rows, WIDTH, dtype=dtype, device=device)
+    buffers: dict[tuple[str, torch.dtype], Tensor] = _local.__dict__.setdefault("buffers", {})
+    buffer = buffers.get((use, dtype))
+    if buffer is None or len(buffer) < rows:
+        buffer = buffers[use, dtype] = torch.empty(rows, WIDTH, dtype=dtype, device=device)
+    return buffer[:rows]
+
+
+@dataclass(frozen=True)
+class Pack:
+    """The tensors in one matrix, the vectors to concatenate, and the owner of each row."""
+
+    members: list[int]
+    template: list[Tensor]
+    """A placeholder for each member, followed by the zeros that fill its last row."""
+    owner: Tensor
+
+    def fill(self, tensors: Sequence[Tensor]) -> Batch:
+        """The matrix of these tensors."""
+        parts = self.template.copy()
+        parts[::2] = [tensors[member].reshape(-1) for member in self.members]
+        buffer = workspace("pack", len(self.owner), self.template[0].dtype, self.template[0].device)
+        rows = torch.cat(parts, out=buffer.view(-1)).view(-1, WIDTH)
+        return Batch(rows=(rows,), owner=self.owner, bytes_owned=rows.nbytes)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The packs of a list of tensors, the tensors too large for a pack, and the padding of each tensor."""
+
+    packs: list[Pack]
+    large: list[int]
+    padding: list[int]
+
+
+@functools.lru_cache(maxsize=64)
+def plan(kinds: tuple[Kind, ...], pack_below: int) -> Plan:
+    """Sort tensors into packs of one dtype and device with at most about `PIECE` entries."""
+    large, padding = [], [0] * len(kinds)
+    open_packs: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    closed: list[list[int]] = []
+    for index, (entries, dtype, device) in enumerate(kinds):
+        if entries >= pack_below:
+            large.append(index)
+        elif entries:
+            padding[index] = -entries % WIDTH
+            members = open_packs.setdefault((dtype, device), [])
+            members.append(index)
+            if sum(kinds[member][0] + padding[member] for member in members) >= PIECE:
+                closed.append(open_packs.pop((dtype, device)))
+    packs = [_pack(members, kinds) for members in [*closed, *open_packs.values()]]
+    return Plan(packs, large, padding)
+
+
+def _pack(members: list[int], kinds: tuple[Kind, ...]) -> Pack:
+    _, dtype, device = kinds[members[0]]
+    zeros = torch.zeros(WIDTH, dtype=dtype, device=device)
+    template = [part for member in members for part in (zeros, zeros[: -kinds[member][0] % WIDTH])]
+    owner = [member for member in members for _ in range(_row_count(kinds[member][0]))]
+    return Pack(members, template, torch.tensor(owner, dtype=torch.int64, device=device))

@@ -214,9 +214,9 @@ def test_headers_of_others(patch: Path, tmp_path: Path) -> None:
 def test_an_error_in_the_middle_undoes_what_was_written(
     fault: BaseException, after: int, patch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import learnscope.model.updates.patch_write as home
+    import learnscope.model.updates.patch_apply as home
 
-    put, calls = home.put, []
+    put, calls = home._put, []
 
     def failing(*args: Any) -> None:
         calls.append(args)
@@ -224,7 +224,7 @@ def test_an_error_in_the_middle_undoes_what_was_written(
         if len(calls) == after:
             raise fault
 
-    monkeypatch.setattr(home, "put", failing)
+    monkeypatch.setattr(home, "_put", failing)
     model, before = make(), bytes_of(make())
     with pytest.raises(type(fault)):
         ls.apply_patch(model, patch)

@@ -98,7 +98,7 @@ def test_from_rule_to_rule_the_weights_are_those_of_the_last() -> None:
     new, old, was_new, was_old = weights()
     with Reverting(new, old) as model:
         total, changed = model.entries, model.count_changed()
-        random = model.keep_at_random([total // 2, total // 10])
+        random = model.order.keep([total // 2, total // 10])
         of_changed = model.keep_of_changed([changed // 2], changed)
         for rule in (Rule(1e-3), random[0], Rule(1e-6), of_changed[0], random[1]):
             model.apply(rule)
@@ -137,7 +137,7 @@ def test_nan_infinity_and_signed_zeros_come_back_bit_for_bit() -> None:
         new, old = {"w": torch.tensor(odd, dtype=dtype)}, {"w": torch.tensor(before)}
         was_new, was_old = new["w"].clone(), old["w"].clone()
         with Reverting(new, old) as model:
-            for rule in (Rule(0.0), Rule(1e30), *model.keep_at_random([0, 4])):
+            for rule in (Rule(0.0), Rule(1e30), *model.order.keep([0, 4])):
                 model.apply(rule)
                 # a NaN is no small change: it stays
                 assert new["w"][0].isnan()
@@ -174,7 +174,7 @@ def test_an_error_between_parts_leaves_everything_as_it_was(monkeypatch: pytest.
 
     def through_all_rules(new: dict[str, Tensor], old: dict[str, Tensor]) -> None:
         with Reverting(new, old) as model:
-            random = model.keep_at_random([3000, 1000])
+            random = model.order.keep([3000, 1000])
             for rule in (Rule(1e-5), Rule(1e-2), *random, Rule(1e-3)):
                 model.apply(rule)
 
@@ -208,7 +208,7 @@ def test_old_values_that_a_weight_cannot_hold_are_rounded_and_the_weights_come_b
     was_new, was_old = ({n: t.clone() for n, t in each.items()} for each in (new, old))
     with Reverting(new, old) as model:
         assert model.rounded
-        for rule in (Rule(1e-3), Rule(1e-5), model.keep_at_random([50])[0], Rule(1e-2)):
+        for rule in (Rule(1e-3), Rule(1e-5), model.order.keep([50])[0], Rule(1e-2)):
             model.apply(rule)
         for name, weight in new.items():
             rounded = was_old[name].to(dtype)
@@ -224,7 +224,7 @@ def test_a_weight_under_two_names_is_exchanged_once() -> None:
     new["again"], old["again"] = new["a"].view(new["a"].shape), old["a"].clone()
     with Reverting(new, old) as model:
         assert "again" not in model.old
-        for rule in (Rule(1e-3), *model.keep_at_random([10]), Rule(1e-6)):
+        for rule in (Rule(1e-3), *model.order.keep([10]), Rule(1e-6)):
             model.apply(rule)
         assert not torch.equal(new["a"], was_new["a"])
     assert same_bits({name: new[name] for name in was_new}, was_new)

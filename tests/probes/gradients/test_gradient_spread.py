@@ -45,7 +45,7 @@ def test_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any) -> None:
         raise AssertionError("the default path takes no second pass")
 
-    monkeypatch.setattr("learnscope.probes.gradients.gradient_spread.gradient_spread", never)
+    monkeypatch.setattr("learnscope.probes.gradients.flow_rows.gradient_spread", never)
     model = mlp(6, 4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     with ls.watch(model, optimizer, probes=[ls.GradientFlow(every=1)], strict=True) as w:
@@ -55,7 +55,7 @@ def test_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_probes_share_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    from learnscope.probes.gradients import gradient_spread as module
+    from learnscope.probes.gradients import flow_rows as module
 
     calls = []
     original = module.gradient_spread

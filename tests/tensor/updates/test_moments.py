@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from learnscope.tensor.sample import fixed_entries, pick
 from learnscope.tensor.updates.moments import (
     CHUNK,
     COMPARED,
@@ -25,6 +24,7 @@ from learnscope.tensor.updates.moments import (
     STEP,
     WEIGHT,
     Remembered,
+    fixed_entries,
     moment_sums,
     signal_to_noise,
     weighted_median,
@@ -200,7 +200,7 @@ def test_the_sample_stays_the_same_and_follows_the_order_of_the_entries() -> Non
     assert torch.equal(before, torch.get_rng_state())
     assert not torch.equal(places, fixed_entries(10_000, 64, 4, torch.device("cpu")))
     turned = torch.arange(10_000.0).view(100, 100).t()
-    assert torch.equal(pick(turned, places), turned.reshape(-1)[places])
+    assert torch.equal(torch.take(turned, places), turned.reshape(-1)[places])
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from learnscope.findings.gradients.flow import Flow, flow_of
-from learnscope.findings.gradients.vanishing import off_course
+from learnscope.findings.gradients.vanishing import Flow, flow_of, off_course
 from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.outputs import Loss
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Floats, Series, grid, series
+from learnscope.reading.gather import Floats, Grid, Series, grid, series
 from learnscope.reading.streaks import Streak
 from learnscope.reading.words import count
 from learnscope.store.reader import RunReader
@@ -20,7 +19,7 @@ from learnscope.store.reader import RunReader
 
 @dataclass(frozen=True)
 class Spread:
-    """Some measurements of one number. What is not finite is counted and left out of the rest, which is NaN then."""
+    """Statistics of the finite measurements of one number; NaN if there are none."""
 
     n: int
     not_finite: int
@@ -33,7 +32,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class LayerNorms:
-    """Of the steps asked for. `vanishing` and `exploding` are None where there are too few measurements to tell."""
+    """Gradients over some steps. `vanishing` and `exploding` are None if there are too few measurements to tell."""
 
     total: Spread
     """‖g‖ over all layers that were tracked"""
@@ -48,57 +47,59 @@ class LayerNorms:
 
 
 def layer_norms(reader: RunReader, cuts: Cuts, steps: Sequence[int] | None = None) -> LayerNorms:
-    """Statistics of the layers over `steps` (all, unless given), which are the last ones of the run.
+    """Statistics of the layers over `steps`, the last ones of the run; over all by default.
 
-    A layer vanishes or explodes in these steps if it was beyond a cut for enough consecutive measurements, of which
-    one at least is among them: what came before counts, since a part of a run may be short.
+    A layer vanishes or explodes in these steps if a long enough streak beyond a cut reaches into them.
     """
     norms = grid(reader, GradientFlow.norm, stage="stepped")
     ratios = grid(reader, GradientFlow.gradient_to_weight)
-    wanted = set(norms.steps.tolist() if steps is None else steps)
-    chosen = np.isin(norms.steps, list(wanted))
+    chosen_steps = norms.steps.tolist() if steps is None else list(steps)
     flow = flow_of(reader, cuts)
     low: list[str] | None = None
     high: list[str] | None = None
-    seen = 0 if flow is None else len(flow.steps)
-    if flow is not None and seen >= cuts.measurements:
+    measured = 0 if flow is None else len(flow.steps)
+    reason: str | None = (
+        f"{count(measured, 'measurement')} so far, and a layer must be beyond a cut for {cuts.measurements} in a row"
+    )
+    if flow is not None and measured >= cuts.measurements:
         below, above, _ = off_course(flow, cuts)
-        low, high = _touching(flow, below, wanted), _touching(flow, above, wanted)
-    reason = f"{count(seen, 'measurement')} so far, and a layer must be beyond a cut for {cuts.measurements} in a row"
+        low, high, reason = _touching(flow, below, chosen_steps), _touching(flow, above, chosen_steps), None
     return LayerNorms(
-        _over(series(reader, GradientFlow.norm, stage="stepped"), wanted),
-        _over(series(reader, Loss.loss), wanted),
-        {layer: spread(norms.values[chosen, i], norms.broken[chosen, i]) for i, layer in enumerate(norms.scopes)},
-        _ratios(ratios.scopes, ratios.values[np.isin(ratios.steps, list(wanted))]),
+        _over(series(reader, GradientFlow.norm, stage="stepped"), chosen_steps),
+        _over(series(reader, Loss.loss), chosen_steps),
+        _by_layer(norms, chosen_steps),
+        _by_layer(ratios, chosen_steps),
         low,
         high,
-        None if low is not None else reason,
+        reason,
     )
 
 
-def spread(values: Floats, broken: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None = None) -> Spread:
+def spread(values: Floats, not_finite: int = 0) -> Spread:
     """
     >>> spread(np.array([1.0, 3.0]))
     Spread(n=2, not_finite=0, mean=2.0, std=1.4142135623730951, min=1.0, max=3.0)
     """
-    known = values[np.isfinite(values)]
-    bad = int(broken.sum()) if broken is not None else 0
-    n = len(known)
+    finite = values[np.isfinite(values)]
+    n = len(finite)
     if not n:
-        return Spread(0, bad, np.nan, np.nan, np.nan, np.nan)
-    std = float(known.std(ddof=1)) if n > 1 else np.nan
-    return Spread(n, bad, float(known.mean()), std, float(known.min()), float(known.max()))
+        return Spread(0, not_finite, np.nan, np.nan, np.nan, np.nan)
+    std = float(finite.std(ddof=1)) if n > 1 else np.nan
+    return Spread(n, not_finite, float(finite.mean()), std, float(finite.min()), float(finite.max()))
 
 
-def _over(numbers: Series, wanted: set[int]) -> Spread:
-    chosen = np.isin(numbers.steps, list(wanted))
-    return spread(numbers.values[chosen], np.isin(numbers.steps[chosen], numbers.broken))
+def _over(numbers: Series, chosen_steps: list[int]) -> Spread:
+    chosen = np.isin(numbers.steps, chosen_steps)
+    return spread(numbers.values[chosen], int(np.isin(numbers.steps[chosen], numbers.broken).sum()))
 
 
-def _ratios(layers: Sequence[str], values: Floats) -> dict[str, Spread]:
-    return {layer: spread(values[:, i]) for i, layer in enumerate(layers)}
+def _by_layer(numbers: Grid, chosen_steps: list[int]) -> dict[str, Spread]:
+    chosen = np.isin(numbers.steps, chosen_steps)
+    values, bad = numbers.values[chosen], numbers.broken[chosen].sum(axis=0)
+    return {layer: spread(values[:, i], int(bad[i])) for i, layer in enumerate(numbers.scopes)}
 
 
-def _touching(flow: Flow, found: Sequence[Streak], wanted: set[int]) -> list[str]:
-    there = [streak for streak in found if any(flow.steps[row] in wanted for row in streak.rows.tolist())]
-    return flow.names(sorted(there, key=lambda streak: streak.column))
+def _touching(flow: Flow, streaks: Sequence[Streak], chosen_steps: list[int]) -> list[str]:
+    """The layers whose streaks have a measurement at one of these steps."""
+    touching = [streak for streak in streaks if np.isin(flow.steps[streak.rows], chosen_steps).any()]
+    return flow.names(sorted(touching, key=lambda streak: streak.column))

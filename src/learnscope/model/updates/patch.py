@@ -6,16 +6,24 @@ and one to four for its position, see `learnscope.tensor.updates.gaps`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from learnscope.model.updates.patch_file import PatchError, write_patch
-from learnscope.model.updates.patch_info import How, PatchInfo, TensorChange
+from learnscope.model.updates.patch_info import (
+    FORMAT,
+    How,
+    PatchError,
+    PatchInfo,
+    Progress,
+    TensorChange,
+    fingerprint,
+    reported,
+)
 from learnscope.model.weights.lazy import (
     SafetensorsFile,
     bits,
@@ -35,9 +43,8 @@ PIECE = 1 << 20
 
 
 def export_patch(
-    old: Any, new: Any, path: str | Path, *,
-    verify: bool = True, progress: Callable[[int, int], None] | None = None,
-) -> PatchInfo:  # fmt: skip
+    old: Any, new: Any, path: str | Path, *, verify: bool = True, progress: Progress | None = None
+) -> PatchInfo:
     """Write the patch that turns the checkpoint `old` into `new`, bit for bit, as a safetensors file.
 
     `old` and `new` are modules, state dictionaries, `.safetensors` or torch files. Files are read one tensor at a time:
@@ -52,9 +59,9 @@ def export_patch(
     checkpoints once more, with SHA-256 at about 1.5 GB/s per core. `progress(done, total)` is called after each tensor.
     """
     path = Path(path)
-    for given in (old, new):
-        if isinstance(given, str | Path) and Path(given).resolve() == path.resolve():
-            raise PatchError(f"the patch would overwrite the checkpoint {given}: name another file")
+    for checkpoint in (old, new):
+        if isinstance(checkpoint, str | Path) and Path(checkpoint).resolve() == path.resolve():
+            raise PatchError(f"the patch would overwrite the checkpoint {checkpoint}: name another file")
     with open_weights(old) as before, open_weights(new) as after, hashing() as digest:
         check_storable(before)
         check_storable(after)
@@ -63,7 +70,7 @@ def export_patch(
         table: list[TensorChange] = []
         tensors: dict[str, Tensor] = {}
         digests: dict[str, str] = {}
-        for done, pair in enumerate(pairs, 1):
+        for pair in reported(pairs, len(pairs), progress):
             left = on_host(before[pair.old]) if pair.old is not None else None
             right = on_host(after[pair.new]) if pair.new is not None else None
             change, parts = _compared(pair.names, left, right)
@@ -73,18 +80,22 @@ def export_patch(
                 digests[change.name] = digest(right)
             table.append(change)
             tensors |= parts
-            if progress is not None:
-                progress(done, len(pairs))
-        known = identities(after)
-        full = {known[name]: after[name].nbytes for name in after}
-        return write_patch(
-            path, table, tensors, digests if verify else None, full_bytes=sum(full.values()), parameters_only=partial
-        )
+        keys = identities(after)
+        full = sum({keys[name]: after[name].nbytes for name in after}.values())
+        facts: dict[str, Any] = {"full_bytes": full, "parameters_only": partial, "base": None, "result": None}
+        if verify:
+            before_all = {change.name: change.before for change in table if change.how != "added"}
+            after_all = {
+                change.name: digests.get(change.name, change.before) for change in table if change.how != "removed"
+            }
+            facts |= {"base": fingerprint(before_all), "result": fingerprint(after_all)}
+        FORMAT.write(path, {**facts, "tensors": [asdict(change) for change in table]}, tensors)
+        return PatchInfo(path=path, bytes=path.stat().st_size, table=tuple(table), **facts)
 
 
 @dataclass(slots=True)
 class _Pair:
-    """One tensor with all its names, and a name of it in each checkpoint; None if it is not there."""
+    """One tensor with all its names, and its name in each checkpoint; None if that has no such tensor."""
 
     names: list[str]
     old: str | None
@@ -92,35 +103,24 @@ class _Pair:
 
 
 def _paired(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[_Pair]:
-    """Names that are tied on both sides form one pair.
-
-    A name on one side only does not count as added or removed if it is tied there to a name that both sides have:
-    files often keep one of several tied names.
-    """
+    """Names that are tied on both sides form one pair, with names that are tied to them on one side only."""
     old, new = identities(before), identities(after)
     pairs: dict[Any, _Pair] = {}
-    of_old: dict[Any, _Pair] = {}
-    of_new: dict[Any, _Pair] = {}
+    by_tensor: dict[Any, _Pair] = {}
     for name in (name for name in new if name in old):
         pair = pairs.setdefault((old[name], new[name]), _Pair([], name, name))
         pair.names.append(name)
-        of_old.setdefault(old[name], pair)
-        of_new.setdefault(new[name], pair)
-    lone: list[_Pair] = []
-    for own, others, known in ((new, old, of_new), (old, new, of_old)):
-        for name in (name for name in own if name not in others):
-            if own[name] not in known:
-                known[own[name]] = _Pair([], None, name) if own is new else _Pair([], name, None)
-                lone.append(known[own[name]])
-            known[own[name]].names.append(name)
-    return [*pairs.values(), *lone]
+        by_tensor.setdefault(("old", old[name]), pair)
+        by_tensor.setdefault(("new", new[name]), pair)
+    for name in (name for name in new if name not in old):
+        by_tensor.setdefault(("new", new[name]), _Pair([], None, name)).names.append(name)
+    for name in (name for name in old if name not in new):
+        by_tensor.setdefault(("old", old[name]), _Pair([], name, None)).names.append(name)
+    return list({id(pair): pair for pair in (*pairs.values(), *by_tensor.values())}.values())
 
 
 def _parameters_only(before: Mapping[str, Tensor], after: Mapping[str, Tensor], pairs: list[_Pair]) -> bool:
-    """Whether both sides hold floating-point parameters only; refuses a pair of which only one side does.
-
-    Otherwise buffers and the like would be taken for added or removed.
-    """
+    """Whether both sides hold floating-point parameters only; refuses a pair of which one lacks the other's buffers."""
     partial = [isinstance(side, SafetensorsFile) and side.parameters_only for side in (before, after)]
     if any(partial) and not all(partial):
         lone = next((pair for pair in pairs if pair.old is None or pair.new is None), None)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from learnscope.model.updates.patch_file import PatchError, PatchFile, fingerprint
-from learnscope.model.updates.patch_info import TensorChange
-from learnscope.model.updates.patch_write import check_module, contents, put, write_in_place
+from learnscope.model.updates.patch_info import PatchError, PatchFile, Progress, TensorChange, fingerprint, reported
+from learnscope.model.weights.checkpoint import overlapping
 from learnscope.model.weights.lazy import (
     SafetensorsFile,
+    bits,
     check_storable,
     dtype_name,
     hashing,
@@ -26,9 +25,7 @@ from learnscope.model.weights.lazy import (
 )
 from learnscope.model.weights.sealed import unshared
 from learnscope.store.files import write_atomically
-
-T = TypeVar("T")
-Progress = Callable[[int, int], None]
+from learnscope.tensor.updates import gaps
 
 
 @overload
@@ -68,17 +65,15 @@ def apply_patch(
         )
     if out is not None:
         _check_out(Path(out), Path(patch))
-    with PatchFile(Path(patch)) as file, ExitStack() as stack:
-        expected = next((change.name for change in file.info.table if change.how != "added"), "")
-        weights = stack.enter_context(open_weights(target, expected))
+    with PatchFile(Path(patch)) as file, open_weights(target, file.base_name) as weights:
         check_storable(weights)
         changes = _matched(file, weights)
         if verify:
             file.check_seal()
             _check_base(file, weights, changes, progress)
         if isinstance(target, nn.Module):
-            check_module(file, unwrapped(target), weights, changes)
-            write_in_place(file, weights, changes)
+            _check_module(file, unwrapped(target), weights, changes)
+            _write_in_place(file, weights, changes)
             return target
         result = _result(file, weights, changes, progress)
         if out is None:
@@ -96,9 +91,8 @@ def _check_out(out: Path, patch: Path) -> None:
 
 def _matched(file: PatchFile, weights: Mapping[str, Tensor]) -> dict[str, TensorChange]:
     """The change for each name of the target; refuses a target with other names, shapes or dtypes than the base."""
-    patch, known = file.info, identities(weights)
     changes: dict[str, TensorChange] = {}
-    for change in patch.table:
+    for change in file.info.table:
         present = [name for name in change.names if name in weights]
         if change.how == "added" and present:
             raise _wrong(file, f"it has {present[0]!r} already, which the patch adds")
@@ -107,14 +101,15 @@ def _matched(file: PatchFile, weights: Mapping[str, Tensor]) -> dict[str, Tensor
         for name in present:
             tensor = weights[name]
             if dtype_name(tensor) != change.dtype or tuple(tensor.shape) != change.shape:
-                own, wanted = f"{dtype_name(tensor)} {list(tensor.shape)}", f"{change.dtype} {list(change.shape)}"
-                raise _wrong(file, f"{name!r} is {own}, and {wanted} in the patch's base")
+                own, expected = f"{dtype_name(tensor)} {list(tensor.shape)}", f"{change.dtype} {list(change.shape)}"
+                raise _wrong(file, f"{name!r} is {own}, and {expected} in the patch's base")
             changes[name] = change
-    twins = {known[name]: change for name, change in changes.items()}
+    keys = identities(weights)
+    tied = {keys[name]: change for name, change in changes.items()}
     for name in weights:
-        if name not in changes and known[name] in twins:
-            changes[name] = twins[known[name]]
-        elif name not in changes and not patch.parameters_only:
+        if name not in changes and keys[name] in tied:
+            changes[name] = tied[keys[name]]
+        elif name not in changes and not file.info.parameters_only:
             raise _wrong(file, f"it has {name!r}, which the patch's base has not")
     return changes
 
@@ -128,28 +123,21 @@ def _check_base(
             f"{file.info.path} was made with verify=False and does not know its base: apply it with verify=False, or "
             "make it again"
         )
-    known = identities(weights)
+    keys = identities(weights)
     digests: dict[Any, str] = {}
     target: dict[str, str | None] = {}
     wrong = []
     with hashing() as digest:
-        for name, change in _reported(changes.items(), len(changes), progress):
-            if known[name] not in digests:
-                digests[known[name]] = digest(weights[name])
-            target[change.name] = digests[known[name]]
+        for name, change in reported(changes.items(), len(changes), progress):
+            if keys[name] not in digests:
+                digests[keys[name]] = digest(weights[name])
+            target[change.name] = digests[keys[name]]
             if target[change.name] != change.before:
                 wrong.append(name)
     if wrong and fingerprint(target) == file.info.result:
         raise _wrong(file, "it holds what the patch makes already", "It needs no patching.")
     if wrong:
         raise _wrong(file, f"{wrong[0]!r} has other values ({len(wrong)} of {len(changes)} tensors have)")
-
-
-def _reported(items: Iterable[T], total: int, progress: Progress | None) -> Iterator[T]:
-    for done, item in enumerate(items, 1):
-        yield item
-        if progress is not None:
-            progress(done, total)
 
 
 def _wrong(file: PatchFile, reason: str, cure: str = "") -> PatchError:
@@ -161,15 +149,15 @@ def _result(
     file: PatchFile, weights: Mapping[str, Tensor], changes: Mapping[str, TensorChange], progress: Progress | None
 ) -> dict[str, Tensor]:
     """All tensors of the new checkpoint by name; tied names that change in the same way stay tied."""
-    known = identities(weights)
+    keys = identities(weights)
     changed: dict[Any, Tensor] = {}
     result: dict[str, Tensor] = {}
-    for name in _reported(weights, len(weights), progress):
+    for name in reported(weights, len(weights), progress):
         change = changes.get(name)
         if change is None or change.how == "same":
             result[name] = weights[name]
         elif change.how != "removed":
-            key = (known[name], change.name)
+            key = (keys[name], change.name)
             if key not in changed:
                 changed[key] = _changed(file, weights[name], change)
             result[name] = changed[key]
@@ -183,7 +171,7 @@ def _changed(file: PatchFile, old: Tensor, change: TensorChange) -> Tensor:
     if change.how == "replaced":
         return file.tensor("whole", change).clone().to(old.device)
     new = old.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-    put(new, *contents(file, change, new))
+    _put(new, *_contents(file, change, new))
     return new
 
 
@@ -191,9 +179,93 @@ def _write_file(out: Path, tensors: Mapping[str, Tensor], base: Mapping[str, Ten
     """Store tied tensors under one name and the other names in the metadata, like `safetensors.torch.save_model`."""
     metadata = base.metadata if isinstance(base, SafetensorsFile) else {"format": "pt"}
     first: dict[Any, str] = {}
-    for name, identity in identities(tensors).items():
-        kept = first.setdefault(identity, name)
-        if kept != name:
-            metadata[name] = kept
+    for name, key in identities(tensors).items():
+        if first.setdefault(key, name) != name:
+            metadata[name] = first[key]
     stored = unshared({name: on_host(tensors[name]) for name in first.values()})
     write_atomically(out, lambda temporary: save_file(stored, temporary, metadata=metadata))
+
+
+def _check_module(
+    file: PatchFile, model: nn.Module, weights: Mapping[str, Tensor], changes: Mapping[str, TensorChange]
+) -> None:
+    """Refuse a patch that cannot be written into the module's own tensors."""
+    for change in file.info.table:
+        if change.how in ("added", "removed", "replaced"):
+            raise PatchError(
+                f"{change.name!r} is {change.how} by the patch, which cannot be done to a module in place. Apply it to "
+                "model.state_dict() and load the result into a model of the new shape. Nothing was changed."
+            )
+    cure = "Apply the patch to model.state_dict() and load the result. Nothing was changed."
+    own = {_storage(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    tensors = {name: weights[name] for name in changes if weights[name].numel()}
+    for name, tensor in tensors.items():
+        if _storage(tensor) not in own:
+            raise PatchError(f"{name!r} of the state dictionary is not the module's own memory. {cure}")
+    keys = identities(weights)
+    for other, name in overlapping(tensors):
+        untouched = changes[name].how == changes[other].how == "same"
+        tied = keys[name] == keys[other] and _alike(file, changes[name], changes[other])
+        if not untouched and not tied:
+            raise PatchError(f"{name!r} and {other!r} share memory in the module but not in the patch. {cure}")
+
+
+def _alike(file: PatchFile, first: TensorChange, second: TensorChange) -> bool:
+    """Whether two changes write the same values."""
+    if first is second:
+        return True
+    parts = {"sparse": ("gaps", "values"), "dense": ("whole",)}.get(first.how, ())
+    return first.how == second.how and all(
+        torch.equal(bits(file.tensor(part, first)), bits(file.tensor(part, second))) for part in parts
+    )
+
+
+def _storage(tensor: Tensor) -> tuple[torch.device, int]:
+    return tensor.device, tensor.untyped_storage().data_ptr()
+
+
+@torch.no_grad()
+def _write_in_place(file: PatchFile, weights: Mapping[str, Tensor], changes: Mapping[str, TensorChange]) -> None:
+    """Write through `.data`, so that a pending backward still works; after an error, everything is restored."""
+    keys = identities(weights)
+    distinct = {keys[name]: (weights[name].data, change) for name, change in changes.items() if change.how != "same"}
+    overwritten: list[tuple[Tensor, TensorChange, Tensor]] = []
+    try:
+        for tensor, change in distinct.values():
+            places, values = _contents(file, change, tensor)
+            flat = bits(tensor)
+            overwritten.append((tensor, change, (flat.clone() if places is None else flat.take(places)).cpu()))
+            _put(tensor, places, values)
+    except BaseException:
+        for tensor, change, values in reversed(overwritten):
+            _put(tensor, _contents(file, change, tensor)[0], values)
+        raise
+    finally:
+        torch.clear_autocast_cache()  # autocast would go on using its casts of the old weights
+
+
+def _contents(file: PatchFile, change: TensorChange, tensor: Tensor) -> tuple[Tensor | None, Tensor]:
+    """The positions that a change writes (None: all) and the bits it writes; refuses those that do not fit."""
+    values = file.tensor("whole" if change.how == "dense" else "values", change)
+    if values.dtype != tensor.dtype:
+        raise file.damaged(f"the values of {change.name} are {dtype_name(values)}")
+    if change.how == "dense":
+        if values.shape != tensor.shape:
+            raise file.damaged(f"the values of {change.name} have shape {list(values.shape)}")
+        return None, bits(values)
+    encoded = file.tensor("gaps", change)
+    if dtype_name(encoded) not in ("uint8", "uint16", "uint32") or encoded.shape != values.shape or encoded.dim() != 1:
+        raise file.damaged(f"positions and values of {change.name} do not agree")
+    places = gaps.decode(encoded.numpy())
+    if len(places) and places[-1] >= tensor.numel():
+        raise file.damaged(f"{change.name} has no entry {places[-1]}")
+    return torch.from_numpy(places).to(tensor.device), bits(values)
+
+
+def _put(tensor: Tensor, places: Tensor | None, values: Tensor) -> None:
+    """Write bits, in row-major order for any strides."""
+    values = values.to(tensor.device)
+    if places is None:
+        bits(tensor).copy_(values)
+    else:
+        bits(tensor).put_(places, values)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
-from types import TracebackType
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from learnscope.model.weights.checkpoint import memory_of, span_of
+from learnscope.model.weights.checkpoint import memory_of, overlapping, span_of
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.kernels import wants_compiler
 from learnscope.tensor.rows import flat
-from learnscope.tensor.updates.exchange import Bounds, Ranks, exchange_entries
 from learnscope.tensor.updates.fold import bits_differ
-from learnscope.tensor.updates.masks import KEEP_ALL, Order, Rule
+from learnscope.tensor.updates.masks import KEEP_ALL, Order, Rule, exchange_entries
 
 _EXACT = {
     torch.float16: {torch.float32, torch.float64},
@@ -38,8 +36,7 @@ COMPILED_FROM = 1 << 16
 """For shorter tensors a call of a compiled kernel does not pay."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Entries of one weight and of its older copy: whole blocks, except at the end of a weight."""
 
     new: Tensor
@@ -50,13 +47,12 @@ class Part:
 class Reverting:
     """Exchanges entries between a model's weights and an older copy of them.
 
-    If a rule reverts an entry, the weight takes the old value and the copy holds the new one meanwhile, so that no
+    If a rule reverts an entry, the weight takes the old value and the copy holds the new one, so that no
     other memory is needed. Going from one rule to the next exchanges only the entries on which they differ. Use it as
     a context manager under the guard: on exit both are restored, also after an error.
 
     A copy that cannot hold a weight exactly (float16 of float32), or whose values the weight cannot hold (float32 from
-    before the model became bfloat16), could not be restored: such weights are exchanged with a temporary copy in their
-    own dtype, which takes `extra_bytes`.
+    before the model became bfloat16), is replaced by a temporary copy in the weight's dtype, which takes `extra_bytes`.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], old: Mapping[str, Tensor], *, seed: int = 0) -> None:
@@ -78,7 +74,6 @@ class Reverting:
         self.entries = sum(weight.numel() for weight, _ in self._pairs)
         self.order = Order([weight.numel() for weight, _ in self._pairs], seed)
         self._compiled = wants_compiler(self.entries, "auto")
-        self._cuts: dict[tuple[int, torch.device], tuple[Rule, Tensor]] = {}
         self._rule = self._next = KEEP_ALL
         self._done = 0
         """Entries that already follow the next rule, while it is being applied."""
@@ -86,9 +81,7 @@ class Reverting:
     def __enter__(self) -> Reverting:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.restore()
 
     def apply(self, rule: Rule) -> None:
@@ -113,10 +106,6 @@ class Reverting:
         self._rule = self._next = KEEP_ALL
         torch.clear_autocast_cache()
 
-    def keep_at_random(self, counts: list[int]) -> list[Rule]:
-        """One rule per count, which keeps that many of all entries."""
-        return self.order.keep(counts)
-
     def keep_of_changed(self, counts: list[int], changed: int) -> list[Rule]:
         """One rule per count, which keeps that many of the `changed` entries whose stored bits differ."""
         return self.order.keep_of(self._changed(), counts, changed)
@@ -134,26 +123,13 @@ class Reverting:
 
     def _exchange(self, part: Part, now: Rule, then: Rule) -> None:
         device = part.new.device
-        shared, offsets = self.order.on(device)
-        ranks = Ranks(shared, offsets[part.blocks])
-        bounds = [Bounds(rule.threshold, self._cuts_of(rule, device, part.blocks)) for rule in (now, then)]
+        ranks = self.order.ranks(part.blocks, device)
+        bounds = [rule.bounds(part.blocks, device) for rule in (now, then)]
         near = part.old.to(device)  # the copy itself if it is on the same device
         compiled = self._compiled and part.new.numel() >= COMPILED_FROM
         exchange_entries(part.new, near, ranks, *bounds, compiled=compiled)
         if near is not part.old:
             part.old.copy_(near)
-
-    def _cuts_of(self, rule: Rule, device: torch.device, blocks: slice) -> Tensor | None:
-        """The cuts of some blocks as a column on a device, cached for the current rules."""
-        if rule.cuts is None:
-            return None
-        key = (id(rule), device)
-        if key not in self._cuts:
-            # earlier rules are not needed again
-            current = (self._rule, self._next)
-            self._cuts = {k: kept for k, kept in self._cuts.items() if any(kept[0] is each for each in current)}
-            self._cuts[key] = rule, torch.from_numpy(rule.cuts).unsqueeze(1).to(device, torch.float32)
-        return self._cuts[key][1][blocks]
 
     def _parts(self) -> Iterator[Part]:
         """All entries in order, in parts that are exchanged as a whole."""
@@ -162,10 +138,10 @@ class Reverting:
             length, first = weight.numel(), self.order.first[index]
             large = self._compiled and length >= COMPILED_FROM
             step = max(block, COMPILED_PART if large else CHUNK)
-            whole = length - length % block if large else length
+            # for a compiled kernel, entries beyond the last full block are a part of their own
+            full = length - length % block if large else length
             with _as_vectors(weight, copy) as (new, old):
-                # for a compiled kernel, entries beyond the last whole block are a part of their own
-                edges = [*range(0, whole, step), whole, *([length] if whole < length else [])]
+                edges = [*range(0, full, step), full, *([length] if full < length else [])]
                 for start, stop in pairwise(edges):
                     blocks = slice(first + start // block, first - (-stop // block))
                     yield Part(new[start:stop], old[start:stop], blocks)
@@ -179,30 +155,18 @@ def values_fit(copy: Tensor, dtype: torch.dtype) -> bool:
 
 
 def with_own_memory(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights without second names of the same memory, such as layers tied through `.data`.
-
-    An entry that is exchanged under two names could not be restored, so weights that overlap in part are refused.
-    """
-    kept: dict[str, Tensor] = {}
-    known: set[tuple[object, ...]] = set()
-    ends: list[tuple[str, int, int, str]] = []
+    """The weights without second names of the same memory; refuses a partial overlap, which could not be restored."""
+    # an address of 0: no memory, or a wrapper (DTensor) that does not give it
+    located: dict[tuple[object, ...], str] = {}
     for name, weight in weights.items():
-        # an address of 0: no memory, or a wrapper (DTensor) that does not give it
-        located = weight.data_ptr() != 0
-        if located and memory_of(weight) in known:
-            continue
-        kept[name] = weight
-        known.add(memory_of(weight))
-        if located:
-            span = span_of(weight)
-            if span < weight.numel():
+        if weight.data_ptr() and memory_of(weight) not in located:
+            located[memory_of(weight)] = name
+            if span_of(weight) < weight.numel():
                 raise ValueError(f"entries of {name} share memory (it is an expanded tensor): they have no own changes")
-            begin = weight.data_ptr()
-            ends.append((str(weight.device), begin, begin + span * weight.element_size(), name))
-    for (device, _, end, name), (next_device, begin, _, other) in pairwise(sorted(ends)):
-        if device == next_device and begin < end:
-            raise ValueError(f"{name} and {other} share part of their memory: their changes cannot be undone apart")
-    return kept
+    names = set(located.values())
+    for name, other in overlapping({name: weights[name] for name in names}):
+        raise ValueError(f"{name} and {other} share part of their memory: their changes cannot be undone apart")
+    return {name: weight for name, weight in weights.items() if name in names or not weight.data_ptr()}
 
 
 @contextmanager

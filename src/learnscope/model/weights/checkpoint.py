@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 Weights = Mapping[str, Tensor]
-_INSIDE = ("state_dict", "model_state_dict", "model", "module", "weights")
+_STATE_KEYS = ("state_dict", "model_state_dict", "model", "module", "weights")
 _WRAPPERS = ("module.", "_orig_mod.", "model.")
 _TORCH_ENDINGS = (".pt", ".pth", ".bin", ".ckpt")
 
@@ -69,10 +69,7 @@ def load_into(model: nn.Module, weights: Weights, origin: str) -> None:
 
 @contextmanager
 def preserve_weights(model: nn.Module) -> Iterator[dict[Any, Tensor]]:
-    """Restore the parameters and buffers bit for bit afterwards.
-
-    Holds one copy of them meanwhile and yields it, by `memory_of` each tensor.
-    """
+    """Restore the parameters and buffers bit for bit afterwards; yields the copies, by `memory_of` each tensor."""
     tensors = [*model.parameters(), *model.buffers()]
     copies = [tensor.detach().clone() for tensor in tensors]
     try:
@@ -92,19 +89,31 @@ def span_of(tensor: Tensor) -> int:
     return sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
 
 
+def overlapping(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
+    """Names of tensors that share memory: each tensor with the one that ends last of those that start before it."""
+    starts = [(str(tensor.device), tensor.data_ptr(), name) for name, tensor in tensors.items()]
+    last: tuple[str, int, str] | None = None
+    for device, start, name in sorted(starts):
+        end = start + span_of(tensors[name]) * tensors[name].element_size()
+        if last is not None and last[0] == device and start < last[1]:
+            yield last[2], name
+        if last is None or last[0] != device or end > last[1]:
+            last = device, end, name
+
+
 def load_torch(path: Path) -> Any:
     """The contents of a torch file, memory-mapped if possible, without running code from it."""
     try:
         # files older than torch 1.6 are not archives and cannot be mapped
         return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:  # bytes that are not a torch file can fail in any way
-        if isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
+        pickled = isinstance(error, pickle.UnpicklingError)
+        if pickled and "GLOBAL" in str(error):
             raise CheckpointError(
                 f"{path} holds more than weights, and loading that could run code from the file. Save "
                 "model.state_dict(), or convert the file to safetensors where you trust it."
             ) from error
         # torch's own message advises to run the file's code
-        pickled = isinstance(error, pickle.UnpicklingError)
         reason = "no torch archive" if pickled else (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{path} is damaged or not a torch file ({reason})") from error
 
@@ -113,12 +122,9 @@ def _find_tensors(body: Any, origin: str) -> dict[str, Tensor]:
     while isinstance(body, Mapping):
         if body and all(isinstance(value, Tensor) for value in body.values()):
             return dict(body)
-        inner = next((body[key] for key in _INSIDE if isinstance(body.get(key), Mapping)), None)
-        if inner is None:
-            break
-        body = inner
+        body = next((body[key] for key in _STATE_KEYS if isinstance(body.get(key), Mapping)), None)
     raise CheckpointError(
-        f"{origin} holds no state dictionary: looked for tensors at the top and under {', '.join(_INSIDE)}"
+        f"{origin} holds no state dictionary: looked for tensors at the top and under {', '.join(_STATE_KEYS)}"
     )
 
 

@@ -58,8 +58,7 @@ def task_content(task: Task | None) -> str:
         return "none"
     digest = hashlib.sha256()
     _code(digest, [type(task)])
-    own = getattr(task, "__dict__", {})
-    _value(digest, {name: own[name] for name in sorted(own)})
+    _value(digest, dict(sorted(getattr(task, "__dict__", {}).items())))
     return digest.hexdigest()
 
 
@@ -80,17 +79,17 @@ def _value(digest: Any, value: Any) -> None:
         _take(digest, f"sequence {len(value)}")
         for item in value:
             _value(digest, item)
-    elif isinstance(value, np.ndarray) and value.dtype != object:  # its repr leaves out most of it
-        _take(digest, f"{value.dtype} {value.shape}")
-        digest.update(np.ascontiguousarray(value).tobytes())
-    elif isinstance(value, np.ndarray):
+    elif isinstance(value, np.ndarray) and value.dtype == object:
         _value(digest, value.tolist())
+    elif isinstance(value, np.ndarray):  # its repr leaves out most of it
+        _take(digest, f"{value.dtype} {value.shape}")
+        digest.update(value.tobytes())
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         _take(digest, type(value).__qualname__)
         _value(digest, {field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
     elif isinstance(value, FunctionType):
         _take(digest, f"{value.__module__}.{value.__qualname__}\n{_source(value)}")
-        _value(digest, [cell.cell_contents for cell in value.__closure__ or () if not _is_empty(cell)])
+        _value(digest, [content for cell in value.__closure__ or () if (content := _content(cell)) is not None])
     elif isinstance(value, RemovableHandle):  # gradient checkpointing keeps some: their addresses do not matter
         _take(digest, type(value).__qualname__)
     else:
@@ -104,18 +103,18 @@ def _code(digest: Any, kinds: Iterable[type]) -> None:
         _take(digest, f"{kind.__module__}.{kind.__qualname__}\n{version or _source(kind)}")
 
 
-def _source(of: Any) -> str:
+def _source(code: Any) -> str:
     try:
-        return inspect.getsource(of)
+        return inspect.getsource(code)
     except (OSError, TypeError):  # defined at a prompt
-        return of.__code__.co_code.hex() if isinstance(of, FunctionType) else ""
+        return code.__code__.co_code.hex() if isinstance(code, FunctionType) else ""
 
 
-def _is_empty(cell: Any) -> bool:
+def _content(cell: Any) -> Any:
     try:
-        return cell.cell_contents is None
+        return cell.cell_contents
     except ValueError:  # the name was never set
-        return True
+        return None
 
 
 def _tensor(digest: Any, tensor: Tensor) -> None:
@@ -130,8 +129,7 @@ def _tensor(digest: Any, tensor: Tensor) -> None:
         return
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
-    plain = tensor.detach().cpu().contiguous()
-    digest.update(plain.reshape(-1).view(torch.uint8).numpy())
+    digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
 def _take(digest: Any, text: str) -> None:

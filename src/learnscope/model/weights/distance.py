@@ -15,7 +15,7 @@ from torch import Tensor
 from learnscope.model.weights.checkpoint import CheckpointError
 from learnscope.model.weights.lazy import identities
 from learnscope.model.weights.rolling import read_rolling
-from learnscope.model.weights.saved_steps import copies
+from learnscope.model.weights.saved_steps import saved_weights
 from learnscope.names import group_parameters, natural_key, resolve
 from learnscope.tensor.updates.delta import DeltaTable, delta_statistics
 
@@ -31,17 +31,15 @@ class LastWeights:
 def last_weights(folder: Path, manifest: Mapping[str, Any], checkpoint: str) -> LastWeights | None:
     """The latest weights in the saved states of a run folder or in its file `checkpoint`; None if there are none.
 
-    States that a later attempt superseded do not count, since the run continued without them, nor does a checkpoint
-    that another run has left there.
+    States that a later attempt superseded do not count, nor does a checkpoint of another run.
     """
     starts = {int(entry["attempt"]): int(entry["start_step"]) for entry in manifest.get("attempts") or []}
     try:
-        saved = list(copies(folder))
+        saved = list(saved_weights(folder))
     except (KeyError, json.JSONDecodeError) as error:
         raise CheckpointError(f"a file in {folder / 'state'} is not a state of a run ({error})") from error
-    live = [c for c in saved if not any(n > c.attempt and c.saved > start for n, start in starts.items())]
-    exact = [copy for copy in live if copy.exact]
-    latest = max(exact, key=lambda copy: copy.step, default=None)
+    live = [s for s in saved if not any(n > s.attempt and s.saved > start for n, start in starts.items())]
+    latest = max((s for s in live if s.exact), key=lambda s: s.step, default=None)
     if (folder / checkpoint).exists():
         owner, step, weights = read_rolling(folder / checkpoint)
         if manifest.get("id") in (None, owner) and (latest is None or step >= latest.step):
@@ -92,27 +90,25 @@ def weight_distance(
 ) -> WeightDistance:
     """Compare the weights that both have, one layer at a time; weights in files are mapped, not loaded.
 
-    `order` is the order of the layers in the model; other layers follow in natural order. Names are matched without
-    what torch.compile, DistributedDataParallel and PEFT add, if they stay unique.
+    `order` is the order of the layers in the model; others follow in natural order. Names are matched without what
+    torch.compile, DistributedDataParallel and PEFT add, if they stay unique.
     """
     ours, theirs = _by_clean_name(reference), _by_clean_name(other)
-    same = (identities(reference), identities(other))
-    tied: set[tuple[Any, Any]] = set()
-    names: list[str] = []
+    keys, other_keys = identities(reference), identities(other)
+    shared: dict[tuple[Any, Any], str] = {}
     other_shape, not_floating = [], []
     for name in (name for name in ours if name in theirs):
         pair = reference[ours[name]], other[theirs[name]]
-        identity = same[0][ours[name]], same[1][theirs[name]]
         if not all(tensor.is_floating_point() and tensor.layout is torch.strided for tensor in pair):
             not_floating.append(name)
         elif pair[0].shape != pair[1].shape:
             other_shape.append((name, tuple(pair[0].shape), tuple(pair[1].shape)))
-        elif identity not in tied:  # tied on both sides: counted once
-            tied.add(identity)
-            names.append(name)
+        else:  # what is tied on both sides is counted once
+            shared.setdefault((keys[ours[name]], other_keys[theirs[name]]), name)
+    names = list(shared.values())
     groups = group_parameters(names, "layer")
-    known = {layer: place for place, layer in enumerate(order)}
-    layers = sorted(groups, key=lambda layer: (known.get(layer, len(known)), natural_key(layer)))
+    places = {layer: place for place, layer in enumerate(order)}
+    layers = sorted(groups, key=lambda layer: (places.get(layer, len(places)), natural_key(layer)))
     tables = []
     for layer in layers:
         members = [names[i] for i in groups[layer]]
@@ -139,20 +135,18 @@ def _distance(layer: str, tables: Sequence[DeltaTable]) -> LayerDistance:
     def total(column: str) -> float:
         return float(sum(value for table in tables for value in getattr(table, column).tolist()))
 
-    entries, bits = int(total("entries")), total("bits_changed")
+    entries, bits, not_finite = int(total("entries")), total("bits_changed"), int(total("nan") + total("inf"))
     different = None if math.isnan(bits) else int(bits)
-
-    def unknown(status: str) -> LayerDistance:
-        return LayerDistance(layer, entries, None, None, None, different, status)
-
-    if not entries:
-        return unknown("no entries in common")
-    not_finite = int(total("nan") + total("inf"))
-    if not_finite:
-        return unknown(f"not finite in {not_finite:,} of {entries:,} entries")
     distance, norm = math.sqrt(total("sum_squares")), math.sqrt(total("old_sum_squares"))
-    if not math.isfinite(distance) or not math.isfinite(norm):
-        return unknown("squares too large for float64")
+    status = None
+    if not entries:
+        status = "no entries in common"
+    elif not_finite:
+        status = f"not finite in {not_finite:,} of {entries:,} entries"
+    elif not math.isfinite(distance) or not math.isfinite(norm):
+        status = "squares too large for float64"
+    if status is not None:
+        return LayerDistance(layer, entries, None, None, None, different, status)
     largest = max(value for table in tables for value in table.largest.tolist())
     if not norm:
         return LayerDistance(layer, entries, distance, None, largest, different, "the reference's weights are all 0")

@@ -1,4 +1,4 @@
-"""Weights read one tensor at a time: which names are tied, a tensor's bits, and its digest."""
+"""Reading weights one tensor at a time: tied names, bits and digests of tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, cast
 
 import torch
@@ -35,26 +34,25 @@ class SafetensorsFile(Mapping[str, Tensor]):
     def __init__(self, path: Path, prefix: str = "", *, parameters_only: bool = False) -> None:
         self.path, self.prefix = path, prefix
         self.parameters_only = parameters_only
-        """Whether what is not a floating-point parameter was left out when the file was written."""
+        """Whether the file was written without anything but floating-point parameters."""
         try:
             self._file = cast(Any, safe_open(path, framework="pt"))  # its stubs have no types
         except SafetensorError as error:
             raise CheckpointError(f"{path} is damaged or not a safetensors file ({error})") from error
         stored: list[str] = self._file.keys()
-        self._names = [name.removeprefix(prefix) for name in stored if name.startswith(prefix)]
-        self._known = set(self._names)
+        self._names = dict.fromkeys(name.removeprefix(prefix) for name in stored if name.startswith(prefix))
 
     @property
     def metadata(self) -> dict[str, str]:
         return dict(self._file.metadata() or {})
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self._known:
+        if name not in self._names:
             raise KeyError(name)
         return cast(Tensor, self._file.get_tensor(self.prefix + name))
 
     def __contains__(self, name: object) -> bool:  # the inherited one would read the tensor
-        return name in self._known
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -65,10 +63,8 @@ class SafetensorsFile(Mapping[str, Tensor]):
     def __enter__(self) -> SafetensorsFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self._file.__exit__(*error)
 
 
 @contextmanager
@@ -77,12 +73,11 @@ def open_weights(source: Any, expected: str = "") -> Iterator[Mapping[str, Tenso
 
     Names of a module are without wrappers, unless the `expected` name has them.
     """
+    if isinstance(source, str | Path) and Path(source).suffix == ".safetensors" and Path(source).is_file():
+        source = SafetensorsFile(Path(source))
     if isinstance(source, SafetensorsFile):
         with source:
             yield source
-    elif isinstance(source, str | Path) and Path(source).suffix == ".safetensors" and Path(source).is_file():
-        with SafetensorsFile(Path(source)) as file:
-            yield file
     elif isinstance(source, nn.Module):
         weights = read_weights(source)
         yield weights if expected in weights else read_weights(unwrapped(source))
@@ -92,13 +87,9 @@ def open_weights(source: Any, expected: str = "") -> Iterator[Mapping[str, Tenso
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The module inside torch.compile's, DistributedDataParallel's and DataParallel's wrappers."""
-    while True:
-        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            model = cast(nn.Module, model.module)
-        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
-            model = cast(nn.Module, model._orig_mod)
-        else:
-            return model
+    parallel = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
+    inner = getattr(model, "module" if parallel else "_orig_mod", None)
+    return unwrapped(inner) if isinstance(inner, nn.Module) else model
 
 
 def identities(weights: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -150,8 +141,7 @@ def bits(tensor: Tensor) -> Tensor:
 def hashing() -> Iterator[Callable[[Tensor], str]]:
     """A function from a tensor to the digest of its dtype, shape and bytes: 16 hexadecimal digits of SHA-256.
 
-    Pieces of 16 MB are hashed separately, on up to eight threads, and their digests are hashed again. A tensor on an
-    accelerator is copied to the host.
+    Pieces of 16 MB are hashed separately, on up to eight threads, and their digests are hashed again.
     """
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
 
@@ -159,9 +149,9 @@ def hashing() -> Iterator[Callable[[Tensor], str]]:
             # a tensor of one entry, or none, may have any stride and could not be viewed as bytes
             flat = on_host(tensor).as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
             pieces = [flat[start : start + _PIECE].data for start in range(0, len(flat), _PIECE)]
-            whole = hashlib.sha256(f"{dtype_name(tensor)} {list(tensor.shape)}".encode())
+            total = hashlib.sha256(f"{dtype_name(tensor)} {list(tensor.shape)}".encode())
             for part in pool.map(hashlib.sha256, pieces) if len(pieces) > 1 else map(hashlib.sha256, pieces):
-                whole.update(part.digest())
-            return whole.hexdigest()[:16]
+                total.update(part.digest())
+            return total.hexdigest()[:16]
 
         yield digest

@@ -27,21 +27,17 @@ class WeightMatrix:
 
 
 def weight_matrices(
-    model: nn.Module, wanted: str | Iterable[str] | None, *, trained_only: bool, max_layers: int | None
+    model: nn.Module, names: str | Iterable[str] | None, *, trained_only: bool, max_layers: int | None
 ) -> list[WeightMatrix]:
-    """Parameters of two dimensions or more, each once, in the model's order; raises `SelectionError` if there are none.
-
-    `wanted`: names as for `select_parameters`.
-    """
+    """Parameters of two dimensions or more, of all `names` (as for `select_parameters`), each once and in order."""
     named = list(model.named_parameters())
-    places = range(len(named)) if wanted is None else select_parameters(model, wanted)
-    pairs = [named[place] for place in places]
-    matrices = [(name, p) for name, p in pairs if p.ndim > 1 and resolve(name).adapter in (None, SAVED)]
-    chosen = [(name, p) for name, p in matrices if p.requires_grad or not trained_only]
-    if not chosen:
-        raise SelectionError(_why_none(model, wanted, len(matrices)))
-    layers = set(spread((resolve(name).layer for name, _ in chosen), max_layers))
-    chosen = [(name, p) for name, p in chosen if resolve(name).layer in layers]
+    chosen = named if names is None else [named[place] for place in select_parameters(model, names)]
+    matrices = [(name, p) for name, p in chosen if p.ndim > 1 and resolve(name).adapter in (None, SAVED)]
+    trained = [(name, p) for name, p in matrices if p.requires_grad or not trained_only]
+    if not trained:
+        raise SelectionError(_no_matrices(model, names, len(matrices)))
+    layers = set(spread((resolve(name).layer for name, _ in trained), max_layers))
+    chosen = [(name, p) for name, p in trained if resolve(name).layer in layers]
     kernels = kernels_of(model)
     times = Counter(resolve(name).clean for name, _ in chosen)
     return [
@@ -68,8 +64,8 @@ def _matrix(scope: str, p: Tensor, is_kernel: bool) -> WeightMatrix:
     return WeightMatrix(scope, p if reason else p.detach().flatten(1), reason)
 
 
-def _why_none(model: nn.Module, wanted: object, frozen: int) -> str:
-    where = type(model).__name__ if wanted is None else f"{wanted!r} of {type(model).__name__}"
+def _no_matrices(model: nn.Module, names: object, frozen: int) -> str:
+    where = type(model).__name__ if names is None else f"{names!r} of {type(model).__name__}"
     if frozen:
         return (
             f"{where}: its {frozen} weight matrices are frozen. Pass trained_only=False to look at them all the same; "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -22,58 +23,58 @@ def kept_state(model: nn.Module, *others: Any) -> Iterator[None]:
     """Restore attributes, submodules, parameters, buffers and other tensors of `model` and of `others` afterwards.
 
     Each object and container keeps its identity and gets its contents back; tensors get back their memory and its
-    contents, bit for bit. Objects in the attributes of a module are followed three steps. Memory: a copy of every
-    tensor.
+    contents, bit for bit. Objects in attributes are followed three steps. Takes a copy of every tensor.
     """
-    keeper = _Keeper()
+    saved = _SavedState()
     for owner in (*model.modules(), *others):
-        keeper.keep(owner, _DEPTH)
-    counted = tuple(tensor for tensor, _, _ in keeper.tensors if not tensor.is_inference())
-    with ExitStack() as stack:
-        # the contents are restored bit for bit, so what autograd has saved for a backward stays valid
-        stack.enter_context(_unsafe_preserve_version_counter(counted))
-        stack.callback(keeper.restore)
-        yield
+        saved.save(owner, _DEPTH)
+    counted = tuple(tensor for tensor, _, _ in saved.tensors if not tensor.is_inference())
+    # the contents are restored bit for bit, so what autograd has saved for a backward stays valid
+    with _unsafe_preserve_version_counter(counted):
+        try:
+            yield
+        finally:
+            saved.restore()
 
 
-class _Keeper:
+class _SavedState:
     def __init__(self) -> None:
-        self.seen: dict[int, Any] = {}  # holds the objects, so that no id is reused
+        self.visited: dict[int, Any] = {}  # holds the objects, so that no id is reused
         self.tensors: list[tuple[Tensor, Tensor, Tensor]] = []
         self.undo: list[Callable[[], None]] = []
 
-    def keep(self, value: Any, depth: int) -> None:
-        if isinstance(value, _NOT_FOLLOWED) or id(value) in self.seen or depth < 0:
+    def save(self, value: Any, depth: int) -> None:
+        if isinstance(value, _NOT_FOLLOWED) or id(value) in self.visited or depth < 0:
             return
-        self.seen[id(value)] = value
+        self.visited[id(value)] = value
         if isinstance(value, Tensor):
             memory = value.detach()
             self.tensors.append((value, memory, memory.clone()))
         elif isinstance(value, dict | list | set):
-            self._keep_container(value, depth)
+            self._save_container(value, depth)
         elif isinstance(value, tuple | frozenset):
             for item in value:
-                self.keep(item, depth)
+                self.save(item, depth)
         else:
             attributes = getattr(value, "__dict__", None)
             if isinstance(attributes, dict):
-                self._keep_container(attributes, depth)
-            self._keep_slots(value, depth)
+                self._save_container(attributes, depth)
+            self._save_slots(value, depth)
 
-    def _keep_container(self, container: Any, depth: int) -> None:
-        kept = container.copy()
-        self.undo.append(lambda: _put_back(container, kept))
-        for item in list(kept.values()) if isinstance(kept, dict) else list(kept):
+    def _save_container(self, container: Any, depth: int) -> None:
+        contents = container.copy()
+        self.undo.append(lambda: _put_back(container, contents))
+        for item in list(contents.values() if isinstance(contents, dict) else contents):
             # the dictionaries of a module do not count as a step
-            self.keep(item, depth if isinstance(item, dict | nn.Module) else depth - 1)
+            self.save(item, depth if isinstance(item, dict | nn.Module) else depth - 1)
 
-    def _keep_slots(self, value: Any, depth: int) -> None:
-        named = [name for kind in type(value).__mro__ for name in _slots(kind)]
-        slots = {name: getattr(value, name) for name in named if hasattr(value, name)}
-        if slots:
-            self.undo.append(lambda: _set_all(value, slots))
-            for item in slots.values():
-                self.keep(item, depth - 1)
+    def _save_slots(self, value: Any, depth: int) -> None:
+        names = [name for kind in type(value).__mro__ for name in _slots(kind)]
+        slots = {name: getattr(value, name) for name in names if hasattr(value, name)}
+        for name, item in slots.items():
+            # also if it is frozen
+            self.undo.append(partial(object.__setattr__, value, name, item))
+            self.save(item, depth - 1)
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -85,26 +86,21 @@ class _Keeper:
                 tensor.data = memory  # `parameter.data = other` had given it other memory
 
 
-def _put_back(container: Any, kept: Any) -> None:
+def _put_back(container: Any, contents: Any) -> None:
     """Restore a container's contents and their order in the same object, which is not touched if nothing changed."""
     if isinstance(container, list):
-        container[:] = kept
+        container[:] = contents
         return
     if isinstance(container, dict):
-        same = list(container) == list(kept) and all(container[key] is value for key, value in kept.items())
+        same = list(container) == list(contents) and all(container[key] is value for key, value in contents.items())
     else:
-        same = container == kept
+        same = container == contents
     if not same:
         container.clear()
-        container.update(kept)
+        container.update(contents)
 
 
-def _set_all(owner: Any, slots: dict[str, Any]) -> None:
-    for name, value in slots.items():
-        object.__setattr__(owner, name, value)  # also if it is frozen
-
-
-def _slots(kind: type) -> tuple[str, ...]:
+def _slots(kind: type) -> list[str]:
     declared = kind.__dict__.get("__slots__", ())
-    names = (declared,) if isinstance(declared, str) else tuple(declared)
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+    names = [declared] if isinstance(declared, str) else declared
+    return [name for name in names if name not in ("__dict__", "__weakref__")]

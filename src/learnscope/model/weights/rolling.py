@@ -1,4 +1,4 @@
-"""The weights at the last measurement, in a file: compared piece by piece, and replaced as a whole."""
+"""A file with the weights at the last measurement: compared piece by piece, and replaced as a whole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -32,60 +31,59 @@ class RollingCheckpoint:
     def __init__(self, path: Path, run: str) -> None:
         self.path, self.run = path, run
         self.step: int | None = None
-        """The step whose weights the file holds; None while it holds none of this run."""
+        """The step of the weights in the file; None while it has none of this run."""
 
     def take_up(self, parameters: Mapping[str, Tensor], step: int) -> str | None:
-        """Use an existing file if it belongs to this run and is of a step up to `step`; otherwise return why not."""
+        """Use an existing file if it belongs to this run and is of a step up to `step`; otherwise return the reason."""
         if not self.path.exists():
             return None
         try:
-            run, at, weights = read_rolling(self.path)
+            run, saved_step, weights = read_rolling(self.path)
         except CheckpointError:
             return f"{self.path} is not a checkpoint of this kind, or damaged; it is kept as {self._set_aside().name}"
         if run != self.run:
             return f"{self.path} is of another run"
-        if at > step:
-            return f"{self.path} holds the weights of step {at}, which lies ahead of step {step}"
-        wanted = _floats(parameters)
-        if weights.keys() != wanted.keys() or any(weights[name].shape != p.shape for name, p in wanted.items()):
+        if saved_step > step:
+            return f"{self.path} holds the weights of step {saved_step}, which lies ahead of step {step}"
+        if _changed(weights, _floats(parameters)):
             return f"{self.path} is of a model with other parameters"
-        self.step = at
+        self.step = saved_step
         return None
 
     def distances(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """`[2, parameters]` float64: Σ|now − kept|² and Σ|kept|² of every kept parameter, in order."""
-        run, step, kept = read_rolling(self.path)
+        """`[2, parameters]` float64: Σ|new − old|² and Σ|old|² of every parameter in the file, in order."""
+        run, step, old = read_rolling(self.path)
         if (run, step) != (self.run, self.step):
             raise CheckpointError(
                 f"{self.path} no longer holds the weights of step {self.step}: another program wrote it"
             )
-        wanted = _floats(parameters)
-        changed = sorted(kept.keys() ^ wanted.keys())
-        changed += [name for name, p in wanted.items() if name in kept and kept[name].shape != p.shape]
-        if changed:
+        new = _floats(parameters)
+        if changed := _changed(old, new):
             raise ValueError(f"parameter {changed[0]} is not what it was at step {self.step}: the model was rebuilt")
-        return squared_distances(_parts(wanted, kept), len(wanted))
+        return squared_distances(_parts(new, old), len(new))
 
     def _set_aside(self) -> Path:
         """Rename a file that is not ours, so that it is not overwritten."""
         names = (self.path.with_name(f"{self.path.stem}.other{number or ''}{self.path.suffix}") for number in count())
-        free = next(name for name in names if not name.exists())
-        return self.path.rename(free)
+        return self.path.rename(next(name for name in names if not name.exists()))
 
     def replace(self, parameters: Mapping[str, Tensor], step: int) -> None:
         """Write the current weights tensor by tensor, and rename the file into place.
 
-        It need not survive a power failure: the process that follows uses a file only if it is valid, and a run that
-        starts from the beginning does not use it at all.
+        It need not survive a power failure: a file is used only if it is valid, and only to continue a run.
         """
         body = {"model": _floats(parameters), "run": self.run, "step": step}
-        with _without_checksums():
+        checksums = torch.serialization.get_crc32_options()
+        torch.serialization.set_crc32_options(False)  # they take a third of the time, and nothing checks them
+        try:
             write_atomically(self.path, lambda temporary: _save(body, temporary), durable=False)
+        finally:
+            torch.serialization.set_crc32_options(checksums)
         self.step = step
 
 
 def read_rolling(path: Path) -> tuple[Any, int, Mapping[str, Tensor]]:
-    """Run, step and weights of the file, checked: any program may have put another file in its place."""
+    """Run, step and weights of the file, checked, since other programs may replace it."""
     body = load_torch(path)
     step, weights = (body.get("step"), body.get("model")) if isinstance(body, Mapping) else (None, None)
     if not isinstance(step, int) or not isinstance(weights, Mapping):
@@ -95,20 +93,26 @@ def read_rolling(path: Path) -> tuple[Any, int, Mapping[str, Tensor]]:
     return body.get("run"), step, weights
 
 
-def is_kept(parameter: Tensor) -> bool:
-    """Integers are not trained."""
+def is_compared(parameter: Tensor) -> bool:
+    """Whether it is trained: integers are not."""
     return parameter.is_floating_point() or parameter.is_complex()
 
 
 def _floats(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: plain(p) for name, p in parameters.items() if is_kept(p)}
+    return {name: plain(p) for name, p in parameters.items() if is_compared(p)}
 
 
-def _parts(now: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> Iterator[tuple[int, Tensor, Tensor]]:
-    for owner, (name, tensor) in enumerate(now.items()):
-        for new, old in pieces((_as_real(tensor), _as_real(kept[name])), PIECE):
-            yield owner, new, old.to(new.device)
-            _release(old)
+def _changed(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> list[str]:
+    """Parameters that are on one side only or have another shape."""
+    shapes = [name for name, tensor in new.items() if name in old and old[name].shape != tensor.shape]
+    return [*sorted(old.keys() ^ new.keys()), *shapes]
+
+
+def _parts(new: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> Iterator[tuple[int, Tensor, Tensor]]:
+    for owner, (name, tensor) in enumerate(new.items()):
+        for after, before in pieces((_as_real(tensor), _as_real(old[name])), PIECE):
+            yield owner, after, before.to(after.device)
+            _release(before)
 
 
 def _as_real(tensor: Tensor) -> Tensor:
@@ -116,35 +120,19 @@ def _as_real(tensor: Tensor) -> Tensor:
 
 
 def _save(body: Mapping[str, Any], path: Path) -> None:
-    """Write into a file whose space is allocated beforehand.
+    """Write into a file whose space is allocated beforehand, which takes a third of the time.
 
-    That takes a third of the time: otherwise the file system allocates all blocks when the file is renamed over
-    another one. And a full disk is noticed before anything is written.
+    Otherwise the file system allocates all blocks when the file is renamed. A full disk is noticed before writing.
     """
     # weights may share one memory (a flattened LSTM, sharded models), which is written once
     storages = [tensor.untyped_storage() for tensor in body["model"].values()]
-    apart = {(storage.device, storage.data_ptr()): storage.nbytes() for storage in storages}
-    reserved = sum(apart.values()) + 512 * len(storages) + 65_536
+    sizes = {(storage.device, storage.data_ptr()): storage.nbytes() for storage in storages}
+    reserved = sum(sizes.values()) + 512 * len(storages) + 65_536
     with path.open("r+b") as file:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, reserved)
         torch.save(body, file)
         file.truncate()
-
-
-@contextmanager
-def _without_checksums() -> Iterator[None]:
-    """Checksums take a third of the time of writing, and nothing checks them."""
-    set_option = getattr(torch.serialization, "set_crc32_options", None)
-    if set_option is None:
-        yield
-        return
-    before = torch.serialization.get_crc32_options()
-    set_option(False)
-    try:
-        yield
-    finally:
-        set_option(before)
 
 
 def _madvise() -> Any:
@@ -160,10 +148,7 @@ _PAGE = 4096 if sys.platform == "win32" else __import__("resource").getpagesize(
 
 
 def _release(mapped: Tensor) -> None:
-    """Tell the system that these pages of a mapped file are not needed, so that they do not count as our memory.
-
-    Otherwise the system would reclaim them only when memory runs short.
-    """
+    """Tell the system that these pages of a mapped file are not needed: else they count as our memory."""
     if _ADVISE is None or not mapped.is_contiguous():
         return
     start = -(-mapped.data_ptr() // _PAGE) * _PAGE

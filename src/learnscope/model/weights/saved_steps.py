@@ -1,4 +1,4 @@
-"""The weights in a run folder: the copies that `w.save_state()` keeps for the probes."""
+"""The weights that `w.save_state()` has saved in a run folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COMPILED = "_orig_mod."
 """Prefix of every name of a compiled model."""
 
 
-class Copy(NamedTuple):
+class SavedWeights(NamedTuple):
     """A copy of the weights at `step`, in a state file that `attempt` saved at step `saved`."""
 
     path: Path
@@ -34,26 +34,25 @@ class Copy(NamedTuple):
         return SafetensorsFile(self.path, prefix + _COMPILED if compiled else prefix, parameters_only=True)
 
 
-def copies(folder: Path) -> Iterator[Copy]:
+def saved_weights(folder: Path) -> Iterator[SavedWeights]:
     """All copies in the state files of a run folder, the earliest saved first.
 
-    A state holds the weights at the last measurement of the probes that compare with them, which may be earlier than
-    the step at which it was saved.
+    A state holds the weights at the last measurement of the probes that compare with them, which may be earlier.
     """
     for path in sorted((folder / "state").glob("step-*.safetensors")):
         with SafetensorsFile(path) as file:
             meta: dict[str, Any] = json.loads(file.metadata["learnscope"])
-        for key, at in meta["snapshots"].items():
-            yield Copy(path, key, at, meta["step"], meta.get("attempt", 0))
+        for key, step in meta["snapshots"].items():
+            yield SavedWeights(path, key, step, meta["step"], meta.get("attempt", 0))
 
 
 def weights_at(folder: Path, step: int) -> SafetensorsFile:
     """The floating-point parameters as they were at `step`, from the states of a run folder."""
-    saved = list(copies(folder))
-    kept = {copy.step: copy for copy in saved if copy.exact}
-    if step in kept:
-        return kept[step].weights()
-    available = f"there are steps {', '.join(map(str, sorted(kept)))}" if kept else "there are none of any step"
+    saved = list(saved_weights(folder))
+    exact = {copy.step: copy for copy in saved if copy.exact}
+    if step in exact:
+        return exact[step].weights()
+    available = f"there are steps {', '.join(map(str, sorted(exact)))}" if exact else "there are none of any step"
     rounded = any(copy.step == step for copy in saved)
     only_rounded = " (of this step a copy in another dtype, which is not exact)" if rounded else ""
     raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Safetensors files with a header of ours and a seal, so that a damaged byte is noticed: patches and packed models."""
+"""Patches and packed models: safetensors files with a header and a seal, which reveals a damaged byte."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from learnscope.model.weights.lazy import SafetensorsFile, hashing
 from learnscope.store.files import write_atomically
 
 KEY = "learnscope"
-"""Of the metadata: one JSON, the header."""
+"""The header in the metadata, as one JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class SealedFormat:
-    """A kind of such files, and how to speak of them where one cannot be read."""
+    """A kind of such files, and the words for errors when one cannot be read."""
 
     kind: str
     version: int
@@ -60,15 +60,15 @@ class SealedFormat:
         return header
 
     def check_seal(self, header: Mapping[str, Any], file: SafetensorsFile) -> None:
-        """Refuse a file of which a byte is not as it was written."""
+        """Refuse a file if a byte has changed since it was written."""
         facts = {name: value for name, value in header.items() if name != "seal"}
         if header.get("seal") != seal_of(facts, file):
             raise self.damaged(file.path, "its contents do not match its seal")
 
     def write(self, path: Path, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Whole or not at all."""
-        header = {"kind": self.kind, "format": self.version, **facts}
-        header = json.loads(json.dumps(header))  # as a reader gets it, for the seal
+        # as a reader gets it, for the seal
+        header = json.loads(json.dumps({"kind": self.kind, "format": self.version, **facts}))
         stored = unshared(tensors)
         metadata = {KEY: json.dumps(header | {"seal": seal_of(header, stored)}, separators=(",", ":"))}
         write_atomically(path, lambda temporary: save_file(stored, temporary, metadata=metadata))
@@ -76,19 +76,17 @@ class SealedFormat:
 
 def seal_of(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     """Digest of the header and of every tensor in the file."""
-    whole = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    seal = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     with hashing() as digest:
         for key in sorted(tensors):
-            whole.update(f"{key} {digest(tensors[key])}".encode())
-    return whole.hexdigest()[:32]
+            seal.update(f"{key} {digest(tensors[key])}".encode())
+    return seal.hexdigest()[:32]
 
 
 def unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with memory of their own, which safetensors demands: what shares it is copied."""
-    seen: set[int] = set()
-    apart: dict[str, Tensor] = {}
+    """The tensors, copied where they share memory, which safetensors does not allow."""
+    owners: dict[int, str] = {}
     for name, tensor in tensors.items():
-        place = tensor.untyped_storage().data_ptr()
-        apart[name] = tensor.clone() if place in seen else tensor
-        seen.add(place)
-    return apart
+        owners.setdefault(tensor.untyped_storage().data_ptr(), name)
+    first = set(owners.values())
+    return {name: tensor if name in first else tensor.clone() for name, tensor in tensors.items()}

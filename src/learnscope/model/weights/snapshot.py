@@ -10,17 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_DTYPES = {str(value).removeprefix("torch.") for value in vars(torch).values() if isinstance(value, torch.dtype)}
 _SCALES = ("x2", "e8m0")  # two numbers per byte, exponents only: formats of scales, not of weights
 FLOATS = sorted(
-    str(kind).removeprefix("torch.")
-    for kind in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
-    if kind.is_floating_point and not any(part in str(kind) for part in _SCALES)
+    name for name in _DTYPES if getattr(torch, name).is_floating_point and not any(part in name for part in _SCALES)
 )
 """The names of the dtypes that weights can be kept in."""
 
 
 def check_placement(device: Any, dtype: Any) -> None:
-    """Refuse a device or dtype that cannot hold weights when it is given, not only at the first snapshot."""
+    """Refuse a device or dtype that cannot hold weights, before the first snapshot."""
     if dtype != "native" and dtype not in FLOATS:
         raise ValueError(f"snapshot dtype {dtype!r}: use 'native' or one of {', '.join(FLOATS)}")
     if device != "disk":
@@ -46,15 +45,13 @@ def _check_reachable(device: str) -> None:
 class Snapshot:
     """The floating-point weights of a model at `step`.
 
-    `dtype` is "native" (each tensor's own) or a float dtype; `device` is a torch device or "disk", which
-    keeps the copy in a memory-mapped temporary file.
+    `dtype` is "native" (each tensor's own) or a float dtype; `device` is a torch device or "disk": a mapped file.
     """
 
     def __init__(
         self, parameters: Mapping[str, Tensor], step: int, *, device: str = "cpu", dtype: str = "native"
     ) -> None:
         check_placement(device, dtype)
-        self.step = step
         self.device, self.dtype = device, dtype
         if device != "disk":
             _check_reachable(device)
@@ -70,14 +67,14 @@ class Snapshot:
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """The kept weights by name: the snapshot's own memory, which must not be written."""
+        """The weights by name: the snapshot's own memory, which must not be written."""
         return self._tensors
 
     @torch.no_grad()
     def update(self, parameters: Mapping[str, Tensor], step: int) -> None:
         """Copy the current weights into the memory of the snapshot."""
-        for name, kept in self._tensors.items():
-            kept.copy_(parameters[name].detach(), non_blocking=True)
+        for name, tensor in self._tensors.items():
+            tensor.copy_(parameters[name].detach(), non_blocking=True)
         self.step = step
 
     def check(self, parameters: Mapping[str, Tensor], cure: str = "start a new watch for it") -> None:
@@ -88,10 +85,10 @@ class Snapshot:
             raise ValueError(
                 f"parameter {name} {change} since the snapshot at step {self.step}: the model was rebuilt; {cure}"
             )
-        for name, kept in self._tensors.items():
-            if kept.shape != now[name].shape:
+        for name, tensor in self._tensors.items():
+            if tensor.shape != now[name].shape:
                 raise ValueError(
-                    f"parameter {name} changed shape from {tuple(kept.shape)} to {tuple(now[name].shape)} "
+                    f"parameter {name} changed shape from {tuple(tensor.shape)} to {tuple(now[name].shape)} "
                     f"since the snapshot at step {self.step}: the model was rebuilt; {cure}"
                 )
 

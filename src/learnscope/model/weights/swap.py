@@ -21,18 +21,13 @@ def exchange(a: Tensor, b: Tensor) -> None:
     if a.shape != b.shape or a.dtype != b.dtype:
         raise ValueError(f"cannot exchange {tuple(a.shape)} {a.dtype} with {tuple(b.shape)} {b.dtype}: both must agree")
     left, right = a.data, b.data
+    parts = [(left, right)]
     if left.is_contiguous() and right.is_contiguous():
-        left, right = left.view(-1), right.view(-1)
-        for start in range(0, left.numel(), CHUNK):
-            _swap_part(left[start : start + CHUNK], right[start : start + CHUNK])
-    else:
-        _swap_part(left, right)
-
-
-def _swap_part(left: Tensor, right: Tensor) -> None:
-    kept = left.clone()
-    left.copy_(right)
-    right.copy_(kept)
+        parts = list(zip(left.view(-1).split(CHUNK), right.view(-1).split(CHUNK), strict=True))
+    for old, new in parts:
+        copy = old.clone()
+        old.copy_(new)
+        new.copy_(copy)
 
 
 def named_parameters(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Parameter]:
@@ -51,10 +46,7 @@ def named_parameters(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Par
 
 @contextmanager
 def swapped(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """`model` with `weights` in place of its own; both are restored afterwards, also after an error.
-
-    For use under the guard. Meanwhile `weights` holds the model's own values.
-    """
+    """`model` with `weights` in place of its own, which `weights` holds meanwhile; use it under the guard."""
     parameters = named_parameters(model, weights)
     done: list[str] = []
     try:

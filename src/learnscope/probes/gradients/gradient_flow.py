@@ -13,8 +13,7 @@ from learnscope.core.gradients import Gradients
 from learnscope.core.handed import MicroBatches
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
-from learnscope.probes.gradients.flow_rows import Flow
-from learnscope.probes.gradients.gradient_spread import spoilt_by_clip, with_spread
+from learnscope.probes.gradients.flow_rows import Flow, spoilt_by_clip, with_spread
 from learnscope.quantities import Quantities
 from learnscope.quantities.gradients import GradientFlow as Q
 from learnscope.record import Column, Measurement, Table
@@ -23,7 +22,6 @@ from learnscope.tensor.gradients.sketch import sketch
 
 EARLY = 10
 """Measurements from the start of a run that always have everything."""
-
 
 NO_GRADIENTS = "no parameter has a gradient"
 
@@ -61,19 +59,13 @@ class GradientFlow(Probe):
     def measure(self, moment: Moment) -> Measurement:
         gradients = moment.gradients
         if not gradients.names:
-            columns = [
-                Q.norm.column([None], {"stage": "stepped"}, {0: NO_GRADIENTS}),
-                Q.without_gradient.column([len(gradients.missing)]),
-            ]
-            return Measurement([Table("model", ["model"], columns)])
+            norm = Q.norm.column([None], {"stage": "stepped"}, {0: NO_GRADIENTS})
+            missing = Q.without_gradient.column([len(gradients.missing)])
+            return Measurement([Table("model", ["model"], [norm, missing])])
         flow = Flow.of(moment, gradients)
         tables = [self._model(moment, flow), self._layers(moment, flow)]
-        kinds = [
-            "component",
-            *moment.subject.group_kinds,
-            *(["tensor"] if self.per_tensor else []),
-        ]
-        tables += [_table(moment, flow, kind, detailed=False) for kind in kinds]
+        kinds = ["component", *moment.subject.group_kinds, *(["tensor"] if self.per_tensor else [])]
+        tables += [_table(moment, flow, kind) for kind in kinds]
         tables.append(_candidates(moment, flow))
         if not self.variance:
             return Measurement(tables, finish=_once_read)
@@ -82,28 +74,31 @@ class GradientFlow(Probe):
         return Measurement(tables, finish=lambda read: spoilt_by_clip(_once_read(read)))
 
     def _model(self, moment: Moment, flow: Flow) -> Table:
-        table = _table(moment, flow, "model", detailed=True)
-        columns = list(table.columns)
-        bad = (flow.gradients.table.nan + flow.gradients.table.inf) > 0
-        columns.append(Q.nonfinite_tensors.column(bad.sum().reshape(1)))
-        columns.append(Q.without_gradient.column([len(flow.gradients.missing)]))
-        if flow.gradients.coefficients is not None:
-            columns.append(Q.clip_coefficient.column(flow.gradients.coefficients.min().reshape(1)))
+        gradients = flow.gradients
+        bad = (gradients.table.nan + gradients.table.inf) > 0
+        columns = [
+            Q.nonfinite_tensors.column(bad.sum().reshape(1)),
+            Q.without_gradient.column([len(gradients.missing)]),
+        ]
+        if gradients.coefficients is not None:
+            columns.append(Q.clip_coefficient.column(gradients.coefficients.min().reshape(1)))
         if self.noise_scale and moment.micro_batches is not None:
             columns += self._noise(moment, moment.micro_batches, flow.numbers[:, 0].sum())
-        return Table("model", table.scopes, columns)
+        return _table(moment, flow, "model", columns)
 
     def _layers(self, moment: Moment, flow: Flow) -> Table:
-        table = _table(moment, flow, "layer", detailed=True)
-        columns = list(table.columns)
+        columns = []
+        positions = flow.gradients.positions
         if self._weighs(moment):
-            weights = moment.once("weight_sum_squares", lambda: _weights(moment, flow.gradients))
-            segments = moment.subject.segments("layer", flow.gradients.positions)
+            weights = moment.once(
+                "weight_sum_squares", lambda: sum_squares([moment.subject.parameters[i].detach() for i in positions])
+            )
+            segments = moment.subject.segments("layer", positions)
             ratio = (segments.sum(flow.numbers[:, 0]) / segments.sum(weights)).sqrt()
             columns.append(Q.gradient_to_weight.column(ratio, flow.labels))
         if self.stability:
             columns += self._stability(moment, flow.gradients)
-        return Table("layer", table.scopes, columns)
+        return _table(moment, flow, "layer", columns)
 
     def _weighs(self, moment: Moment) -> bool:
         """Whether this measurement has the weights' norms; decided by counts, so that a resumed run agrees."""
@@ -126,8 +121,8 @@ class GradientFlow(Probe):
             last = state[key].to(value.device) if key in state else torch.full_like(value, torch.nan)
             average = self.smoothing * last + (1 - self.smoothing) * value
             # a step that is not finite must not spoil the averages of all that follow
-            kept = torch.where(last.isfinite(), average, value)
-            state[key] = torch.where(value.isfinite(), kept, last).reshape(())
+            average = torch.where(last.isfinite(), average, value)
+            state[key] = torch.where(value.isfinite(), average, last).reshape(())
         ratio = torch.where(state["signal"] > 0, state["noise"] / state["signal"], torch.nan)
         unit = "micro-batches" if micro.sizes is None else "as given to w.micro_batch"
         return [
@@ -164,31 +159,22 @@ def noise_scale_parts(each: Tensor, accumulated: Tensor, sizes: Sequence[float] 
     return accumulated - noise / big, noise
 
 
-def _table(moment: Moment, flow: Flow, kind: str, *, detailed: bool) -> Table:
+def _table(moment: Moment, flow: Flow, kind: str, more: Sequence[Column] | None = None) -> Table:
+    """Norms; with `more` columns also what is zero, NaN or infinite."""
     segments = moment.subject.segments(kind, flow.gradients.positions)
     before, stepped, zeros, nan, inf, entries = segments.sum(flow.numbers).unbind(1)
     columns = flow.norm_columns(before, stepped)
-    if detailed:
-        columns += [Q.zero_share.column(zeros / entries), Q.nan.column(nan), Q.inf.column(inf)]
+    if more is not None:
+        columns += [Q.zero_share.column(zeros / entries), Q.nan.column(nan), Q.inf.column(inf), *more]
     return Table(kind, segments.scopes, columns)
 
 
-def _explained(column: Column) -> Column:
-    if column.name != Q.noise_scale.name or column.values[0] is not None:
-        return column
-    return replace(column, status={0: "the smoothed signal is not positive"})
-
-
-def _weights(moment: Moment, gradients: Gradients) -> Tensor:
-    return sum_squares([moment.subject.parameters[i].detach() for i in gradients.positions])
-
-
 def _candidates(moment: Moment, flow: Flow) -> Table:
-    """Bad entries of every tensor in backward order, from which the first is kept once they are read."""
-    seen = {name: place for place, name in enumerate(moment.subject.backward_order)}
+    """Bad entries of every tensor in backward order; only the first is kept once they are read."""
+    reached = {name: place for place, name in enumerate(moment.subject.backward_order)}
     names = flow.gradients.names
-    # what the recorded backward never reached comes last, the rest of the model's order reversed
-    order = sorted(range(len(names)), key=lambda i: (seen.get(names[i], len(seen)), -i))
+    # what the recorded backward never reached comes last, in the reverse of the model's order
+    order = sorted(range(len(names)), key=lambda i: (reached.get(names[i], len(reached)), -i))
     bad = flow.numbers[:, 3] + flow.numbers[:, 4]
     return Table("tensor", [names[i] for i in order], [Q.first_nonfinite.column(bad[order])])
 
@@ -196,9 +182,12 @@ def _candidates(moment: Moment, flow: Flow) -> Table:
 def _once_read(tables: Sequence[Table]) -> list[Table]:
     """Say why there is no noise scale, and keep only the first tensor that is not finite."""
     model, *others, candidates = tables
-    rest = [replace(model, columns=[_explained(column) for column in model.columns]), *others]
-    column = candidates.columns[0]
-    for name, value in zip(candidates.scopes, column.values, strict=True):
+    status = {0: "the smoothed signal is not positive"}
+    columns = [
+        replace(c, status=status) if c.name == Q.noise_scale.name and c.values[0] is None else c for c in model.columns
+    ]
+    rest = [replace(model, columns=columns), *others]
+    for name, value in zip(candidates.scopes, candidates.columns[0].values, strict=True):
         if value:
             return [*rest, Table("tensor", [name], [Q.first_nonfinite.column([value])])]
     return rest

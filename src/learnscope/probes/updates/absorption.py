@@ -12,14 +12,13 @@ from torch.optim import Optimizer
 
 from learnscope.core.moment import Moment
 from learnscope.core.subject import Subject
-from learnscope.probes.updates.reasons import reasons_of_scopes
-from learnscope.probes.updates.remembered import Holder, holders
+from learnscope.probes.updates.remembered import Holder, holders, reasons_of_scopes
 from learnscope.quantities import Quantity
 from learnscope.quantities.updates import ParameterChange as Q
 from learnscope.record import Column, Table
-from learnscope.tensor.sample import fixed_entries, pick
 from learnscope.tensor.segments import Segments
 from learnscope.tensor.updates.fold import bits_differ
+from learnscope.tensor.updates.moments import fixed_entries
 from learnscope.tensor.updates.update import KNOWN, Rounding, decay_rounding, decay_vanishes, decoupled, planned_update
 
 Z95 = 1.959964
@@ -45,16 +44,19 @@ class Sample:
 
 @dataclass(slots=True)
 class Question:
-    """A yes-or-no question about the entries of parameters: what the samples answer, and where it has no answer.
-
-    `answers` holds, by position, how many of the sampled entries say yes and of how many it was asked.
-    """
+    """A yes-or-no question about the sampled entries of parameters, by position."""
 
     answers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """How many entries say yes, and of how many it was asked."""
     missing: dict[int, str] = field(default_factory=dict)
+    """Why it has no answer."""
 
     def ask(self, position: int, yes: Tensor, of: Tensor) -> None:
         self.answers[position] = (yes & of).sum().double(), of.sum().double()
+
+
+Questions = dict[str, Question]
+"""About the whole update, and about its weight decay by how that is rounded."""
 
 
 def take_sample(subject: Subject, size: int, *, half_only: bool) -> list[Sample]:
@@ -62,69 +64,70 @@ def take_sample(subject: Subject, size: int, *, half_only: bool) -> list[Sample]
     samples = []
     for position, p in enumerate(subject.parameters):
         if p.requires_grad and p.is_floating_point() and p.numel() and (p.element_size() == 2 or not half_only):
-            chosen = fixed_entries(p.numel(), size, position, p.device)
-            samples.append(Sample(position, chosen, pick(p.detach(), chosen)))
+            entries = fixed_entries(p.numel(), size, position, p.device)
+            samples.append(Sample(position, entries, torch.take(p.detach(), entries)))
     return samples
 
 
 def absorbed_tables(moment: Moment, samples: Sequence[Sample]) -> list[Table]:
     """What rounding took of the last step, of the model and of each layer."""
-    held = holders(moment.optimizers)
-    updated = [s for s in samples if id(p := moment.subject.parameters[s.position]) in held and p.grad is not None]
+    holder_of, parameters = holders(moment.optimizers), moment.subject.parameters
+    updated = [s for s in samples if id(p := parameters[s.position]) in holder_of and p.grad is not None]
     if not updated:
         nothing = {0: "no parameter was updated"}
         columns = [quantity.column([None], status=nothing) for quantity in (SHARE[0], DECAY_SHARE[0])]
         return [Table("model", ["model"], columns)]
-    whole, decays = Question(), {rounding: Question() for rounding in ROUNDINGS}
+    questions: Questions = {key: Question() for key in ("update", *ROUNDINGS)}
     for sample in updated:
-        p = moment.subject.parameters[sample.position]
-        _examine(held[id(p)], p, sample, whole, decays)
-    return [_table(moment, kind, updated, whole, decays) for kind in ("model", "layer")]
+        p = parameters[sample.position]
+        _examine(holder_of[id(p)], p, sample, questions)
+    return [_table(moment.subject, kind, updated, questions) for kind in ("model", "layer")]
 
 
-def _examine(holder: Holder, p: Tensor, sample: Sample, whole: Question, decays: Mapping[Rounding, Question]) -> None:
+def _examine(holder: Holder, p: Tensor, sample: Sample, questions: Questions) -> None:
     optimizer, group = holder
     name, position = type(optimizer).__name__, sample.position
     reason = _not_known(optimizer, group, p)
     if reason is not None:
-        for question in (whole, *decays.values()):
+        for question in questions.values():
             question.missing[position] = reason
         return
     assert p.grad is not None
-    gradient = pick(p.grad.to_dense() if p.grad.is_sparse else p.grad, sample.entries)
+    gradient = _pick(p.grad, sample.entries)
     state = {
-        key: pick(value.to_dense() if value.is_sparse else value, sample.entries) if value.shape == p.shape else value
+        key: _pick(value, sample.entries) if value.shape == p.shape else value
         for key, value in optimizer.state.get(p, {}).items()
         if isinstance(value, Tensor)
     }
     before = sample.before
-    unchanged = ~bits_differ(pick(p.detach(), sample.entries), before)
+    unchanged = ~bits_differ(_pick(p.detach(), sample.entries), before)
     update = planned_update(name, group, state, before, gradient)
     # a weight that is NaN or infinite stays so whatever is added: that is no rounding
-    whole.ask(position, (update != 0) & unchanged & before.isfinite(), torch.ones_like(unchanged))
-    _examine_decay(name, group, sample, gradient, unchanged, decays)
-
-
-def _examine_decay(
-    name: str, group: Mapping[str, Any], sample: Sample, gradient: Tensor, unchanged: Tensor,
-    decays: Mapping[Rounding, Question],
-) -> None:  # fmt: skip
-    """Where decay is rounded together with the update, it is lost only where nothing of the update was left."""
-    rounding, separate = decay_rounding(group), decoupled(name, group)
-    reason = None
-    if not group.get("weight_decay"):
-        reason = "no weight decay"
-    elif separate and not group["lr"]:
-        reason = "the learning rate is 0, and so is the decay"
-    elif rounding == "together" and not separate:
-        reason = f"a fused {name} adds the decay to the gradient within its kernel, where it is not rounded apart"
-    for asked, question in decays.items():
-        if reason is not None or asked != rounding:
-            question.missing[sample.position] = reason or _ROUNDED[rounding]
+    questions["update"].ask(position, (update != 0) & unchanged & before.isfinite(), torch.ones_like(unchanged))
+    reason, rounding = _no_decay(name, group), decay_rounding(group)
+    for key in ROUNDINGS:
+        if reason is not None or key != rounding:
+            questions[key].missing[position] = reason or _ROUNDED[rounding]
     if reason is None:
-        before = sample.before
+        # rounded together with the update, decay is lost only where nothing of the update was left
         lost = unchanged if rounding == "together" else decay_vanishes(name, group, before, gradient)
-        decays[rounding].ask(sample.position, lost, (before != 0) & before.isfinite())
+        questions[rounding].ask(position, lost, (before != 0) & before.isfinite())
+
+
+def _pick(tensor: Tensor, entries: Tensor) -> Tensor:
+    return torch.take(tensor.to_dense() if tensor.is_sparse else tensor, entries)
+
+
+def _no_decay(name: str, group: Mapping[str, Any]) -> str | None:
+    """Why there is no decay that rounding could take; None if there is."""
+    on_weights = decoupled(name, group)
+    if not group.get("weight_decay"):
+        return "no weight decay"
+    if on_weights and not group["lr"]:
+        return "the learning rate is 0, and so is the decay"
+    if decay_rounding(group) == "together" and not on_weights:
+        return f"a fused {name} adds the decay to the gradient within its kernel, where it is not rounded apart"
+    return None
 
 
 def _not_known(optimizer: Optimizer, group: Mapping[str, Any], p: Tensor) -> str | None:
@@ -139,32 +142,29 @@ def _not_known(optimizer: Optimizer, group: Mapping[str, Any], p: Tensor) -> str
     return None
 
 
-def _table(
-    moment: Moment, kind: str, updated: Sequence[Sample], whole: Question, decays: Mapping[Rounding, Question]
-) -> Table:
-    subject = moment.subject
+def _table(subject: Subject, kind: str, updated: Sequence[Sample], questions: Questions) -> Table:
     positions = [sample.position for sample in updated]
     sampled = torch.tensor([sample.entries.numel() for sample in updated], dtype=torch.float64)
     entries = torch.tensor([float(subject.parameters[i].numel()) for i in positions], dtype=torch.float64)
     segments = subject.segments(kind, positions)
-    known = torch.tensor([float(i in whole.answers) for i in positions], dtype=torch.float64)
+    answered = torch.tensor([float(i in questions["update"].answers) for i in positions], dtype=torch.float64)
 
     def columns(share: Sequence[Quantity], question: Question, labels: dict[str, str]) -> list[Column]:
         """The share and both ends of its interval."""
-        reasons = reasons_of_scopes(subject, kind, positions, question.missing)
+        reasons = reasons_of_scopes(segments, positions, question.missing)
         values = _stratified(segments, positions, question, sampled, entries)
         for place in values[0].isnan().nonzero().flatten().tolist():
             reasons.setdefault(place, "no weight other than 0 to decay")
         return [quantity.column(v, labels, reasons) for quantity, v in zip(share, values, strict=True)]
 
-    found = columns(SHARE, whole, {})
-    found.append(Q.absorbed_coverage.column(segments.sum(entries * known) / segments.sum(entries)))
-    measured = [rounding for rounding in ROUNDINGS if decays[rounding].answers]
+    result = columns(SHARE, questions["update"], {})
+    result.append(Q.absorbed_coverage.column(segments.sum(entries * answered) / segments.sum(entries)))
+    measured = [rounding for rounding in ROUNDINGS if questions[rounding].answers]
     if not measured:
-        found += columns(DECAY_SHARE, decays["apart"], {})[:1]
+        result += columns(DECAY_SHARE, questions["apart"], {})[:1]
     for rounding in measured:
-        found += columns(DECAY_SHARE, decays[rounding], {"rounding": rounding})
-    return Table(kind, segments.scopes, found)
+        result += columns(DECAY_SHARE, questions[rounding], {"rounding": rounding})
+    return Table(kind, segments.scopes, result)
 
 
 def _stratified(
@@ -174,7 +174,7 @@ def _stratified(
 
     Parameters are strata of unequal size: shares are weighted by the entries they stand for, and the interval
     follows from the variance of a stratified proportion (with two successes and two failures added, Agresti and
-    Coull 1998); a parameter all of whose entries were looked at adds none.
+    Coull 1998); a parameter whose entries were all sampled adds none.
     """
     table = torch.zeros(len(positions), 2, dtype=torch.float64)
     if question.answers:

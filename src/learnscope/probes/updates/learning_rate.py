@@ -23,29 +23,28 @@ class LearningRate(Probe):
 
     def measure(self, moment: Moment) -> list[Table]:
         groups = [group for optimizer in moment.optimizers for group in optimizer.param_groups]
-        # groups that hold nothing of this model are named by their position all the same
-        scopes = list(moment.subject.scopes("group"))
+        # with groups that hold nothing of this model
+        scopes = moment.subject.scopes("group")
         columns = [Q.learning_rate.column([group["lr"] for group in groups])]
         if any(group.get("weight_decay") for group in groups):
             columns.append(Q.weight_decay.column([group.get("weight_decay") for group in groups]))
-        tables = [Table("group", scopes, columns)]
+        tables = [Table("group", list(scopes), columns)]
         if moment.subject.groups:
-            tables.append(_named(moment, [float(group["lr"]) for group in groups]))
+            rates = zip(scopes.values(), (float(group["lr"]) for group in groups), strict=True)
+            tables.append(_named(moment, {position: rate for members, rate in rates for position in members}))
         return tables
 
 
-def _named(moment: Moment, rates: list[float]) -> Table:
+def _named(moment: Moment, rate_of: dict[int, float]) -> Table:
     """The one learning rate of all trained parameters of every named group."""
-    held = moment.subject.scopes("group").values()
-    rate_of = {position: rate for inside, rate in zip(held, rates, strict=True) for position in inside}
     values: list[float | None] = []
     status: dict[int, str] = {}
     named = moment.subject.scopes("named")
     for number, positions in enumerate(named.values()):
-        found = sorted({rate_of[position] for position in positions if position in rate_of})
-        values.append(found[0] if len(found) == 1 else None)
-        if not found:
+        rates = sorted({rate_of[position] for position in positions if position in rate_of})
+        values.append(rates[0] if len(rates) == 1 else None)
+        if not rates:
             status[number] = "no optimizer holds any of its parameters"
-        elif len(found) > 1:
-            status[number] = f"its parameters have {len(found)} learning rates: {', '.join(map(repr, found))}"
+        elif len(rates) > 1:
+            status[number] = f"its parameters have {len(rates)} learning rates: {', '.join(map(repr, rates))}"
     return Table("named", list(named), [Q.learning_rate.column(values, status=status)])

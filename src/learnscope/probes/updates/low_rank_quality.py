@@ -11,11 +11,12 @@ from torch import Tensor
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
+from learnscope.core.subject import Subject
 from learnscope.model.outputs.reference import Reference, compare_outputs, reference_outputs
 from learnscope.model.updates.lowrank import LowRankUpdate, decompose_update, matrix_names
 from learnscope.options import is_whole
 from learnscope.probes.outputs.columns import output_columns, read_together, undefined
-from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities import Quantities
 from learnscope.quantities.updates import LowRankQuality as Q
 from learnscope.record import Column, Measurement, Table
 
@@ -79,90 +80,84 @@ class LowRankQuality(Probe):
         names, others = matrix_names(moment.model)
         ranks = sorted(set(self.ranks))
         update = decompose_update(now, before.tensors, names, ranks[-1])
-        found: dict[int, dict[str, Tensor]] = {}
+        compared: dict[int, dict[str, Tensor]] = {}
         for rank in (0, *ranks):
             with moment.exchanged(update.variant(before.tensors, rank)):
-                found[rank] = compare_outputs(moment.model, moment.task, batches, reference)
-        # what is frozen and did not change is only counted
+                compared[rank] = compare_outputs(moment.model, moment.task, batches, reference)
+        # frozen matrices are only counted
         silent = {name for name in update.unchanged if not now[name].requires_grad}
-        told = [i for i, name in enumerate(subject.names) if name in {*names} - silent]
-        outputs = [*self._output_columns(found, reference), *_energies(moment, update, "model", told, ranks).columns]
-        counts = [quantity.column([count]) for quantity, count in _counts(update).items()]
-        tables = [Table("model", ["model"], [*outputs, *counts])]
-        tables += [_energies(moment, update, kind, told, ranks) for kind in ("layer", "component")]
-        tables += [_tensor_table(moment, update, told)]
+        positions = [i for i, name in enumerate(subject.names) if name in {*names} - silent]
+        energies = {
+            kind: _energies(subject, update, kind, positions, ranks) for kind in ("model", "layer", "component")
+        }
+        outputs = self._output_columns(read_together(compared), reference)
+        counts = {
+            Q.decomposed: len(update.factors),
+            Q.approximated: sum(not factors.exact for factors in update.factors.values()),
+            Q.unchanged: len(update.unchanged),
+            Q.undecomposed: len(update.undecomposed),
+        }
+        columns = [*outputs, *energies.pop("model").columns, *(q.column([count]) for q, count in counts.items())]
+        tables = [Table("model", ["model"], columns), *energies.values(), _tensor_table(subject, update, positions)]
         notes = {"span": [before.step, moment.step], "extra_memory": update.nbytes}
         notes |= {"undecomposed": update.undecomposed} if update.undecomposed else {}
         notes |= {"not_matrices": others} if others else {}
         return Measurement([table for table in tables if table.scopes], notes=notes)
 
     def _output_columns(
-        self, found: Mapping[int, Mapping[str, Tensor]], reference: Sequence[Reference]
+        self, numbers: Mapping[int, Mapping[str, float]], reference: Sequence[Reference]
     ) -> list[Column]:
-        """What the forwards gave, read with one wait, and the rank that follows from it."""
-        numbers = read_together(found)
-        columns = [
-            column
-            for rank, values in numbers.items()
-            for column in output_columns(Q, values, reference, {"rank": rank})
-        ]
-        kl = {rank: numbers[rank][Q.kl.name] for rank in found if rank}
-        return [*columns, self._recommended(kl, undefined(reference).get(Q.kl.name))]
-
-    def _recommended(self, kl: Mapping[int, float], undefined_kl: str | None) -> Column:
+        """The outputs of each rank, and the recommended rank."""
+        columns = [c for rank, values in numbers.items() for c in output_columns(Q, values, reference, {"rank": rank})]
+        kl = {rank: numbers[rank][Q.kl.name] for rank in numbers if rank}
         labels = {"kl_bound": self.kl_bound}
         enough = [rank for rank, value in kl.items() if value <= self.kl_bound]
         if enough:
-            return Q.recommended_rank.column([min(enough)], labels)
+            return [*columns, Q.recommended_rank.column([min(enough)], labels)]
         best = min((value for value in kl.values() if not math.isnan(value)), default=math.nan)
         reason = f"the mean KL is above {self.kl_bound:g} at every rank up to {max(kl)}; the smallest is {best:.3g}"
         if math.isnan(best):
-            reason = undefined_kl or "the KL is NaN at every rank"
-        return Q.recommended_rank.column([None], labels, {0: reason})
+            reason = undefined(reference).get(Q.kl.name) or "the KL is NaN at every rank"
+        return [*columns, Q.recommended_rank.column([None], labels, {0: reason})]
 
 
-def _energies(moment: Moment, update: LowRankUpdate, kind: str, told: Sequence[int], ranks: Sequence[int]) -> Table:
-    segments = moment.subject.segments(kind, told)
-    names = [moment.subject.names[i] for i in told]
-    known = [update.factors.get(name) for name in names]
-    totals = segments.sum(torch.tensor([0.0 if one is None else one.sum_squares for one in known], dtype=torch.float64))
+def _energies(
+    subject: Subject, update: LowRankUpdate, kind: str, positions: Sequence[int], ranks: Sequence[int]
+) -> Table:
+    segments = subject.segments(kind, positions)
+    names = [subject.names[i] for i in positions]
+    factors = [update.factors.get(name) for name in names]
+    totals = segments.sum(torch.tensor([0.0 if f is None else f.sum_squares for f in factors], dtype=torch.float64))
     broken = segments.sum(torch.tensor([float(name in update.undecomposed) for name in names]))
-    scopes = segments.scopes or (["model"] if kind == "model" else [])
-    none = [UNDECOMPOSED if bad else UNCHANGED for bad in broken.tolist()] or [UNCHANGED]
-    status = {i: none[i] for i, total in enumerate(totals.tolist() or [0.0]) if total == 0}
+    if not segments.scopes and kind == "model":
+        columns = [Q.energy_captured.column([None], {"rank": rank}, {0: UNCHANGED}) for rank in ranks]
+        return Table(kind, ["model"], columns)
+    status = {
+        place: UNDECOMPOSED if bad else UNCHANGED
+        for place, (total, bad) in enumerate(zip(totals.tolist(), broken.tolist(), strict=True))
+        if total == 0
+    }
     columns = []
     for rank in ranks:
-        held = torch.tensor([0.0 if one is None else one.energy(rank) for one in known], dtype=torch.float64)
-        shares = (segments.sum(held) / totals).tolist() or [None]
-        columns.append(Q.energy_captured.column(shares, {"rank": rank}, status))
-    return Table(kind, scopes, columns)
+        energy = torch.tensor([0.0 if f is None else f.energy(rank) for f in factors], dtype=torch.float64)
+        columns.append(Q.energy_captured.column((segments.sum(energy) / totals).tolist(), {"rank": rank}, status))
+    return Table(kind, segments.scopes, columns)
 
 
-def _tensor_table(moment: Moment, update: LowRankUpdate, told: Sequence[int]) -> Table:
-    names = [moment.subject.names[i] for i in told]
-    stable: list[float | None] = []
-    needed: list[int | None] = []
+def _tensor_table(subject: Subject, update: LowRankUpdate, positions: Sequence[int]) -> Table:
+    names = [subject.names[i] for i in positions]
+    factors = [update.factors.get(name) for name in names]
+    stable = [None if f is None else f.stable_rank for f in factors]
+    needed = [None if f is None else f.rank_for(ENERGY) for f in factors]
     missing: dict[int, str] = {}
     beyond: dict[int, str] = {}
-    for place, name in enumerate(names):
-        factors = update.factors.get(name)
-        stable.append(None if factors is None else factors.stable_rank)
-        needed.append(None if factors is None else factors.rank_for(ENERGY))
-        if factors is None:
+    for place, (name, f) in enumerate(zip(names, factors, strict=True)):
+        if f is None:
             missing[place] = UNDECOMPOSED if name in update.undecomposed else "it did not change"
-        elif needed[-1] is None:
-            beyond[place] = f"more than {len(factors.values)}, the largest rank that was computed"
+        elif needed[place] is None:
+            beyond[place] = f"more than {len(f.values)}, the largest rank that was computed"
     columns = [
         Q.stable_rank.column(stable, status=missing),
         Q.rank_for_energy.column(needed, {"energy": ENERGY}, missing | beyond),
     ]
     return Table("tensor", names, columns)
-
-
-def _counts(update: LowRankUpdate) -> dict[Quantity, int]:
-    return {
-        Q.decomposed: len(update.factors),
-        Q.approximated: sum(not one.exact for one in update.factors.values()),
-        Q.unchanged: len(update.unchanged),
-        Q.undecomposed: len(update.undecomposed),
-    }

@@ -1,10 +1,10 @@
-"""What the optimizer remembers: its moments, the step they make, how noisy and how stale they are."""
+"""The optimizer's moments: the step they make, how noisy and how stale they are."""
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,16 +13,17 @@ from torch.optim import Optimizer
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.core.subject import Subject
-from learnscope.probes.updates.reasons import members_of_scopes, reasons_of_scopes
-from learnscope.probes.updates.remembered import Memory, Rule, remembered
+from learnscope.probes.updates.remembered import Memory, Rule, reasons_of_scopes, remembered
 from learnscope.quantities import Quantities, Quantity
 from learnscope.quantities.updates import Momentum as Q
 from learnscope.record import Column, Label, Table
+from learnscope.tensor.segments import Segments
 from learnscope.tensor.updates import moments as sums
 from learnscope.tensor.updates.moments import Remembered, moment_sums, signal_to_noise, weighted_median
 
 RULES: tuple[Rule, ...] = ("adam", "momentum")
 KINDS = ("model", "layer", "component", "group")
+_OTHER: dict[Rule, Rule] = {"adam": "momentum", "momentum": "adam"}
 _OTHERS: dict[Rule, str] = {"adam": "its moments are SGD's", "momentum": "its moments are Adam's"}
 _NEVER = "no entry has had a gradient yet"
 
@@ -56,74 +57,70 @@ class Momentum(Probe):
         subject = moment.subject
         subject.refresh()
         memory = remembered(subject, moment.optimizers)
-        read = {rule: _read(memory.by_rule[rule], self.sample_size) for rule in RULES if rule in memory.by_rule}
+        # without any moments, Adam's numbers are null with the reason
+        rules = [rule for rule in RULES if rule in memory.by_rule] or ["adam"]
+        count = len(subject.parameters)
+        read = {rule: _read(memory.by_rule.get(rule, {}), self.sample_size, count) for rule in rules}
         tables = [_table(subject, kind, memory, read) for kind in KINDS]
         tables[-1] = _with_options(tables[-1], subject, moment.optimizers)
         return tables
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """The numbers of one rule on the host: sums by position, and signal-to-noise ratios of sampled entries."""
+class _Read(NamedTuple):
+    """The numbers of one rule on the host: sums of each parameter, and signal-to-noise ratios of sampled entries."""
 
-    rows: dict[int, Tensor]
-    ratios: dict[int, Tensor]
-
-    def table(self, count: int) -> Tensor:
-        table = torch.zeros(count, sums.COLUMNS, dtype=torch.float64)
-        for position, row in self.rows.items():
-            table[position] = row
-        return table
+    table: Tensor
+    ratios: Mapping[int, Tensor]
 
     def median(self, members: Sequence[int]) -> float | None:
-        """Over the sampled entries of some parameters; each stands for as many as its tensor has for one."""
-        found = [(position, self.ratios[position]) for position in members if position in self.ratios]
-        if not found:
+        """Over the sampled entries of some parameters, each weighted by the entries that it stands for."""
+        ratios = {position: self.ratios[position] for position in members if position in self.ratios}
+        if not ratios:
             return None
-        weights = [torch.full_like(r, float(self.rows[p][sums.ENTRIES]) / max(r.numel(), 1)) for p, r in found]
-        values, weight = torch.cat([r for _, r in found]), torch.cat(weights)
-        counted = ~(values < 0)  # with what is NaN
+        weights = [
+            torch.full_like(r, float(self.table[p, sums.ENTRIES]) / max(r.numel(), 1)) for p, r in ratios.items()
+        ]
+        values, weight = torch.cat(list(ratios.values())), torch.cat(weights)
+        counted = ~(values < 0)  # NaN included
         return weighted_median(values[counted], weight[counted])
 
 
-def _read(items: dict[int, Remembered], size: int) -> _Read:
+def _read(items: Mapping[int, Remembered], size: int, count: int) -> _Read:
     """One wait for the device, whatever the number of parameters."""
-    rows = [moment_sums(one) for one in items.values()]
-    noisy = {position: one for position, one in items.items() if one.second is not None}
-    ratios = [signal_to_noise(one, size, seed=position) for position, one in noisy.items()]
+    table = torch.zeros(count, sums.COLUMNS, dtype=torch.float64)
+    if not items:
+        return _Read(table, {})
+    rows = [moment_sums(state) for state in items.values()]
+    noisy = {position: state for position, state in items.items() if state.second is not None}
+    ratios = [signal_to_noise(state, size, seed=position) for position, state in noisy.items()]
     parts = [*rows, *ratios]
     joined = torch.cat([part.to(rows[0].device) for part in parts]).cpu().split([part.numel() for part in parts])
-    return _Read(dict(zip(items, joined, strict=False)), dict(zip(noisy, joined[len(rows) :], strict=True)))
+    table[list(items)] = torch.stack(joined[: len(rows)])
+    return _Read(table, dict(zip(noisy, joined[len(rows) :], strict=True)))
 
 
-def _table(subject: Subject, kind: str, memory: Memory, read: dict[Rule, _Read]) -> Table:
+def _table(subject: Subject, kind: str, memory: Memory, read: Mapping[Rule, _Read]) -> Table:
     positions = range(len(subject.parameters))
     segments = subject.segments(kind, positions)
     unknown, bare = memory.unknown, memory.missing.keys() - memory.unknown
     counts = {Q.without_state: bare, Q.unknown_optimizer: unknown, Q.without_gradient: memory.no_gradient.keys()}
     columns: list[Column] = []
-    # without any moments at all, the numbers are there all the same, null with the reason
-    for rule, numbers in (read or {"adam": _Read({}, {})}).items():
-        others = {
-            position: _OTHERS[rule] for other, held in memory.by_rule.items() if other != rule for position in held
-        }
-        columns += _columns(subject, kind, rule, numbers, memory.missing | others, memory.no_gradient)
+    for rule, numbers in read.items():
+        missing = memory.missing | dict.fromkeys(memory.by_rule.get(_OTHER[rule], {}), _OTHERS[rule])
+        reasons = reasons_of_scopes(segments, positions, missing)
+        unmatched = reasons_of_scopes(segments, positions, missing | memory.no_gradient)
+        columns += _columns(segments, rule, numbers, reasons, unmatched)
     columns += [
-        quantity.column(segments.sum(torch.tensor([int(position in inside) for position in positions])))
-        for quantity, inside in counts.items()
+        quantity.column(segments.sum(torch.tensor([int(position in counted) for position in positions])))
+        for quantity, counted in counts.items()
     ]
     return Table(kind, segments.scopes, columns)
 
 
 def _columns(
-    subject: Subject, kind: str, rule: Rule, read: _Read, missing: dict[int, str], no_gradient: dict[int, str]
+    segments: Segments, rule: Rule, read: _Read, reasons: dict[int, str], unmatched: dict[int, str]
 ) -> list[Column]:
-    positions = range(len(subject.parameters))
-    segments = subject.segments(kind, positions)
-    table = read.table(len(positions))
-    total = segments.sum(table)
-    reasons = reasons_of_scopes(subject, kind, positions, missing)
-    unmatched = reasons_of_scopes(subject, kind, positions, missing | no_gradient)
+    total = segments.sum(read.table)
     labels: dict[str, Label] = {"rule": rule}
     first, noise, step, weight = (total[:, at] for at in (sums.FIRST, sums.NOISE, sums.STEP, sums.WEIGHT))
     lengths = total[:, sums.COMPARED] * total[:, sums.GRADIENT]
@@ -134,13 +131,13 @@ def _columns(
     ]
     if rule == "momentum":
         return columns
-    medians = [read.median(members) for members in members_of_scopes(subject, kind, positions)]
+    medians = [read.median(members) for members in segments.members]
     never = _where((first == 0) & (noise == 0), _NEVER)
     return [
         *columns,
         _column(Q.second_moment_mean, total[:, sums.SECOND] / total[:, sums.ENTRIES], labels, reasons),
         _column(Q.effective_step_norm, step.sqrt(), labels, reasons),
-        _column(Q.effective_step_max, segments.max(table[:, sums.LARGEST_STEP]), labels, reasons),
+        _column(Q.effective_step_max, segments.max(read.table[:, sums.LARGEST_STEP]), labels, reasons),
         _column(Q.step_to_weight, (step / weight).sqrt(), labels, reasons, _where(weight == 0, "all weights are 0")),
         _column(
             Q.snr, medians, {**labels, "summary": "median"}, reasons,
@@ -151,12 +148,10 @@ def _columns(
 
 
 def _column(
-    quantity: Quantity, values: Tensor | Sequence[float | None], labels: dict[str, Label], *reasons: Mapping[int, str]
+    quantity: Quantity, values: Tensor | Sequence[float | None], labels: dict[str, Label], *reasons: dict[int, str]
 ) -> Column:
-    """Null wherever there is a reason for it, the first one given."""
-    status: dict[int, str] = {}
-    for why in reasons:
-        status = {**why, **status}
+    """Null wherever there is a reason, the first of several."""
+    status = dict(ChainMap(*reasons))
     plain = values.tolist() if isinstance(values, Tensor) else values
     return quantity.column([None if place in status else value for place, value in enumerate(plain)], labels, status)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -11,11 +12,11 @@ from torch import Tensor
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.probes.updates.absorption import absorbed_tables, take_sample
-from learnscope.probes.updates.changes import Changes, changes
 from learnscope.quantities import Quantities
 from learnscope.quantities.updates import ParameterChange as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.segments import Segments
+from learnscope.tensor.updates.delta import DeltaTable, delta_statistics
 
 
 class ParameterChange(Probe):
@@ -54,42 +55,78 @@ class ParameterChange(Probe):
                 moment.state["_sample"] = samples
 
     def measure(self, moment: Moment) -> Measurement:
-        before = moment.previous
-        found = changes(moment, self.thresholds)
-        kinds = ["model", "layer", "component", *moment.subject.group_kinds]
-        tables = [
-            change_table(
-                kind,
-                moment.subject.segments(kind, found.positions),
-                found,
-                self.thresholds,
-                found.dtype,
-                self.snapshot_dtype,
-            )
-            for kind in [*kinds, *(["tensor"] if self.per_tensor else [])]
-        ]
+        before, subject = moment.previous, moment.subject
+        delta = changes(moment, self.thresholds)
+        kinds = ["model", "layer", "component", *subject.group_kinds, *(["tensor"] if self.per_tensor else [])]
+        tables = []
+        for kind in kinds:
+            segments = subject.segments(kind, delta.positions)
+            tables.append(change_table(kind, segments, delta, self.thresholds, delta.dtype, self.snapshot_dtype))
         samples = moment.state.pop("_sample", None)
         if samples is not None:
             tables += absorbed_tables(moment, samples)
         return Measurement(tables, notes={"span": [before.step, moment.step]})
 
 
+@dataclass(frozen=True)
+class Changes:
+    """What changed since the previous weights, per floating-point parameter."""
+
+    names: Sequence[str]
+    positions: Sequence[int]
+    """Of these parameters among the subject's."""
+    thresholds: tuple[float, ...]
+    table: DeltaTable
+    dtype: str
+    """Of the weights, or "mixed"."""
+
+    @classmethod
+    def between(
+        cls, new: Mapping[str, Tensor], old: Mapping[str, Tensor], thresholds: Sequence[float], positions: Sequence[int]
+    ) -> Changes:
+        """From two sets of weights with the same names."""
+        dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in new.values()}
+        table = delta_statistics([tensor.detach() for tensor in new.values()], [old[name] for name in new], thresholds)
+        return cls(list(new), positions, tuple(thresholds), table, dtypes.pop() if len(dtypes) == 1 else "mixed")
+
+    def within(self, thresholds: Sequence[float]) -> Tensor:
+        """[tensors, thresholds]: entries with |Δ| ≤ t."""
+        return self.table.within[:, [self.thresholds.index(t) for t in thresholds]]
+
+
+def changes(moment: Moment, thresholds: Sequence[float]) -> Changes:
+    """The change since `moment.previous`, computed once unless a later probe has other thresholds."""
+    before = moment.previous
+    computed: list[Changes] = moment.once(("changes", id(before)), list)
+    for earlier in computed:
+        if set(thresholds) <= set(earlier.thresholds):
+            return earlier
+    subject = moment.subject
+    subject.refresh()
+    before.check(subject.by_name())
+    positions = [i for i, p in enumerate(subject.parameters) if p.is_floating_point()]
+    floats = {subject.names[i]: subject.parameters[i] for i in positions}
+    computed.append(Changes.between(floats, before.tensors, thresholds, positions))
+    return computed[-1]
+
+
 def change_table(
-    kind: str, segments: Segments, found: Changes, thresholds: Sequence[float], dtype: str, kept: str = "native"
+    kind: str, segments: Segments, delta: Changes, thresholds: Sequence[float], dtype: str, old_dtype: str = "native"
 ) -> Table:
-    """The statistics of Δ over the scopes of `segments`; `kept` is the dtype of the previous weights."""
-    sums = segments.sum(_stacked(found, thresholds))
+    """The statistics of Δ over the scopes of `segments`; `old_dtype` is that of the previous weights."""
+    narrower = f"weights kept as {old_dtype} cannot be compared bit by bit"
+    sums = segments.sum(_stacked(delta, thresholds))
     n, total, l1, squares, old, flips, bits, nan, inf, centred, explained = sums[:, :11].unbind(1)
     columns = [
         Q.l1.column(l1),
         Q.l2.column(squares.sqrt()),
-        Q.max.column(segments.max(found.table.largest)),
+        Q.max.column(segments.max(delta.table.largest)),
         Q.mean.column(total / n),
         Q.mean_abs.column(l1 / n),
         Q.std.column(unbiased_std(n, total, centred, explained)),
         Q.update_to_weight.column((squares / old).sqrt()),
         Q.sign_flip_share.column(flips / n),
-        Q.visible_share.column(bits / n, status=_not_compared(bits, kept)),
+        Q.visible_share.column(bits / n, status=dict.fromkeys(bits.isnan().nonzero().flatten().tolist(), narrower)),
         Q.nan.column(nan),
         Q.inf.column(inf),
     ]
@@ -100,20 +137,14 @@ def change_table(
     return Table(kind, segments.scopes, columns)
 
 
-def _not_compared(bits: Tensor, kept: str) -> dict[int, str]:
-    """Why there is no visible share where the kept copy is of another, narrower dtype than the weights."""
-    reason = f"weights kept as {kept} cannot be compared bit by bit"
-    return {scope: reason for scope, missing in enumerate(bits.isnan().tolist()) if missing}
-
-
-def _stacked(found: Changes, thresholds: Sequence[float]) -> Tensor:
-    """One row a tensor, so that every scope is a single sum over rows."""
-    table = found.table
+def _stacked(delta: Changes, thresholds: Sequence[float]) -> Tensor:
+    """One row for each tensor: a scope is a single sum over rows."""
+    table = delta.table
     columns = (
         table.entries, table.total, table.l1, table.sum_squares, table.old_sum_squares, table.sign_flips,
         table.bits_changed, table.nan, table.inf, table.centred_squares, table.total.square() / table.entries,
     )  # fmt: skip
-    return torch.cat([torch.stack(columns, 1), found.within(thresholds)], 1)
+    return torch.cat([torch.stack(columns, 1), delta.within(thresholds)], 1)
 
 
 def unbiased_std(n: Tensor, total: Tensor, centred: Tensor, explained: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which moments the optimizers keep of which parameter, and why they keep none of the others."""
+"""The moments that optimizers keep of each parameter, or why there are none."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer
 
 from learnscope.core.subject import Subject
+from learnscope.tensor.segments import Segments
 from learnscope.tensor.updates.moments import Remembered
 from learnscope.tensor.updates.update import bias_corrections
 
@@ -25,27 +26,42 @@ class Memory:
     missing: dict[int, str] = field(default_factory=dict)
     """Parameters without moments, with the reason."""
     unknown: set[int] = field(default_factory=set)
-    """Those of them that an optimizer holds which is not known here."""
+    """Those of them in an optimizer whose moments are not known here."""
     no_gradient: dict[int, str] = field(default_factory=dict)
     """Parameters with moments but without a gradient to compare them with, with the reason."""
 
 
 def remembered(subject: Subject, optimizers: Sequence[Optimizer]) -> Memory:
-    """Look at the state of every optimizer; nothing is copied."""
-    held, memory = holders(optimizers), Memory()
+    """Read the state of every optimizer; nothing is copied."""
+    holder_of, memory = holders(optimizers), Memory()
     for position, p in enumerate(subject.parameters):
-        holder = held.get(id(p))
-        reason = _no_moments(holder, p)
-        if holder is None or reason is not None:
-            memory.missing[position] = reason or "in no optimizer"
-            if holder is not None and _rule(holder[0]) is None:
+        holder = holder_of.get(id(p))
+        rule = None if holder is None else _rule(holder[0])
+        reason = _no_moments(holder, rule, p)
+        if reason is not None:
+            memory.missing[position] = reason
+            if holder is not None and rule is None:
                 memory.unknown.add(position)
             continue
-        rule, (optimizer, group) = _rule(holder[0]), holder
-        assert rule is not None, "an optimizer without a rule was given a reason"
-        gradient = _gradient(memory, position, rule, group, p)
-        memory.by_rule.setdefault(rule, {})[position] = _one(rule, group, optimizer.state[p], p, gradient)
+        assert holder is not None, "there would be a reason"
+        assert rule is not None, "there would be a reason"
+        optimizer, group = holder
+        gradient, no_gradient = p.grad, _no_gradient(rule, group, p)
+        if no_gradient is not None:
+            gradient, memory.no_gradient[position] = None, no_gradient
+        state = {"ascending": bool(group.get("maximize")), **_state(rule, group, optimizer.state[p])}
+        memory.by_rule.setdefault(rule, {})[position] = Remembered(weight=p, gradient=gradient, **state)
     return memory
+
+
+def reasons_of_scopes(segments: Segments, positions: Sequence[int], missing: Mapping[int, str]) -> dict[int, str]:
+    """By place, why scopes have no number: the reasons (`missing`, by position) of their parameters, if all have."""
+    groups = ([positions[i] for i in group] for group in segments.members)
+    return {
+        place: "; ".join(dict.fromkeys(missing[position] for position in group))
+        for place, group in enumerate(groups)
+        if all(position in missing for position in group)
+    }
 
 
 def holders(optimizers: Sequence[Optimizer]) -> dict[int, Holder]:
@@ -58,13 +74,14 @@ def _rule(optimizer: Optimizer) -> Rule | None:
     return "adam" if isinstance(optimizer, Adam) else "momentum" if isinstance(optimizer, SGD) else None
 
 
-def _no_moments(holder: Holder | None, p: Tensor) -> str | None:
+def _no_moments(holder: Holder | None, rule: Rule | None, p: Tensor) -> str | None:
+    """Why a parameter has no moments; None if it has."""
     if not p.is_floating_point():
         return f"{str(p.dtype).removeprefix('torch.')} parameters have no moments"
     if holder is None:
         return "in no optimizer" if p.requires_grad else "frozen"
     optimizer, group = holder
-    name, state, rule = type(optimizer).__name__, optimizer.state.get(p), _rule(optimizer)
+    name, state = type(optimizer).__name__, optimizer.state.get(p)
     if rule is None:
         return f"the moments of {name} are not known"
     if rule == "momentum" and not group.get("momentum"):
@@ -72,40 +89,34 @@ def _no_moments(holder: Holder | None, p: Tensor) -> str | None:
     if not state:
         return "never stepped" if p.requires_grad else "frozen"
     needed = {"adam": ("exp_avg", "exp_avg_sq", "step"), "momentum": ("momentum_buffer",)}[rule]
-    kept = [state.get(key) for key in needed]
-    if any(value is None for value in kept):
+    values = [state.get(key) for key in needed]
+    if any(value is None for value in values):
         return f"{name} keeps no {' and '.join(needed)} of it"
-    if any(value.shape != p.shape for value in kept[:2]):
+    if any(value.shape != p.shape for value in values[:2]):
         return f"the state of {name} has another shape than its parameter"
     return None
 
 
-def _one(rule: Rule, group: Mapping[str, Any], state: Mapping[str, Any], p: Tensor, g: Tensor | None) -> Remembered:
-    ascending = bool(group.get("maximize"))
+def _state(rule: Rule, group: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
     if rule == "momentum":
-        return Remembered(weight=p, first=state["momentum_buffer"], gradient=g, ascending=ascending)
-    return Remembered(
-        weight=p,
-        first=state["exp_avg"],
-        second=state["exp_avg_sq"],
-        largest=state["max_exp_avg_sq"] if group.get("amsgrad") else None,
-        gradient=g,
-        ascending=ascending,
-        corrections=bias_corrections(group, state["step"]),
-        rate=group["lr"],
-        eps=float(group["eps"]),
-    )
+        return {"first": state["momentum_buffer"]}
+    return {
+        "first": state["exp_avg"],
+        "second": state["exp_avg_sq"],
+        "largest": state["max_exp_avg_sq"] if group.get("amsgrad") else None,
+        "corrections": bias_corrections(group, state["step"]),
+        "rate": group["lr"],
+        "eps": float(group["eps"]),
+    }
 
 
-def _gradient(memory: Memory, position: int, rule: Rule, group: Mapping[str, Any], p: Tensor) -> Tensor | None:
-    """The gradient that the step used, if it still stands."""
+def _no_gradient(rule: Rule, group: Mapping[str, Any], p: Tensor) -> str | None:
+    """Why the gradient that the step used is gone; None if it is still there."""
     if p.grad is None:
-        memory.no_gradient[position] = "its gradient was cleared before the measurement, or it had none"
-        return None
+        return "its gradient was cleared before the measurement, or it had none"
     foreach = group.get("foreach") or (group.get("foreach") is None and p.device.type != "cpu")
-    spared = group.get("fused") or group.get("weight_decay") or group.get("maximize")
-    if rule == "momentum" and group.get("nesterov") and foreach and not spared:
-        # torch adds μ·buffer to the gradients themselves there, having made no copy of them
-        memory.no_gradient[position] = "SGD with Nesterov momentum and foreach has written into its gradient"
-        return None
-    return p.grad
+    copied = group.get("fused") or group.get("weight_decay") or group.get("maximize")
+    if rule == "momentum" and group.get("nesterov") and foreach and not copied:
+        # torch then adds μ·buffer to the gradients themselves, not to a copy
+        return "SGD with Nesterov momentum and foreach has written into its gradient"
+    return None

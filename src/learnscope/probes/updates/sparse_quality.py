@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from learnscope.core.moment import Moment
@@ -13,7 +12,7 @@ from learnscope.model.guard import guard
 from learnscope.model.outputs.reference import compare_outputs, reference_outputs
 from learnscope.model.updates.variants import Reverting
 from learnscope.probes.outputs.columns import output_columns
-from learnscope.probes.updates.changes import Changes, changes
+from learnscope.probes.updates.parameter_change import Changes, changes
 from learnscope.quantities import Quantities
 from learnscope.quantities.updates import SparseQuality as Q
 from learnscope.record import Column, Label, Measurement, Table
@@ -30,9 +29,9 @@ class SparseQuality(Probe):
     entries, `random_changed` of those whose bits changed. A sparse update is
     worth something if it is far better than `random_changed` with the same number of entries.
 
-    Weights are exchanged with the previous ones in place and back, bit for bit, so that there is no second copy; one
-    forward a batch for the reference and one for every variant, in eval mode. If the previous weights are kept in
-    a dtype that cannot hold the present ones, or on disk, the note `extra_memory` says what more it takes, in bytes.
+    Weights are exchanged with the previous ones in place and back, bit for bit, so that there is no second copy. Each
+    batch takes one forward for the reference and one for every variant, in eval mode. If the previous weights are in
+    a dtype that cannot hold the present ones, or on disk, the note `extra_memory` has the bytes that this takes.
     """
 
     every: int = 100
@@ -58,7 +57,7 @@ class SparseQuality(Probe):
 
     def measure(self, moment: Moment) -> Measurement:
         before = moment.previous
-        found = changes(moment, self.thresholds)
+        delta = changes(moment, self.thresholds)
         batches = moment.holdout_batches(self.examples)
         reference = moment.once(
             ("reference_outputs", self.examples), lambda: reference_outputs(moment.model, moment.task, batches)
@@ -69,41 +68,34 @@ class SparseQuality(Probe):
             moment.sealing(),
             Reverting(moment.subject.by_name(), before.tensors, seed=self.seed + moment.step) as weights,
         ):
-            if weights.rounded or list(weights.old) != list(found.names):
-                # what is undone is then not quite what was measured for others
-                found = Changes.between(weights.weights, weights.old, self.thresholds, range(len(weights.old)))
-            for variant in self._variants(found, weights):
-                weights.apply(variant.rule)
+            if weights.rounded or list(weights.old) != list(delta.names):
+                # what is undone is then not quite the change that other probes measured
+                delta = Changes.between(weights.weights, weights.old, self.thresholds, range(len(weights.old)))
+            for mask, threshold, kept, rule in self._variants(delta, weights):
+                weights.apply(rule)
                 compared = compare_outputs(moment.model, moment.task, batches, reference)
-                labels: dict[str, Label] = {"threshold": variant.threshold, "mask": variant.mask}
+                labels: dict[str, Label] = {"threshold": threshold, "mask": mask}
                 columns += output_columns(Q, compared, reference, labels)
-                columns.append(Q.kept_share.column([variant.kept / max(1, weights.entries)], labels))
-        mapped = sum(kept.nbytes for kept in before.tensors.values()) if before.device == "disk" else 0
+                columns.append(Q.kept_share.column([kept / max(1, weights.entries)], labels))
+        mapped = sum(tensor.nbytes for tensor in before.tensors.values()) if before.device == "disk" else 0
         extra = weights.extra_bytes + mapped
         notes = {"span": [before.step, moment.step], **({"extra_memory": extra} if extra else {})}
         return Measurement([Table("model", ["model"], columns)], notes=notes)
 
-    def _variants(self, found: Changes, weights: Reverting) -> Iterator[_Variant]:
-        within = found.within(self.thresholds).sum(0).tolist()
+    def _variants(self, delta: Changes, weights: Reverting) -> Iterator[tuple[str, float, int, Rule]]:
+        """Mask, threshold, number of entries kept, and the rule for it."""
+        within = delta.within(self.thresholds).sum(0).tolist()
         kept = [weights.entries - int(count) for count in within]
         for threshold, count in zip(self.thresholds, kept, strict=True):
-            yield _Variant("magnitude", threshold, count, Rule(threshold))
+            yield "magnitude", threshold, count, Rule(threshold)
         for baseline in self.baselines:
             if baseline == "random":
-                rules = weights.keep_at_random(kept)
+                rules = weights.order.keep(kept)
             else:
-                bits = float(found.table.bits_changed.sum())
+                bits = float(delta.table.bits_changed.sum())
                 changed = weights.count_changed() if math.isnan(bits) else int(bits)
-                # what lies beyond a threshold has changed, but for a NaN that was one before
+                # what lies beyond a threshold has changed, except a NaN that was one before
                 kept = [min(count, changed) for count in kept]
                 rules = weights.keep_of_changed(kept, changed)
             for threshold, count, rule in zip(self.thresholds, kept, rules, strict=True):
-                yield _Variant(baseline, threshold, count, rule)
-
-
-@dataclass(frozen=True)
-class _Variant:
-    mask: str
-    threshold: float
-    kept: int
-    rule: Rule
+                yield baseline, threshold, count, rule

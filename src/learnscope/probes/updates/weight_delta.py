@@ -1,4 +1,4 @@
-"""How far the weights have moved, against a file on disk: the change that costs no memory."""
+"""How far the weights have moved, compared with a file on disk: takes no memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.model.weights.checkpoint import CheckpointError
-from learnscope.model.weights.rolling import RollingCheckpoint, is_kept
+from learnscope.model.weights.rolling import RollingCheckpoint, is_compared
 from learnscope.quantities import Quantities
 from learnscope.quantities.updates import WeightDelta as Q
 from learnscope.record import Measurement, Table
@@ -38,41 +38,41 @@ class WeightDelta(Probe):
     cost: ClassVar[str] = "one pass over the weights and the file, which is then written anew"
 
     def prepare(self, moment: Moment) -> None:
-        """Keep the weights as they are now, if none are kept: the first measurement compares with them."""
-        kept, _ = self._kept(moment)
-        if kept.step is None:
+        """Store the current weights if none are stored: the first measurement compares with them."""
+        checkpoint, _ = self._checkpoint(moment)
+        if checkpoint.step is None:
             # before a step is taken, the weights are still those of the step before it
-            kept.replace(moment.subject.by_name(), moment.step - (moment.phase == "before_step"))
+            checkpoint.replace(moment.subject.by_name(), moment.step - (moment.phase == "before_step"))
 
     def measure(self, moment: Moment) -> Measurement:
         subject = moment.subject
         subject.refresh()
         parameters = subject.by_name()
-        kept, missing = self._kept(moment)
-        before, squares = kept.step, None
+        checkpoint, missing = self._checkpoint(moment)
+        before, squares = checkpoint.step, None
         if before is not None:
             try:
-                squares = kept.distances(parameters)
+                squares = checkpoint.distances(parameters)
             except (CheckpointError, ValueError) as error:  # removed, damaged, or the model was rebuilt
                 missing = f"not compared: {error}"
         notes: dict[str, Any] = {} if squares is None else {"span": [before, moment.step]}
         try:
-            kept.replace(parameters, moment.step)
-        except OSError as error:  # the numbers are good all the same; the next ones compare with the older file
+            checkpoint.replace(parameters, moment.step)
+        except OSError as error:  # the numbers are valid; the next ones compare with the older file
             notes["not_written"] = str(error)
-        positions = [i for i, p in enumerate(subject.parameters) if is_kept(p)]
+        positions = [i for i, p in enumerate(subject.parameters) if is_compared(p)]
         kinds = ["model", "layer", *subject.group_kinds]
         tables = [_table(moment, kind, positions, squares, missing or FIRST) for kind in kinds]
         return Measurement(tables, notes=notes)
 
-    def _kept(self, moment: Moment) -> tuple[RollingCheckpoint, str | None]:
-        """The checkpoint, and why one that was found is not used."""
-        kept: RollingCheckpoint | None = moment.state.get("_kept")
-        if kept is not None:
-            return kept, None
-        kept = moment.state["_kept"] = RollingCheckpoint(Path(self.path), self.run)
-        stale = kept.take_up(moment.subject.by_name(), moment.step)
-        return kept, None if stale is None else f"not compared: {stale}"
+    def _checkpoint(self, moment: Moment) -> tuple[RollingCheckpoint, str | None]:
+        """The checkpoint, and why an existing file is not used."""
+        checkpoint: RollingCheckpoint | None = moment.state.get("_checkpoint")
+        if checkpoint is not None:
+            return checkpoint, None
+        checkpoint = moment.state["_checkpoint"] = RollingCheckpoint(Path(self.path), self.run)
+        reason = checkpoint.take_up(moment.subject.by_name(), moment.step)
+        return checkpoint, None if reason is None else f"not compared: {reason}"
 
 
 def _table(moment: Moment, kind: str, positions: list[int], squares: Tensor | None, missing: str) -> Table:

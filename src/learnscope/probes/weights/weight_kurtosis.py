@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -33,9 +33,8 @@ class WeightKurtosis(Probe):
     cost: ClassVar[str] = "one pass over the weights and their previous copy, in float64"
 
     def measure(self, moment: Moment) -> Measurement:
-        subject = moment.subject
+        subject, before = moment.subject, moment.previous
         subject.refresh()
-        before = moment.previous
         before.check(subject.by_name())
         weights: dict[str, Distribution] = {}
         updates: dict[str, Distribution] = {}
@@ -46,7 +45,7 @@ class WeightKurtosis(Probe):
                     weights.setdefault(layer, Distribution()).add(weight)
                     old = before.tensors[subject.names[position]]
                     _add_change(updates.setdefault(layer, Distribution()), weight, old)
-        columns = _columns([Q.weight_kurtosis, Q.update_kurtosis], [list(weights.values()), list(updates.values())])
+        columns = _columns({Q.weight_kurtosis: list(weights.values()), Q.update_kurtosis: list(updates.values())})
         return Measurement([Table("layer", list(weights), columns)], notes={"span": [before.step, moment.step]})
 
 
@@ -56,22 +55,22 @@ def _add_change(update: Distribution, new: Tensor, old: Tensor) -> None:
         update.add(now.double() - then.to(now.device).double())
 
 
-def _columns(quantities: Sequence[Quantity], distributions: Sequence[Sequence[Distribution]]) -> list[Column]:
-    """A column a quantity. A layer whose entries are all finite and still have no kurtosis says why."""
-    shapes = [distribution.shape() for layers in distributions for distribution in layers]
+def _columns(distributions: Mapping[Quantity, Sequence[Distribution]]) -> list[Column]:
+    """One column for each quantity. A layer of finite entries without a kurtosis has the reason."""
+    shapes = [layer.shape() for layers in distributions.values() for layer in layers]
     if not shapes:
-        return [quantity.column([]) for quantity in quantities]
+        return [quantity.column([]) for quantity in distributions]
     device = shapes[0].kurtosis.device
     numbers = torch.stack([torch.stack([shape.kurtosis, shape.nan + shape.inf]).to(device) for shape in shapes])
     read = iter(numbers.tolist())  # the only wait for the device
     columns = []
-    for quantity, layers in zip(quantities, distributions, strict=True):
+    for quantity, layers in distributions.items():
         values: list[float | None] = []
         status: dict[int, str] = {}
-        for place, distribution in enumerate(layers):
+        for place, layer in enumerate(layers):
             kurtosis, bad = next(read)
             values.append(None if math.isnan(kurtosis) and not bad else kurtosis)
             if values[-1] is None:
-                status[place] = distribution.why_no_kurtosis()
+                status[place] = layer.why_no_kurtosis()
         columns.append(quantity.column(values, status=status))
     return columns

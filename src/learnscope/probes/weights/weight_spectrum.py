@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -23,17 +22,17 @@ from learnscope.tensor.weights.singular import Leading, all_values, is_small, le
 
 NOT_FINITE = "it has entries that are not finite"
 WORDS = {ZERO: "the matrix is zero", DEFICIENT: "infinite: the matrix has a lower rank than its shape allows"}
-"""What the reasons of an update's spectrum are called for a weight."""
+"""For a weight, instead of the reasons of an update's spectrum."""
 POWER_LAW = {
     Q.power_law_alpha.name: "alpha",
     Q.power_law_distance.name: "distance",
     Q.power_law_tail.name: "tail",
     Q.power_law_smallest.name: "smallest",
 }
-"""Of which field of a power law each is."""
+"""Names of the fields of a power law."""
 NO_POWER_LAW = f"a power law is fitted to {FEWEST} eigenvalues σ² above 0, not all equal: there are not so many"
 Numbers = dict[str, float | str]
-"""By name; a text is the reason for none."""
+"""By name; a text is the reason for no number."""
 
 
 class WeightSpectrum(Probe):
@@ -79,13 +78,23 @@ class WeightSpectrum(Probe):
         self._matrices(moment)
 
     def measure(self, moment: Moment) -> Measurement:
-        found = self._spectra(self._matrices(moment))
+        matrices = self._matrices(moment)
+        readable = [matrix for matrix in matrices if matrix.reason is None]
+        small = [matrix for matrix in readable if self.full or is_small(matrix.values, self.leading)]
+        full = dict(zip([m.scope for m in small], all_values([m.values for m in small]), strict=True))
+        leading = {m.scope: leading_values(m.values, self.leading) for m in readable if m.scope not in full}
+        reasons = {matrix.scope: matrix.reason or NOT_FINITE for matrix in matrices}
+        rows = {
+            "full": _full(full, self.tolerance),
+            "leading": {scope: _leading_row(found) for scope, found in leading.items() if found is not None},
+        }
         tables = []
-        for spectrum in ("full", "leading"):
-            members = [one for one in found if one.spectrum == spectrum]
-            if members:
-                tables.append(_table(members, spectrum, self.tolerance))
-        arrays = {f"singular_values/{one.scope}": one.values for one in found if one.values is not None}
+        for spectrum, computed, unreadable in (("full", full, self.full), ("leading", leading, not self.full)):
+            scopes = [m.scope for m in matrices if m.scope in computed or (m.reason is not None and unreadable)]
+            if scopes:
+                tables.append(_table(spectrum, scopes, rows[spectrum], reasons))
+        values = full | {scope: None if spectrum is None else spectrum.values for scope, spectrum in leading.items()}
+        arrays = {f"singular_values/{m.scope}": v for m in matrices if (v := values.get(m.scope)) is not None}
         return Measurement(tables, arrays)
 
     def _matrices(self, moment: Moment) -> list[WeightMatrix]:
@@ -93,76 +102,47 @@ class WeightSpectrum(Probe):
             moment.model, self.parameters, trained_only=self.trained_only, max_layers=self.max_layers
         )
 
-    def _spectra(self, matrices: Sequence[WeightMatrix]) -> list[_Spectrum]:
-        readable = [place for place, one in enumerate(matrices) if one.reason is None]
-        whole = [place for place in readable if self.full or is_small(matrices[place].values, self.leading)]
-        values = dict(zip(whole, all_values([matrices[place].values for place in whole]), strict=True))
-        found = []
-        for place, one in enumerate(matrices):
-            if place in values:
-                found.append(_Spectrum(one.scope, "full", values[place], NOT_FINITE))
-            elif one.reason is None:
-                leading = leading_values(one.values, self.leading)
-                held = None if leading is None else leading.values
-                found.append(_Spectrum(one.scope, "leading", held, NOT_FINITE, leading))
-            else:
-                found.append(_Spectrum(one.scope, "full" if self.full else "leading", None, one.reason))
-        return found
+
+def _names(spectrum: str) -> list[str]:
+    names = [*spectrum_numbers([torch.ones(1)]).values, *POWER_LAW]
+    return names if spectrum == "full" else [*names, Q.leading_error.name]
 
 
-@dataclass(frozen=True, slots=True)
-class _Spectrum:
-    """Of one matrix: all its singular values, the leading ones, or the reason for none."""
-
-    scope: str
-    spectrum: str
-    values: Tensor | None
-    reason: str
-    leading: Leading | None = None
-
-
-def _table(members: Sequence[_Spectrum], spectrum: str, tolerance: float) -> Table:
-    rows = _full(members, tolerance) if spectrum == "full" else [_leading(one, tolerance) for one in members]
+def _table(spectrum: str, scopes: list[str], rows: Mapping[str, Numbers], reasons: Mapping[str, str]) -> Table:
+    """Scopes without a row have the reason in every column."""
     columns = []
-    for name in rows[0]:
-        cells = [row[name] for row in rows]
+    for name in _names(spectrum):
+        cells = [rows[scope][name] if scope in rows else reasons[scope] for scope in scopes]
         status = {place: cell for place, cell in enumerate(cells) if isinstance(cell, str)}
         values = [None if isinstance(cell, str) else cell for cell in cells]
         columns.append(Q.named(name).column(values, {"spectrum": spectrum}, status))
-    return Table("tensor", [one.scope for one in members], columns)
+    return Table("tensor", scopes, columns)
 
 
-def _full(members: Sequence[_Spectrum], tolerance: float) -> list[Numbers]:
-    stand_in = torch.ones(1, dtype=torch.float64)
-    found = spectrum_numbers([stand_in if one.values is None else one.values for one in members], tolerance=tolerance)
-    rows: list[Numbers] = []
-    for place, one in enumerate(members):
-        row: Numbers = {}
-        for name, values in found.values.items():
-            reason = found.reasons.get(name, {}).get(place)
-            row[name] = values[place] if reason is None else WORDS.get(reason, reason)
-        row |= _power_law(one.values)
-        rows.append(row if one.values is not None else dict.fromkeys(row, one.reason))
+def _full(spectra: Mapping[str, Tensor | None], tolerance: float) -> dict[str, Numbers]:
+    values = {scope: spectrum for scope, spectrum in spectra.items() if spectrum is not None}
+    numbers = spectrum_numbers(list(values.values()), tolerance=tolerance)
+    rows: dict[str, Numbers] = {}
+    for place, (scope, spectrum) in enumerate(values.items()):
+        row = rows[scope] = {}
+        for name, column in numbers.values.items():
+            reason = numbers.reasons.get(name, {}).get(place)
+            row[name] = column[place] if reason is None else WORDS.get(reason, reason)
+        law = power_law(spectrum.square())
+        row |= {name: NO_POWER_LAW if law is None else float(getattr(law, part)) for name, part in POWER_LAW.items()}
     return rows
 
 
-def _power_law(values: Tensor | None) -> Numbers:
-    law = None if values is None else power_law(values.square())
-    return {name: NO_POWER_LAW if law is None else float(getattr(law, part)) for name, part in POWER_LAW.items()}
-
-
-def _leading(one: _Spectrum, tolerance: float) -> Numbers:
-    """What the largest values and the norm tell; the rest would need all values."""
-    names = [*spectrum_numbers([torch.ones(1)], tolerance=tolerance).values, *POWER_LAW]
-    if one.leading is None:
-        return dict.fromkeys([*names, Q.leading_error.name], one.reason)
-    values, norm = one.leading.values, one.leading.norm
-    row: Numbers = dict.fromkeys(names, f"it needs all singular values: only the {len(values)} largest were computed")
-    row |= {Q.largest_sv.name: float(values[0]), Q.frobenius_norm.name: norm, Q.leading_error.name: one.leading.error}
+def _leading_row(spectrum: Leading) -> Numbers:
+    """What follows from the largest values and the norm; the rest would need all values."""
+    values, norm = spectrum.values, spectrum.norm
+    reason = f"it needs all singular values: only the {len(values)} largest were computed"
+    row: Numbers = dict.fromkeys(_names("leading"), reason)
+    row |= {Q.largest_sv.name: float(values[0]), Q.frobenius_norm.name: norm, Q.leading_error.name: spectrum.error}
     if len(values) > 1:
         row[Q.leading_gap.name] = float(values[0] - values[1])
     if not norm:
         return row | dict.fromkeys([Q.stable_rank.name, *(Q.top_sv_ratio.at(k=k).name for k in TOP)], WORDS[ZERO])
     row[Q.stable_rank.name] = (norm / float(values[0])) ** 2
-    held = (values / norm).square().cumsum(0)
-    return row | {Q.top_sv_ratio.at(k=k).name: min(float(held[k - 1]), 1.0) for k in TOP if k <= len(values)}
+    energy = (values / norm).square().cumsum(0)
+    return row | {Q.top_sv_ratio.at(k=k).name: min(float(energy[k - 1]), 1.0) for k in TOP if k <= len(values)}

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from learnscope.tensor.context import common_dtype, plain, plain_arithmetic
+from learnscope.tensor.context import arithmetic_dtype, common_dtype, plain, plain_arithmetic
 from learnscope.tensor.kernels import COMPILE_FROM, PARTIALS, Form, compiler_available, wants_compiler
-from learnscope.tensor.rows import Group, batches
-from learnscope.tensor.updates.centred import centred_squares
+from learnscope.tensor.rows import Group, batches, pieces
 from learnscope.tensor.updates.fold import Fold
 
 __all__ = ["COMPILE_FROM", "DeltaTable", "Form", "compiler_available", "delta_statistics"]
+
+LOST_DIGITS = 0.9
+"""Share of ΣΔ² that the mean may explain. Above it, ΣΔ² − (ΣΔ)²/n loses more than one digit of the float32 sums.
+Adam's first step, for example, moves every entry of a bias by the learning rate, with hardly any spread."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +60,7 @@ def delta_statistics(
 
     `form`: `"compiled"` uses one fused kernel per pair of dtypes (seconds of compilation, once), `"chunked"` plain
     operations on pieces that fit the cache. `"auto"` compiles from `COMPILE_FROM` entries on if a compiler works:
-    this never depends on measured time, so a run repeated on one machine gives the same numbers.
+    this never depends on measured time, so a repeated run gives the same numbers.
 
     >>> table = delta_statistics([torch.tensor([1.0, -2.0])], [torch.tensor([1.0, 2.0])], [0.5])
     >>> table.l1.tolist(), table.sign_flips.tolist(), table.within.tolist()
@@ -81,31 +84,44 @@ def _check(new: Sequence[Tensor], old: Sequence[Tensor]) -> None:
     for index, (a, b) in enumerate(zip(new, old, strict=True)):
         for tensor in (a, b):
             if not tensor.is_floating_point() or tensor.layout is not torch.strided:
-                kind = f"{tensor.dtype}, {tensor.layout}"
-                raise TypeError(f"tensor {index} is {kind}: a change needs dense floats")
+                raise TypeError(f"tensor {index} is {tensor.dtype}, {tensor.layout}: a change needs dense floats")
         if a.shape != b.shape:
             raise ValueError(f"tensor {index}: new has shape {tuple(a.shape)}, old has {tuple(b.shape)}")
 
 
 def _table(fold: Fold, pairs: Sequence[Group]) -> DeltaTable:
+    total, l1, sum_squares, largest, old_sum_squares, sign_flips, bits = fold.columns[:PARTIALS]
     entries = torch.tensor([new.numel() for new, _ in pairs], dtype=torch.float64, device="cpu")
-    # Rows are padded with pairs of zeros, which are within every threshold that is not negative.
+    # rows are padded with pairs of zeros, which are within every threshold that is not negative
     padding = fold.entries_read - entries
-    within = fold.columns[PARTIALS:-2].T - padding[:, None] * (fold.cuts >= 0)
     comparable = [common_dtype(new.dtype, old.dtype) == old.dtype for new, old in pairs]
-    bits = fold.columns[6].clone()
-    bits[~torch.tensor(comparable, dtype=torch.bool, device="cpu")] = torch.nan
     return DeltaTable(
         entries=entries,
-        total=fold.columns[0],
-        l1=fold.columns[1],
-        sum_squares=fold.columns[2],
-        centred_squares=centred_squares(pairs, entries, fold.columns[0], fold.columns[2]),
-        largest=fold.columns[3],
-        old_sum_squares=fold.columns[4],
-        sign_flips=fold.columns[5],
-        bits_changed=bits,
+        total=total,
+        l1=l1,
+        sum_squares=sum_squares,
+        centred_squares=_centred_squares(pairs, entries, total, sum_squares),
+        largest=largest,
+        old_sum_squares=old_sum_squares,
+        sign_flips=sign_flips,
+        bits_changed=bits.where(torch.tensor(comparable, dtype=torch.bool, device="cpu"), torch.nan),
         nan=fold.columns[-2],
         inf=fold.columns[-1],
-        within=within,
+        within=fold.columns[PARTIALS:-2].T - padding[:, None] * (fold.cuts >= 0),
     )
+
+
+def _centred_squares(pairs: Sequence[Group], entries: Tensor, total: Tensor, sum_squares: Tensor) -> Tensor:
+    """Σ(Δ − mean)² of each pair; computed again in float64 only where the difference of sums would be noise."""
+    explained = total.square() / entries
+    centred = (sum_squares - explained).clamp(min=0)
+    for index in ((explained > LOST_DIGITS * sum_squares) & (entries > 1)).nonzero().flatten().tolist():
+        near = float(total[index] / entries[index])  # the mean that the float32 pass gave
+        first = second = 0.0
+        for new, old in pieces(pairs[index]):
+            kind = arithmetic_dtype(new, old)
+            change = (new.to(kind) - old.to(new.device, kind)).double() - near
+            first += float(change.sum())
+            second += float(change.square().sum())
+        centred[index] = max(second - first * first / pairs[index][0].numel(), 0.0)
+    return centred
