@@ -107,20 +107,16 @@ def _read_sql(sources: Sequence[Source]) -> str:
     """The records of all files, one row each; a damaged line is a row of nulls."""
     types = {name: _sql_type(shape) for name, shape in _SHAPE.items()}
     names = ", ".join(types)
-    selects = []
-    lines = [source.lines for source in sources if source.lines is not None]
-    if lines:
+    nulls = ", ".join(f"null::{kind} as {name}" for name, kind in types.items())
+    selects = [f"select ''::VARCHAR as file, {nulls} where false"]  # for runs without any records
+    if lines := [source.lines for source in sources if source.lines]:
         longest = max(source.longest for source in sources)
         selects.append(f"select filename as file, {names} from {lines_sql(lines, types, longest)}")
-    compacted = [source.parquet for source in sources if source.parquet is not None]
-    if compacted:
+    if compacted := [source.parquet for source in sources if source.parquet]:
         table = f"read_parquet({listed(compacted)}, filename=true)"
         selects.append(f"select filename as file, {names} from {table} where json is null")
-        whole = f"select filename, from_json(json, '{json.dumps(_SHAPE)}') as body from {table} where json is not null"
-        selects.append(f"select filename as file, {', '.join(f'body.{name}' for name in types)} from ({whole})")
-    if not selects:
-        nulls = ", ".join(f"null::{kind} as {name}" for name, kind in types.items())
-        selects.append(f"select ''::VARCHAR as file, {nulls} where false")
+        texts = f"select filename, from_json(json, '{json.dumps(_SHAPE)}') as body from {table} where json is not null"
+        selects.append(f"select filename as file, {', '.join(f'body.{name}' for name in types)} from ({texts})")
     return " union all ".join(selects)
 
 
@@ -139,9 +135,8 @@ def _create_files(database: Any, sources: Sequence[Source]) -> None:
     )
     for source in sources:
         cuts = [{"attempt": a, "start": s} for a, s in attempt_starts(source.manifest).items()]
-        for file in (source.lines, source.parquet):
-            if file is not None:
-                database.execute("insert into internal.files values (?, ?, ?)", [file, source.run, cuts])
+        for file in filter(None, (source.lines, source.parquet)):
+            database.execute("insert into internal.files values (?, ?, ?)", [file, source.run, cuts])
 
 
 def _create_runs(database: Any, sources: Sequence[Source]) -> None:
