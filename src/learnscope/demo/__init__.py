@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 
 import learnscope as ls
-from learnscope.demo import data, folders, screen
+from learnscope.demo import data, screen
 from learnscope.demo.grokking import train_grokking, when_it_grokked
 from learnscope.demo.runs import train_healthy, train_nan, train_overfit, train_vanishing
-from learnscope.demo.scenario import Scenario
+from learnscope.demo.scenario import Scenario, check_free, clear
 
 SCENARIOS = (
     Scenario(
@@ -55,7 +55,7 @@ def run_demo(out: Path, quick: bool = False) -> int:
     Runs of an earlier demo in `out` are replaced; any other folder in their place raises a `RunError`.
     """
     data.digits()  # fails here, if at all: before the first run is removed
-    folders.check_free(out / scenario.name for scenario in SCENARIOS)
+    check_free(out / scenario.name for scenario in SCENARIOS)
     console = screen.make_console()
     outcomes = []
     with ExitStack() as stack:
@@ -65,7 +65,7 @@ def run_demo(out: Path, quick: bool = False) -> int:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         for number, scenario in enumerate(SCENARIOS, 1):
             screen.heading(console, number, len(SCENARIOS), scenario)
-            folders.clear(out / scenario.name)
+            clear(out / scenario.name)
             started = time.perf_counter()
             with screen.progress(console) as show:
                 scenario.train(out / scenario.name, quick, show)
