@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from learnscope.cli import audit, demo, patch, probes, query, runs, train
+from learnscope.cli import audit, patch, probes, query, runs, train
 from learnscope.cli.commands import fail
 from learnscope.options import nearest
 
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"learnscope {version('learnscope')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
-    first = (runs.add_report, demo.add, train.add, audit.add, probes.add)
+    first = (runs.add_report, runs.add_demo, train.add, audit.add, probes.add)
     for add in (*first, patch.add, runs.add_compare, query.add, runs.add_compact):
         add(commands)
     return parser
