@@ -15,12 +15,12 @@ from learnscope.options import nearest
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status: 0 if it worked, 2 if it could not be done as asked."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    if given[:1] == ["train"]:  # it has its own parser, for files and sections
-        return train.main(given[1:])
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["train"]:  # it has its own parser, for files and sections
+        return train.main(arguments[1:])
     parser = _parser()
     try:
-        args = parser.parse_args(given)
+        args = parser.parse_args(arguments)
     except SystemExit as stop:  # argparse has printed why
         return stop.code if isinstance(stop.code, int) else 2
     if args.command is None:

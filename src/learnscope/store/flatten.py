@@ -65,8 +65,8 @@ class _Texts:
         texts = encoded.dictionary.to_pylist()
         if quoted:
             texts = [json.loads(text) for text in texts]
-        own = np.array([*map(self.code, texts), -1], np.int64)
-        codes: Ints = own[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+        codes_here = np.array([*map(self.code, texts), -1], np.int64)
+        codes: Ints = codes_here[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
         return codes
 
     def code(self, text: Any) -> int:

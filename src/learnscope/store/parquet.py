@@ -95,10 +95,10 @@ def _columns(array: Any) -> list[Column]:
     columns = []
     fields = (array.field(name).to_pylist() for name in ("name", "integers", "labels", "status"))
     for i, (name, integers, labels, status) in enumerate(zip(*fields, strict=True)):
-        own = values[ends[i] : ends[i + 1]]
+        column_values = values[ends[i] : ends[i + 1]]
         if integers:
-            own = [None if v is None else int(v) for v in own]
-        columns.append(Column(name, own, _object(labels), {int(k): v for k, v in _object(status).items()}))
+            column_values = [None if v is None else int(v) for v in column_values]
+        columns.append(Column(name, column_values, _object(labels), {int(k): v for k, v in _object(status).items()}))
     return columns
 
 
