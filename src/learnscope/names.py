@@ -1,8 +1,6 @@
 """From a parameter's name to its layer, its component and its adapter part.
 
-Every statistic per layer or per component uses this module, so that two probes never disagree on what a
-layer is. It reads nothing but the name: the result is the same for a live model, for a checkpoint and for
-a run folder read on another machine.
+Nothing but the name is read: the result is the same for a live model, for a checkpoint and for a run folder.
 """
 
 import re
@@ -13,12 +11,12 @@ from functools import lru_cache
 from typing import Any, Literal
 
 ROOT = "(root)"
-"""The layer of a parameter that the model itself owns, not one of its modules."""
+"""The layer of a parameter that the model itself owns."""
 
 BASE = "(base)"
-"""The group of the parameters that belong to no adapter, when grouping by adapter."""
+"""The group of the parameters without an adapter."""
 
-# Wrappers that add a name of their own to the path, wherever they are applied.
+# Names that wrappers add to the path.
 _WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 # PEFT keeps the original module under these names; the adapted module is the one above.
 _PEFT_INNER = frozenset({"base_layer", "original_module"})
@@ -46,14 +44,14 @@ _REUSED = frozenset({"c_proj", "dense", "LayerNorm", "proj", "convolution", "nor
 
 @dataclass(frozen=True, slots=True)
 class ParameterName:
-    """What a parameter's name tells. `name` is unique; several parameters may share the other fields.
+    """What a parameter's name tells.
 
     name: as `named_parameters()` gives it.
     clean: without the parts that wrappers add: `module.`, `_orig_mod.`, FSDP, activation checkpointing, PEFT's
         `base_model.model.`, `base_layer`, `original_module`, `modules_to_save.<adapter>`, and
         `parametrizations.weight.original0` as `weight`.
     layer: path of the block (`transformer.h.0`), or of the owning module outside of blocks (`lm_head`).
-    index, stack: number of the block and path of the list that holds it; None outside a known stack.
+    index: number of the block; None outside a known stack.
     component: the module that owns the parameter within the layer (`q_proj`), for an adapter the module it
         adapts. Names that occur several times in a block keep their path in it (`attn.c_proj`, `mlp.c_proj`);
         experts lose their number (`w1`).
@@ -69,7 +67,6 @@ class ParameterName:
     clean: str
     layer: str
     index: int | None
-    stack: str | None
     component: str
     adapter: str | None
     recognised: bool
@@ -78,16 +75,10 @@ class ParameterName:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Which of the model's parameters each group of the optimizer holds.
-
-    groups: name of the group → indices into the model's named parameters, in the optimizer's order.
-    unassigned: indices of the model's parameters that are in no group.
-    foreign: name of the group → positions in it of parameters that do not belong to the model.
-    """
+    """The model's parameters, as indices, by optimizer group in the optimizer's order, and those in no group."""
 
     groups: dict[str, list[int]]
     unassigned: list[int]
-    foreign: dict[str, list[int]]
 
 
 @lru_cache(maxsize=1 << 17)
@@ -111,15 +102,11 @@ def resolve(name: str) -> ParameterName:
     elif saved_as is not None:
         adapter, adapter_name = "modules_to_save", saved_as
     end = _block(owner)
-    if end is None:
-        layer = ".".join(owner) or ROOT
-        index = stack = None
-    else:
-        layer, stack = ".".join(owner[:end]), ".".join(owner[: end - 1])
-        digits = re.search(r"\d+$", owner[end - 1])
-        index = int(digits.group()) if digits else None
+    layer = ".".join(owner[:end]) or ROOT
+    digits = None if end is None else re.search(r"\d+$", owner[end - 1])
+    index = int(digits.group()) if digits else None
     component = _component(owner, end, leaf)
-    return ParameterName(name, ".".join(parts), layer, index, stack, component, adapter, end is not None, adapter_name)
+    return ParameterName(name, ".".join(parts), layer, index, component, adapter, end is not None, adapter_name)
 
 
 def _is_adapter(part: str) -> bool:
@@ -128,23 +115,23 @@ def _is_adapter(part: str) -> bool:
 
 def _unwrap(parts: list[str]) -> tuple[list[str], str | None]:
     """The path without wrappers, and the adapter if it names a trained copy (`modules_to_save`)."""
-    kept: list[str] = []
+    path: list[str] = []
     saved_as: str | None = None
     rest = iter(parts[:-1])
     for part in rest:
         if part == "modules_to_save":
             saved_as = next(rest, None)
         elif part not in _WRAPPERS and part not in _PEFT_INNER:
-            kept.append(part)
-    if kept and kept[-1] == "token_adapter":  # PEFT's trainable tokens, around an embedding's base layer
-        kept.pop()
-    elif "token_adapter" in kept and "trainable_tokens_delta" in kept:
-        kept.remove("token_adapter")
-    while kept[:1] == ["module"]:
-        del kept[0]
-    if kept[:2] == ["base_model", "model"]:
-        del kept[:2]
-    return [*kept, parts[-1]], saved_as
+            path.append(part)
+    if path and path[-1] == "token_adapter":  # PEFT's trainable tokens, around an embedding's base layer
+        path.pop()
+    elif "token_adapter" in path and "trainable_tokens_delta" in path:
+        path.remove("token_adapter")
+    while path[:1] == ["module"]:
+        del path[0]
+    if path[:2] == ["base_model", "model"]:
+        del path[:2]
+    return [*path, parts[-1]], saved_as
 
 
 def _owner(parts: list[str]) -> tuple[list[str], list[str], str]:
@@ -164,7 +151,8 @@ def _block(owner: list[str]) -> int | None:
     for i, part in enumerate(owner):
         if _NUMBERED_BLOCK.fullmatch(part):
             return i + 1
-        if i == 0 or not part.isdigit() or not _is_stack(owner[i - 1]):
+        above = owner[i - 1] if i else ""
+        if not part.isdigit() or not _STACK.fullmatch(above) or _NOT_A_STACK.fullmatch(above):
             continue
         if end is None and i > 1 and owner[i - 2].isdigit() and owner[i - 1] in ("layer", "block"):
             return i - 1  # features.1.0.block.2: the sequence inside a numbered block
@@ -182,28 +170,22 @@ def _block(owner: list[str]) -> int | None:
     return end
 
 
-def _is_stack(part: str) -> bool:
-    return _STACK.fullmatch(part) is not None and _NOT_A_STACK.fullmatch(part) is None
-
-
 def _component(owner: list[str], end: int | None, leaf: str) -> str:
     if not owner:
         return leaf
-    inside = owner[end or 0 :]
+    path = owner[end or 0 :]
     named = leaf not in ("weight", "bias") and not _is_adapter(leaf)
-    if not inside:  # the block itself owns it
+    if not path:  # the block itself owns it
         return leaf if named else next((p for p in reversed(owner) if not p.isdigit()), owner[-1])
-    if "experts" in inside:
-        below = [part for part in inside[inside.index("experts") + 1 :] if not part.isdigit()]
+    if "experts" in path:
+        below = [part for part in path[path.index("experts") + 1 :] if not part.isdigit()]
         return below[-1] if below else leaf if named else "experts"  # named: all experts in one parameter
-    if inside[-1].isdigit():
-        start = len(inside)
-        while start > 1 and inside[start - 1].isdigit():
+    if path[-1].isdigit():
+        start = len(path)
+        while start > 1 and path[start - 1].isdigit():
             start -= 1
-        return ".".join(inside[start - 1 :])
-    if end is not None and inside[-1] in _REUSED:
-        return ".".join(inside)
-    return inside[-1]
+        return ".".join(path[start - 1 :])
+    return ".".join(path) if end is not None and path[-1] in _REUSED else path[-1]
 
 
 def group_parameters(names: Sequence[str], by: Literal["layer", "component", "adapter"]) -> dict[str, list[int]]:
@@ -223,52 +205,41 @@ def group_parameters(names: Sequence[str], by: Literal["layer", "component", "ad
 def optimizer_groups(
     optimizer_param_groups: Iterable[Mapping[str, Any]], named_parameters: Iterable[tuple[str, Any]]
 ) -> Grouping:
-    """Which of the model's parameters each group of the optimizer holds, matched by object identity.
+    """Which of the model's parameters each group of the optimizer holds, matched by identity.
 
-    A group keeps its own `name` if it has one, otherwise it is `group_0`, `group_1`, … by position; duplicate
-    names get their position appended. A parameter that the model lists twice counts under its first name.
+    A group without a `name` is `group_0`, `group_1`, … by position; duplicate names get their position appended.
+    A parameter that the model lists twice counts under its first name, one of another model not at all.
     """
     index_of: dict[int, int] = {}
     for i, (_, parameter) in enumerate(named_parameters):
         index_of.setdefault(id(parameter), i)
     groups: dict[str, list[int]] = {}
-    foreign: dict[str, list[int]] = {}
-    assigned: set[int] = set()
     for position, group in enumerate(optimizer_param_groups):
-        own_name = group.get("name")
-        key = str(own_name) if own_name else f"group_{position}"
+        key = str(group.get("name") or f"group_{position}")
         while key in groups:
             key = f"{key}_{position}"
-        members = groups[key] = []
-        for place, parameter in enumerate(group["params"]):
-            index = index_of.get(id(parameter))
-            if index is None:
-                foreign.setdefault(key, []).append(place)
-            else:
-                members.append(index)
-                assigned.add(index)
-    return Grouping(groups, [i for i in index_of.values() if i not in assigned], foreign)
+        groups[key] = [index_of[id(parameter)] for parameter in group["params"] if id(parameter) in index_of]
+    assigned = {index for members in groups.values() for index in members}
+    return Grouping(groups, [index for index in index_of.values() if index not in assigned])
 
 
 def match_parameters(names: Sequence[str], patterns: str | Sequence[str]) -> list[int]:
     """Indices of the names that one of the patterns matches.
 
-    A pattern is the name of a module or a dotted path of modules, which may stand anywhere in the parameter's path
-    (without wrappers). A pattern with `*`, `?` or `[` is matched against the whole path, like a file name.
+    A pattern is a module's name or a dotted path of modules, anywhere in the parameter's path (without wrappers). With
+    `*`, `?` or `[` in it, it is matched against the whole path, like a file name.
 
     >>> match_parameters(["net.backbone.0.weight", "net.head.weight", "net.head_norm.bias"], "head")
     [1]
     >>> match_parameters(["net.backbone.0.weight", "net.head.weight", "net.head_norm.bias"], ["*.head*", "net"])
     [0, 1, 2]
     """
-    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
-    return [i for i, name in enumerate(names) if any(_matches(resolve(name).clean, pattern) for pattern in wanted)]
+    patterns = [patterns] if isinstance(patterns, str) else patterns
+    return [i for i, name in enumerate(names) if any(_matches(resolve(name).clean, pattern) for pattern in patterns)]
 
 
 def _matches(path: str, pattern: str) -> bool:
-    if any(sign in pattern for sign in "*?["):
-        return fnmatchcase(path, pattern)
-    return in_path(pattern, path)
+    return fnmatchcase(path, pattern) if any(sign in pattern for sign in "*?[") else in_path(pattern, path)
 
 
 def clean_path(path: str) -> str:

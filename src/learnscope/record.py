@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 SCHEMA_VERSION = 1
@@ -51,18 +51,14 @@ class Column:
 
     def finished(self, values: Sequence[float | int | None]) -> Column:
         """The column with plain numbers; values that are not finite become ``None`` with a status."""
-        if all(v is not None and math.isfinite(v) for v in values):
-            return Column(self.name, list(values), self.labels, dict(self.status))
-        clean: list[float | int | None] = []
-        status = dict(self.status)
+        clean, status = list(values), dict(self.status)
         for position, value in enumerate(values):
-            if value is not None and not math.isfinite(value):
-                status.setdefault(position, _nonfinite_name(value))
-                value = None
-            elif value is None:
+            if value is None:
                 status.setdefault(position, "not measured")
-            clean.append(value)
-        return replace(self, values=clean, status=status)
+            elif not math.isfinite(value):
+                status.setdefault(position, str(float(value)))
+                clean[position] = None
+        return Column(self.name, clean, self.labels, status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +123,8 @@ class Record:
         body: dict[str, Any] = {name: getattr(self, name) for name in HEADER}
         body |= {"time": round(self.time, 6), "cost": round(self.cost, 7)}
         body["tables"] = [_table_to_json(table) for table in self.tables]
-        for key in ("arrays", "notes", "error"):
-            value = getattr(self, key)
-            if value:
-                body[key] = dict(value) if key == "notes" else value
+        optional = {"arrays": self.arrays, "notes": dict(self.notes), "error": self.error}
+        body |= {key: value for key, value in optional.items() if value}
         return json.dumps(body, separators=(",", ":"), allow_nan=False)
 
     @classmethod
@@ -173,7 +167,7 @@ class Finding:
     def to_json(self) -> dict[str, Any]:
         body = asdict(self)
         evidence = body.pop("evidence")
-        return body | {"scopes": list(self.scopes), "evidence": evidence}
+        return {**body, "scopes": list(self.scopes), "evidence": evidence}
 
 
 def plain_json(
@@ -197,12 +191,6 @@ def plain_json(
     if other is not None:
         return other(value)
     return plain_json(value.tolist(), nonfinite=nonfinite) if hasattr(value, "tolist") else str(value)
-
-
-def _nonfinite_name(value: float) -> str:
-    if math.isnan(value):
-        return "nan"
-    return "inf" if value > 0 else "-inf"
 
 
 def _table_to_json(table: Table) -> dict[str, Any]:

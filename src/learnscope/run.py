@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from learnscope.record import Finding, Record
-from learnscope.store.backend import Backend, FolderBackend
+from learnscope.store.backend import FolderBackend
 from learnscope.store.files import write_json
 from learnscope.store.reader import RunReader
 
@@ -22,61 +22,29 @@ if TYPE_CHECKING:
     from learnscope.store.compact import CompactInfo
 
 
-class Run:
+class Run(RunReader):
     """Everything that was recorded, read from a folder or from memory."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._reader = RunReader(backend)
 
     @property
     def path(self) -> Path | None:
         """The run folder; None for a run in memory."""
-        return self._backend.path if isinstance(self._backend, FolderBackend) else None
+        return self.backend.path if isinstance(self.backend, FolderBackend) else None
 
     @property
     def reader(self) -> RunReader:
-        """The reader that analyses and reports use."""
-        return self._reader
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        """What `run.json` holds: probes and their fields, the model, the environment, the attempts."""
-        return self._reader.manifest
-
-    @property
-    def last_step(self) -> int:
-        return self._reader.last_step
+        """The run as analyses and reports read it."""
+        return self
 
     @property
     def problems(self) -> list[str]:
         """Lines that could not be read, such as one cut off by a kill."""
-        for _ in self._reader.records():
+        for _ in self.records():
             pass
-        return list(self._reader.problems)
-
-    def records(self, probe: str | None = None, *, superseded: bool = False) -> Iterator[Record]:
-        """The records in the order of writing; see `RunReader.records`."""
-        return self._reader.records(probe, superseded=superseded)
-
-    def frame(
-        self, probe: str | None = None, name: str | None = None, kind: str | None = None,
-        *, superseded: bool = False,
-    ) -> pd.DataFrame:  # fmt: skip
-        """All numbers as a tidy DataFrame, one row per number; arguments select a part."""
-        return self._reader.frame(probe, name, kind, superseded=superseded)
-
-    def arrays(self, probe: str, step: int | None = None) -> dict[str, NDArray[Any]]:
-        """The arrays that a probe stored at a step (by default its last): logits, labels, predictions…"""
-        return self._reader.arrays(probe, step)
-
-    def array_steps(self, probe: str) -> list[int]:
-        """The steps at which a probe stored arrays."""
-        return self._reader.array_steps(probe)
+        return list(self.last_problems)
 
     def arrays_of(self, record: Record) -> dict[str, NDArray[Any]]:
         """The arrays that were stored with a record; most records have none."""
-        return self._backend.arrays(record.arrays) if record.arrays else {}
+        return self.backend.arrays(record.arrays) if record.arrays else {}
 
     def examples(self) -> pd.DataFrame:
         """One row per training example, from an `ExampleLedger`; see `learnscope.ledger.table.frame`."""
@@ -86,7 +54,7 @@ class Run:
         """The ledger of examples, as an `ExampleLedger` last stored it."""
         from learnscope.ledger.of_run import ledger_of
 
-        ledger = ledger_of(self._backend)
+        ledger = ledger_of(self.backend)
         if ledger is None:
             raise KeyError("no examples were followed in this run: give ls.ExampleLedger() to ls.watch or ls.replay")
         return ledger
@@ -95,34 +63,32 @@ class Run:
         """What the records show, the most severe first."""
         from learnscope.findings import find
 
-        return find(self._reader, cuts)
+        return find(self, cuts)
 
     def report(self, folder: str | Path | None = None, *, findings: Sequence[Finding] | None = None) -> Path:
         """Write report.md with its figures, by default into the run folder, which then also keeps findings.json.
 
-        `findings` spares looking for them again; with a folder of its own, nothing is written into the run's.
+        Pass `findings` if they are known already. With another folder, nothing is written into the run's own.
         """
         return self.report_with_findings(folder, findings=findings)[0]
 
     def report_with_findings(
         self, folder: str | Path | None = None, *, findings: Sequence[Finding] | None = None
     ) -> tuple[Path, list[Finding]]:
-        """The same and the findings that it states; the records are read once for both."""
+        """As `report`, and the findings that it states; the records are read once for both."""
         from learnscope.findings import find
         from learnscope.reading.gather import one_pass
         from learnscope.report.markdown import write_report
 
-        target = Path(folder) if folder is not None else None
+        target = folder if folder is not None else self.path and self.path / "report"
         if target is None:
-            if self.path is None:
-                raise ValueError("this run is in memory: say where the report goes, run.report('folder')")
-            target = self.path / "report"
-        records = one_pass(self._reader)
+            raise ValueError("this run is in memory: say where the report goes, run.report('folder')")
+        records = one_pass(self)
         stated = find(records) if findings is None else list(findings)
         if folder is None and self.path is not None:
             write_json(self.path / "findings.json", [finding.to_json() for finding in stated])
         name = self.path.resolve().name if self.path else "run"
-        return write_report(records, stated, target, name=name), stated
+        return write_report(records, stated, Path(target), name=name), stated
 
     def export_patch(self, old: Any, new: Any, path: str | Path | None = None) -> PatchInfo:
         """Write a patch that turns the checkpoint `old` into `new`; see `learnscope.export_patch`. Needs torch.
@@ -133,17 +99,18 @@ class Run:
         from learnscope.model.updates.patch import export_patch
         from learnscope.model.weights.saved_steps import weights_at
 
-        def weights(given: Any) -> Any:
-            if not isinstance(given, int):
-                return given
+        def weights(checkpoint: Any) -> Any:
+            if not isinstance(checkpoint, int):
+                return checkpoint
             if self.path is None:
-                raise ValueError(f"this run is in memory and keeps no weights of step {given}: pass a checkpoint")
-            return weights_at(self.path, given)
+                raise ValueError(f"this run is in memory and keeps no weights of step {checkpoint}: pass a checkpoint")
+            return weights_at(self.path, checkpoint)
 
         return export_patch(weights(old), weights(new), self._patch_path(old, new) if path is None else path)
 
     def _patch_path(self, old: Any, new: Any) -> Path:
-        names = [str(side) if isinstance(side, int) else Path(side).stem for side in (old, new) if _has_name(side)]
+        named = [checkpoint for checkpoint in (old, new) if isinstance(checkpoint, int | str | Path)]
+        names = [str(checkpoint) if isinstance(checkpoint, int) else Path(checkpoint).stem for checkpoint in named]
         if self.path is None or len(names) < 2:
             missing = "this run is in memory" if self.path is None else "weights in memory have no name"
             raise ValueError(f"{missing}: say where the patch goes, run.export_patch(old, new, 'patch.safetensors')")
@@ -164,7 +131,3 @@ class Run:
 def open_run(path: str | Path) -> Run:
     """Open a run folder for reading, also while it is being written. Does not need torch."""
     return Run(FolderBackend.existing(Path(path)))
-
-
-def _has_name(checkpoint: Any) -> bool:
-    return isinstance(checkpoint, int | str | Path)

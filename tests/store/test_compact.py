@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -271,18 +272,23 @@ def test_an_interruption_leaves_the_lines_alone(folder: Path, monkeypatch: pytes
 def test_a_loss_is_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch, loss: str) -> None:
     write_run(folder, [plain(1), plain(2)])
     before = (folder / "records.jsonl").read_bytes()
-    real = parquet.Rows.add
+    real = parquet.batch
 
-    def lossy(self: parquet.Rows, record: Record, line: bytes) -> None:
-        if record.step == 2 and loss == "record":
-            return
-        real(self, record, line)
-        if loss == "labels":
-            self._columns["labels"][-1] = None
-        elif loss == "value":
-            self._columns["values"][-1] += 1e-16 * self._columns["values"][-1] + 2**-52
+    def lossy(records: list[tuple[Record, bytes]]) -> Any:
+        if loss == "record":
+            return real(records[:1])
+        changed = []
+        for record, line in records:
+            [table] = record.tables
+            *columns, last = table.columns
+            if loss == "labels":
+                last = replace(last, labels={})
+            else:
+                last = replace(last, values=[*last.values[:-1], last.values[-1] * (1 + 1e-16) + 2**-52])
+            changed.append((replace(record, tables=[replace(table, columns=[*columns, last])]), line))
+        return real(changed)
 
-    monkeypatch.setattr(parquet.Rows, "add", lossy)
+    monkeypatch.setattr(parquet, "batch", lossy)
     with pytest.raises(RunError, match=r"record \d of .* did not come back .* nothing was changed"):
         compact(folder)
     assert (folder / "records.jsonl").read_bytes() == before

@@ -99,9 +99,8 @@ def test_a_damaged_line_costs_only_itself(folder: Path, junk: bytes) -> None:
     table = fast(folder)
     assert sorted(set(table.step)) == [1, 2, 3]
     assert_identical(table, frame_of(run.records()))
-    reader = run._reader
-    reader.frame()
-    assert reader.problems == run.problems
+    run.frame()
+    assert run.last_problems == run.problems
     assert [text.split(" is ")[0] for text in run.problems] == ["line 2 of records.jsonl", "line 7 of records.jsonl"]
 
 

@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from learnscope.cli import audit, compact, compare, demo, patch, probes, query, report, train
+from learnscope.cli import audit, patch, probes, query, runs, train
+from learnscope.cli.commands import fail
 from learnscope.options import nearest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status: 0 if it worked, 2 if it could not be done as asked."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    if given[:1] == ["train"]:  # it has its own parser, for files and sections
-        return train.main(given[1:])
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["train"]:  # it has its own parser, for files and sections
+        return train.main(arguments[1:])
     parser = _parser()
     try:
-        args = parser.parse_args(given)
+        args = parser.parse_args(arguments)
     except SystemExit as stop:  # argparse has printed why
         return stop.code if isinstance(stop.code, int) else 2
     if args.command is None:
@@ -31,8 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(args.action(args))
     except (RunError, OSError) as error:
-        print(f"learnscope {args.command}: {_one_line(error)}", file=sys.stderr)
-        return 2
+        return fail(f"learnscope {args.command}", error)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -53,13 +53,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"learnscope {version('learnscope')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
-    for module in (report, demo, train, audit, probes, patch, compare, query, compact):
-        module.add(commands)
+    first = (runs.add_report, runs.add_demo, train.add, audit.add, probes.add)
+    for add in (*first, patch.add, runs.add_compare, query.add, runs.add_compact):
+        add(commands)
     return parser
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser that suggests the command that was probably meant."""
+    """Suggests the command that was probably meant."""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         choices = list(action.choices or [])
@@ -67,9 +68,3 @@ class _Parser(argparse.ArgumentParser):
             close = nearest(value, choices)
             hint = f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(map(str, choices))}"
             raise argparse.ArgumentError(None, f"there is no command '{value}'; {hint}")
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or ''}: {error.strerror}".lstrip(": ")
-    return " ".join(str(error).split())

@@ -6,11 +6,15 @@ import argparse
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from learnscope.cli.commands import command
-from learnscope.record import Finding
+from learnscope.cli.commands import at_least_one, command, fail
+
+if TYPE_CHECKING:
+    from learnscope.posttrain.command import AuditOptions
+    from learnscope.record import Finding
 
 EXAMPLES = """examples:
   learnscope audit                                   a small GPT-2 made here, on a built-in text
@@ -29,69 +33,41 @@ DESCRIPTION = (
 
 
 def add(commands: Any) -> None:
-    """Declare the command."""
-    parser = command(
-        commands, "audit", run, "examine a finished model: performance, bit widths, robustness", DESCRIPTION, EXAMPLES
-    )
-    add_arguments(parser)
+    summary = "examine a finished model: performance, bit widths, robustness"
+    add_arguments(command(commands, "audit", run, summary, DESCRIPTION, EXAMPLES))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The documented four first."""
-    parser.add_argument(
-        "--model_path",
-        metavar="PATH",
-        nargs="+",
-        default=[],
-        help="a Hugging Face folder, .safetensors or .pt state dictionary (default: one made here)",
-    )
-    parser.add_argument(
-        "--config_path",
-        metavar="FILE",
-        type=Path,
-        help="configuration of a state dictionary (default: config.json beside it, or one inside it)",
-    )
-    parser.add_argument(
-        "--output_dir",
-        metavar="DIR",
-        type=Path,
-        default=Path("analysis_results"),
-        help="where the report goes (default: analysis_results)",
-    )
+    models = "a Hugging Face folder, .safetensors or .pt state dictionary (default: one made here)"
+    config = "configuration of a state dictionary (default: config.json beside it, or one inside it)"
+    out = Path("analysis_results")
+    parser.add_argument("--model_path", metavar="PATH", nargs="+", default=[], help=models)
+    parser.add_argument("--config_path", metavar="FILE", type=Path, help=config)
+    parser.add_argument("--output_dir", metavar="DIR", type=Path, default=out, help=f"for the report (default: {out})")
     parser.add_argument("--data_split", metavar="SPLIT", help="such as validation[:100] or test[10%%:20%%]")
     data = parser.add_argument_group("data")
     data.add_argument("--data", metavar="SOURCE", help="a .txt or .jsonl file, a datasets folder, or a name on the hub")
     data.add_argument("--tokenizer", metavar="PATH", help="its folder or file, or 'bytes' (default: beside the model)")
-    data.add_argument("--examples", metavar="N", type=_count, default=256, help="at most so many (default: 256)")
-    data.add_argument("--batch_size", metavar="N", type=_count, default=8, help="(default: 8)")
-    data.add_argument(
-        "--length", metavar="N", type=_count, default=128, help="tokens of an example at most (default: 128)"
-    )
+    data.add_argument("--examples", metavar="N", type=at_least_one, default=256, help="at most N (default: 256)")
+    data.add_argument("--batch_size", metavar="N", type=at_least_one, default=8, help="(default: 8)")
+    data.add_argument("--length", metavar="N", type=at_least_one, default=128, help="tokens per example (default: 128)")
     what = parser.add_argument_group("what is examined")
-    what.add_argument(
-        "--parts",
-        nargs="+",
-        choices=("performance", "bit_widths", "robustness"),
-        default=["performance", "bit_widths", "robustness"],
-        help="(default: all three)",
-    )
+    parts = ["performance", "bit_widths", "robustness"]
+    what.add_argument("--parts", nargs="+", choices=parts, default=parts, help="(default: all three)")
     what.add_argument("--max_mb", metavar="X", type=_positive, help="budget of the mix of widths, in MB (10⁶ bytes)")
-    what.add_argument("--max_kl", metavar="X", type=_positive, help="or the damage allowed: mean KL in nats a token")
+    what.add_argument("--max_kl", metavar="X", type=_positive, help="or the damage allowed: mean KL in nats per token")
     what.add_argument("--export", metavar="FILE", type=Path, help="write the recommended mix, packed (.safetensors)")
-    what.add_argument(
-        "--solve",
-        metavar="FILE",
-        type=Path,
-        help="only find the mix for a budget, from an earlier sensitivity.json; no model is needed",
-    )
+    solve = "only find the mix for a budget, from an earlier sensitivity.json; no model is needed"
+    what.add_argument("--solve", metavar="FILE", type=Path, help=solve)
     judged = parser.add_argument_group("deployment scenarios are judged against")
     judged.add_argument("--tokens_per_second", metavar="X", type=_positive, help="real-time (default: 1000)")
     judged.add_argument("--memory_mb", metavar="X", type=_positive, help="edge (default: 100)")
     judged.add_argument("--robustness_gap", metavar="X", type=_positive, help="resistance to attack (default: 0.1)")
     how = parser.add_argument_group("how")
     how.add_argument("--device", metavar="D", help="such as cpu or cuda (default: cpu)")
-    how.add_argument("--threads", metavar="N", type=_count, help="of the processor (default: as torch has them)")
-    how.add_argument("--no_cache", action="store_true", help="neither use nor keep remembered results")
+    how.add_argument("--threads", metavar="N", type=at_least_one, help="of the processor (default: torch's setting)")
+    how.add_argument("--no_cache", action="store_true", help="neither read nor write cached results")
     how.add_argument("--quiet", action="store_true", help="print the path of the report and nothing else")
 
 
@@ -102,72 +78,62 @@ def _positive(text: str) -> float:
     return number
 
 
-def _count(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: a whole number from 1 is needed")
-    return int(text)
-
-
 def run(args: argparse.Namespace) -> int:
     if args.solve is not None:
         return _solve(args)
-    from learnscope.posttrain.command import AuditOptions, audited, named
+    from learnscope.posttrain.command import audited, named
     from learnscope.posttrain.errors import PosttrainError
-    from learnscope.sources.quiet import quiet
+    from learnscope.sources.hushed import quiet
 
+    say = (lambda _: None) if args.quiet else print
+    try:
+        with quiet(say, about="audit"):
+            runs = audited(_options(args, named(args.model_path)), say)
+    except (PosttrainError, ValueError) as error:
+        return fail("learnscope audit", error)
+    except KeyboardInterrupt:
+        cached = "what was measured is cached, and the same command goes on from there"
+        print(f"interrupted; {'nothing is cached (--no_cache)' if args.no_cache else cached}", file=sys.stderr)
+        return 130
+    if not args.quiet:
+        _print_findings({name: findings for name, (_, findings) in runs.items()})
+    print(args.output_dir / ("comparison.md" if len(runs) > 1 else "summary_report.md"))
+    return 0
+
+
+def _options(args: argparse.Namespace, models: Mapping[str, Any]) -> AuditOptions:
+    from learnscope.posttrain.command import AuditOptions
+
+    own = {field.name for field in fields(AuditOptions)}
     thresholds = {
         "tokens_per_second": args.tokens_per_second,
         "memory_bytes": None if args.memory_mb is None else args.memory_mb * 1e6,
         "robustness_gap": args.robustness_gap,
     }
-    say = (lambda _: None) if args.quiet else print
-    try:
-        with quiet(say, about="audit"):
-            options = AuditOptions(
-                models=named(args.model_path),
-                output_dir=args.output_dir,
-                config_path=args.config_path,
-                tokenizer=args.tokenizer,
-                device=args.device,
-                data=args.data,
-                split=args.data_split,
-                batch_size=args.batch_size,
-                length=args.length,
-                examples=args.examples,
-                parts=args.parts,
-                max_bytes=None if args.max_mb is None else int(args.max_mb * 1e6),
-                max_kl=args.max_kl,
-                export=args.export,
-                thresholds={name: x for name, x in thresholds.items() if x is not None},
-                threads=args.threads,
-                cache=not args.no_cache,
-                progress=not args.quiet,
-            )
-            runs = audited(options, say)
-    except (PosttrainError, ValueError) as error:
-        print(f"learnscope audit: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        kept = "what was measured is remembered, and the same command goes on from there"
-        print(f"interrupted; {'nothing is remembered (--no_cache)' if args.no_cache else kept}", file=sys.stderr)
-        return 130
-    _print_findings({name: findings for name, (_, findings) in runs.items()}, args)
-    return 0
+    return AuditOptions(
+        models=models,
+        split=args.data_split,
+        max_bytes=_bytes(args),
+        thresholds={name: x for name, x in thresholds.items() if x is not None},
+        cache=not args.no_cache,
+        progress=not args.quiet,
+        **{name: value for name, value in vars(args).items() if name in own},
+    )
 
 
-def _print_findings(found: Mapping[str, Sequence[Finding]], args: argparse.Namespace) -> None:
-    """Those of the reports."""
+def _bytes(args: argparse.Namespace) -> int | None:
+    return None if args.max_mb is None else int(args.max_mb * 1e6)
+
+
+def _print_findings(findings_of: Mapping[str, Sequence[Finding]]) -> None:
     from rich.console import Console
 
     from learnscope.report.terminal import print_findings
 
-    if not args.quiet:
-        console = Console(highlight=False)
-        for name, findings in found.items():
-            if len(found) > 1:
-                console.print(f"\n{name}", markup=False)
-            print_findings(findings, console)
-    print(args.output_dir / ("comparison.md" if len(found) > 1 else "summary_report.md"))
+    for name, findings in findings_of.items():
+        if len(findings_of) > 1:
+            print(f"\n{name}")
+        print_findings(findings, Console(highlight=False))
 
 
 def _solve(args: argparse.Namespace) -> int:
@@ -177,19 +143,16 @@ def _solve(args: argparse.Namespace) -> int:
 
     try:
         measured = load(args.solve)
-        given = {"max_bytes": None if args.max_mb is None else int(args.max_mb * 1e6), "max_kl": args.max_kl}
-        if sum(value is not None for value in given.values()) != 1:
+        if (args.max_mb is None) == (args.max_kl is None):
             raise SensitivityError("give the budget: either --max_mb or --max_kl")
-        found = measured.solve(**given)
+        mix = measured.solve(max_bytes=_bytes(args), max_kl=args.max_kl)
     except (SensitivityError, NoAllocation) as error:
-        print(f"learnscope audit: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return fail("learnscope audit", error)
     width = max(map(len, measured.weights))
     for unit in measured.weights:
-        bits = f"{found.choice[unit]} bits" if unit in found.choice else "as stored"
-        print(f"{unit:{width}}  {bits}")
+        print(f"{unit:{width}}  {f'{mix.choice[unit]} bits' if unit in mix.choice else 'as stored'}")
     print(
-        f"{measured.bytes_of(found.choice) / 1e6:.3f} MB, damages of single units add up to {found.damage:.3g} "
+        f"{measured.bytes_of(mix.choice) / 1e6:.3f} MB, damages of single units add up to {mix.damage:.3g} "
         f"({measured.judged_by}); `learnscope audit --max_mb` also tries the mix on held-out data"
     )
     return 0

@@ -1,8 +1,9 @@
-"""How a command is declared."""
+"""What the commands share: how one is declared, and how it fails."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 import textwrap
 from typing import Any
 
@@ -17,3 +18,19 @@ def command(
     )  # fmt: skip
     parser.set_defaults(action=action)
     return parser
+
+
+def at_least_one(text: str) -> int:
+    """An argument that counts something."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number of at least 1 is needed, not {text}")
+    return int(text)
+
+
+def fail(prog: str, error: Exception) -> int:
+    """Print the error on one line; returns the exit status."""
+    message = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    print(f"{prog}: {' '.join(message.split())}", file=sys.stderr)
+    return 2

@@ -10,13 +10,10 @@ from learnscope.cli.commands import command
 from learnscope.progress import progress_bar
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from learnscope.model.updates.patch_info import PatchInfo
 
 
 def add(commands: Any) -> None:
-    """Declare the command."""
     patch = command(
         commands, "patch", run, "the sparse update between two checkpoints, or apply one",
         "Writes what turns checkpoint OLD into NEW, bit for bit, as a safetensors file, and says how small it is. "
@@ -37,21 +34,18 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from learnscope.model.updates.patch import export_patch
     from learnscope.model.updates.patch_apply import apply_patch
     from learnscope.model.weights.checkpoint import CheckpointError
     from learnscope.store.backend import RunError
 
-    console = Console(highlight=False)
     try:
         if args.apply is not None:
             if args.new is not None or args.out is None:
                 raise RunError("to apply a patch: learnscope patch --apply PATCH BASE -o OUT")
             with progress_bar("applying") as progress:
                 written = apply_patch(args.old, args.apply, args.out, verify=not args.no_verify, progress=progress)
-            console.print(f"written: {written}", markup=False, soft_wrap=True)
+            print(f"written: {written}")
             return 0
         if args.new is None:
             raise RunError("to make a patch: learnscope patch OLD NEW -o PATCH")
@@ -60,11 +54,12 @@ def run(args: argparse.Namespace) -> int:
             info = export_patch(args.old, args.new, out, verify=not args.no_verify, progress=progress)
     except CheckpointError as error:  # caught here, since its module needs torch
         raise RunError(str(error)) from error
-    _print_patch(info, console)
+    _print_patch(info)
     return 0
 
 
-def _print_patch(info: PatchInfo, console: Console, rows: int = 8) -> None:
+def _print_patch(info: PatchInfo, rows: int = 8) -> None:
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -79,10 +74,10 @@ def _print_patch(info: PatchInfo, console: Console, rows: int = 8) -> None:
         table.add_column(title, justify="right")
     for change in changed[:rows]:
         # Text: a name in square brackets must not be read as markup
-        name, number = Text(change.name), f"{change.entries:,}"
-        table.add_row(name, change.how, number, share(change.changed_share), size(change.bytes))
+        numbers = f"{change.entries:,}", share(change.changed_share), size(change.bytes)
+        table.add_row(Text(change.name), change.how, *numbers)
     if changed:
-        console.print(table)
+        Console(highlight=False).print(table)
     if len(changed) > rows:
-        console.print(f"and {len(changed) - rows} more")
-    console.print(str(info), markup=False, soft_wrap=True)
+        print(f"and {len(changed) - rows} more")
+    print(info)

@@ -6,14 +6,14 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from learnscope.cli.commands import command
+from learnscope.cli.commands import command, fail
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 def add(commands: Any) -> None:
-    """Declare the command."""
     probes = command(
         commands, "probes", run, "which probes there are, what they need, take and record",
         "Lists the probes: when each looks by default, what it needs, what a firing takes, and the names that it "
@@ -40,66 +40,61 @@ def run(args: argparse.Namespace) -> int:
 
         entries = recorded_probes(args.folder)
     else:
-        from learnscope.probes import all_probes
-        from learnscope.probes.catalogue import entry, import_probes
+        from learnscope.probes import all_probes, catalogue
 
         if args.source:
-            import_probes(args.source)
-        entries = [entry(probe) for probe in all_probes()]
-    known = [shown["probe"] for shown in entries]
-    for name in args.names:
-        try:
-            known_name("the probe", name, known)
-        except ValueError as error:
-            raise OSError(str(error)) from None
-    chosen = [shown for shown in entries if not args.names or shown["probe"] in args.names]
+            catalogue.import_probes(args.source)
+        entries = [catalogue.entry(probe) for probe in all_probes()]
+    try:
+        for name in args.names:
+            known_name("the probe", name, [entry["probe"] for entry in entries])
+    except ValueError as error:
+        return fail("learnscope probes", error)
+    chosen = [entry for entry in entries if not args.names or entry["probe"] in args.names]
+    console = Console(highlight=False)
     if args.json:
         print(json.dumps(chosen, indent=1, ensure_ascii=False))
-        return 0
-    console = Console(highlight=False)
-    if args.names:
-        for shown in chosen:
-            _one(console, shown)
+    elif args.names:
+        for entry in chosen:
+            _print_probe(console, entry)
     else:
-        _all(console, chosen)
+        _print_list(console, chosen)
     return 0
 
 
-def _all(console: Console, entries: list[dict[str, Any]]) -> None:
+def _table(*columns: str) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("probe", "looks", "needs", "a firing takes", "records"):
+    for column in columns:
         table.add_column(column, overflow="fold")
-    for shown in entries:
-        table.add_row(shown["probe"], shown["looks"], ", ".join(shown["needs"]), shown["cost"] or "", _names(shown))
-    console.print(table)
-    console.print("\nlearnscope probes PROBE says what each name means.", markup=False)
+    return table
 
 
-def _names(shown: dict[str, Any]) -> str:
+def _print_list(console: Console, entries: list[dict[str, Any]]) -> None:
     from learnscope.reading.words import listed
 
-    if shown["names"] is None:
-        return "(not declared: `--run` shows what a run has)"
-    return listed([quantity["name"] for quantity in shown["names"]], 5)
+    table = _table("probe", "looks", "needs", "a firing takes", "records")
+    for entry in entries:
+        names = "(not declared: `--run` shows what a run has)"
+        if entry["names"] is not None:
+            names = listed([quantity["name"] for quantity in entry["names"]], 5)
+        table.add_row(entry["probe"], entry["looks"], ", ".join(entry["needs"]), entry["cost"] or "", names)
+    console.print(table)
+    print("\nlearnscope probes PROBE says what each name means.")
 
 
-def _one(console: Console, shown: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    console.print(f"[bold]{shown['probe']}[/bold]: {shown['summary']}")
-    facts = [f"looks {shown['looks']}"]
-    facts += [f"needs {', '.join(shown['needs'])}"] if shown["needs"] else []
-    facts += [f"a firing takes {shown['cost']}"] if shown["cost"] else []
+def _print_probe(console: Console, entry: dict[str, Any]) -> None:
+    console.print(f"[bold]{entry['probe']}[/bold]: {entry['summary']}")
+    facts = [f"looks {entry['looks']}"]
+    facts += [f"needs {', '.join(entry['needs'])}"] if entry["needs"] else []
+    facts += [f"a firing takes {entry['cost']}"] if entry["cost"] else []
     console.print("; ".join(facts), markup=False)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "of", "labels", "meaning"):
-        table.add_column(column, overflow="fold")
-    for quantity in shown["names"] or []:
+    table = _table("name", "of", "labels", "meaning")
+    for quantity in entry["names"] or []:
         when = f"{quantity['when']}: " if quantity.get("when") else ""
         source = f" ({quantity['source']})" if quantity.get("source") else ""
         meaning = f"{when}{quantity.get('meaning', '')}{source}"
         table.add_row(quantity["name"], ", ".join(quantity["kinds"]), ", ".join(quantity.get("labels", {})), meaning)
     console.print(table)
-    console.print()
+    print()

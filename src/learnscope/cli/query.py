@@ -8,7 +8,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from learnscope.cli.commands import command
+from learnscope.cli.commands import at_least_one, command
 from learnscope.record import plain_json
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ SHOWN = 50
 
 
 def add(commands: Any) -> None:
-    """Declare the command."""
     query = command(
         commands, "query", run, "SQL over the records of one or many runs",
         "Answers one SELECT over the tables records (one row a number), events (one row a record) and runs (one row a "
@@ -41,7 +40,7 @@ def add(commands: Any) -> None:
     form.add_argument("--csv", action="store_true", help="print all rows as CSV")
     form.add_argument("--json", action="store_true", help="print all rows as JSON")
     query.add_argument(
-        "--limit", metavar="N", type=_count, help=f"print at most N rows (default: {SHOWN} in a table, else all)"
+        "--limit", metavar="N", type=at_least_one, help=f"print at most N rows (default: {SHOWN} in a table, else all)"
     )
 
 
@@ -53,21 +52,14 @@ def run(args: argparse.Namespace) -> int:
         answer = query(args.sql, args.runs or ["runs"])
     for warning in caught:
         print(f"learnscope query: {warning.message}", file=sys.stderr)
-    shown = answer if args.limit is None else answer.head(args.limit)
+    rows = answer if args.limit is None else answer.head(args.limit)
     if args.json:
-        print(json.dumps(_plain_rows(shown), indent=1, allow_nan=False, ensure_ascii=False))
+        print(json.dumps(_plain_rows(rows), indent=1, allow_nan=False, ensure_ascii=False))
     elif args.csv:
-        print(_csv(shown), end="")
+        print(_csv(rows), end="")
     else:
         _print_table(answer.head(SHOWN if args.limit is None else args.limit), len(answer))
     return 0
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"a number of rows is at least 1, not {number}")
-    return number
 
 
 def _plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from learnscope.cli.commands import fail
+
 
 def add(commands: Any) -> None:
     """List the command; `main` takes its arguments before they are parsed here."""
@@ -36,9 +38,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "learnscope train") -> i
         print(f"{prog}: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"{prog}: {where}{error.strerror or error}", file=sys.stderr)
-        return 2
+        return fail(prog, error)
     except KeyboardInterrupt:
         return 130
     return 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -27,39 +29,43 @@ def _block(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2))
 
 
-class WideNet(nn.Module):
-    """Far more weights than examples and no regularisation: free to memorise."""
+class _Layers(nn.Module):
+    """Linear layers of these widths on flattened images, and a head."""
 
-    def __init__(self, width: int = 256) -> None:
+    def __init__(self, *widths: int, bias: bool = True) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(64, width), nn.Linear(width, width)])
-        self.head = nn.Linear(width, 10)
+        self.layers = nn.ModuleList(nn.Linear(inputs, outputs, bias) for inputs, outputs in pairwise(widths))
+        self.head = nn.Linear(widths[-1], 10)
+
+    def activation(self, x: Tensor) -> Tensor:
+        return x.relu()
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
         for layer in self.layers:
-            x = layer(x).relu()
+            x = self.activation(layer(x))
         logits: Tensor = self.head(x)
         return logits
 
 
-class DeepSigmoidNet(nn.Module):
+class WideNet(_Layers):
+    """Far more weights than examples and no regularisation: free to memorise."""
+
+    def __init__(self, width: int = 256) -> None:
+        super().__init__(64, width, width)
+
+
+class DeepSigmoidNet(_Layers):
     """Sigmoids (slope at most 1/4) over small weights: each layer passes back a fraction of the gradient."""
 
     def __init__(self, depth: int = 8, width: int = 32, scale: float = 0.1) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(64 if i == 0 else width, width) for i in range(depth)])
-        self.head = nn.Linear(width, 10)
+        super().__init__(64, *[width] * depth)
         for name, parameter in self.layers.named_parameters():
             if name.endswith("weight"):
                 nn.init.normal_(parameter, std=scale)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.flatten(1)
-        for layer in self.layers:
-            x = layer(x).sigmoid()
-        logits: Tensor = self.head(x)
-        return logits
+    def activation(self, x: Tensor) -> Tensor:
+        return x.sigmoid()
 
 
 class UnsafeNorm(nn.Module):
@@ -73,21 +79,16 @@ class UnsafeNorm(nn.Module):
         return x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-6)
 
 
-class UnsafeNet(nn.Module):
+class UnsafeNet(_Layers):
     """Two layers with the unsafe norm, without biases: an empty image stays exactly zero up to the head."""
 
     def __init__(self, width: int = 64) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(64, width, bias=False), nn.Linear(width, width, bias=False)])
+        super().__init__(64, width, width, bias=False)
         self.norm = UnsafeNorm()
-        self.head = nn.Linear(width, 10)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.flatten(1)
-        for layer in self.layers:
-            x = self.norm(layer(x)).relu()
-        logits: Tensor = self.head(x)
-        return logits
+    def activation(self, x: Tensor) -> Tensor:
+        normed: Tensor = self.norm(x)
+        return normed.relu()
 
 
 class ModularAdder(nn.Module):

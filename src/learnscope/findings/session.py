@@ -16,7 +16,7 @@ def session(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  (n
     by_probe: dict[str, list[Record]] = defaultdict(list)
     for record in reader.records():
         by_probe[record.probe].append(record)
-    problems = list(reader.problems)
+    problems = list(reader.last_problems)
     found = [_failed(probe, records) for probe, records in by_probe.items() if any(r.error for r in records)]
     found += [_torn(problems)] if problems else []
     for probe, records in by_probe.items():

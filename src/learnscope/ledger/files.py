@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from learnscope.ledger.errors import LedgerError
 from learnscope.ledger.table import derived
-from learnscope.store.extras import load
+from learnscope.store.backend import load
 from learnscope.store.files import write_atomically
 
 KEY = "learnscope.ledger"

@@ -22,9 +22,8 @@ from learnscope.session.manifest import new_manifest
 from learnscope.session.opening import check_model
 from learnscope.session.replay import opened
 from learnscope.sinks.last import LastRecords
-from learnscope.store.backend import Backend, MemoryBackend, RunError
+from learnscope.store.backend import Backend, MemoryBackend, RunError, check_replaceable, replace_run
 from learnscope.store.memo import Memo
-from learnscope.store.replacing import check_replaceable, replace_run
 from learnscope.task import Task, task_for
 
 AUDITED = "audited"

@@ -1,6 +1,6 @@
-"""A quantity: one name that a probe records, with its meaning, and how to read and draw it. Said once, here.
+"""A quantity: one name that a probe records, with its meaning, and how to read and draw it.
 
-The quantities of a probe are a class of the probe's name; its attributes are the names:
+The quantities of a probe are a class with the probe's name; its attributes are the recorded names:
 
 >>> class WeightNorm(Quantities):
 ...     records = "how large the weights are"
@@ -14,8 +14,11 @@ The quantities of a probe are a class of the probe's name; its attributes are th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
 from learnscope.record import Column, Label, Row
@@ -26,65 +29,60 @@ Drawn = Literal["by kind", "in a figure of its own", "not"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Fields:
+class Quantity:
+    """What a recorded name means."""
+
     kinds: tuple[str, ...] = ("model",)
     """What it is a number of: `model`, `layer`, `component`, `group` (of the optimizer), `named` (a group that the
     user named), `tensor`, `module`, or a kind of the probe's own such as `site` or `configuration`."""
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Conditions under which it is measured, with what each means: `{"threshold": "the t of |Δ| ≤ t"}`."""
+    """The conditions of a measurement, each with its meaning: `{"threshold": "the t of |Δ| ≤ t"}`."""
     unit: str = ""
     source: str = ""
     """Where the formula comes from."""
     better: Better | None = None
-    """Which direction is better, of what runs are judged by: a comparison of runs then tells the best value."""
+    """Which direction is better; a comparison of runs then marks the best value."""
     scale: Scale = "linear"
     drawn: Drawn = "by kind"
     """In a report: `by kind` gives layers a heatmap and the model a curve."""
     when: str = ""
     """The option or the circumstance without which it is not recorded."""
     name: str = ""
-    """The attribute's name unless given. It may have places, `top{k}_sv_ratio`, which `at` fills."""
+    """By default the attribute's name. It may have placeholders, `top{k}_sv_ratio`, which `at` fills."""
     probe: str = ""
-    """The class of the probe; set by the class that this is an attribute of."""
-
-
-@dataclass(frozen=True)
-class Quantity(_Fields):
-    """What a recorded name means."""
-
-    meaning: str
+    """The probe's class; set by the class that this is an attribute of."""
+    meaning: str = field(kw_only=False)
 
     def column(
         self, values: Any, labels: Mapping[str, Label] | None = None, status: Mapping[int, str] | None = None
     ) -> Column:
-        """Its numbers over the scopes of a table; `status` says, by position, why there is none."""
+        """Its numbers over the scopes of a table; `status` gives, by position, the reason for a missing one."""
         return Column(self.name, values, labels or {}, status or {})
 
     def row(
         self, value: Any, scope: str = "model", kind: str = "model", labels: Mapping[str, Label] | None = None,
         status: str | None = None,
     ) -> Row:  # fmt: skip
-        """One number."""
         return Row(self.name, value, scope, kind, labels or {}, status)
 
-    def at(self, **places: object) -> Quantity:
-        """The quantity whose name has these places filled.
+    def at(self, **values: object) -> Quantity:
+        """The quantity with the placeholders of its name filled.
 
         >>> Quantity("share of the k largest", name="top{k}_share").at(k=5).name
         'top5_share'
         """
-        return replace(self, name=self.name.format(**places))
+        return replace(self, name=self.name.format(**values))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, without what is empty."""
+        """Plain values; empty fields are left out."""
         body = {field.name: getattr(self, field.name) for field in fields(self)}
         return {key: value for key, value in body.items() if value and key != "probe"} | {"kinds": list(self.kinds)}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Quantity:
-        """What `to_json` gave; fields of a later version are left out."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{key: value for key, value in body.items() if key in known} | {"kinds": tuple(body["kinds"])})
+        """The inverse of `to_json`; fields of a later version are ignored."""
+        own = {field.name: body[field.name] for field in fields(cls) if field.name in body}
+        return cls(**own | {"kinds": tuple(body["kinds"])})
 
     def names(self, name: str) -> bool:
         """Whether a recorded name is this quantity's.
@@ -97,6 +95,10 @@ class Quantity(_Fields):
         return re.fullmatch(".+".join(map(re.escape, parts)), name) is not None
 
 
+not_drawn = partial(Quantity, drawn="not")
+own_figure = partial(Quantity, drawn="in a figure of its own")
+
+
 def with_interval(quantity: Quantity, over: str) -> tuple[Quantity, Quantity, Quantity]:
     """A quantity and the ends of its 95 % interval, for attributes `x, x_low, x_high`."""
     end = replace(quantity, name="", meaning=f"95 % interval, {over}", better=None, drawn="not")
@@ -104,9 +106,9 @@ def with_interval(quantity: Quantity, over: str) -> tuple[Quantity, Quantity, Qu
 
 
 class Quantities:
-    """The quantities of a probe. A subclass has the probe's name, and those that it inherits become its own.
+    """The quantities of a probe. A subclass has the probe's name and gets its own copies of inherited quantities.
 
-    Keywords of a subclass are fields of what it inherits: `class Cut(VariantOutputs, labels={"rank": "of the cut"})`.
+    Keywords of a subclass change the inherited ones: `class Cut(VariantOutputs, labels={"rank": "of the cut"})`.
     """
 
     probe: ClassVar[str] = ""
@@ -118,23 +120,22 @@ class Quantities:
         cls.probe = cls.__name__
         for attribute, quantity in _attributes(cls).items():
             changed = {} if attribute in vars(cls) else inherited
-            named = replace(quantity, name=quantity.name or attribute, probe=cls.__name__, **changed)
-            setattr(cls, attribute, named)
+            setattr(cls, attribute, replace(quantity, name=quantity.name or attribute, probe=cls.__name__, **changed))
 
     @classmethod
     def all(cls) -> list[Quantity]:
-        """In the order in which they were written down."""
+        """In the order of their declarations."""
         return list(_attributes(cls).values())
 
     @classmethod
     def of(cls, name: str) -> Quantity | None:
-        """The quantity of a recorded name; a name without places goes before one with them."""
-        exact = [quantity for quantity in cls.all() if quantity.name == name]
-        return next(iter([*exact, *(quantity for quantity in cls.all() if quantity.names(name))]), None)
+        """The quantity of a recorded name; a name without placeholders goes before one with them."""
+        matches = sorted((q for q in cls.all() if q.names(name)), key=lambda quantity: quantity.name != name)
+        return matches[0] if matches else None
 
     @classmethod
     def named(cls, name: str) -> Quantity:
-        """The quantity of a name that was made elsewhere, to record under it: `top5_sv_ratio` with its 5."""
+        """The quantity of a name whose placeholders are filled already, to record under it: `top5_sv_ratio`."""
         quantity = cls.of(name)
         if quantity is None:
             raise KeyError(f"{cls.__name__} declares no quantity {name!r}: add it to {cls.__module__}")
@@ -149,33 +150,13 @@ def _attributes(cls: type) -> dict[str, Quantity]:
 
 
 def names_table(quantities: type[Quantities]) -> str:
-    """The names of a probe as a Markdown table, for docs and docstrings.
-
-    Quantities that stand together and differ in their names only share a row.
-    """
+    """The names of a probe as a Markdown table; neighbours that differ only in their names share a row."""
+    shared = attrgetter("kinds", "labels", "unit", "source", "when", "meaning")
     lines = ["| name | of | labels | meaning |", "|---|---|---|---|"]
-    for group in _alike(quantities.all()):
-        first = group[0]
-        labels = "; ".join(f"`{label}`: {said}" if said else f"`{label}`" for label, said in first.labels.items())
-        meaning = "; ".join(dict.fromkeys(quantity.meaning for quantity in group))
-        said = [meaning, *([f"({first.source})"] if first.source else []), *([f"[{first.unit}]"] if first.unit else [])]
-        when = f"{first.when}: " if first.when else ""
+    for (kinds, labels, unit, source, when, meaning), group in groupby(quantities.all(), key=shared):
         names = ", ".join(f"`{quantity.name}`" for quantity in group)
-        cells = [names, ", ".join(first.kinds), labels, when + " ".join(said)]
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        conditions = "; ".join(f"`{label}`: {text}" if text else f"`{label}`" for label, text in labels.items())
+        text = f"{when}: " * bool(when) + meaning + f" ({source})" * bool(source) + f" [{unit}]" * bool(unit)
+        cells = [cell.replace("|", r"\|") for cell in (names, ", ".join(kinds), conditions, text)]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _alike(quantities: list[Quantity]) -> Iterator[list[Quantity]]:
-    group: list[Quantity] = []
-    for quantity in quantities:
-        same = group and all(
-            getattr(group[0], name) == getattr(quantity, name)
-            for name in ("kinds", "labels", "unit", "source", "when", "meaning")
-        )
-        if group and not same:
-            yield group
-            group = []
-        group.append(quantity)
-    if group:
-        yield group

@@ -3,95 +3,77 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-from learnscope.quantities.base import Quantities, Quantity, with_interval
+from learnscope.quantities.base import Quantities, Quantity, not_drawn, with_interval
 from learnscope.quantities.outputs import VariantOutputs
 
 _WIDTH = {"bits": "the width that the unit alone is at"}
 _UNIT = ("unit",)
+_of_unit = partial(Quantity, kinds=("unit",), drawn="not")
 
 
-def _of_unit(quantity: Quantity) -> Quantity:
+def _unit_variant(quantity: Quantity) -> Quantity:
     return replace(quantity, kinds=_UNIT, labels=_WIDTH)
 
 
 class BitSensitivity(Quantities):
     records = "what each unit loses alone in fewer bits"
 
-    kl = _of_unit(VariantOutputs.kl)
-    kl_median = _of_unit(VariantOutputs.kl_median)
-    kl_p99 = _of_unit(VariantOutputs.kl_p99)
-    top1_agree = _of_unit(VariantOutputs.top1_agree)
-    cosine = _of_unit(VariantOutputs.cosine)
-    mse = _of_unit(VariantOutputs.mse)
-    bytes = Quantity(
-        "of the unit at these bits, scales and zero points included", kinds=_UNIT, labels=_WIDTH, unit="bytes",
-        better="lower", drawn="not",
-    )  # fmt: skip
-    weights = Quantity("entries", kinds=_UNIT, drawn="not")
-    original_bytes = Quantity("as stored", kinds=_UNIT, unit="bytes", drawn="not")
+    kl = _unit_variant(VariantOutputs.kl)
+    kl_median = _unit_variant(VariantOutputs.kl_median)
+    kl_p99 = _unit_variant(VariantOutputs.kl_p99)
+    top1_agree = _unit_variant(VariantOutputs.top1_agree)
+    cosine = _unit_variant(VariantOutputs.cosine)
+    mse = _unit_variant(VariantOutputs.mse)
+    bytes = _of_unit(
+        "of the unit at these bits, with scales and zero points", labels=_WIDTH, unit="bytes", better="lower"
+    )
+    weights = _of_unit("entries")
+    original_bytes = _of_unit("as stored", unit="bytes")
 
 
 _MIX = ("configuration",)
+_of_mix = partial(Quantity, kinds=_MIX, drawn="not")
+_mix_figure = partial(Quantity, kinds=_MIX, drawn="in a figure of its own")
 
 
 class BitWidths(VariantOutputs, kinds=_MIX):
     records = "what configurations of bits lose and save"
 
     kl, kl_low, kl_high = with_interval(
-        replace(
-            VariantOutputs.kl, meaning='KL(model ‖ variant) per position: mean; exactly 0 for "original"', kinds=_MIX
-        ),
+        _mix_figure('KL(model ‖ variant) per position: mean; 0 for "original"', unit="nats", scale="log"),
         "over examples drawn again",
     )
-    loss = Quantity("on the targets", kinds=_MIX, better="lower", drawn="not")
+    loss = _of_mix("on the targets", better="lower")
     loss_change, loss_change_low, loss_change_high = with_interval(
-        Quantity("less the model's own loss", kinds=_MIX, better="lower", drawn="in a figure of its own"),
-        "over examples drawn again, paired",
+        _mix_figure("the loss minus the model's own", better="lower"), "over examples drawn again, paired"
     )
-    perplexity = Quantity(
-        "exp of the loss", kinds=_MIX, better="lower", drawn="not", when="for models that predict tokens"
+    perplexity = _of_mix("exp of the loss", better="lower", when="for models that predict tokens")
+    accuracy = _mix_figure("on the targets", better="higher", scale="share", when="for classes")
+    block_bits = _mix_figure(
+        "bits per entry of the blocks' units, with scales and zero points", unit="bits", better="lower"
     )
-    accuracy = Quantity(
-        "on the targets", kinds=_MIX, better="higher", scale="share", drawn="in a figure of its own", when="for classes"
+    model_bits = _mix_figure(
+        "bits per entry of the whole model, with scales and zero points", unit="bits", better="lower"
     )
-    block_bits = Quantity(
-        "bits an entry of the blocks' units, scales and zero points included", kinds=_MIX, unit="bits", better="lower",
-        drawn="in a figure of its own",
-    )  # fmt: skip
-    model_bits = Quantity(
-        "bits an entry of the whole model, scales and zero points included", kinds=_MIX, unit="bits", better="lower",
-        drawn="in a figure of its own",
-    )  # fmt: skip
-    packed_bytes = Quantity(
-        "of the whole model; tied weights once", kinds=_MIX, unit="bytes", better="lower", scale="log",
-        drawn="in a figure of its own",
-    )  # fmt: skip
-    original_bytes = Quantity("of the whole model as stored; tied weights once", kinds=_MIX, unit="bytes", drawn="not")
-    compression = Quantity(
-        "`original_bytes` / `packed_bytes`", kinds=_MIX, better="higher", drawn="in a figure of its own"
+    packed_bytes = _mix_figure("of the whole model; tied weights once", unit="bytes", better="lower", scale="log")
+    original_bytes = _of_mix("of the whole model as stored; tied weights once", unit="bytes")
+    compression = _mix_figure("`original_bytes` / `packed_bytes`", better="higher")
+    on_frontier = _mix_figure("1 if nothing smaller is measurably as good (`learnscope.tensor.bits.allocation.pareto`)")
+    additivity = _of_mix(
+        "Σ of the damages of single units / damage of all together", when="where `BitSensitivity` measured them as well"
     )
-    on_frontier = Quantity(
-        "1 if nothing smaller is measurably as good, see `learnscope.tensor.bits.allocation.pareto`", kinds=_MIX,
-        drawn="in a figure of its own",
-    )  # fmt: skip
-    additivity = Quantity(
-        "Σ of the damages of single units / damage of all together", kinds=_MIX, drawn="not",
-        when="where `BitSensitivity` measured them at this moment on these examples",
-    )  # fmt: skip
 
 
 class BitOptimum(BitWidths):
     records = "the mix of bits that loses least within a budget"
 
-    additivity = Quantity(
-        "Σ of the damages of single units / damage of all together, on the half searched on", kinds=_MIX, drawn="not",
+    additivity = _of_mix(
+        "Σ of the damages of single units / damage of all together, on the half used for the search",
         when="of `optimal`, where single units were measured here",
     )  # fmt: skip
-    chosen_bits = Quantity(
-        "what the search chose; the bits it is stored in where it stays as it is", kinds=_UNIT, unit="bits",
-        drawn="not",
-    )  # fmt: skip
-    budget_bytes = Quantity("what was asked for", unit="bytes", drawn="not", when="unless `max_kl` is given")
-    budget_kl = Quantity("what was asked for", unit="nats", drawn="not", when="with `max_kl`")
-    mixed_wins = Quantity("1 if the mix is recommended, else 0", drawn="not")
+    chosen_bits = _of_unit("the bits that the search chose; those it is stored in if it is not changed", unit="bits")
+    budget_bytes = not_drawn("the budget", unit="bytes", when="unless `max_kl` is given")
+    budget_kl = not_drawn("the budget", unit="nats", when="with `max_kl`")
+    mixed_wins = not_drawn("1 if the mix is recommended, else 0")

@@ -2,50 +2,45 @@
 
 from __future__ import annotations
 
-from learnscope.quantities.base import Drawn, Quantities, Quantity
+from functools import partial
 
-_OWN: Drawn = "in a figure of its own"
+from learnscope.quantities.base import Quantities, Quantity, not_drawn, own_figure
+
+_SGD = "with torch's SGD and momentum μ only"
+_trace = partial(Quantity, kinds=("model", "layer"), when="with `trace_samples` above 0", drawn="not")
 
 
 class LossLandscape(Quantities):
     records = "the sharpness of the loss, and the loss on a line through the weights"
 
-    loss = Quantity(
+    loss = own_figure(
         "L at the weights; with labels at W + at·d, for each of `points`",
         labels={"direction": "d: `gradient`, `eigenvector` or `update`", "at": "how far along it, in shares of d"},
-        better="lower", drawn=_OWN,
+        better="lower",
     )  # fmt: skip
-    gradient_norm = Quantity("‖∇L‖", scale="log", drawn="not")
-    eigenvalue = Quantity(
-        "the largest eigenvalues of H, algebraically; null if Lanczos did not converge",
-        labels={"rank": "1 is the largest"}, scale="log", drawn="not",
-    )  # fmt: skip
-    sharpness = Quantity("λ_max(H), the first of them", scale="log", drawn=_OWN)
-    sharpness_threshold = Quantity(
-        "2/η of gradient descent; η is the largest learning rate of the parameters' groups", scale="log", drawn=_OWN
+    gradient_norm = not_drawn("‖∇L‖", scale="log")
+    eigenvalue = not_drawn(
+        "largest eigenvalues of H; null if Lanczos did not converge", labels={"rank": "1 is the largest"}, scale="log"
     )
-    sharpness_ratio = Quantity("sharpness·η/2", drawn="not")
-    momentum_threshold = Quantity(
+    sharpness = own_figure("λ_max(H), the first of them", scale="log")
+    sharpness_threshold = own_figure(
+        "2/η, the limit of gradient descent; η is the largest learning rate of the parameters' groups", scale="log"
+    )
+    sharpness_ratio = not_drawn("sharpness·η/2")
+    momentum_threshold = own_figure(
         "(2 + 2μ)/((1 − τ)η) with dampening τ, for Nesterov (2 + 2μ)/((1 + 2μ)η)", source="arXiv 2103.00065",
-        scale="log", drawn=_OWN, when="with torch's SGD and momentum μ only",
+        scale="log", when=_SGD,
     )  # fmt: skip
-    momentum_ratio = Quantity(
-        "`sharpness`/`momentum_threshold`", drawn="not", when="with torch's SGD and momentum μ only"
-    )
-    preconditioned_sharpness = Quantity(
+    momentum_ratio = not_drawn("`sharpness`/`momentum_threshold`", when=_SGD)
+    preconditioned_sharpness = own_figure(
         "λ_max(P^(−1/2) H P^(−1/2)), P = diag(√v̂ + ε) of Adam or AdamW, v̂ bias-corrected; null for other optimizers",
-        source="arXiv 2207.14484", scale="log", drawn=_OWN,
+        source="arXiv 2207.14484", scale="log",
     )  # fmt: skip
-    preconditioned_threshold = Quantity(
-        "(2 + 2β₁)/((1 − β₁)η), that is 38/η at β₁ = 0.9", source="arXiv 2207.14484", scale="log", drawn=_OWN
+    preconditioned_threshold = own_figure(
+        "(2 + 2β₁)/((1 − β₁)η), that is 38/η at β₁ = 0.9", source="arXiv 2207.14484", scale="log"
     )
-    preconditioned_ratio = Quantity("`preconditioned_sharpness`/`preconditioned_threshold`", drawn="not")
-    smallest_eigenvalue = Quantity("λ_min(H)", drawn="not", when="with `smallest=True`")
-    trace = Quantity(
-        "Hutchinson's estimate of tr H, for a layer of its block on the diagonal", kinds=("model", "layer"),
-        drawn="not", when="with `trace_samples` above 0",
-    )  # fmt: skip
-    trace_error = Quantity(
-        "the estimate's standard error", kinds=("model", "layer"), drawn="not", when="with `trace_samples` above 0"
-    )
-    products = Quantity("Hessian-vector products made", drawn="not")
+    preconditioned_ratio = not_drawn("`preconditioned_sharpness`/`preconditioned_threshold`")
+    smallest_eigenvalue = not_drawn("λ_min(H)", when="with `smallest=True`")
+    trace = _trace("Hutchinson's estimate of tr H; for a layer, of its diagonal block")
+    trace_error = _trace("the estimate's standard error")
+    products = not_drawn("Hessian-vector products made")

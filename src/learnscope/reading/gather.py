@@ -54,7 +54,7 @@ class OnePass(RunReader):
             self._kept.append(slim)
             self._by_probe[record.probe].append(slim)
             self.numbers[record.probe] += sum(len(table.scopes) * len(table.columns) for table in record.tables)
-        self._seen_problems = list(reader.problems)
+        self._seen_problems = list(reader.last_problems)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class OnePass(RunReader):
         if superseded and len(self._manifest.get("attempts") or []) > 1:
             yield from super().records(probe, superseded=True)
             return
-        self.problems = list(self._seen_problems)
+        self.last_problems = list(self._seen_problems)
         yield from self._kept if probe is None else self._by_probe.get(probe, [])
 
     def frame(

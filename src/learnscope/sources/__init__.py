@@ -2,7 +2,6 @@
 
 from learnscope.sources.builtin_text import builtin_rows
 from learnscope.sources.errors import SourceError
-from learnscope.sources.reading import read_rows
-from learnscope.sources.splits import Split
+from learnscope.sources.reading import Split, read_rows
 
 __all__ = ["SourceError", "Split", "builtin_rows", "read_rows"]

@@ -13,7 +13,7 @@ from functools import cache
 
 from learnscope.sources.errors import SourceError
 from learnscope.sources.files import paragraphs
-from learnscope.sources.splits import Split
+from learnscope.sources.reading import Split
 
 PASSAGE = 400
 """Characters in a complete passage: it ends with the paragraph that reaches them."""
@@ -33,31 +33,30 @@ def builtin_rows(split: str = "validation") -> list[dict[str, str]]:
     >>> [sorted(row) for row in rows]
     [['text', 'topic'], ['text', 'topic']]
     """
-    wanted = Split.parse(split)
-    if wanted.name not in (None, "train", "validation"):
-        raise SourceError(f"the built-in text has the splits train and validation, not {wanted.name!r}", about="split")
-    validation = wanted.name != "train"
+    part = Split.parse(split)
+    if part.name not in (None, "train", "validation"):
+        raise SourceError(f"the built-in text has the splits train and validation, not {part.name!r}", about="split")
+    validation = part.name != "train"
     rows = [
         {"text": text, "topic": topic}
         for topic, texts in _passages().items()
         for text in texts
         if _is_validation(topic) == validation
     ]
-    chosen = wanted.rows(len(rows))
-    if len(chosen) == 0:
+    chosen = part.rows(len(rows))
+    if not chosen:
         raise SourceError(f"the built-in text has {len(rows)} passages, and none of them in {split!r}", about="split")
     return rows[chosen.start : chosen.stop]
 
 
 def text_hash() -> str:
     """A hash of this Python's text, to be stored with what was made from it."""
-    whole = "\n\n".join(f"{topic}\n{text}" for topic, texts in _passages().items() for text in texts)
-    return hashlib.sha256(whole.encode()).hexdigest()
+    text = "\n\n".join(f"{topic}\n{passage}" for topic, passages in _passages().items() for passage in passages)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _is_validation(topic: str) -> bool:
-    drawn = int.from_bytes(hashlib.sha256(topic.encode()).digest()[:8], "big")
-    return drawn < VALIDATION * 2**64
+    return int.from_bytes(hashlib.sha256(topic.encode()).digest()[:8], "big") < VALIDATION * 2**64
 
 
 @cache
@@ -69,21 +68,21 @@ def _passages() -> dict[str, tuple[str, ...]]:
             "this Python came without pydoc_data, the built-in text: name a data set, or install the whole "
             "standard library"
         ) from None
-    seen: set[str] = set()
+    used: set[str] = set()
     passages: dict[str, tuple[str, ...]] = {}
     for topic in sorted(topics, key=lambda name: (len(topics[name]), name)):
-        kept = []
+        texts = []
         for paragraph in paragraphs(_RULE.sub("", f"\n{topics[topic]}")):
             words = " ".join(paragraph.split())
-            if words not in seen:
-                kept.append(paragraph)
+            if words not in used:
+                texts.append(paragraph)
             if len(words) > SHARED:
-                seen.add(words)
-        passages[topic] = tuple(_gathered(kept))
+                used.add(words)
+        passages[topic] = tuple(_joined(texts))
     return {topic: passages[topic] for topic in sorted(passages)}
 
 
-def _gathered(parts: list[str]) -> Iterator[str]:
+def _joined(parts: list[str]) -> Iterator[str]:
     """Paragraphs joined to passages; a short last one is added to the passage before."""
     passages: list[list[str]] = [[]]
     for part in parts:

@@ -22,8 +22,8 @@ def look_only_here_if_unreachable(names: Iterable[str | None]) -> None:
     Has an effect only before the hub's packages are imported; after that, they notice by themselves, slowly.
     """
     global _unreachable  # so that hub_reason can tell this from a variable that the user set
-    wanted = [name for name in names if name is not None and not Path(name).exists()]
-    if not wanted or "HF_HUB_OFFLINE" in os.environ or any(key.lower() == "https_proxy" for key in os.environ):
+    remote = any(name is not None and not Path(name).exists() for name in names)
+    if not remote or "HF_HUB_OFFLINE" in os.environ or any(key.lower() == "https_proxy" for key in os.environ):
         return
     host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
     try:

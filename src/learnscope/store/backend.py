@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,9 +13,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from learnscope.record import SCHEMA_VERSION, Record
-from learnscope.store.files import write_atomically, write_json
-from learnscope.store.lines import Busy, LineFile
-from learnscope.store.parsing import records_in
+from learnscope.store.files import write_atomically, write_json, write_text
+from learnscope.store.lines import Busy, LineFile, records_in
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -23,25 +23,20 @@ class RunError(Exception):
     """A run cannot be opened or written as asked; the message says why and what to do."""
 
 
-class Keepable(Protocol):
+def load(module: str, purpose: str) -> Any:
+    """An optional package's module; if it is missing, the error says what to install."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = module.split(".")[0]
+        raise RunError(f"{purpose} needs {package}, which is not installed: pip install learnscope[sql]") from error
+
+
+class LedgerLike(Protocol):
     """The part of a ledger of examples that a run needs."""
 
     def arrays(self) -> dict[str, NDArray[Any]]: ...
     def save_in(self, folder: Path) -> None: ...
-
-
-class Backend(Protocol):
-    """What a run needs of its storage."""
-
-    def manifest(self) -> dict[str, Any]: ...
-    def put_manifest(self, manifest: Mapping[str, Any]) -> None: ...
-    def append(self, line: str) -> None: ...
-    def records(self, problems: list[str]) -> Iterator[Record]: ...
-    def put_arrays(self, reference: str, arrays: Arrays) -> None: ...
-    def arrays(self, reference: str) -> dict[str, NDArray[Any]]: ...
-    def put_examples(self, ledger: Keepable) -> None: ...
-    def state_path(self, step: int) -> Path | None: ...
-    def close(self) -> None: ...
 
 
 class MemoryBackend:
@@ -72,7 +67,7 @@ class MemoryBackend:
     def arrays(self, reference: str) -> dict[str, NDArray[Any]]:
         return dict(self._arrays[reference])
 
-    def put_examples(self, ledger: Keepable) -> None:
+    def put_examples(self, ledger: LedgerLike) -> None:
         self.examples = ledger.arrays()
 
     def state_path(self, step: int) -> Path | None:  # noqa: ARG002  (the protocol's signature)
@@ -92,7 +87,7 @@ class FolderBackend:
     @classmethod
     def create(cls, path: Path) -> FolderBackend:
         """A new run; refused if the folder holds one already, since data is never overwritten."""
-        if any((path / name).exists() for name in ("run.json", "records.jsonl", "records.parquet")):
+        if _has_run(path):
             raise RunError(
                 f"{path} already holds a run. Continue it with resume=True, name another folder, "
                 "or remove that one if it is no longer wanted."
@@ -130,14 +125,14 @@ class FolderBackend:
         self._open().append(line)
 
     def records(self, problems: list[str]) -> Iterator[Record]:
-        """Every record in the order of writing; lines that could not be read are added to `problems`."""
+        """Every record in the order of writing; what is wrong with other lines is added to `problems`."""
         from learnscope.store.parts import opened
 
         with opened(self.path) as parts:
             yield from parts.records(problems)
 
     def hold(self) -> None:
-        """Keep other writers out until `close`, without writing."""
+        """Lock out other writers until `close`."""
         self._open()
 
     def put_arrays(self, reference: str, arrays: Arrays) -> None:
@@ -150,7 +145,7 @@ class FolderBackend:
             raise RunError(f"a record of {self.path} refers to {reference}, which lies outside the run folder")
         return load_file(path)
 
-    def put_examples(self, ledger: Keepable) -> None:
+    def put_examples(self, ledger: LedgerLike) -> None:
         ledger.save_in(self.path)
 
     def state_path(self, step: int) -> Path | None:
@@ -170,3 +165,28 @@ class FolderBackend:
                     f"{self.path} is being written by another process; give this run its own folder."
                 ) from error
         return self._file
+
+
+Backend = MemoryBackend | FolderBackend
+
+
+def check_replaceable(folder: Path, key: str) -> None:
+    """Refuse a folder with a run whose manifest lacks the key: what others recorded is never overwritten."""
+    marked = (folder / "run.json").is_file() and key in FolderBackend(folder).manifest()
+    if _has_run(folder) and not marked:
+        raise RunError(f"{folder} already holds another run, which would be overwritten: name another folder")
+
+
+def replace_run(run: MemoryBackend, folder: Path) -> None:
+    """Write a run in memory as a folder; each file is the earlier run's or the new one, never a part."""
+    records = list(run.records([]))
+    lines = [record.to_json() for record in records]
+    for reference in dict.fromkeys(record.arrays for record in records if record.arrays is not None):
+        FolderBackend(folder).put_arrays(reference, run.arrays(reference))
+    write_text(folder / "records.jsonl", "".join(f"{line}\n" for line in lines))
+    (folder / "records.parquet").unlink(missing_ok=True)  # of the earlier run, if that was compacted
+    write_json(folder / "run.json", run.manifest())
+
+
+def _has_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("run.json", "records.jsonl", "records.parquet"))

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+from learnscope.record import Record
 from learnscope.store import parquet
-from learnscope.store.backend import FolderBackend, RunError
-from learnscope.store.extras import load
+from learnscope.store.backend import FolderBackend, RunError, load
 from learnscope.store.files import write_atomically
-from learnscope.store.parsing import parse_lines
-from learnscope.store.parts import LINES, Compacted, Covered, Parts, opened
+from learnscope.store.lines import parse_lines
+from learnscope.store.parts import LINES, Compacted, Parts, opened
 
 DAMAGED = "records.damaged.jsonl"
 _FILES = (LINES, parquet.NAME, DAMAGED)
@@ -40,12 +40,12 @@ class CompactInfo:
     """Whether there was nothing left to do."""
 
     def __str__(self) -> str:
-        held = f"{_count(self.records, 'record')} with {_count(self.rows, 'number')}"
+        content = f"{_count(self.records, 'record')} with {_count(self.rows, 'number')}"
         before, after = (f"{size / 1e6:,.2f} MB" for size in (self.bytes_before, self.bytes_after))
         if self.already:
-            return f"{self.path} is already compacted: {held} in {after}"
-        kept = f"; kept in {DAMAGED}: {_count(self.damaged, 'damaged line')}" if self.damaged else ""
-        return f"{self.path}: {held}, {before} before, {after} now{kept}"
+            return f"{self.path} is already compacted: {content} in {after}"
+        damaged = f"; kept in {DAMAGED}: {_count(self.damaged, 'damaged line')}" if self.damaged else ""
+        return f"{self.path}: {content}, {before} before, {after} now{damaged}"
 
 
 def compact(path: str | Path, *, killed: bool = False, progress: Progress | None = None) -> CompactInfo:
@@ -67,15 +67,15 @@ def compact(path: str | Path, *, killed: bool = False, progress: Progress | None
         if (folder / LINES).exists():
             backend.hold()
         with opened(folder) as parts:
-            if parts.compacted is None and parts.lines is None:
+            if parts.parquet is None and parts.lines is None:
                 raise RunError(f"{folder} has no records to compact: there is no {LINES} in it.")
-            already = parts.lines is None or (parts.compacted is not None and not _fresh(parts.lines))
+            nothing_new = parts.lines is None or parts.lines.seek(0, os.SEEK_END) <= parts.start
+            already = parts.parquet is not None and nothing_new
             damaged = 0 if already or parts.lines is None else _replace(folder, parts, parts.lines, progress)
         _sync(folder)
         (folder / LINES).unlink(missing_ok=True)  # while locked, so that no writer has it open
     with opened(folder) as parts:
-        rows = parts.compacted.rows if parts.compacted else 0
-        records = parts.parquet.metadata.num_rows
+        records, rows = parts.parquet.metadata.num_rows, parts.compacted.rows
     return CompactInfo(records, rows, before, _bytes(folder), folder, damaged, already)
 
 
@@ -95,46 +95,42 @@ def _replace(folder: Path, parts: Parts, lines: BinaryIO, progress: Progress | N
 def _write(target: Path, parts: Parts, lines: BinaryIO, damaged: list[bytes], progress: Progress) -> list[str]:
     """Fill `target`, collect the damaged lines, and return all problems, those of earlier compactions first."""
     pq = load("pyarrow.parquet", "compacting a run")
-    covered = Covered.all_of(lines)
+    covered = Compacted.all_of(lines)
     lines.seek(parts.start)
-    rows = parts.compacted.rows if parts.compacted else 0
-    problems = list(parts.compacted.problems) if parts.compacted else []
+    rows, problems = parts.compacted.rows, list(parts.compacted.problems)
     with pq.ParquetWriter(target, parquet.schema(), compression="zstd") as writer:
         for batch in parts.parquet.iter_batches() if parts.parquet else ():
             writer.write_batch(batch)
-        waiting, done = parquet.Rows(), parts.start
+        waiting: list[tuple[Record, bytes]] = []
+        written, done = rows, parts.start
         for line, record in parse_lines(parts.new_lines()):
             done += len(line) + 1
             if isinstance(record, str):
                 damaged.append(line)
                 problems.append(record)
                 continue
-            waiting.add(record, line)
+            waiting.append((record, line))
             rows += sum(len(table.scopes) * len(table.columns) for table in record.tables)
-            if waiting.full:
-                writer.write_batch(waiting.batch())
-                waiting = parquet.Rows()
+            if len(waiting) >= parquet.ROWS_A_BATCH or rows - written >= parquet.NUMBERS_A_BATCH:
+                writer.write_batch(parquet.batch(waiting))
+                waiting, written = [], rows
                 progress(done, covered.size)
-        writer.write_batch(waiting.batch())
-        writer.add_key_value_metadata(Compacted(covered, rows, problems).metadata())
+        writer.write_batch(parquet.batch(waiting))
+        writer.add_key_value_metadata(replace(covered, rows=rows, problems=problems).metadata())
     return problems
 
 
-def _verify(made: Path, folder: Path, progress: Progress) -> None:
+def _verify(target: Path, folder: Path, progress: Progress) -> None:
     """Compare every record of the new file with the one it was made from."""
-    with opened(folder) as parts, load("pyarrow.parquet", "compacting a run").ParquetFile(made) as file:
-        for number, (wanted, read) in enumerate(zip_longest(parts.records([]), parquet.records(file)), start=1):
-            if not _same(wanted, read):
+    with opened(folder) as parts, load("pyarrow.parquet", "compacting a run").ParquetFile(target) as file:
+        for number, (record, read) in enumerate(zip_longest(parts.records([]), parquet.records(file)), start=1):
+            if record != read and repr(record) != repr(read):  # a NaN does not equal itself, but has the same text
                 raise RunError(
                     f"record {number} of {folder} did not come back from Parquet as it was, so nothing was changed. "
-                    f"Please report this with the record: {wanted}"
+                    f"Please report this with the record: {record}"
                 )
             if not number % 10_000:
                 progress(number, file.metadata.num_rows)
-
-
-def _same(a: Any, b: Any) -> bool:
-    return bool(a == b) or repr(a) == repr(b)  # a NaN does not equal itself, but has the same text
 
 
 def _keep_damaged(folder: Path, earlier: int, damaged: list[bytes]) -> None:
@@ -142,17 +138,9 @@ def _keep_damaged(folder: Path, earlier: int, damaged: list[bytes]) -> None:
     if not damaged:
         return
     path = folder / DAMAGED
-    kept = path.read_bytes().split(b"\n")[:earlier] if path.exists() else []
-    body = b"".join(line + b"\n" for line in (*kept, *damaged))
+    lines = path.read_bytes().split(b"\n")[:earlier] if path.exists() else []
+    body = b"".join(line + b"\n" for line in (*lines, *damaged))
     write_atomically(path, lambda temporary: temporary.write_bytes(body))
-
-
-def _fresh(lines: BinaryIO) -> bool:
-    """Whether there are lines that the Parquet file does not have."""
-    position = lines.tell()
-    end = lines.seek(0, os.SEEK_END)
-    lines.seek(position)
-    return end > position
 
 
 def _sync(folder: Path) -> None:
@@ -169,7 +157,7 @@ def _bytes(folder: Path) -> int:
 
 
 def _share(progress: Progress | None, half: int) -> Progress:
-    """Progress of writing (0) or comparing (1), each counted as half of the work."""
+    """Progress of writing (0) or comparing (1), each half of the work."""
     return lambda done, total: progress(half * total + done, 2 * total) if progress else None
 
 

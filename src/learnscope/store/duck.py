@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from learnscope.store.extras import load
+from learnscope.store.backend import load
 
 if TYPE_CHECKING:
     from learnscope.store.sealed import RunFiles

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from learnscope.record import HEADER
+from learnscope.store.backend import RunError, load
 from learnscope.store.duck import connection, lines_sql, longest_line
-from learnscope.store.extras import load
-from learnscope.store.parsing import parse_line
+from learnscope.store.lines import parse_line
 from learnscope.store.parts import LINES, Parts, opened
 
 if TYPE_CHECKING:
@@ -42,11 +42,9 @@ def fast_frame(
 
     `starts` is the start step of each attempt; None keeps superseded records too.
     """
-    from learnscope.store.backend import RunError
-
     with opened(folder) as parts:
         size = 0 if parts.lines is None else (folder / LINES).stat().st_size - parts.start
-        if parts.compacted is None and size < FAST_FROM:
+        if parts.parquet is None and size < FAST_FROM:
             return None
         try:
             arrow = load("pyarrow", "a fast table")
@@ -57,20 +55,14 @@ def fast_frame(
 
         try:
             flat = Flat(starts or {}, probe, name, kind)
-            problems = _add_parquet(flat, parts)
+            for batch in parts.parquet.iter_batches() if parts.parquet else ():
+                flat.add(batch)
+            problems = list(parts.compacted.problems)
             if size:
                 problems += _add_lines(flat, folder, parts)
             return flat.frame(), problems
         except (Irregular, RunError, *errors):  # also if the file is being compacted, or fsspec is missing
             return None
-
-
-def _add_parquet(flat: Flat, parts: Parts) -> list[str]:
-    if parts.compacted is None:
-        return []
-    for batch in parts.parquet.iter_batches():
-        flat.add(batch)
-    return list(parts.compacted.problems)
 
 
 def _add_lines(flat: Flat, folder: Path, parts: Parts) -> list[str]:

@@ -1,10 +1,13 @@
-"""A file of lines that one process appends to: every line stays whole, even after a kill or on a full disk."""
+"""Lines of JSON: one process appends to a file; a line that a kill or a full disk tore does not affect the others."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn, SupportsIndex
+
+from learnscope.record import Record
 
 try:
     import fcntl
@@ -94,3 +97,27 @@ def _end_torn_line(file: int) -> None:
     size = os.fstat(file).st_size
     if size and os.pread(file, 1, size - 1) != b"\n":
         os.write(file, b"\n")
+
+
+def parse_lines(lines: Iterable[bytes]) -> Iterator[tuple[bytes, Record | str]]:
+    """Every line that is not blank, with its record or with what is wrong with it."""
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield line, parse_line(number, line)
+
+
+def parse_line(number: int, line: bytes) -> Record | str:
+    """The record of a line of records.jsonl, or a sentence about what is wrong with it."""
+    try:
+        return Record.from_json(line)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"line {number} of records.jsonl is torn or damaged and was skipped ({error})"
+
+
+def records_in(lines: Iterable[bytes], problems: list[str]) -> Iterator[Record]:
+    """The records; what is wrong with the other lines is added to `problems`."""
+    for _, record in parse_lines(lines):
+        if isinstance(record, str):
+            problems.append(record)
+        else:
+            yield record

@@ -26,44 +26,39 @@ class Memo:
         self.folder = folder
         self.computed = 0
         """How many results had to be computed."""
-        self._known: dict[str, str] = {}
+        self._answers: dict[str, str] = {}
 
     def once(self, question: Mapping[str, Any], compute: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """The answer to the question, computed if it is not cached; a damaged file counts as not cached."""
-        asked = json.dumps(_encoded(question), sort_keys=True, allow_nan=False)
-        digest = hashlib.sha256(f"{SCHEMA}\n{asked}".encode()).hexdigest()
-        if digest not in self._known:
-            kept = self._read(digest, asked)
-            if kept is None:
+        question_text = json.dumps(_encoded(question), sort_keys=True, allow_nan=False)
+        digest = hashlib.sha256(f"{SCHEMA}\n{question_text}".encode()).hexdigest()
+        path = None if self.folder is None else self.folder / digest[:2] / f"{digest}.json"
+        if digest not in self._answers:
+            answer = None if path is None else _read(path, question_text)
+            if answer is None:
                 self.computed += 1
-                kept = json.dumps(_encoded(compute()), allow_nan=False)
-                self._write(digest, asked, kept)
-            self._known[digest] = kept
-        answer: dict[str, Any] = _decoded(json.loads(self._known[digest]))
-        return answer
+                answer = json.dumps(_encoded(compute()), allow_nan=False)
+                if path is not None:
+                    _write(path, question_text, answer)
+            self._answers[digest] = answer
+        decoded: dict[str, Any] = json.loads(self._answers[digest], object_hook=_decoded)
+        return decoded
 
-    def _path(self, digest: str) -> Path | None:
-        return None if self.folder is None else self.folder / digest[:2] / f"{digest}.json"
 
-    def _read(self, digest: str, asked: str) -> str | None:
-        path = self._path(digest)
-        if path is None or not path.is_file():
-            return None
-        try:
-            body = json.loads(path.read_text(encoding="utf-8"))
-            whole = body["question"] == json.loads(asked) and body["check"] == _check(body["answer"])
-            return json.dumps(body["answer"]) if whole else None
-        except (ValueError, KeyError, TypeError):  # damaged: it is computed again
-            return None
+def _read(path: Path, question_text: str) -> str | None:
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+        intact = body["question"] == json.loads(question_text) and body["check"] == _check(body["answer"])
+        return json.dumps(body["answer"]) if intact else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # missing or damaged: it is computed
+        return None
 
-    def _write(self, digest: str, asked: str, kept: str) -> None:
-        path = self._path(digest)
-        if path is None:
-            return
-        answer = json.loads(kept)
-        body = json.dumps({"question": json.loads(asked), "answer": answer, "check": _check(answer)})
-        # without fsync: what a power failure damages is computed again
-        write_text(path, body, durable=False)
+
+def _write(path: Path, question_text: str, text: str) -> None:
+    answer = json.loads(text)
+    body = json.dumps({"question": json.loads(question_text), "answer": answer, "check": _check(answer)})
+    # without fsync: what a power failure damages is computed again
+    write_text(path, body, durable=False)
 
 
 def _check(answer: Any) -> str:
@@ -78,9 +73,5 @@ def _refused(value: Any) -> Any:
     raise TypeError(f"a result to remember holds a {type(value).__name__}: plain numbers, text, lists and dictionaries")
 
 
-def _decoded(value: Any) -> Any:
-    if isinstance(value, dict):
-        if value.keys() == {_FLOAT}:
-            return float(value[_FLOAT])
-        return {key: _decoded(item) for key, item in value.items()}
-    return [_decoded(item) for item in value] if isinstance(value, list) else value
+def _decoded(body: dict[str, Any]) -> Any:
+    return float(body[_FLOAT]) if body.keys() == {_FLOAT} else body

@@ -7,11 +7,11 @@ exactly, such as one with an integer beyond 2⁵³, is kept as JSON text in the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from learnscope.record import Column, Record, Table
-from learnscope.store.extras import load
+from learnscope.store.backend import load
 
 NAME = "records.parquet"
 ROWS_A_BATCH, NUMBERS_A_BATCH = 50_000, 1_000_000  # a batch is held in memory while it is written
@@ -41,82 +41,43 @@ def schema() -> Any:
     )
 
 
-class Rows:
-    """Records collected for a batch: flat lists, and the offsets at which nested lists end."""
+def batch(records: Iterable[tuple[Record, bytes]]) -> Any:
+    """Records as rows; each comes with the JSON line that it was read from."""
+    pa = load("pyarrow", _PURPOSE)
+    return pa.RecordBatch.from_pylist([_row(record, line) for record, line in records], schema=schema())
 
-    def __init__(self) -> None:
-        self._header: dict[str, list[Any]] = {name: [] for name in (*TEXTS, *INTEGERS, *FLOATS)}
-        self._tables: dict[str, list[Any]] = {"kind": [], "scopes": []}
-        self._columns: dict[str, list[Any]] = {name: [] for name in ("name", "values", "integers", "labels", "status")}
-        self._ends: dict[str, list[int]] = {name: [0] for name in ("tables", "scopes", "columns", "values")}
 
-    @property
-    def full(self) -> bool:
-        return len(self._header["probe"]) >= ROWS_A_BATCH or len(self._columns["values"]) >= NUMBERS_A_BATCH
+def _row(record: Record, line: bytes) -> dict[str, Any]:
+    if not _fits(record, line):
+        return {"json": json.dumps(json.loads(line)), "tables": []}
+    header = {name: getattr(record, name) for name in ("probe", "phase", "source", "arrays", "error")}
+    header |= {name: getattr(record, name) for name in (*INTEGERS, *FLOATS)}
+    tables = [
+        {"kind": table.kind, "scopes": table.scopes, "columns": [_column(column) for column in table.columns]}
+        for table in record.tables
+    ]
+    return {**header, "notes": _text(record.notes), "tables": tables}
 
-    def add(self, record: Record, line: bytes) -> None:
-        """`line` is the JSON that the record was read from."""
-        fits = _fits(record, line)
-        for name in ("probe", "phase", "source", "arrays", "error", *INTEGERS, *FLOATS):
-            self._header[name].append(getattr(record, name) if fits else None)
-        self._header["notes"].append(_text(record.notes) if fits else None)
-        self._header["json"].append(None if fits else json.dumps(json.loads(line)))
-        for table in record.tables if fits else ():
-            self._add_table(table)
-        self._ends["tables"].append(len(self._tables["kind"]))
 
-    def _add_table(self, table: Table) -> None:
-        self._tables["kind"].append(table.kind)
-        self._tables["scopes"] += table.scopes
-        self._ends["scopes"].append(len(self._tables["scopes"]))
-        for column in table.columns:
-            self._columns["name"].append(column.name)
-            self._columns["values"] += column.values
-            self._ends["values"].append(len(self._columns["values"]))
-            self._columns["integers"].append(all(type(v) is not float for v in column.values))
-            self._columns["labels"].append(_text(column.labels))
-            self._columns["status"].append(_text(column.status))
-        self._ends["columns"].append(len(self._columns["name"]))
-
-    def batch(self) -> Any:
-        """All added records as one batch."""
-        pa = load("pyarrow", _PURPOSE)
-        shape = schema()
-        table = shape.field("tables").type.value_type
-        column = table.field("columns").type.value_type
-
-        def nested(name: str, values: Any) -> Any:
-            return pa.ListArray.from_arrays(pa.array(self._ends[name], pa.int32()), values)
-
-        children = {
-            **{f.name: pa.array(self._columns[f.name], f.type) for f in column if f.name != "values"},
-            "values": nested("values", pa.array(self._columns["values"], pa.float64())),
-        }
-        columns = pa.StructArray.from_arrays([children[f.name] for f in column], fields=list(column))
-        kinds = pa.array(self._tables["kind"], pa.string())
-        scopes = nested("scopes", pa.array(self._tables["scopes"], pa.string()))
-        tables = pa.StructArray.from_arrays([kinds, scopes, nested("columns", columns)], fields=list(table))
-        arrays = [pa.array(self._header[f.name], f.type) for f in shape if f.name != "tables"]
-        return pa.RecordBatch.from_arrays([*arrays, nested("tables", tables)], schema=shape)
+def _column(column: Column) -> dict[str, Any]:
+    integers = all(type(v) is not float for v in column.values)
+    texts = {"labels": _text(column.labels), "status": _text(column.status)}
+    return {"name": column.name, "values": column.values, "integers": integers, **texts}
 
 
 def records(file: Any) -> Iterator[Record]:
     """Every record of an open Parquet file, in order."""
     for batch in file.iter_batches(batch_size=4096):
-        yield from _records(batch)
-
-
-def _records(batch: Any) -> Iterator[Record]:
-    header = {name: batch.column(name).to_pylist() for name in (*TEXTS, *INTEGERS, *FLOATS)}
-    ends = batch.column("tables").offsets.to_pylist()
-    tables = _tables(batch.column("tables").values)
-    for i, text in enumerate(header.pop("json")):
-        if text is not None:
-            yield Record.from_json(text)
-            continue
-        fields = {name: values[i] for name, values in header.items()}
-        fields["notes"] = _object(fields["notes"])
-        yield Record(tables=tables[ends[i] : ends[i + 1]], **fields)
+        header = {name: batch.column(name).to_pylist() for name in (*TEXTS, *INTEGERS, *FLOATS)}
+        ends = batch.column("tables").offsets.to_pylist()
+        tables = _tables(batch.column("tables").values)
+        for i, text in enumerate(header.pop("json")):
+            if text is not None:
+                yield Record.from_json(text)
+                continue
+            fields = {name: values[i] for name, values in header.items()}
+            fields["notes"] = _object(fields["notes"])
+            yield Record(tables=tables[ends[i] : ends[i + 1]], **fields)
 
 
 def _tables(array: Any) -> list[Table]:
@@ -134,10 +95,10 @@ def _columns(array: Any) -> list[Column]:
     columns = []
     fields = (array.field(name).to_pylist() for name in ("name", "integers", "labels", "status"))
     for i, (name, integers, labels, status) in enumerate(zip(*fields, strict=True)):
-        own = values[ends[i] : ends[i + 1]]
+        column_values = values[ends[i] : ends[i + 1]]
         if integers:
-            own = [None if v is None else int(v) for v in own]
-        columns.append(Column(name, own, _object(labels), {int(k): v for k, v in _object(status).items()}))
+            column_values = [None if v is None else int(v) for v in column_values]
+        columns.append(Column(name, column_values, _object(labels), {int(k): v for k, v in _object(status).items()}))
     return columns
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,9 +17,8 @@ from typing import Any, BinaryIO
 
 from learnscope.record import SCHEMA_VERSION, Record
 from learnscope.store import parquet
-from learnscope.store.backend import RunError
-from learnscope.store.extras import load
-from learnscope.store.parsing import records_in
+from learnscope.store.backend import RunError, load
+from learnscope.store.lines import records_in
 
 LINES = "records.jsonl"
 _KEY = b"learnscope"
@@ -26,41 +26,36 @@ _HEAD = 4096
 
 
 @dataclass(frozen=True)
-class Covered:
-    """The beginning of a records.jsonl that a Parquet file contains: its length and hashes."""
-
-    size: int
-    head: str
-    whole: str
-
-    @classmethod
-    def all_of(cls, file: BinaryIO) -> Covered:
-        size = file.seek(0, 2)
-        return cls(size, _hash(file, min(size, _HEAD)), _hash(file, size))
-
-    def length_in(self, file: BinaryIO) -> int:
-        """How many bytes of `file` the Parquet file contains: `size`, or 0 if this is another file."""
-        if self.size == 0 or file.seek(0, 2) < self.size or _hash(file, min(self.size, _HEAD)) != self.head:
-            return 0
-        return self.size if _hash(file, self.size) == self.whole else 0
-
-
-@dataclass(frozen=True)
 class Compacted:
-    """The metadata of a records.parquet."""
+    """The metadata of a records.parquet, with length and hashes of the lines it contains; by default, none."""
 
-    covered: Covered
-    rows: int
+    size: int = 0
+    head: str = ""
+    whole: str = ""
+    rows: int = 0
     problems: list[str] = field(default_factory=list)
 
-    def metadata(self) -> dict[bytes, bytes]:
-        body = {"schema": SCHEMA_VERSION, "rows": self.rows, "problems": self.problems, "covered": vars(self.covered)}
-        return {_KEY: json.dumps(body).encode()}
+    @classmethod
+    def all_of(cls, lines: BinaryIO) -> Compacted:
+        size = lines.seek(0, os.SEEK_END)
+        return cls(size, _hash(lines, min(size, _HEAD)), _hash(lines, size))
 
     @classmethod
     def of(cls, file: Any) -> Compacted:
         body = json.loads(file.metadata.metadata[_KEY])
-        return cls(Covered(**body["covered"]), body["rows"], body["problems"])
+        return cls(**body["covered"], rows=body["rows"], problems=body["problems"])
+
+    def metadata(self) -> dict[bytes, bytes]:
+        covered = {"size": self.size, "head": self.head, "whole": self.whole}
+        body = {"schema": SCHEMA_VERSION, "rows": self.rows, "problems": self.problems, "covered": covered}
+        return {_KEY: json.dumps(body).encode()}
+
+    def length_in(self, lines: BinaryIO) -> int:
+        """How many bytes of `lines` the Parquet file contains: `size`, or 0 if this is another file."""
+        size = self.size
+        if size == 0 or lines.seek(0, os.SEEK_END) < size or _hash(lines, min(size, _HEAD)) != self.head:
+            return 0
+        return size if _hash(lines, size) == self.whole else 0
 
 
 @dataclass(frozen=True)
@@ -70,16 +65,16 @@ class Parts:
     lines: BinaryIO | None = None
     start: int = 0
     parquet: Any = None
-    compacted: Compacted | None = None
+    compacted: Compacted = Compacted()
 
     def new_lines(self) -> Iterator[bytes]:
         """The lines that are not compacted, without their line ends."""
         return (line.rstrip(b"\n") for line in self.lines or ())
 
     def records(self, problems: list[str]) -> Iterator[Record]:
-        """Every record in the order of writing; lines that could not be read are added to `problems`."""
-        if self.compacted is not None:
-            problems += self.compacted.problems
+        """Every record in the order of writing; what is wrong with other lines is added to `problems`."""
+        problems += self.compacted.problems
+        if self.parquet is not None:
             yield from parquet.records(self.parquet)
         yield from records_in(self.new_lines(), problems)
 
@@ -101,7 +96,7 @@ def opened(folder: Path) -> Iterator[Parts]:
             compacted = Compacted.of(file)
         except (arrow.ArrowInvalid, KeyError, TypeError, ValueError) as error:
             raise RunError(f"{path} is damaged or was not written by `learnscope compact` ({error}).") from error
-        start = 0 if lines is None else compacted.covered.length_in(lines)
+        start = 0 if lines is None else compacted.length_in(lines)
         if lines is not None:
             lines.seek(start)
         yield Parts(lines, start, file, compacted)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from learnscope.store.backend import RunError
+from learnscope.store.backend import RunError, load
 from learnscope.store.duck import connection, listed
-from learnscope.store.extras import load
 from learnscope.store.folders import Runs, find_runs
 from learnscope.store.views import COLUMNS, create_views, source_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from learnscope.store.sealed import RunFiles
 
 
 def query(sql: str, runs: Runs = "runs") -> pd.DataFrame:
@@ -39,27 +36,19 @@ def query(sql: str, runs: Runs = "runs") -> pd.DataFrame:
             create_views(database, [source_of(folder, files) for folder in folders])
         except errors as error:
             raise RunError(f"the runs could not be read: {_one_line(error)}") from error
-        _warn_of_damage(database)
-        _seal(database, files)
+        for run, damaged in database.execute("select run, damaged from runs where damaged > 0").fetchall():
+            lines = "1 line that is" if damaged == 1 else f"{damaged:,} lines that are"
+            warnings.warn(f"{run}: left out {lines} torn or damaged", stacklevel=2)
+        # from here on the database can open only these files, which cannot be written; this cannot be undone
+        database.execute(f"set allowed_paths = {listed(files.names)}")
+        database.execute("set enable_external_access = false")
+        database.execute("set lock_configuration = true")
         try:
             _check_reads(database, sql)
             return database.execute(sql).df()  # type: ignore[no-any-return]
         except errors as error:
             tables = "; ".join(f"{name}({columns})" for name, columns in COLUMNS.items())
             raise RunError(f"{_one_line(error)} There are: {tables}.") from error
-
-
-def _warn_of_damage(database: Any) -> None:
-    for run, damaged in database.execute("select run, damaged from runs where damaged > 0").fetchall():
-        lines = "1 line that is" if damaged == 1 else f"{damaged:,} lines that are"
-        warnings.warn(f"{run}: left out {lines} torn or damaged", stacklevel=3)
-
-
-def _seal(database: Any, files: RunFiles) -> None:
-    """Allow the database to open only these files, which cannot be written; this cannot be undone."""
-    database.execute(f"set allowed_paths = {listed(files.names)}")
-    database.execute("set enable_external_access = false")
-    database.execute("set lock_configuration = true")
 
 
 def _check_reads(database: Any, sql: str) -> None:

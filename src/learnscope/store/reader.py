@@ -21,7 +21,7 @@ class RunReader:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.problems: list[str] = []
+        self.last_problems: list[str] = []
         """Lines that the last pass over the records could not read."""
 
     @property
@@ -40,12 +40,12 @@ class RunReader:
         After a resume from an older checkpoint, records of the earlier attempt past that step are superseded: they
         stay in the file and are left out here unless asked for.
         """
-        self.problems = []
+        self.last_problems = []
         starts = attempt_starts(self.manifest)
-        for record in self.backend.records(self.problems):
+        for record in self.backend.records(self.last_problems):
             if probe is not None and record.probe != probe:
                 continue
-            if superseded or not _is_superseded(record, starts):
+            if superseded or not any(a > record.attempt and record.step > start for a, start in starts.items()):
                 yield record
 
     def frame(
@@ -60,20 +60,16 @@ class RunReader:
             starts = None if superseded else attempt_starts(self.manifest)
             fast = fast_frame(self.backend.path, starts, probe, name, kind)
             if fast is not None:
-                frame, self.problems = fast
+                frame, self.last_problems = fast
                 return frame
         return frame_of(self.records(probe, superseded=superseded), name, kind)
 
     def arrays(self, probe: str, step: int | None = None) -> dict[str, NDArray[Any]]:
         """The arrays that `probe` stored at `step` (by default its last): logits, labels, spectra…"""
-        chosen = None
-        for record in self.records(probe):
-            if record.arrays and (step is None or record.step == step):
-                chosen = record
-        if chosen is None or chosen.arrays is None:
-            at = "" if step is None else f" at step {step}"
-            raise KeyError(f"{probe} recorded no arrays{at}")
-        return self.backend.arrays(chosen.arrays)
+        stored = [r.arrays for r in self.records(probe) if r.arrays and (step is None or r.step == step)]
+        if not stored:
+            raise KeyError(f"{probe} recorded no arrays" + (f" at step {step}" if step is not None else ""))
+        return self.backend.arrays(stored[-1])
 
     def array_steps(self, probe: str) -> list[int]:
         """The steps at which `probe` stored arrays."""
@@ -83,7 +79,3 @@ class RunReader:
 def attempt_starts(manifest: Mapping[str, Any]) -> dict[int, int]:
     """The step that each attempt started from."""
     return {entry["attempt"]: entry["start_step"] for entry in manifest.get("attempts", [])}
-
-
-def _is_superseded(record: Record, starts: dict[int, int]) -> bool:
-    return any(attempt > record.attempt and record.step > start for attempt, start in starts.items())

@@ -8,22 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from learnscope.task.batches import (
-    GROUP_KEYS,
-    ID_KEYS,
-    describe,
-    example_ids,
-    first_of,
-    first_tensor,
-    is_empty,
-    map_leaves,
-)
+from learnscope.task.batches import GROUP_KEYS, ID_KEYS, describe, example_ids, first_of, first_tensor, map_leaves
 from learnscope.task.shapes import IGNORE, flatten_positions, is_single, like_logits, logits_in
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The results of one forward, aligned: the N positions that count, without padding and ignored ones.
+    """The results of one forward, only of the N positions that count: no padding, none that is ignored.
 
     logits: [N, C] for classes, [N] or [N, 1] for a single logit, [N, ...] for regression; the model's dtype.
     targets: [N], or the logits' shape for regression and several labels; None where the batch has none.
@@ -39,7 +30,7 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The results of one forward, without copying logits.
+    """The same without a copy of the logits.
 
     logits: [P, C], or [P], [P, 1], [P, ...] as in `Outputs`: all positions, also those that do not count.
     rows: [N], the positions that count; None if all do.
@@ -54,11 +45,11 @@ class Positions:
 
 
 class Task:
-    """Override `logits` and `targets`, and any other default that does not fit.
+    """Override `logits` and `targets`, and whatever else does not fit.
 
-    Integer targets are classes (or 0/1 for a model with a single logit); float targets are regression. Logits
-    are [B, C] or [B, T, C], or channels second for images ([B, C, H, W]); targets are the same without C.
-    Nothing here changes train/eval flags or the grad mode: that is up to the caller.
+    Integer targets are classes (or 0/1 for a model with a single logit); float targets are regression. Logits are
+    [B, C], [B, T, C] or, for images, [B, C, H, W]; targets are the same without C. Train/eval flags and the grad mode
+    are up to the caller.
     """
 
     def logits(self, model: nn.Module, batch: Any) -> Tensor:
@@ -75,8 +66,8 @@ class Task:
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Loss of each of N positions, in float32 or better.
 
-        Cross entropy for integer targets and [N, C] logits; binary cross entropy for integer targets and a
-        single logit; squared error, averaged over the dimensions after the first, for float targets.
+        Integer targets: cross entropy of [N, C] logits, binary cross entropy of a single logit. Float targets:
+        squared error, averaged over the dimensions after the first.
         """
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if targets.is_floating_point():
@@ -105,13 +96,13 @@ class Task:
 
     def to(self, batch: Any, device: torch.device | str) -> Any:
         """The batch on another device; containers are rebuilt, the caller's own are not changed."""
-        target = torch.device(device)
+        device = torch.device(device)
 
         def move(leaf: Any) -> Any:
             if isinstance(leaf, Tensor):
                 # A non-blocking copy to the host may be read before it has arrived.
-                return leaf.to(target, non_blocking=target.type != "cpu")
-            return leaf.to(target) if callable(getattr(leaf, "to", None)) else leaf
+                return leaf.to(device, non_blocking=device.type != "cpu")
+            return leaf.to(device) if callable(getattr(leaf, "to", None)) else leaf
 
         return map_leaves(batch, move)
 
@@ -142,13 +133,10 @@ class Task:
     @final
     def outputs(self, model: nn.Module, batch: Any) -> Outputs:
         """Forward the batch and keep the positions that count. Gradients flow if the grad mode is on."""
-        logits, targets, keep, example = self._positions(model, batch)
-        if keep is not None:
-            index = keep.nonzero().squeeze(1)
-            logits, example = logits[index], example[index]
-            targets = None if targets is None else targets[index]
-        losses = None if targets is None else self.each_loss(model, logits, targets)
-        return Outputs(logits, targets, losses, example)
+        positions = self.positions(model, batch)
+        logits = positions.logits if positions.rows is None else positions.logits[positions.rows]
+        losses = None if positions.targets is None else self.each_loss(model, logits, positions.targets)
+        return Outputs(logits, positions.targets, losses, positions.example)
 
     @final
     def each_loss(self, model: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
@@ -178,7 +166,8 @@ class Task:
         return torch.where(keep, each, 0).sum() / keep.sum()
 
     def _positions(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
-        if is_empty(batch):
+        tensor = first_tensor(batch)
+        if tensor is not None and tensor.shape[0] == 0:
             raise ValueError(f"the batch is empty: {describe(batch)}")
         return flatten_positions(*self._aligned(model, batch))
 
@@ -199,10 +188,7 @@ class Task:
 
 
 class TupleTask(Task):
-    """`(x, y)`, `[x, y]`, `(x, y, ids)`, `(x, y, ids, groups)`; `(x,)` or a bare tensor without targets.
-
-    It calls `model(x)`.
-    """
+    """`model(x)` of `(x, y)`, `[x, y]`, `(x, y, ids)`, `(x, y, ids, groups)`; of `(x,)` or a tensor without targets."""
 
     def logits(self, model: nn.Module, batch: Any) -> Tensor:
         return logits_in(model(batch[0] if isinstance(batch, (tuple, list)) else batch))
@@ -218,10 +204,7 @@ class TupleTask(Task):
 
 
 class DictTask(Task):
-    """A plain dictionary: `model(batch[inputs])` against `batch[targets]`.
-
-    Several names in `inputs` are several positional arguments.
-    """
+    """`model(batch[inputs])` against `batch[targets]`; several `inputs` are several positional arguments."""
 
     def __init__(self, inputs: str | Sequence[str] = "x", targets: str | None = "y") -> None:
         self.input_keys = (inputs,) if isinstance(inputs, str) else tuple(inputs)

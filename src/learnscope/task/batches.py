@@ -20,8 +20,8 @@ def describe(batch: Any) -> str:
     if isinstance(batch, Mapping):
         return f"{name} {{{', '.join(f'{key!r}: {describe(value)}' for key, value in batch.items())}}}"
     if isinstance(batch, (tuple, list)):
-        shown = ", ".join(describe(value) for value in batch[:4])
-        return f"{name} of {len(batch)} ({shown}{', …' if len(batch) > 4 else ''})"
+        items = ", ".join(describe(value) for value in batch[:4])
+        return f"{name} of {len(batch)} ({items}{', …' if len(batch) > 4 else ''})"
     return name
 
 
@@ -47,11 +47,6 @@ def first_tensor(batch: Any) -> Tensor | None:
         return batch if batch.ndim else None
     tensors = (first_tensor(item) for item in _children(batch) or ())
     return next((tensor for tensor in tensors if tensor is not None), None)
-
-
-def is_empty(batch: Any) -> bool:
-    tensor = first_tensor(batch)
-    return tensor is not None and tensor.shape[0] == 0
 
 
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -35,7 +35,7 @@ def train(config: Config, screen: Any = None) -> Outcome:
     """Train as configured; what cannot be done raises a `TrainError` before anything is written."""
     import torch  # noqa: F401  (importing it sets its loggers' levels, so it comes before they are changed below)
 
-    from learnscope.sources.quiet import quiet
+    from learnscope.sources.hushed import quiet
 
     with hushed():  # transformers imports packages that warn about missing optional ones
         from learnscope.training.screen import Screen

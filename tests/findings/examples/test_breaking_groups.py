@@ -248,7 +248,7 @@ def test_a_thousand_groups_are_the_largest_ones_and_the_rest_is_counted() -> Non
 
 def written(run: ls.Run) -> str:
     """What stands on the figure of groups."""
-    figure = group_figure(RunReader(run._backend))
+    figure = group_figure(RunReader(run.backend))
     assert figure is not None
     return " ".join(" ".join(text.get_text() for text in figure.findobj(Text)).split())  # type: ignore[attr-defined]
 
