@@ -130,14 +130,14 @@ class TrainingTelemetry:
 
     def to_dataframe(self, *, logits: bool = False) -> pd.DataFrame:
         """All that was collected, a row a collection and a column a number; with `logits`, the holdout's arrays too."""
-        from learnscope.store.telemetry.table import read_telemetry
+        from learnscope.store.telemetry import read_telemetry
 
         return read_telemetry(self.metrics_file, logits=logits, superseded=False)
 
     def plot(self, folder: str | Path | None = None) -> list[Path]:
         """A picture of every metric, by default in `plots/` below the output folder; the files."""
         from learnscope.report.telemetry.figures import plot_telemetry
-        from learnscope.store.telemetry.table import read_telemetry
+        from learnscope.store.telemetry import read_telemetry
 
         target = self.output_dir / "plots" if folder is None else Path(folder)
         return plot_telemetry(read_telemetry(self.metrics_file, logits=True), target)

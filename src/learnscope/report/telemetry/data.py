@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from learnscope.reading.gather import Floats
 from learnscope.reading.words import count, listed
-from learnscope.store.telemetry.table import last_attempts
+from learnscope.store.telemetry import last_attempts
 
 Numbers = dict[str, Floats]
 GROUPED = ("gradient_norm", "weight_delta", "learning_rates")
