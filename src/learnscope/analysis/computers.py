@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from learnscope.analysis.capture import with_mask
 from learnscope.analysis.metrics import AnalysisContext, MetricComputer
 from learnscope.analysis.naming import parameter_change_keys, plain_keys, reasons, sparse_quality_keys
 from learnscope.analysis.primitives import ParameterDelta, ParameterSnapshot
@@ -185,10 +186,3 @@ def _moment(owner: ProbeMetrics, context: AnalysisContext | None, snapshot: Para
         snapshot=None if snapshot is None else snapshot._kept,
         take_gradients=lambda: standing_gradients(subject),
     )
-
-
-def with_mask(inputs: Any, attention_mask: Any) -> Any:
-    """Token ids and their mask as the dictionary that a language model takes."""
-    if isinstance(inputs, torch.Tensor) and attention_mask is not None:
-        return {"input_ids": inputs, "attention_mask": attention_mask}
-    return inputs

@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from learnscope.core.moment import Moment
+from learnscope.core.probe import Probe, probe
 
 GIVEN = ("delta", "snapshot", "old_snapshot", "current_snapshot", "context")
 """What `compute` is called with, by these names; a computer gets those that it names, or all with `**kwargs`."""
@@ -44,17 +46,33 @@ class MetricComputer(ABC):
         """The metrics by key. Called with those of the keywords `GIVEN` that the signature names."""
 
 
-def call_with_what_it_names(function: Callable[..., Any], offers: Mapping[str, Callable[[], Any]]) -> Any:
-    """`function` with the offers that its signature names; an offer that nobody wants is never made."""
-    parameters = inspect.signature(function).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        chosen = offers
-    else:
-        chosen = {name: offer for name, offer in offers.items() if name in parameters}
-    return function(**{name: offer() for name, offer in chosen.items()})
-
-
 def wants(function: Callable[..., Any], *names: str) -> bool:
-    """Whether a computer would be given one of these."""
+    """Whether a function takes one of these keywords."""
     parameters = inspect.signature(function).parameters
     return any(p.kind is p.VAR_KEYWORD or p.name in names for p in parameters.values())
+
+
+def probe_calling(
+    computer: MetricComputer, offers: Mapping[str, Callable[[], Any]], returned: dict[int, Mapping[str, Any]]
+) -> Probe:
+    """A probe that calls `computer` with those offers that its signature names, and records the numbers it returns.
+
+    All that it returns is put into `returned`. An offer that nobody wants is never computed.
+    """
+
+    def measure(_moment: Moment) -> dict[str, Any]:
+        metrics = computer.compute(**{name: offer() for name, offer in offers.items() if wants(computer.compute, name)})
+        if not isinstance(metrics, Mapping):
+            raise TypeError(f"compute returned {type(metrics).__name__}; it returns a dictionary of metrics by key")
+        returned[id(computer)] = dict(metrics)
+        return {str(key): value for key, value in metrics.items() if _is_number(value)}
+
+    # named after the computer, so that records and warnings are
+    measure.__name__, measure.__doc__ = type(computer).__name__, type(computer).__doc__
+    return probe()(measure)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Tensor | np.ndarray):
+        return value.numel() == 1 if isinstance(value, Tensor) else value.size == 1
+    return isinstance(value, bool | int | float | np.number)

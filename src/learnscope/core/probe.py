@@ -14,7 +14,18 @@ from learnscope.record import Measurement, ProbeWarning, Row, Table, plain_json
 if TYPE_CHECKING:
     from learnscope.core.moment import Moment
 
-__all__ = ["At", "Measured", "Probe", "ProbeWarning", "Schedule", "check_schedule", "describe", "is_due", "probe"]
+__all__ = [
+    "At",
+    "Measured",
+    "Probe",
+    "ProbeWarning",
+    "Schedule",
+    "check_schedule",
+    "describe",
+    "is_due",
+    "prepares",
+    "probe",
+]
 
 At = Literal["before_step", "after_step", "epoch", "once", "end"]
 MOMENTS: tuple[At, ...] = ("before_step", "after_step", "epoch", "once", "end")
@@ -104,6 +115,11 @@ def check_schedule(owner: str, every: Schedule) -> None:
 def is_due(every: Schedule, step: int) -> bool:
     """Whether a schedule names this step. Steps count from 1; an interval is due at its multiples."""
     return bool(every(step)) if callable(every) else step % every == 0
+
+
+def prepares(probe: Probe) -> bool:
+    """Whether a probe looks at the model before the step as well."""
+    return type(probe).prepare is not Probe.prepare
 
 
 def describe(probe: Probe) -> dict[str, Any]:

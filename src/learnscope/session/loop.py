@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
 from torch.optim import Optimizer
 
 from learnscope.core.handed import HandedOver, MicroBatches
 from learnscope.core.moment import Moment
-from learnscope.core.probe import Probe, is_due
+from learnscope.core.probe import Probe, is_due, prepares
 from learnscope.session.backwards import BackwardCount, BackwardOrder, MicroBatchMeter
 from learnscope.session.engine import Bound, Engine
 from learnscope.session.feed import FED, Feed
@@ -22,22 +20,6 @@ REFRESH = 50
 """Steps between two looks at whether the model's parameters are still the same objects."""
 UNFED_LIMIT = 20
 """Due firings without the thing a probe must be handed before it says so."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What the coming step is due for. Decided before it, so that what is gone afterwards can be kept."""
-
-    before: Sequence[Bound] = ()
-    after: Sequence[Bound] = ()
-
-    @property
-    def want_gradients(self) -> list[Bound]:
-        return [bound for bound in self.before if "grads" in bound.probe.needs]
-
-    @property
-    def want_micro_batches(self) -> list[Bound]:
-        return [bound for bound in self.before if "micro_batches" in bound.probe.uses]
 
 
 class Loop:
@@ -52,7 +34,8 @@ class Loop:
         self.snapshots = take_snapshots(self.subject, [bound.probe for bound in engine.bound], steps)
         self.feed = Feed(self.engine.safely(self._complete))
         self.sizes: list[float] = []
-        self._plan = Plan()
+        self._before: Sequence[Bound] = ()
+        self._after: Sequence[Bound] = ()
         self._meter: MicroBatchMeter | None = None
         self._times_out_of_turn = 0
         self._attach(clock)
@@ -91,7 +74,7 @@ class Loop:
             self._fire(self.engine.due("end", 1), self.moment("end"))
 
     def manual_step(self) -> None:
-        """A step that no torch optimizer took. Gradients are those that still stand."""
+        """A step that no torch optimizer took. Gradients are those not cleared yet."""
         self._begin()
         self._end()
 
@@ -110,8 +93,10 @@ class Loop:
         compiled = hasattr(self.subject.model, "_orig_mod")
         self._order = None if compiled else BackwardOrder(names, parameters)
         self._backwards = BackwardCount(parameters)
-        self._ends = StepEnds(self.engine, self._begin, self._end, self._on_clip)
-        self._ends.attach(self.subject.optimizers, clock=clock, out_of_turn=self._note_out_of_turn)
+        self._ends = StepEnds(
+            self.engine, self._begin, self._end, self._gradient_readers, out_of_turn=self._note_out_of_turn
+        )
+        self._ends.attach(self.subject.optimizers, clock)
 
     # the hook points, in the order of a step
 
@@ -119,20 +104,12 @@ class Loop:
         """Decide what the coming step is due for, and listen to its micro-batches if they are wanted."""
         self.passes = passes
         step = self.steps + 1
-        self._plan = Plan(self.engine.due("before_step", step), self.engine.due("after_step", step))
+        # decided before the step, so that what is gone afterwards can be kept
+        self._before, self._after = self.engine.due("before_step", step), self.engine.due("after_step", step)
         self._ends.forget()
         self.sizes.clear()
-        if self._plan.want_micro_batches and passes > 1:
+        if self._micro_batch_users() and passes > 1:
             self._meter = MicroBatchMeter(self.subject.parameters)
-
-    def _on_clip(
-        self, parameters: Sequence[Tensor], max_norm: float, total_norm: Tensor
-    ) -> Callable[[], object] | None:
-        if not self._plan.want_gradients:
-            return None
-        with self.engine.charged(self._plan.want_gradients):
-            done = self._ends.reader.on_clip(parameters, max_norm, total_norm)
-        return None if done is None else self.engine.safely(done)
 
     def _begin(self) -> None:
         """Gradients are complete, the step has not been taken."""
@@ -142,13 +119,13 @@ class Loop:
         micro_batches = self._read_meter()
         if (self.steps - self.first_step) % REFRESH == REFRESH - 1:
             self.subject.refresh()
-        if not (self._plan.before or self._plan.after):  # most steps: nothing is due
+        if not (self._before or self._after):  # most steps: nothing is due
             return
         handed = HandedOver(micro_batches=micro_batches)
         moment = self.moment("before_step", step=self.steps + 1, take_gradients=self._ends.gradients, handed=handed)
-        self._fire(self._plan.before, moment)
-        for bound in self._plan.after:
-            if type(bound.probe).prepare is not Probe.prepare:
+        self._fire(self._before, moment)
+        for bound in self._after:
+            if prepares(bound.probe):
                 self.engine.prepare(bound, moment)
 
     def _end(self) -> None:
@@ -161,12 +138,18 @@ class Loop:
             self._plan_step(passes)
             return
         self.steps += 1
-        if self._plan.after:
-            self._fire(self._plan.after, self.moment("after_step", take_gradients=self._ends.gradients))
+        if self._after:
+            self._fire(self._after, self.moment("after_step", take_gradients=self._ends.gradients))
         self.feed.stepped(self.steps)
         self._plan_step(passes)
 
     # helpers
+
+    def _gradient_readers(self) -> list[Bound]:
+        return [bound for bound in self._before if "grads" in bound.probe.needs]
+
+    def _micro_batch_users(self) -> list[Bound]:
+        return [bound for bound in self._before if "micro_batches" in bound.probe.uses]
 
     def _fire(self, due: Sequence[Bound], moment: Moment) -> None:
         used: dict[str, Bound] = {}
@@ -206,8 +189,9 @@ class Loop:
         if meter is None:
             return None
         measured = meter.close(self.sizes)
-        for bound in self._plan.want_micro_batches:
-            self.engine.budget.add(bound.label, meter.seconds / len(self._plan.want_micro_batches))
+        users = self._micro_batch_users()
+        for bound in users:
+            self.engine.budget.add(bound.label, meter.seconds / len(users))
         if meter.failure is not None:
             self.engine.warn("micro-batches", f"micro-batch gradients could not be measured: {meter.failure}")
         return measured
@@ -224,7 +208,7 @@ class Loop:
 
 def gathers_until_epoch(probe: Probe) -> bool:
     """Whether a probe takes in what the loop hands over at every step (`prepare`) and measures once an epoch."""
-    return probe.at == "epoch" and bool(probe.needs & FED) and type(probe).prepare is not Probe.prepare
+    return probe.at == "epoch" and bool(probe.needs & FED) and prepares(probe)
 
 
 def unfed_message(bound: Bound) -> str:
