@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from learnscope.analysis.capture import with_mask
 from learnscope.analysis.metrics import AnalysisContext, MetricComputer
 from learnscope.analysis.naming import parameter_change_keys, plain_keys, reasons, sparse_quality_keys
-from learnscope.analysis.primitives import ParameterDelta, ParameterSnapshot
+from learnscope.analysis.primitives import THRESHOLDS, ParameterDelta, ParameterSnapshot
 from learnscope.core.gradients import standing_gradients
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
@@ -38,6 +38,9 @@ class ProbeMetrics(MetricComputer):
     Its tables become keys such as `prefix/layer_3/norm`.
     """
 
+    kinds: Collection[str] | None = None
+    """The kinds of tables that become keys; None for all."""
+
     def __init__(self, probe: Probe, prefix: str | None = None) -> None:
         self.probe = probe
         self.prefix = type(probe).__name__ if prefix is None else prefix
@@ -59,7 +62,8 @@ class ProbeMetrics(MetricComputer):
 
     def keys(self, tables: Sequence[Table]) -> dict[str, float]:
         """The numbers of the probe's tables by their keys."""
-        return {f"{self.prefix}/{key}": value for key, value in self.plain(tables).items()}
+        chosen = [table for table in tables if self.kinds is None or table.kind in self.kinds]
+        return {f"{self.prefix}/{key}": value for key, value in self.plain(chosen).items()}
 
     def reasons(self, tables: Sequence[Table]) -> dict[str, str]:
         """Why some of them are NaN."""
@@ -78,7 +82,7 @@ class ParameterChangeMetrics(ProbeMetrics):
 
     def __init__(
         self,
-        thresholds: Sequence[float] = (1e-8, 1e-6, 1e-4),
+        thresholds: Sequence[float] = THRESHOLDS,
         per_layer: bool = False,
         track_components: bool = False,
         **snapshot: Any,
@@ -101,7 +105,7 @@ class ParameterChangeMetrics(ProbeMetrics):
         return self.keys([delta.table(kind, self.thresholds) for kind in self.kinds])
 
     def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
-        return parameter_change_keys([table for table in tables if table.kind in self.kinds], self.thresholds)
+        return parameter_change_keys(tables, self.thresholds)
 
 
 class SparseQualityMetrics(ProbeMetrics):
@@ -109,49 +113,46 @@ class SparseQualityMetrics(ProbeMetrics):
 
     def __init__(
         self,
-        thresholds: Sequence[float] = (1e-8, 1e-6, 1e-4),
+        thresholds: Sequence[float] = THRESHOLDS,
         include_random: bool = True,
         include_random_changed: bool = True,
         **snapshot: Any,
     ) -> None:
         baselines: list[Baseline] = ["random"] if include_random else []
         baselines += ["random_changed"] if include_random and include_random_changed else []
-        probe = SparseQuality(thresholds=list(thresholds), baselines=baselines, examples=ALL_EXAMPLES, **snapshot)
+        self.thresholds = list(thresholds)
+        probe = SparseQuality(thresholds=self.thresholds, baselines=baselines, examples=ALL_EXAMPLES, **snapshot)
         super().__init__(probe, "sparse")
 
     def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
-        assert isinstance(self.probe, SparseQuality)
-        return sparse_quality_keys(tables, self.probe.thresholds)
+        return sparse_quality_keys(tables, self.thresholds)
 
 
 class LowRankQualityMetrics(ProbeMetrics):
     """`low_rank/*`: how close the outputs would be with an update of low rank, and which rank would do."""
 
+    kinds = ("model", "layer", "component")
+
     def __init__(self, ranks: Sequence[int] = (1, 2, 4, 8, 16, 32), **options: Any) -> None:
         super().__init__(LowRankQuality(ranks=list(ranks), examples=ALL_EXAMPLES, **options), "low_rank")
-
-    def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
-        return plain_keys([table for table in tables if table.kind != "tensor"])
 
 
 class GradientMetrics(ProbeMetrics):
     """`gradient/*`: norm and variance overall and per layer, NaN, Inf, clipping."""
 
+    kinds = ("model", "layer", "group")
+
     def __init__(self, **options: Any) -> None:
         super().__init__(GradientFlow(**{"variance": True, **options}), "gradient")
-
-    def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
-        return plain_keys([table for table in tables if table.kind in ("model", "layer", "group")])
 
 
 class MomentumMetrics(ProbeMetrics):
     """`momentum/*`: Adam's moments, the effective step, signal-to-noise and staleness, per layer and group."""
 
+    kinds = ("model", "layer", "group")
+
     def __init__(self, **options: Any) -> None:
         super().__init__(Momentum(**options), "momentum")
-
-    def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
-        return plain_keys([table for table in tables if table.kind in ("model", "layer", "group")])
 
 
 class ActivationMetrics(ProbeMetrics):

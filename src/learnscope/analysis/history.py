@@ -1,9 +1,10 @@
-"""The weights between two measurements: one copy, reused, unless somebody holds on to what was handed out."""
+"""The weights between two measurements: one copy, reused unless a computer keeps what it was handed."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
@@ -17,16 +18,16 @@ RESET = "call reset() on the manager after architecture changes"
 class History:
     """The weights at the last measurement, and the snapshots and deltas that computers are given of them.
 
-    These are cheap while a measurement lasts: they look at the one copy and at the model's own weights. What a
-    computer keeps beyond it stays as it was: the copy is then left to it, and a new one is made.
+    During a measurement they cost nothing: they read the one copy and the model's own weights. If a computer keeps one
+    beyond it, the copy is left to it, and a new one is made.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], step: int, *, device: str, dtype: str) -> None:
         self.kept = Snapshot(parameters, step, device=device, dtype=dtype)
         self._holders: list[weakref.ref[Any]] = []
-        """Who still looks at the copy."""
+        """What reads the copy."""
         self._live: list[weakref.ref[Any]] = []
-        """Who looks at the model's own weights."""
+        """What reads the model's own weights."""
 
     def check(self, parameters: Mapping[str, Tensor]) -> None:
         self.kept.check(parameters, RESET)
@@ -38,8 +39,10 @@ class History:
         return snapshot
 
     def current(self, parameters: Mapping[str, Tensor], step: int) -> ParameterSnapshot:
-        """The weights now."""
-        snapshot = ParameterSnapshot(_LiveWeights(parameters, step, self.kept))  # type: ignore[arg-type]
+        """The weights now: the model's own, in the form of a snapshot."""
+        tensors = {name: p.detach() for name, p in parameters.items() if p.is_floating_point()}
+        live = SimpleNamespace(tensors=tensors, step=step, device=self.kept.device, dtype=self.kept.dtype)
+        snapshot = ParameterSnapshot(live)  # type: ignore[arg-type]
         self._live.append(weakref.ref(snapshot))
         return snapshot
 
@@ -50,7 +53,7 @@ class History:
         return delta
 
     def advance(self, parameters: Mapping[str, Tensor], step: int) -> None:
-        """The weights as they are now are those that the next measurement compares with."""
+        """Keep the weights of now for the next measurement to compare with."""
         if any(holder() is not None for holder in self._holders):
             self.kept = Snapshot(parameters, step, device=self.kept.device, dtype=self.kept.dtype)
         else:
@@ -61,15 +64,3 @@ class History:
                 viewer.settle(self.kept)
                 self._holders.append(reference)
         self._live = []
-
-
-class _LiveWeights:
-    """A model's own weights in the form of a snapshot."""
-
-    def __init__(self, parameters: Mapping[str, Tensor], step: int, like: Snapshot) -> None:
-        self.tensors = {name: p.detach() for name, p in parameters.items() if p.is_floating_point()}
-        self.step, self.device, self.dtype = step, like.device, like.dtype
-
-    @property
-    def names(self) -> Sequence[str]:
-        return list(self.tensors)

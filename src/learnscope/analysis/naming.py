@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from learnscope.names import resolve
 from learnscope.quantities.updates import ParameterChange, SparseQuality
-from learnscope.record import Label, Row, Table
+from learnscope.record import Column, Label, Row, Table
 
 _NOT_FINITE = {"inf": math.inf, "-inf": -math.inf}
 _CHANGE_NAMES = {
@@ -104,22 +103,16 @@ def number(row: Row) -> float:
 
 
 def reasons(tables: Iterable[Table], keys: Callable[[list[Table]], Mapping[str, float]]) -> dict[str, str]:
-    """Why a key is NaN, for those whose table says so."""
-    found: dict[str, str] = {}
+    """Why a key is NaN, for those whose table gives a status."""
+    reasons_by_key: dict[str, str] = {}
     for table in tables:
         for column in table.columns:
             for status in dict.fromkeys(column.status.values()):
-                # all scopes are there, as a scope's key depends on the others
-                asked = _asking(column, {position for position, said in column.status.items() if said == status})
-                named = keys([Table(table.kind, table.scopes, [asked])])
-                found |= {key: status for key, value in named.items() if math.isnan(value)}
-    return found
-
-
-def _asking(column: Any, positions: Collection[int]) -> Any:
-    """A column that has nothing at these positions and a number elsewhere."""
-    values = [None if position in positions else 0.0 for position in range(len(column.values))]
-    return type(column)(column.name, values, column.labels, dict.fromkeys(positions, ""))
+                # of all scopes, as a scope's key depends on the others: NaN where this is the status, else 0
+                values = [math.nan if column.status.get(i) == status else 0.0 for i in range(len(column.values))]
+                named = keys([Table(table.kind, table.scopes, [Column(column.name, values, column.labels)])])
+                reasons_by_key |= {key: status for key, value in named.items() if math.isnan(value)}
+    return reasons_by_key
 
 
 def _scope_keys(table: Table) -> dict[str, str]:
@@ -128,17 +121,14 @@ def _scope_keys(table: Table) -> dict[str, str]:
         return dict.fromkeys(table.scopes, "")
     if table.kind != "layer":
         return {scope: f"{table.kind}/{scope}/" for scope in table.scopes}
-    numbered = {scope: _layer_number(scope) for scope in table.scopes}
+    names = {scope: resolve(f"{scope}.weight") for scope in table.scopes}
     # an encoder's and a decoder's third layer are not the same
-    often = Counter(value for value in numbered.values() if value is not None)
+    often = Counter(name.index for scope, name in names.items() if name.layer == scope)
+    numbered = {scope: name.layer == scope and name.index is not None for scope, name in names.items()}
     return {
-        scope: f"layer_{scope if value is None or often[value] > 1 else value}/" for scope, value in numbered.items()
+        scope: f"layer_{name.index if numbered[scope] and often[name.index] == 1 else scope}/"
+        for scope, name in names.items()
     }
-
-
-def _layer_number(scope: str) -> int | None:
-    found = resolve(f"{scope}.weight")
-    return found.index if found.layer == scope else None
 
 
 def _suffix(label: str, value: Label) -> str:

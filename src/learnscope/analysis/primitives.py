@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from learnscope.analysis.naming import parameter_change_keys
 from learnscope.model.weights.snapshot import Snapshot
 from learnscope.names import group_parameters
 from learnscope.probes.updates.changes import Changes
@@ -72,10 +73,10 @@ class ParameterSnapshot(_Immutable, Mapping[str, Tensor]):
         return kept.clone() if self.dtype == "native" else kept.to(getattr(torch, self.dtype), copy=True)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._kept.names)
+        return iter(self._kept.tensors)
 
     def __len__(self) -> int:
-        return len(self._kept.names)
+        return len(self._kept.tensors)
 
     def settle(self, kept: Snapshot) -> None:
         """Hold on to this copy of the same weights instead of a model's own, which are about to be trained further."""
@@ -124,30 +125,28 @@ class ParameterDelta(_Immutable, Mapping[str, Tensor]):
         return len(self._new)
 
     def changes(self, thresholds: Sequence[float] = THRESHOLDS) -> Changes:
-        """All statistics per tensor; asking again for no other thresholds costs nothing."""
-        for known in self._taken:
-            if set(thresholds) <= set(known.thresholds):
-                return known
-        found = Changes.between(self._new, self._old._kept.tensors, thresholds, range(len(self._new)))
-        self._taken.append(found)
-        return found
+        """All statistics per tensor, computed once for the same thresholds."""
+        for taken in self._taken:
+            if set(thresholds) <= set(taken.thresholds):
+                return taken
+        changes = Changes.between(self._new, self._old._kept.tensors, thresholds, range(len(self._new)))
+        self._taken.append(changes)
+        return changes
 
     def table(self, kind: str = "model", thresholds: Sequence[float] = THRESHOLDS) -> Table:
         """The statistics over the whole model, or per layer, component or tensor; see `ls.ParameterChange`."""
-        found = self.changes(thresholds)
+        changes = self.changes(thresholds)
         if kind == "model":
             members = {"model": list(range(len(self)))}
         elif kind == "tensor":
-            members = {name: [number] for number, name in enumerate(found.names)}
+            members = {name: [number] for number, name in enumerate(changes.names)}
         else:
-            members = group_parameters(found.names, kind)  # type: ignore[arg-type]  # it refuses other kinds itself
-        table = change_table(kind, Segments(members), found, thresholds, found.dtype, self._old.dtype)
+            members = group_parameters(changes.names, kind)  # type: ignore[arg-type]  # it refuses other kinds itself
+        table = change_table(kind, Segments(members), changes, thresholds, changes.dtype, self._old.dtype)
         return read_tables([table])[0]
 
     def statistics(self, thresholds: Sequence[float] = THRESHOLDS) -> dict[str, float]:
         """`norm_l2`, `norm_l1`, `norm_max`, `mean`, `std` and sparsity at each threshold, over the whole model."""
-        from learnscope.analysis.naming import parameter_change_keys
-
         return parameter_change_keys([self.table("model", thresholds)], thresholds)
 
     @property
@@ -164,8 +163,8 @@ class ParameterDelta(_Immutable, Mapping[str, Tensor]):
 
     def sparsity(self, threshold: float) -> float:
         """Share of entries with |Δ| ≤ threshold."""
-        found = self.changes([threshold])
-        return float(found.within([threshold]).sum() / found.table.entries.sum())
+        changes = self.changes([threshold])
+        return float(changes.within([threshold]).sum() / changes.table.entries.sum())
 
     def __repr__(self) -> str:
         return f"ParameterDelta(steps {self._old.step} to {self.step}, {len(self)} tensors)"
