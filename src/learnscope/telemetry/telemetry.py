@@ -19,13 +19,9 @@ from learnscope.core.subject import GroupError
 from learnscope.model.guard import guard
 from learnscope.options import explain_options
 from learnscope.run import Run, open_run
-from learnscope.session.opening import check_model
-from learnscope.store.backend import FolderBackend
-from learnscope.store.lines import LineFile
 from learnscope.task import Task
 from learnscope.telemetry.config import TelemetryConfig
-from learnscope.telemetry.epochs import Epochs
-from learnscope.telemetry.folder import CHECKPOINT, LINES, claim, last_line, take_up
+from learnscope.telemetry.folder import CHECKPOINT, LINES
 from learnscope.telemetry.lines import Line
 from learnscope.telemetry.session import TelemetrySession
 
@@ -68,16 +64,14 @@ class TrainingTelemetry:
         self.holdout_data: Any = None
         self.global_step = 0
         """Batches seen so far, those before a resume included."""
-        self._options: dict[str, Any] = {"task": task, "strict": strict}
-        self._opened: tuple[FolderBackend, LineFile] | None = None
-        self._resumed = False
-        self._session: TelemetrySession | None = None
-        self._at_exit: weakref.finalize[..., TrainingTelemetry] | None = None
-        self._epochs = Epochs(self.config.collect_every_n, self._warn)
+        self._strict = strict
+        self._epoch: int | None = None
+        self._epoch_batches, self._epoch_collected = 0, False
         self._warned: set[str] = set()
-        self._closed = not self.config.enabled
+        self._session: TelemetrySession | None = None
+        """None when telemetry is switched off or closed."""
         if self.config.enabled:
-            self._open(resume)
+            self._open(task, resume)
 
     @property
     def metrics_file(self) -> Path:
@@ -95,7 +89,7 @@ class TrainingTelemetry:
     def set_holdout_data(self, holdout_data: Any) -> None:
         """The examples that predictions are followed on: batches, a data set or a loader; `holdout_size` are used."""
         self.holdout_data = holdout_data
-        if self._session is not None and self.config.track_holdout_logits:
+        if self._session is not None and self._session.begun and self.config.track_holdout_logits:
             self._safely(partial(self._session.set_holdout, holdout_data))
 
     def on_batch_end(
@@ -123,10 +117,10 @@ class TrainingTelemetry:
             logged: numbers of your own, such as `loss=loss`, that go into the line and the records.
         """
         del device
-        if self._closed:
-            return
-        self._safely(lambda: self._count(global_step))
-        self._safely(lambda: self._batch(model, optimizer, int(batch_idx), int(epoch), batch, logged))
+        session = self._session
+        if session is not None:
+            self._safely(lambda: self._count(session, global_step))
+            self._safely(lambda: self._batch(session, model, optimizer, int(batch_idx), int(epoch), batch, logged))
 
     def to_dataframe(self, *, logits: bool = False) -> pd.DataFrame:
         """All that was collected, a row a collection and a column a number; with `logits`, the holdout's arrays too."""
@@ -144,17 +138,12 @@ class TrainingTelemetry:
 
     def close(self, status: str = "finished") -> None:
         """Finish the files. Closing twice does nothing; a process that ends closes as well."""
-        if self._closed:
-            return
-        self._closed = True
-        if status == "finished":  # an epoch that was broken off says nothing about the others
-            self._epochs.end()
-        if self._session is not None:
-            self._safely(partial(self._session.close, status))
-            if self._at_exit is not None:
-                self._at_exit.detach()
-        elif self._at_exit is not None:
-            self._safely(self._at_exit)
+        session, self._session = self._session, None
+        if session is not None:
+            if status == "finished":  # an epoch that was broken off says nothing about the others
+                self._check_epoch()
+            self._safely(partial(session.close, status))
+            self._at_exit.detach()
 
     def __enter__(self) -> TrainingTelemetry:
         return self
@@ -166,89 +155,86 @@ class TrainingTelemetry:
 
     # the way of a batch
 
-    def _batch(
-        self, model: nn.Module, optimizer: Any, batch_idx: int, epoch: int, batch: Any, logged: Mapping[str, Any]
-    ) -> None:
-        due = batch_idx % self.config.collect_every_n == 0
-        self._epochs.saw(epoch, batch_idx, due)
-        if self._session is None:
-            self._begin(model, optimizer)
-            if self._session is None:
-                return
-            self._session.step = self.global_step
-            if not due:
-                self._session.keep_first_weights()
-        self._session.step = self.global_step
-        if due:
-            place = {"batch_idx": batch_idx, "epoch": epoch}
-            line = self._session.collect(model, optimizer, place, batch, logged)
-            self._add_own(line, model)
-            self._session.write(line)
-
-    def _count(self, given: int | None) -> None:
+    def _count(self, session: TelemetrySession, given: int | None) -> None:
         # the first batch of a run may be called 0; the first after a resume may lie before the last that was written,
         # if training goes on from an older checkpoint: what was written from there on is then superseded
-        first = self._session is None and (self._resumed or not self.global_step)
+        first = not session.begun and (session.resumed or not self.global_step)
         if given is not None and given <= self.global_step and not (first and given >= 0):
             self._warn("order", f"global_step={given} after {self.global_step}: steps go up; it was counted instead")
             given = None
-        self.global_step = self.global_step + 1 if given is None else int(given)
+        self.global_step = session.step = self.global_step + 1 if given is None else int(given)
 
-    def _begin(self, model: nn.Module, optimizer: Any) -> None:
-        """Look at this model from now on."""
-        check_model(model)
-        assert self._opened is not None
-        backend, lines = self._opened
-        step = self.global_step - 1 if self._resumed else 0
-        try:
-            self._session = TelemetrySession(
-                model, optimizer, self.config, self.output_dir, backend, lines,
-                **self._options, resume=self._resumed, step=step,
-            )  # fmt: skip
-        except OSError as error:
-            self._give_up(error)
-            return
-        if self.holdout_data is not None and self.config.track_holdout_logits:
-            self._safely(partial(self._session.set_holdout, self.holdout_data))
-        # loops seldom close it: when it is forgotten, or the process ends, its files are finished all the same
-        self._at_exit_do(self._session.close_forgotten)
+    def _batch(
+        self, session: TelemetrySession, model: nn.Module, optimizer: Any, batch_idx: int, epoch: int, batch: Any,
+        logged: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        due = batch_idx % self.config.collect_every_n == 0
+        self._note_epoch(epoch, batch_idx, due)
+        if not session.begun:
+            try:
+                session.begin(model, optimizer)
+            except OSError as error:
+                self._session = None
+                session.lines.close()
+                self._switch_off(error)
+                return
+            if self.holdout_data is not None and self.config.track_holdout_logits:
+                self._safely(partial(session.set_holdout, self.holdout_data))
+            if not due:
+                session.keep_first_weights()
+        if due:
+            line = session.collect(model, optimizer, {"batch_idx": batch_idx, "epoch": epoch}, batch, logged)
+            self._add_own(line, model)
+            session.write(line)
+
+    def _note_epoch(self, epoch: int, batch_idx: int, due: bool) -> None:
+        if epoch != self._epoch:
+            self._check_epoch()
+            # an epoch taken up in the middle, after a resume, says nothing about the others
+            self._epoch_collected = self._epoch is None and batch_idx > 1
+            self._epoch, self._epoch_batches = epoch, 0
+        self._epoch_batches += 1
+        self._epoch_collected |= due
+
+    def _check_epoch(self) -> None:
+        """Warn once if an epoch has ended in which nothing was due."""
+        if self._epoch is not None and not self._epoch_collected:
+            self._warn(
+                "short epoch",
+                f"epoch {self._epoch} had {self._epoch_batches} batches, fewer than "
+                f"collect_every_n={self.config.collect_every_n}: nothing was collected in it. Use a smaller "
+                "collect_every_n.",
+            )
 
     def _add_own(self, line: Line, model: nn.Module) -> None:
         """What methods `_compute_<name>` of a subclass return."""
-        for method, compute in self._own_metrics().items():
+        # looked up by name: reading every attribute would run properties, which may fail
+        for method in (name for name in dir(type(self)) if name.startswith("_compute_")):
+            section = method.removeprefix("_compute_")
+            if not callable(getattr(type(self), method)):
+                continue
             try:
                 with guard(model):
-                    line.add_own(method.removeprefix("_compute_"), compute(model))
+                    line.add_own(section, getattr(self, method)(model))
             except Exception as error:  # foreign code: its failure is reported, not passed on
-                if self._options["strict"]:
+                if self._strict:
                     raise
-                line.body[method.removeprefix("_compute_")] = None
-                line.status[method.removeprefix("_compute_")] = f"{type(error).__name__}: {error}"
+                line.add_failure(section, f"{type(error).__name__}: {error}")
                 self._warn(method, f"{method} failed; training goes on:\n{traceback.format_exc()}")
-
-    def _own_metrics(self) -> dict[str, Callable[[nn.Module], Any]]:
-        # looked up by name: reading every attribute would run properties, which may fail
-        names = [name for name in dir(type(self)) if name.startswith("_compute_")]
-        return {name: getattr(self, name) for name in names if callable(getattr(type(self), name))}
 
     # files
 
-    def _open(self, resume: bool) -> None:
+    def _open(self, task: Task | None, resume: bool) -> None:
         """Claim a folder; without one, say so once and collect nothing."""
         wanted = self.output_dir
         try:
-            if resume and (wanted / "run.json").exists():
-                self._opened = take_up(wanted)
-                self._at_exit_do(self._opened[1].close)
-                self._resumed = True
-                self.global_step = self._last_step(self._opened[0])
-                return
-            self.output_dir, lines = claim(wanted)
-            self._at_exit_do(lines.close)  # also of what never sees a batch: its lock would outlive it
-            self._opened = FolderBackend.create(self.output_dir), lines
+            session = TelemetrySession(self.config, wanted, task=task, strict=self._strict, resume=resume)
         except OSError as error:
-            self._give_up(error)
+            self._switch_off(error)
             return
+        self._session, self.output_dir, self.global_step = session, session.path, session.step
+        # loops seldom close it: when it is forgotten, or the process ends, its files are finished all the same
+        self._at_exit = weakref.finalize(self, session.close_forgotten)
         if self.output_dir != wanted:
             self._warn(
                 "folder",
@@ -256,24 +242,10 @@ class TrainingTelemetry:
                 "To go on with the earlier one, TrainingTelemetry(config, resume=True).",
             )
 
-    def _last_step(self, backend: FolderBackend) -> int:
-        line = last_line(self.metrics_file)
-        ended = (backend.manifest().get("attempts") or [{}])[-1].get("last_step")
-        return max(int(line["global_step"]) if line else 0, int(ended or 0))
-
-    def _give_up(self, error: OSError) -> None:
-        if self._options["strict"]:
+    def _switch_off(self, error: OSError) -> None:
+        if self._strict:
             raise error
-        self._closed = True
-        if self._at_exit is not None:
-            self._safely(self._at_exit)
         self._warn("folder", f"telemetry cannot be written and is switched off, training goes on: {error}")
-
-    def _at_exit_do(self, action: Callable[[], object]) -> None:
-        """When this object is forgotten, or the process ends; in place of what was to be done so far."""
-        if self._at_exit is not None:
-            self._at_exit.detach()
-        self._at_exit = weakref.finalize(self, action)
 
     def _safely(self, action: Callable[[], object]) -> None:
         try:
@@ -281,7 +253,7 @@ class TrainingTelemetry:
         except GroupError:
             raise
         except Exception as error:  # whatever it is, it is ours and not the training's: reported, not passed on
-            if self._options["strict"]:
+            if self._strict:
                 raise
             self._warn(
                 f"failure {type(error).__name__}", f"telemetry failed, training goes on:\n{traceback.format_exc()}"
