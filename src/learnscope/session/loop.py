@@ -1,4 +1,4 @@
-"""The mechanics of a watched loop: what happens at each hook point of a training step."""
+"""A watched training loop: what happens at each hook of a training step."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from learnscope.session.snapshots import snapshot_key, take_snapshots
 from learnscope.session.steps import StepEnds
 
 REFRESH = 50
-"""Steps between two looks at whether the model's parameters are still the same objects."""
+"""Every so many steps the model's parameters are read anew: they may be other objects by then."""
 UNFED_LIMIT = 20
-"""Due firings without the thing a probe must be handed before it says so."""
+"""Due steps without what a probe must be handed, after which there is a warning."""
 
 
 class Loop:
-    """Stands at the hook points of one training loop and fires what is due."""
+    """Fires the probes that are due at the hooks of one training loop."""
 
     def __init__(self, engine: Engine, *, steps: int, epoch: int, clock: Optimizer | None) -> None:
         self.engine, self.subject = engine, engine.subject
@@ -41,7 +41,7 @@ class Loop:
         self._attach(clock)
 
     def start(self, passes: int = 1) -> None:
-        """Fire what looks once, and plan the first step, which may go on where `passes` made one."""
+        """Fire the probes with at="once", and plan the first step; `passes` is the backward passes of a step."""
         self._fire(self.engine.due("once", 1), self.moment("once"))
         self._plan_step(passes)
 
@@ -49,16 +49,8 @@ class Loop:
     def backward_seen(self) -> bool:
         return self._backwards.passes > 0
 
-    def moment(self, phase: str, **details: Any) -> Moment:
-        step = details.pop("step", self.steps)
-        return Moment(
-            step=step,
-            epoch=self.epoch,
-            phase=phase,
-            source=self.engine.source,
-            subject=self.subject,
-            **details,
-        )
+    def moment(self, phase: str, step: int | None = None, **details: Any) -> Moment:
+        return self.engine.moment(phase, self.steps if step is None else step, epoch=self.epoch, **details)
 
     def end_epoch(self) -> None:
         self.feed.flush()
@@ -66,10 +58,10 @@ class Loop:
         self.epoch += 1
 
     def conclude(self, *, finished: bool) -> None:
-        """The loop is over: probes that gather measure what they have, and those that look at the end do so."""
+        """The loop is over: probes that collect hand-overs measure, and so do those with at="end"."""
         self.feed.flush()
-        gathered = [b for b in self.engine.bound if gathers_until_epoch(b.probe) and (b.waiting or b.fired)]
-        self._fire(gathered, self.moment("after_step"))
+        collecting = [b for b in self.engine.bound if collects_until_epoch(b.probe) and (b.waiting or b.fired)]
+        self._fire(collecting, self.moment("after_step"))
         if finished:
             self._fire(self.engine.due("end", 1), self.moment("end"))
 
@@ -101,7 +93,7 @@ class Loop:
     # the hook points, in the order of a step
 
     def _plan_step(self, passes: int) -> None:
-        """Decide what the coming step is due for, and listen to its micro-batches if they are wanted."""
+        """Decide which probes are due at the coming step, and listen to its micro-batches if a probe uses them."""
         self.passes = passes
         step = self.steps + 1
         # decided before the step, so that what is gone afterwards can be kept
@@ -165,16 +157,16 @@ class Loop:
                 self.snapshots[key].update(self.subject.by_name(), moment.step)
 
     def _complete(self, step: int, logged: dict[str, list[Any]], given: dict[str, Any]) -> None:
-        """All that the loop hands over for `step` is there: fire the probes that live on it."""
-        have = set(given) | ({"logged"} if logged else set())
+        """The loop has handed over everything for `step`: fire the probes that need it."""
+        available = set(given) | ({"logged"} if logged else set())
         moment = self.moment("after_step", step=step, handed=HandedOver(logged, given))
         for bound in self.engine.bound:
-            wanted = bound.probe.needs & FED
-            gathers = gathers_until_epoch(bound.probe)
-            if not wanted or (not gathers and (bound.probe.at == "epoch" or not is_due(bound.probe.every, step))):
+            needs = bound.probe.needs & FED
+            collects = collects_until_epoch(bound.probe)
+            if not needs or (not collects and (bound.probe.at == "epoch" or not is_due(bound.probe.every, step))):
                 continue
-            if wanted <= have:
-                if gathers:
+            if needs <= available:
+                if collects:
                     bound.waiting += 1
                     self.engine.prepare(bound, moment)
                 elif self.engine.granted(bound):
@@ -206,13 +198,13 @@ class Loop:
             )
 
 
-def gathers_until_epoch(probe: Probe) -> bool:
-    """Whether a probe takes in what the loop hands over at every step (`prepare`) and measures once an epoch."""
+def collects_until_epoch(probe: Probe) -> bool:
+    """Whether a probe collects what the loop hands over at every step (`prepare`) and measures once an epoch."""
     return probe.at == "epoch" and bool(probe.needs & FED) and prepares(probe)
 
 
 def unfed_message(bound: Bound) -> str:
-    """Why a probe that the loop must feed has nothing to say."""
+    """Which call is missing for a probe that needs what the loop hands over."""
     calls = {
         "logged": "w.log(loss=loss)",
         "batch": "w.batch(batch)",

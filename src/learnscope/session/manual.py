@@ -130,10 +130,9 @@ class ManualSession:
         take_gradients: Callable[[], Gradients] | None = None,
     ) -> Moment:  # fmt: skip
         """A moment of the model as it stands."""
-        return Moment(
-            step=step, epoch=epoch, phase=phase, source=self.engine.source, subject=self.subject,
-            take_gradients=take_gradients, handed=handed or HandedOver(),
-        )  # fmt: skip
+        return self.engine.moment(
+            phase, step, epoch=epoch, take_gradients=take_gradients, handed=handed or HandedOver()
+        )
 
     def fire(self, name: str, moment: Moment) -> None:
         """Let one probe measure; `take` has its record."""

@@ -12,7 +12,6 @@ from torch import nn
 
 from learnscope.core.gradients import Gradients, read_gradients
 from learnscope.core.handed import HandedOver
-from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.core.subject import Subject
 from learnscope.model.outputs.evaluate import gradients
@@ -25,7 +24,7 @@ from learnscope.probes.outputs.holdout import Holdout
 from learnscope.probes.updates.parameter_change import ParameterChange
 from learnscope.run import Run
 from learnscope.session.engine import Engine
-from learnscope.session.loop import gathers_until_epoch
+from learnscope.session.loop import collects_until_epoch
 from learnscope.session.opening import begin, check_model, concluding, open_backend
 from learnscope.session.snapshots import snapshot_key, take_snapshots
 from learnscope.session.subject import make_subject, provided
@@ -93,7 +92,7 @@ def opened(
     engine = Engine(
         subject, probes, open_backend(run, resume=False), source=source, provides=provides, sinks=sinks, strict=strict
     )
-    engine.open_probes(Moment(step=0, phase="open", source=source, subject=subject))
+    engine.open_probes(engine.moment("open", 0))
     begin(engine, subject, resume=False, step=0)
     return engine
 
@@ -101,13 +100,7 @@ def opened(
 def look_at(engine: Engine, step: int, phase: str, snapshots: dict[str, Snapshot], *, first: bool, last: bool) -> None:
     """Fire every probe at one set of weights, then let those be the previous ones."""
     subject = engine.subject
-    moment = Moment(
-        step=step,
-        phase=phase,
-        source=engine.source,
-        subject=subject,
-        take_gradients=lambda: _replayed(subject),
-    )
+    moment = engine.moment(phase, step, take_gradients=lambda: _replayed(subject))
     _present(engine, step)
     elsewhere = {"once": not first, "end": not last}
     for bound in engine.bound:
@@ -126,16 +119,14 @@ def look_at(engine: Engine, step: int, phase: str, snapshots: dict[str, Snapshot
 
 def _present(engine: Engine, step: int) -> None:
     """The training data in one pass for the probes that follow examples: a checkpoint is a presentation."""
-    following = [b for b in engine.bound if gathers_until_epoch(b.probe) and "examples" in b.probe.needs]
+    collecting = [b for b in engine.bound if collects_until_epoch(b.probe) and "examples" in b.probe.needs]
     subject = engine.subject
-    if not following or subject.train_data is None or subject.task is None:
+    if not collecting or subject.train_data is None or subject.task is None:
         return
     for examples in presentations(subject.model, subject.task, subject.train_data):
         given = {"examples": (examples.ids, examples.logits, examples.targets), "all_examples": [examples]}
-        moment = Moment(
-            step=step, epoch=step, phase="checkpoint", source="replay", subject=subject, handed=HandedOver(given=given)
-        )
-        for bound in following:
+        moment = engine.moment("checkpoint", step, epoch=step, handed=HandedOver(given=given))
+        for bound in collecting:
             bound.waiting += 1
             engine.prepare(bound, moment)
 
@@ -146,8 +137,8 @@ def _replayed(subject: Subject) -> Gradients:
     assert batch is not None
     assert subject.task is not None
     by_name = gradients(subject.model, subject.task, batch)
-    found = {position: by_name[name] for position, name in enumerate(subject.names) if name in by_name}
-    return read_gradients(subject, found, origin="replayed")
+    by_position = {position: by_name[name] for position, name in enumerate(subject.names) if name in by_name}
+    return read_gradients(subject, by_position, origin="replayed")
 
 
 def fixed_batch(subject: Subject) -> Any:
