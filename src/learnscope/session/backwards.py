@@ -1,4 +1,4 @@
-"""Seeing backward passes: that one happened, in which order it went, and how large each micro-batch's was."""
+"""Hooks on backward passes: how many there were, in which order, and the gradient norm of each micro-batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from learnscope.core.handed import MicroBatches
 from learnscope.tensor.gradients.gradient import sum_squares
 
 WATCHED = 4
-"""Parameters on which a backward is noticed: a few, spread, so that an unused one does not matter."""
+"""Parameters with a hook: a few, spread over the model, so that an unused one does not matter."""
 
 
 class BackwardCount:
@@ -36,11 +36,11 @@ class BackwardCount:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Backward passes of probes are not the loop's."""
-        kept = list(self._counts)
+        counts = list(self._counts)
         try:
             yield
         finally:
-            self._counts = kept
+            self._counts = counts
 
     def close(self) -> None:
         for handle in self._handles:
@@ -51,7 +51,7 @@ class BackwardCount:
 
 
 class BackwardOrder:
-    """Notes the order in which the first backward reaches the parameters."""
+    """Records the order in which the first backward reaches the parameters."""
 
     def __init__(self, names: Sequence[str], parameters: Sequence[nn.Parameter]) -> None:
         self._seen: list[str] = []
@@ -104,18 +104,13 @@ class MicroBatchMeter:
         return MicroBatches(self._sums, total, known)
 
     def _incoming(self, position: int, gradient: Tensor) -> None:
-        started = time.perf_counter()
         if self._passes[position] and self._parameters[position].grad is None:
             self._restart()
         number = self._passes[position]
         self._passes[position] += 1
-        try:
-            value = sum_squares([gradient.detach()])[0]
-        except Exception as error:  # noqa: BLE001  (kept in `failure`)
-            self.failure = error
+        value = self._measure(gradient.detach())
+        if value is None:
             return
-        finally:
-            self.seconds += time.perf_counter() - started
         if number == len(self._sums):
             self._sums.append(value)
         else:
@@ -128,12 +123,15 @@ class MicroBatchMeter:
         self._sums, self._accumulated = [], {}
 
     def _added(self, position: int, parameter: Tensor) -> None:
-        if parameter.grad is None:
-            return
+        if parameter.grad is not None and (value := self._measure(parameter.grad)) is not None:
+            self._accumulated[position] = value
+
+    def _measure(self, gradient: Tensor) -> Tensor | None:
         started = time.perf_counter()
         try:
-            self._accumulated[position] = sum_squares([parameter.grad])[0]
+            return sum_squares([gradient])[0]
         except Exception as error:  # noqa: BLE001  (kept in `failure`)
             self.failure = error
+            return None
         finally:
             self.seconds += time.perf_counter() - started

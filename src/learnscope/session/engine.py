@@ -21,7 +21,7 @@ from learnscope.record import Measurement, Record
 from learnscope.session.budget import Budget
 from learnscope.session.feed import FED
 from learnscope.session.materialise import as_measurement, read_arrays, read_tables, waits_for_device
-from learnscope.session.needs import check_needs
+from learnscope.session.subject import check_needs
 from learnscope.sinks.base import Sink
 from learnscope.store.backend import Backend
 
@@ -45,6 +45,10 @@ class Bound:
     """Hand-overs since it last fired, for a probe that collects them until the epoch ends."""
     skipped: int = 0
     warned: bool = False
+
+    def saved_state(self) -> dict[str, Any]:
+        """The probe's state, without what it keeps only between the two halves of one measurement."""
+        return {key: value for key, value in self.state.items() if not key.startswith("_")}
 
 
 class Engine:

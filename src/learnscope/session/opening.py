@@ -1,4 +1,4 @@
-"""Opening a session: the run it writes, the attempt it is, the state it takes up again."""
+"""Opening and closing a session: its run, its attempt, and the state from which it resumes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from learnscope.store.files import write_atomically
 from learnscope.store.reader import RunReader
 
 KEPT_STATES = 3
-"""Session states kept in a run folder. Each may hold a copy of the weights, so not all of them are."""
+"""Session states kept in a run folder. Each may hold a copy of the weights, so older ones are removed."""
 
 
 def open_backend(run: str | Path | None, *, resume: bool) -> Backend:
-    """The place the records go: a new folder, one to be continued, or memory."""
+    """Where the records go: a new folder, one to be continued, or memory."""
     if run is None:
         if resume:
             raise ValueError("resume=True needs the run to continue: run='runs/…'")
@@ -39,7 +39,7 @@ def open_backend(run: str | Path | None, *, resume: bool) -> Backend:
 
 
 def begin(engine: Engine, subject: Subject, *, resume: bool, step: int | None) -> tuple[int, int | None]:
-    """Write the manifest with a new attempt; the step and epoch from which it goes on."""
+    """Write the manifest with a new attempt; returns the step and epoch from which it goes on."""
     backend = engine.backend
     manifest = backend.manifest() if resume and is_there(backend) else {}
     epoch = None
@@ -64,7 +64,7 @@ def begin(engine: Engine, subject: Subject, *, resume: bool, step: int | None) -
 
 @contextmanager
 def concluding(engine: Engine, **facts: Any) -> Iterator[None]:
-    """Closes the session when the block ends; a run that broke off says what broke it."""
+    """Closes the session when the block ends; the manifest names an error that ended it."""
     try:
         yield
     except BaseException as error:
@@ -85,7 +85,7 @@ def finish(engine: Engine, status: str, **facts: Any) -> None:
 
 
 def save_state(engine: Engine, snapshots: dict[str, Snapshot], step: int, passes: int) -> Path | None:
-    """The probes' small memories and their previous weights, as safetensors. None for a run in memory."""
+    """Save the states of the probes and their previous weights as safetensors. None for a run in memory."""
     path = engine.backend.state_path(step)
     if path is None:
         return None
@@ -93,9 +93,7 @@ def save_state(engine: Engine, snapshots: dict[str, Snapshot], step: int, passes
     numbers: dict[str, dict[str, Any]] = {}
     for bound in engine.bound:
         plain = numbers.setdefault(bound.label, {})
-        for key, value in bound.state.items():
-            if key.startswith("_"):  # kept only between the two halves of one step
-                continue
+        for key, value in bound.saved_state().items():
             if isinstance(value, Tensor):
                 # two probes may keep the same tensor, and the format refuses what shares memory
                 tensors[f"state/{bound.label}/{key}"] = (
@@ -107,21 +105,21 @@ def save_state(engine: Engine, snapshots: dict[str, Snapshot], step: int, passes
     for key, snapshot in snapshots.items():
         steps[key] = snapshot.step
         tensors |= {f"previous/{key}/{name}": t.detach().cpu() for name, t in snapshot.tensors.items()}
-    told = {"step": step, "attempt": engine.attempt, "states": numbers, "snapshots": steps, "passes": passes}
-    meta = {"learnscope": json.dumps(told)}
-    write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=meta))
+    about = {"step": step, "attempt": engine.attempt, "states": numbers, "snapshots": steps, "passes": passes}
+    metadata = {"learnscope": json.dumps(about)}
+    write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
     for old in sorted(path.parent.glob("step-*.safetensors"))[:-KEPT_STATES]:
         old.unlink()
     return path
 
 
 def load_state(engine: Engine, snapshots: dict[str, Snapshot], step: int) -> int | None:
-    """Take up the state saved at `step`, if there is one: the backward passes of its last step, else None."""
+    """Restore the state saved at `step`, if there is one; returns the backward passes of its last step, else None."""
     path = engine.backend.state_path(step)
     if path is None or not path.exists():
         return None
     try:
-        return _taken_up(path, engine, snapshots)
+        return _restore(path, engine, snapshots)
     except (SafetensorError, json.JSONDecodeError, KeyError, TypeError) as error:
         raise RunError(
             f"the state of step {step}, {path}, is damaged ({type(error).__name__}: {error}): remove it to go on "
@@ -129,7 +127,7 @@ def load_state(engine: Engine, snapshots: dict[str, Snapshot], step: int) -> int
         ) from error
 
 
-def _taken_up(path: Path, engine: Engine, snapshots: dict[str, Snapshot]) -> int:
+def _restore(path: Path, engine: Engine, snapshots: dict[str, Snapshot]) -> int:
     with safe_open(path, framework="pt") as file:
         meta = json.loads(file.metadata()["learnscope"])
         for bound in engine.bound:
@@ -164,7 +162,7 @@ def check_model(model: Any) -> None:
 
 
 def is_there(backend: Backend) -> bool:
-    """Whether there is a run to be continued."""
+    """Whether the backend holds a run that can be continued."""
     return isinstance(backend, FolderBackend) and (backend.path / "run.json").exists()
 
 

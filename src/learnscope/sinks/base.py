@@ -12,3 +12,20 @@ class Sink(Protocol):
 
     def write(self, record: Record) -> None: ...
     def close(self) -> None: ...
+
+
+class LastRecords:
+    """A sink that holds each probe's latest record until `take` is called."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, Record] = {}
+
+    def write(self, record: Record) -> None:
+        self.records[record.probe] = record
+
+    def take(self) -> dict[str, Record]:
+        taken, self.records = self.records, {}
+        return taken
+
+    def close(self) -> None:
+        """Nothing to close."""
