@@ -105,7 +105,7 @@ def paint(axes: Axes, steps: NDArray[np.int64], values: Floats, colours: str, no
     return paint_means(axes, steps, values, cmap=colour_map, norm=norm, edgecolors="none", linewidth=0.0)[0]
 
 
-def paint_examples(axes: Axes, shown: Examples, small: bool) -> ScalarMappable:
+def paint_examples(shown: Examples, axes: Axes, small: bool) -> ScalarMappable:
     """Blue above 0, red below; the strongest colours are for the largest 2 % of sizes."""
     finite = np.abs(shown.values[np.isfinite(shown.values)])
     reach = float(np.quantile(finite, 0.98)) if len(finite) else 1.0
