@@ -91,17 +91,10 @@ class ParameterChangeMetrics(ProbeMetrics):
         self.thresholds = list(thresholds)
         self.kinds = ["model", *(["layer"] if per_layer else []), *(["component"] if track_components else [])]
 
-    def compute(
-        self,
-        *,
-        context: AnalysisContext | None = None,
-        snapshot: ParameterSnapshot | None = None,
-        delta: ParameterDelta | None = None,
-        **_others: Any,
-    ) -> dict[str, float]:
+    def compute(self, *, delta: ParameterDelta | None = None, **others: Any) -> dict[str, float]:
         """Needs the change only: two snapshots' difference will do, `ParameterChangeMetrics().compute(delta=b - a)`."""
         if delta is None:
-            return super().compute(context=context, snapshot=snapshot)
+            return super().compute(**others)
         return self.keys([delta.table(kind, self.thresholds) for kind in self.kinds])
 
     def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:

@@ -11,20 +11,25 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.core.handed import MicroBatches
+from learnscope.core.subject import Subject
 from learnscope.tensor.gradients.gradient import sum_squares
 
 WATCHED = 4
 """Parameters with a hook: a few, spread over the model, so that an unused one does not matter."""
 
 
-class BackwardCount:
-    """Counts backward passes since the last step through hooks on a few leaves."""
+class Backwards:
+    """Counts the backward passes since the last step, and records the order in which the first reaches parameters."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        trainable = [p for p in parameters if p.requires_grad]
+    def __init__(self, subject: Subject) -> None:
+        trainable = [(name, p) for name, p in zip(subject.names, subject.parameters, strict=True) if p.requires_grad]
         chosen = trainable[:: max(1, len(trainable) // WATCHED)]
         self._counts = [0] * len(chosen)
-        self._handles = [p.register_hook(partial(self._note, i)) for i, p in enumerate(chosen)]
+        self._handles = [p.register_hook(partial(self._count, i)) for i, (_, p) in enumerate(chosen)]
+        self._order: list[str] = []
+        # a compiled backward hands over all gradients at once: its order says nothing
+        ordered = [] if hasattr(subject.model, "_orig_mod") else trainable
+        self._order_handles = [p.register_hook(partial(self._note, name)) for name, p in ordered]
 
     @property
     def passes(self) -> int:
@@ -42,32 +47,23 @@ class BackwardCount:
         finally:
             self._counts = counts
 
+    def take_order(self) -> list[str]:
+        """The names in the order of the backward, the first time; after that an empty list."""
+        while self._order_handles:
+            self._order_handles.pop().remove()
+        order, self._order = self._order, []
+        return list(dict.fromkeys(order))
+
     def close(self) -> None:
+        self.take_order()
         for handle in self._handles:
             handle.remove()
 
-    def _note(self, index: int, _gradient: Tensor) -> None:
+    def _count(self, index: int, _gradient: Tensor) -> None:
         self._counts[index] += 1
 
-
-class BackwardOrder:
-    """Records the order in which the first backward reaches the parameters."""
-
-    def __init__(self, names: Sequence[str], parameters: Sequence[nn.Parameter]) -> None:
-        self._seen: list[str] = []
-        self._handles = [
-            p.register_hook(partial(self._note, name))
-            for name, p in zip(names, parameters, strict=True)
-            if p.requires_grad
-        ]
-
-    def close(self) -> list[str]:
-        for handle in self._handles:
-            handle.remove()
-        return list(dict.fromkeys(self._seen))
-
     def _note(self, name: str, _gradient: Tensor) -> None:
-        self._seen.append(name)
+        self._order.append(name)
 
 
 class MicroBatchMeter:

@@ -10,11 +10,11 @@ from torch.optim import Optimizer
 from learnscope.core.handed import HandedOver, MicroBatches
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe, is_due, prepares
-from learnscope.session.backwards import BackwardCount, BackwardOrder, MicroBatchMeter
+from learnscope.session.backwards import Backwards, MicroBatchMeter
 from learnscope.session.engine import Bound, Engine
 from learnscope.session.feed import FED, Feed
-from learnscope.session.snapshots import snapshot_key, take_snapshots
 from learnscope.session.steps import StepEnds
+from learnscope.session.subject import snapshot_key, take_snapshots
 
 REFRESH = 50
 """Every so many steps the model's parameters are read anew: they may be other objects by then."""
@@ -38,7 +38,9 @@ class Loop:
         self._after: Sequence[Bound] = ()
         self._meter: MicroBatchMeter | None = None
         self._times_out_of_turn = 0
-        self._attach(clock)
+        self._backwards = Backwards(self.subject)
+        self._ends = StepEnds(engine, self._begin, self._end, self._gradient_readers, out_of_turn=self._out_of_turn)
+        self._ends.attach(self.subject.optimizers, clock)
 
     def start(self, passes: int = 1) -> None:
         """Fire the probes with at="once", and plan the first step; `passes` is the backward passes of a step."""
@@ -74,21 +76,8 @@ class Loop:
         """Take every hook away."""
         self._ends.close()
         self._backwards.close()
-        if self._order is not None:
-            self._order.close()
         if self._meter is not None:
             self._meter.close()
-
-    def _attach(self, clock: Optimizer | None) -> None:
-        names, parameters = self.subject.names, self.subject.parameters
-        # a compiled backward hands over all gradients at once: its order says nothing
-        compiled = hasattr(self.subject.model, "_orig_mod")
-        self._order = None if compiled else BackwardOrder(names, parameters)
-        self._backwards = BackwardCount(parameters)
-        self._ends = StepEnds(
-            self.engine, self._begin, self._end, self._gradient_readers, out_of_turn=self._note_out_of_turn
-        )
-        self._ends.attach(self.subject.optimizers, clock)
 
     # the hook points, in the order of a step
 
@@ -105,9 +94,7 @@ class Loop:
 
     def _begin(self) -> None:
         """Gradients are complete, the step has not been taken."""
-        if self._order is not None:
-            self.subject.backward_order = self._order.close()
-            self._order = None
+        self.subject.backward_order = self._backwards.take_order() or self.subject.backward_order
         micro_batches = self._read_meter()
         if (self.steps - self.first_step) % REFRESH == REFRESH - 1:
             self.subject.refresh()
@@ -188,7 +175,7 @@ class Loop:
             self.engine.warn("micro-batches", f"micro-batch gradients could not be measured: {meter.failure}")
         return measured
 
-    def _note_out_of_turn(self) -> None:
+    def _out_of_turn(self) -> None:
         self._times_out_of_turn += 1
         if self._times_out_of_turn == 3:
             self.engine.warn(
@@ -205,10 +192,6 @@ def collects_until_epoch(probe: Probe) -> bool:
 
 def unfed_message(bound: Bound) -> str:
     """Which call is missing for a probe that needs what the loop hands over."""
-    calls = {
-        "logged": "w.log(loss=loss)",
-        "batch": "w.batch(batch)",
-        "examples": "w.examples(ids, logits, targets)",
-    }
+    calls = {"logged": "w.log(loss=loss)", "batch": "w.batch(batch)", "examples": "w.examples(ids, logits, targets)"}
     missing = ", ".join(calls[need] for need in sorted(bound.probe.needs & FED))
     return f"{bound.label} has recorded nothing: call {missing} in the loop, or leave this probe out"

@@ -26,8 +26,7 @@ from learnscope.run import Run
 from learnscope.session.engine import Engine
 from learnscope.session.loop import collects_until_epoch
 from learnscope.session.opening import begin, check_model, concluding, open_backend
-from learnscope.session.snapshots import snapshot_key, take_snapshots
-from learnscope.session.subject import make_subject, provided
+from learnscope.session.subject import make_subject, provided, snapshot_key, take_snapshots
 from learnscope.sinks.base import Sink
 from learnscope.task import Task
 

@@ -1,8 +1,8 @@
-"""From what the user passed to the subject of a session, and which needs of probes it meets."""
+"""From what the user passed to the subject of a session: its data, previous weights, and the needs it meets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from learnscope.core.probe import NEEDS, Probe
 from learnscope.core.subject import Subject
 from learnscope.model.data import fixed_batches
+from learnscope.model.weights.snapshot import Snapshot
 from learnscope.task import Task, task_for
 
 EXAMPLES = 1024
@@ -51,6 +52,30 @@ def provided(subject: Subject) -> set[str]:
     if subject.optimizers:
         met.add("optimizer")
     return met
+
+
+def snapshot_key(probe: Probe) -> str | None:
+    """Probes with the same schedule and snapshot options share one copy; None for a probe that needs none."""
+    if "previous" not in probe.needs:
+        return None
+    # a schedule is known by its name, so that a resumed run finds its copy again
+    every = probe.every if isinstance(probe.every, int) else getattr(probe.every, "__qualname__", "schedule")
+    return "-".join(map(str, (probe.at, every, *_placement(probe)))).replace("/", "_")
+
+
+def take_snapshots(subject: Subject, probes: Iterable[Probe], step: int) -> dict[str, Snapshot]:
+    """One copy of the weights for each group of probes that can share it."""
+    snapshots: dict[str, Snapshot] = {}
+    for probe in probes:
+        key = snapshot_key(probe)
+        if key is not None and key not in snapshots:
+            device, dtype = _placement(probe)
+            snapshots[key] = Snapshot(subject.by_name(), step, device=device, dtype=dtype)
+    return snapshots
+
+
+def _placement(probe: Probe) -> tuple[str, str]:
+    return getattr(probe, "snapshot_device", "cpu"), getattr(probe, "snapshot_dtype", "native")
 
 
 def check_needs(probe: Probe, source: str, provides: frozenset[str]) -> None:
