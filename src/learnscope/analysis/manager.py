@@ -12,16 +12,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from learnscope.analysis.computers import (
-    ActivationMetrics,
-    GradientMetrics,
-    LossLandscapeMetrics,
-    LowRankQualityMetrics,
-    MomentumMetrics,
-    ParameterChangeMetrics,
-    ProbeMetrics,
-    SparseQualityMetrics,
-)
+from learnscope.analysis import computers
 from learnscope.analysis.config import AnalysisConfig
 from learnscope.analysis.metrics import MetricComputer
 from learnscope.analysis.session import AnalysisSession
@@ -84,7 +75,7 @@ class ModelAnalysisManager:
     def add_metric(self, computer: MetricComputer | Probe) -> ModelAnalysisManager:
         """Measure this too: a metric computer, or any probe. Returns the manager, for the next one."""
         if isinstance(computer, Probe):
-            computer = ProbeMetrics(computer)
+            computer = computers.ProbeMetrics(computer)
         if not isinstance(computer, MetricComputer):
             kind = computer.__name__ if isinstance(computer, type) else type(computer).__name__
             hint = f"write {kind}() with its parentheses" if isinstance(computer, type) else "derive it from one"
@@ -171,19 +162,19 @@ class ModelAnalysisManager:
 def configured(config: AnalysisConfig) -> list[MetricComputer]:
     """The metrics that a configuration switches on."""
     placement = {"snapshot_device": config.snapshot_device, "snapshot_dtype": config.snapshot_dtype}
-    computers: list[MetricComputer] = []
+    chosen: list[MetricComputer] = []
     if config.param_change_enabled:
         thresholds = config.param_change_thresholds
         kinds = config.param_change_per_layer, config.param_change_track_components
-        computers.append(ParameterChangeMetrics(thresholds, *kinds, **placement))
+        chosen.append(computers.ParameterChangeMetrics(thresholds, *kinds, **placement))
     if config.sparse_quality_enabled:
         thresholds = config.sparse_quality_thresholds
         baselines = config.sparse_quality_include_random, config.sparse_quality_include_random_changed
-        computers.append(SparseQualityMetrics(thresholds, *baselines, **placement))
+        chosen.append(computers.SparseQualityMetrics(thresholds, *baselines, **placement))
     if config.low_rank_enabled:
-        computers.append(LowRankQualityMetrics(config.low_rank_ranks, **placement))
-    computers += [GradientMetrics()] if config.gradient_enabled else []
-    computers += [MomentumMetrics()] if config.momentum_enabled else []
-    computers += [ActivationMetrics()] if config.activation_enabled else []
-    computers += [LossLandscapeMetrics()] if config.loss_landscape_enabled else []
-    return computers
+        chosen.append(computers.LowRankQualityMetrics(config.low_rank_ranks, **placement))
+    chosen += [computers.GradientMetrics()] if config.gradient_enabled else []
+    chosen += [computers.MomentumMetrics()] if config.momentum_enabled else []
+    chosen += [computers.ActivationMetrics()] if config.activation_enabled else []
+    chosen += [computers.LossLandscapeMetrics()] if config.loss_landscape_enabled else []
+    return chosen

@@ -1,4 +1,4 @@
-"""What has been computed at a moment, for all who ask for it."""
+"""Results computed at a moment, shared by its probes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 
 class Cache(dict[Any, Any]):
-    """Results by what was asked for. Sealed while weights are exchanged."""
+    """Results by key. Sealed while weights are exchanged: nothing may be computed from those."""
 
     sealed = False
-    """What is not computed yet must not be computed from a variant of the weights."""
 
     @contextmanager
     def sealing(self) -> Iterator[None]:

@@ -1,7 +1,4 @@
-"""The moment that a probe is given: a lazy, read-only view of a model in training.
-
-What two probes ask for at the same moment is computed once.
-"""
+"""The moment that a probe is given: a read-only view of a model in training, which computes each result once."""
 
 from __future__ import annotations
 
@@ -31,12 +28,12 @@ T = TypeVar("T")
 
 
 class NotAvailable(LookupError):
-    """A probe asked for something that this moment does not have; the message says how to give it."""
+    """A probe asked for something that this moment does not have; the message says how to provide it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Moment:
-    """One look at a model: the step, the weights, and whatever the source can give about them."""
+    """A model at one step, with whatever the source can provide about it."""
 
     step: int
     phase: str
@@ -44,13 +41,11 @@ class Moment:
     subject: Subject
     epoch: int | None = None
     state: dict[str, Any] = field(default_factory=dict)
-    """The probe's own small memory, kept and saved by the session."""
+    """The probe's own state, saved by the session."""
     handed: HandedOver = field(default_factory=HandedOver)
-    """What the loop handed over for this step."""
     snapshot: Snapshot | None = None
     take_gradients: Callable[[], Gradients] | None = None
     cache: Cache = field(default_factory=Cache)
-    """What has been computed at this moment."""
 
     @property
     def model(self) -> nn.Module:
@@ -74,7 +69,7 @@ class Moment:
 
     @property
     def gradients(self) -> Gradients:
-        """The gradients with their statistics, computed once for all probes."""
+        """The gradients with their statistics."""
         if self.take_gradients is None:
             raise NotAvailable(f"there are no gradients at {self.phase!r}: use at='before_step'")
         return self.once("gradients", self.take_gradients)
@@ -117,27 +112,30 @@ class Moment:
     @property
     def batch(self) -> Any:
         """What the loop passed to `w.batch(...)` for this step."""
-        return self._given("batch", "call w.batch(batch) in the loop")
+        self._check_handed("batch", "w.batch(batch)")
+        return self.handed.batch
 
     @property
     def examples(self) -> Any:
         """What the loop passed to `w.examples(ids, logits, targets)` for this step: these three."""
-        return self._given("examples", "call w.examples(ids, logits, targets) in the loop")
+        last = self.all_examples[-1]
+        return last.ids, last.logits, last.targets
 
     @property
     def all_examples(self) -> Sequence[Examples]:
         """All that it passed, for each micro-batch of the step, in order."""
-        return list(self._given("all_examples", "call w.examples(ids, logits, targets) in the loop"))
+        self._check_handed("examples", "w.examples(ids, logits, targets)")
+        return self.handed.examples
 
     def holdout_batches(self, examples: int) -> list[Any]:
-        """The first so many examples of the holdout batches, for what runs the model more than once."""
-        taken, left = [], examples
+        """The first `examples` examples of the holdout batches, for probes that run the model more than once."""
+        batches, left = [], examples
         for batch in self._data("holdout"):
             if left <= 0:
                 break
-            taken.append(self.task.take(batch, left))
+            batches.append(self.task.take(batch, left))
             left -= self.task.size(batch)
-        return taken
+        return batches
 
     def features(self, *layers: str) -> dict[str, Tensor]:
         """Outputs of the named layers on the holdout batches."""
@@ -156,11 +154,11 @@ class Moment:
             yield
 
     def sealing(self) -> AbstractContextManager[None]:
-        """While weights are not the model's own: what is not computed yet cannot be computed from a variant."""
+        """While weights are exchanged, nothing new can be computed."""
         return self.cache.sealing()
 
     def once(self, key: Any, compute: Callable[[], T]) -> T:
-        """`compute()`, the first time at this moment; the same object for every later asker."""
+        """`compute()`, called once for this moment; later calls return the same object."""
         if key not in self.cache:
             if self.cache.sealed:
                 raise NotAvailable(f"{key} was not computed before the weights were exchanged: ask for it first")
@@ -170,9 +168,9 @@ class Moment:
     def remember(
         self, part: Mapping[str, Any], compute: Callable[[], Mapping[str, Any]], *, on_this_machine: bool = False
     ) -> dict[str, Any]:
-        """`compute()`, unless it is known for these weights and data: plain numbers, text, lists and dictionaries.
+        """`compute()`, unless its result for these weights and data is stored; it must be what JSON can hold.
 
-        `part` says all else that the result depends on. Times are known for this machine and thread count only.
+        `part` names all else that the result depends on. Times are stored for this machine and thread count only.
         """
         if self.cache.sealed:
             raise NotAvailable(f"{part} was asked for while the weights were exchanged: ask outside")
@@ -194,7 +192,6 @@ class Moment:
     def _evaluate(self, layers: Sequence[str] = ()) -> Evaluation:
         return evaluate(self.model, self.task, self._data("holdout"), layers)
 
-    def _given(self, what: str, cure: str) -> Any:
-        if what not in self.handed.given:
-            raise NotAvailable(f"no {what} was given for step {self.step}: {cure}")
-        return self.handed.given[what]
+    def _check_handed(self, what: str, call: str) -> None:
+        if what not in self.handed.needs_met():
+            raise NotAvailable(f"no {what} was given for step {self.step}: call {call} in the loop")

@@ -14,18 +14,7 @@ from learnscope.record import Measurement, ProbeWarning, Row, Table, plain_json
 if TYPE_CHECKING:
     from learnscope.core.moment import Moment
 
-__all__ = [
-    "At",
-    "Measured",
-    "Probe",
-    "ProbeWarning",
-    "Schedule",
-    "check_schedule",
-    "describe",
-    "is_due",
-    "prepares",
-    "probe",
-]
+__all__ = ["At", "Measured", "Probe", "ProbeWarning", "Schedule", "describe", "is_due", "prepares", "probe"]
 
 At = Literal["before_step", "after_step", "epoch", "once", "end"]
 MOMENTS: tuple[At, ...] = ("before_step", "after_step", "epoch", "once", "end")
@@ -82,9 +71,12 @@ class Probe:
             cls.__doc__ = f"{inspect.cleandoc(cls.__doc__ or '')}\n\n{names_table(cls.quantities)}\n"
 
     def __post_init__(self) -> None:
-        check_schedule(type(self).__name__, self.every)
+        owner = type(self).__name__
+        if not callable(self.every) and not is_whole(self.every, 1):
+            kinds = "a whole number from 1, or a function from step to bool"
+            raise ValueError(f"{owner}(every={self.every!r}): every is {kinds}")
         if self.at not in MOMENTS:
-            raise ValueError(f"{type(self).__name__}(at={self.at!r}): at is one of {', '.join(MOMENTS)}")
+            raise ValueError(f"{owner}(at={self.at!r}): at is one of {', '.join(MOMENTS)}")
 
     def measure(self, moment: Moment) -> Measured:
         """The numbers at this moment: `{name: number}`, rows, tables, or a `Measurement`; None for nothing."""
@@ -107,11 +99,6 @@ class Probe:
         """Called before the session's state is saved: entries of it that begin with `_` are not. Optional."""
 
 
-def check_schedule(owner: str, every: Schedule) -> None:
-    if not callable(every) and not is_whole(every, 1):
-        raise ValueError(f"{owner}(every={every!r}): every is a whole number from 1, or a function from step to bool")
-
-
 def is_due(every: Schedule, step: int) -> bool:
     """Whether a schedule names this step. Steps count from 1; an interval is due at its multiples."""
     return bool(every(step)) if callable(every) else step % every == 0
@@ -124,20 +111,12 @@ def prepares(probe: Probe) -> bool:
 
 def describe(probe: Probe) -> dict[str, Any]:
     """A probe's name and fields, for the manifest."""
-    options = {field.name: getattr(probe, field.name) for field in fields(probe)}
-    return {
-        "probe": type(probe).__name__,
-        **{name: _plain(value) for name, value in options.items()},
-        "needs": sorted(probe.needs),
-        **_own_names(probe),
-    }
-
-
-def _own_names(probe: Probe) -> dict[str, Any]:
-    """What a user's probe declares: the package's own names are known wherever a run is read."""
-    if probe.quantities is None or type(probe).__module__.startswith("learnscope."):
-        return {}
-    return {"names": [quantity.to_json() for quantity in probe.quantities.all()]}
+    options = {field.name: _plain(getattr(probe, field.name)) for field in fields(probe)}
+    about = {"probe": type(probe).__name__, **options, "needs": sorted(probe.needs)}
+    # the names that the package's own probes record are known wherever a run is read
+    if probe.quantities is not None and not type(probe).__module__.startswith("learnscope."):
+        about["names"] = [quantity.to_json() for quantity in probe.quantities.all()]
+    return about
 
 
 def _plain(value: Any) -> Any:

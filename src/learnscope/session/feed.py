@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
 
-from learnscope.core.handed import Examples
+from learnscope.core.handed import Examples, HandedOver
 
 FED = frozenset({"logged", "batch", "examples"})
-"""Needs that the loop meets by calling the session, so that whether they are met shows only in running."""
+"""Needs that the loop meets by calling the session, so that whether they are met is known only while it runs."""
 
 
 class Feed:
@@ -21,26 +21,28 @@ class Feed:
     backward and any step shows a loop that logs ahead.
     """
 
-    def __init__(self, complete: Callable[[int, dict[str, list[Any]], dict[str, Any]], None]) -> None:
+    def __init__(self, complete: Callable[[int, HandedOver], object]) -> None:
         self._complete = complete
         self._step: int | None = None
         self._ahead: bool | None = None
-        self._logged: dict[str, list[Any]] = {}
-        self._given: dict[str, Any] = {}
+        self._clear()
 
-    def log(self, step: int, first_step: int, backward_seen: bool, values: dict[str, Any]) -> None:
-        self._turn_to(step, first_step, backward_seen)
-        for name, value in values.items():
+    def add(
+        self, step: int, first_step: int, backward_seen: bool, *, logged: Mapping[str, Any] | None = None,
+        batch: Any = None, examples: Examples | None = None,
+    ) -> None:  # fmt: skip
+        if self._ahead is None:
+            self._ahead = step == first_step and not backward_seen
+        target = step + 1 if backward_seen or self._ahead else step
+        if self._step != target:
+            self.flush()
+        self._step = target
+        for name, value in (logged or {}).items():
             # a copy: the loop may go on adding to its own tensor before the value is read
-            kept = value.detach().clone() if isinstance(value, Tensor) else value
-            self._logged.setdefault(name, []).append(kept)
-
-    def give(self, step: int, first_step: int, backward_seen: bool, what: str, value: Any) -> None:
-        self._turn_to(step, first_step, backward_seen)
-        if isinstance(value, Examples):  # every micro-batch of the step, not only the last
-            self._given.setdefault("all_examples", []).append(value)
-            value = (value.ids, value.logits, value.targets)
-        self._given[what] = value
+            copy = value.detach().clone() if isinstance(value, Tensor) else value
+            self._logged.setdefault(name, []).append(copy)
+        self._batch = self._batch if batch is None else batch
+        self._examples += [] if examples is None else [examples]  # every micro-batch of the step, not only the last
 
     def stepped(self, step: int) -> None:
         """A step has ended: what was handed over for an earlier one is complete."""
@@ -50,14 +52,12 @@ class Feed:
     def flush(self) -> None:
         if self._step is None:
             return
-        step, logged, given = self._step, self._logged, self._given
-        self._step, self._logged, self._given = None, {}, {}
-        self._complete(step, logged, given)
+        step, handed = self._step, HandedOver(self._logged, self._batch, self._examples)
+        self._step = None
+        self._clear()
+        self._complete(step, handed)
 
-    def _turn_to(self, step: int, first_step: int, backward_seen: bool) -> None:
-        if self._ahead is None:
-            self._ahead = step == first_step and not backward_seen
-        target = step + 1 if backward_seen or self._ahead else step
-        if self._step is not None and self._step != target:
-            self.flush()
-        self._step = target
+    def _clear(self) -> None:
+        self._logged: dict[str, list[Any]] = {}
+        self._batch: Any = None
+        self._examples: list[Examples] = []

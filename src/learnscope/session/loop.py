@@ -143,10 +143,9 @@ class Loop:
             with self.engine.charged([bound]):
                 self.snapshots[key].update(self.subject.by_name(), moment.step)
 
-    def _complete(self, step: int, logged: dict[str, list[Any]], given: dict[str, Any]) -> None:
+    def _complete(self, step: int, handed: HandedOver) -> None:
         """The loop has handed over everything for `step`: fire the probes that need it."""
-        available = set(given) | ({"logged"} if logged else set())
-        moment = self.moment("after_step", step=step, handed=HandedOver(logged, given))
+        available, moment = handed.needs_met(), self.moment("after_step", step=step, handed=handed)
         for bound in self.engine.bound:
             needs = bound.probe.needs & FED
             collects = collects_until_epoch(bound.probe)

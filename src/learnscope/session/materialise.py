@@ -15,36 +15,26 @@ from learnscope.record import Column, Measurement, Row, Table
 
 
 def as_measurement(returned: Any) -> Measurement | None:
-    """Whatever a probe may return, as one shape. None stays None: there was nothing to say."""
+    """Whatever a probe may return as a Measurement; None if it measured nothing."""
     if returned is None or isinstance(returned, Measurement):
         return returned
-    if isinstance(returned, Table):
-        return Measurement([returned])
-    if isinstance(returned, Row):
-        return Measurement(_rows_to_tables([returned]))
     if isinstance(returned, Mapping):
         columns = [Column(str(name), [value]) for name, value in returned.items()]
         return Measurement([Table("model", ["model"], columns)])
-    if isinstance(returned, Iterable) and not isinstance(returned, str | bytes):
-        items = list(returned)
+    if isinstance(returned, Iterable | Row | Table) and not isinstance(returned, str | bytes):
+        items = [returned] if isinstance(returned, Row | Table) else list(returned)
         if all(isinstance(item, Row | Table) for item in items):
             tables = [item for item in items if isinstance(item, Table)]
-            return Measurement([*tables, *_rows_to_tables([item for item in items if isinstance(item, Row)])])
+            return Measurement([*tables, *(_as_table(item) for item in items if isinstance(item, Row))])
     raise TypeError(
         f"measure returned {type(returned).__name__}; it may return {{name: number}}, rows, tables, "
         "a Measurement, or None"
     )
 
 
-def _rows_to_tables(rows: Sequence[Row]) -> list[Table]:
-    return [
-        Table(
-            row.kind,
-            [row.scope],
-            [Column(row.name, [row.value], row.labels, {0: row.status} if row.status else {})],
-        )
-        for row in rows
-    ]
+def _as_table(row: Row) -> Table:
+    column = Column(row.name, [row.value], row.labels, {0: row.status} if row.status else {})
+    return Table(row.kind, [row.scope], [column])
 
 
 def waits_for_device(measurement: Measurement) -> bool:
@@ -67,7 +57,7 @@ def read_tables(tables: Sequence[Table]) -> list[Table]:
 
 
 def _is_plain(values: Any) -> bool:
-    """A list of plain numbers, as most are: there is nothing to be read."""
+    """Whether a column is a list of plain numbers, as most are, and needs no reading."""
     return type(values) is list and all(type(value) is float or type(value) is int for value in values)
 
 

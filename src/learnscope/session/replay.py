@@ -123,8 +123,7 @@ def _present(engine: Engine, step: int) -> None:
     if not collecting or subject.train_data is None or subject.task is None:
         return
     for examples in presentations(subject.model, subject.task, subject.train_data):
-        given = {"examples": (examples.ids, examples.logits, examples.targets), "all_examples": [examples]}
-        moment = engine.moment("checkpoint", step, epoch=step, handed=HandedOver(given=given))
+        moment = engine.moment("checkpoint", step, epoch=step, handed=HandedOver(examples=[examples]))
         for bound in collecting:
             bound.waiting += 1
             engine.prepare(bound, moment)

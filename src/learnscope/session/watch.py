@@ -130,14 +130,13 @@ class Watch:
 
     def log(self, **values: float | Tensor) -> None:
         """Record numbers of this step, such as the loss. Tensors are read later, without waiting for them."""
-        loop = self._loop
         if not any("logged" in bound.probe.needs for bound in self._engine.bound):
             self._engine.add(Loss())
-        self._engine.safely(loop.feed.log)(loop.steps, loop.first_step, loop.backward_seen, values)
+        self._hand_over(logged=values)
 
     def batch(self, batch: Any) -> None:
         """Hand over the step's batch, for probes that look at batches."""
-        self._give("batch", batch)
+        self._hand_over(batch=batch)
 
     def examples(self, ids: Any, logits: Tensor, targets: Tensor, *, inputs: Any = None, groups: Any = None) -> None:
         """Hand over the loop's own logits with the examples' ids, for probes that follow examples.
@@ -151,7 +150,8 @@ class Watch:
                 examples are taken on; a language model's are then those of the batch's own `labels`.
             groups: the group of each example, numbers or names, to follow groups apart; by default its class.
         """
-        self._give("examples", Examples(ids, logits.detach(), torch.as_tensor(targets).detach(), inputs, groups))
+        targets = torch.as_tensor(targets).detach()
+        self._hand_over(examples=Examples(ids, logits.detach(), targets, inputs, groups))
 
     def micro_batch(self, size: float) -> None:
         """Say how many examples or tokens the coming micro-batch has; the noise scale then counts in them."""
@@ -197,9 +197,9 @@ class Watch:
     ) -> None:
         self.close("finished" if kind is None else f"interrupted by {kind.__name__}: {error}")
 
-    def _give(self, what: str, value: Any) -> None:
+    def _hand_over(self, **content: Any) -> None:
         loop = self._loop
-        self._engine.safely(loop.feed.give)(loop.steps, loop.first_step, loop.backward_seen, what, value)
+        self._engine.safely(loop.feed.add)(loop.steps, loop.first_step, loop.backward_seen, **content)
 
     def _warn_of_unfired(self) -> None:
         taken = self.steps - self._loop.first_step

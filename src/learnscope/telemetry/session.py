@@ -90,9 +90,7 @@ class TelemetrySession:
         self.subject.model, self.subject.optimizers = model, _optimizers(optimizer)
         self.subject.refresh()
         self.subject.name_groups(self._groups())
-        handed = HandedOver(
-            {name: [value] for name, value in logged.items()}, {} if batch is None else {"batch": batch}
-        )
+        handed = HandedOver({name: [value] for name, value in logged.items()}, batch)
         moment = self._moment(place["epoch"], handed)
         fired = [name for name in self._session.bound if self._is_possible(name, handed)]
         for name in fired:
@@ -166,7 +164,7 @@ class TelemetrySession:
         if section == "holdout_logits":
             return self.subject.holdout is not None
         if section == "batch_stats":
-            return "batch" in handed.given
+            return handed.batch is not None
         if section == "learning_rates":
             return bool(self.subject.optimizers)
         return section != "logged" or bool(handed.logged)
