@@ -95,7 +95,7 @@ class ParameterChangeMetrics(ProbeMetrics):
         """Needs the change only: two snapshots' difference will do, `ParameterChangeMetrics().compute(delta=b - a)`."""
         if delta is None:
             return super().compute(**others)
-        return self.keys([delta.table(kind, self.thresholds) for kind in self.kinds])
+        return self.keys([delta.table(kind, self.thresholds) for kind in self.kinds or ()])
 
     def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
         return parameter_change_keys(tables, self.thresholds)

@@ -161,7 +161,7 @@ class ModelAnalysisManager:
 
 def configured(config: AnalysisConfig) -> list[MetricComputer]:
     """The metrics that a configuration switches on."""
-    placement = {"snapshot_device": config.snapshot_device, "snapshot_dtype": config.snapshot_dtype}
+    placement: dict[str, Any] = {"snapshot_device": config.snapshot_device, "snapshot_dtype": config.snapshot_dtype}
     chosen: list[MetricComputer] = []
     if config.param_change_enabled:
         thresholds = config.param_change_thresholds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -21,17 +21,8 @@ from learnscope.tensor.segments import Segments
 THRESHOLDS = (1e-8, 1e-6, 1e-4)
 
 
-class _Immutable:
-    __slots__ = ()
-
-    def __setattr__(self, name: str, _value: Any) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} cannot be changed: {name} is as it was taken")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} cannot be changed: {name} stays")
-
-
-class ParameterSnapshot(_Immutable, Mapping[str, Tensor]):
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class ParameterSnapshot(Mapping[str, Tensor]):
     """The floating-point weights of a model at one step, by name. Every tensor it hands out is a copy.
 
     >>> layer = nn.Linear(2, 1)
@@ -41,13 +32,10 @@ class ParameterSnapshot(_Immutable, Mapping[str, Tensor]):
     True
     """
 
-    __slots__ = ("__weakref__", "_kept", "step")
     _kept: Snapshot
-    step: int
 
     def __init__(self, kept: Snapshot) -> None:
-        object.__setattr__(self, "_kept", kept)
-        object.__setattr__(self, "step", kept.step)
+        self.settle(kept)
 
     @classmethod
     def from_model(
@@ -55,6 +43,10 @@ class ParameterSnapshot(_Immutable, Mapping[str, Tensor]):
     ) -> ParameterSnapshot:
         """Take the weights as they are now, onto any torch device or "disk", in any float dtype or "native"."""
         return cls(Snapshot(dict(model.named_parameters()), step, device=device, dtype=dtype))
+
+    @property
+    def step(self) -> int:
+        return self._kept.step
 
     @property
     def device(self) -> str:
@@ -90,13 +82,13 @@ class ParameterSnapshot(_Immutable, Mapping[str, Tensor]):
         return f"ParameterSnapshot(step={self.step}, {len(self)} tensors, {self.dtype} on {self.device})"
 
 
-class ParameterDelta(_Immutable, Mapping[str, Tensor]):
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class ParameterDelta(Mapping[str, Tensor]):
     """Δ = W_new − W_old, computed when asked for: one tensor at a time, or as statistics in one pass.
 
     `delta["name"]` is a new tensor in float32 (float64 for float64 weights). Sums are float64 throughout.
     """
 
-    __slots__ = ("__weakref__", "_new", "_old", "_taken", "step")
     _new: Mapping[str, Tensor]
     _old: ParameterSnapshot
     _taken: list[Changes]

@@ -25,7 +25,9 @@ class Feed:
         self._complete = complete
         self._step: int | None = None
         self._ahead: bool | None = None
-        self._clear()
+        self._logged: dict[str, list[Any]] = {}
+        self._batch: Any = None
+        self._examples: list[Examples] = []
 
     def add(
         self, step: int, first_step: int, backward_seen: bool, *, logged: Mapping[str, Any] | None = None,
@@ -53,11 +55,5 @@ class Feed:
         if self._step is None:
             return
         step, handed = self._step, HandedOver(self._logged, self._batch, self._examples)
-        self._step = None
-        self._clear()
+        self._step, self._logged, self._batch, self._examples = None, {}, None, []
         self._complete(step, handed)
-
-    def _clear(self) -> None:
-        self._logged: dict[str, list[Any]] = {}
-        self._batch: Any = None
-        self._examples: list[Examples] = []

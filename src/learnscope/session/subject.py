@@ -29,11 +29,11 @@ def make_subject(
     groups: Mapping[str, str | Sequence[str]] | None = None,
 ) -> Subject:
     """The model with fixed subsets of its data, and the task that reads them."""
-    data = [_fixed(source, task) for source in (holdout, train, test)]
-    first = next((batches[0] for batches in data if batches), None)
+    holdout, train, test = (_fixed(source, task) for source in (holdout, train, test))
+    first = next((batches[0] for batches in (holdout, train, test) if batches), None)
     if task is None and first is not None:
         task = task_for(first, model)
-    subject = Subject(model, optimizers, task, *data)
+    subject = Subject(model, optimizers, task, holdout, train, test)
     subject.name_groups(groups or {})
     return subject
 
