@@ -74,13 +74,12 @@ def sparse_quality_keys(tables: Iterable[Table], thresholds: Sequence[float]) ->
     names = threshold_names(thresholds)
     keys: dict[str, float] = {}
     for row in (row for table in tables for row in table.rows()):
-        mask = str(row.labels["mask"])
+        mask, value = str(row.labels["mask"]), number(row)
         end = f"_at_{names[float(row.labels['threshold'])]}" + ("" if mask == "magnitude" else f"_{mask}")
         if row.name == SparseQuality.kept_share.name:
-            keys[f"kept_ratio{end}"] = number(row)
-            keys[f"unchanged_ratio{end}"] = 1 - number(row)
+            keys |= {f"kept_ratio{end}": value, f"unchanged_ratio{end}": 1 - value}
         else:
-            keys[f"{row.name}{end}"] = number(row)
+            keys[f"{row.name}{end}"] = value
     return keys
 
 

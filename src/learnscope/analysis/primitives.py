@@ -1,9 +1,12 @@
-"""Weights at one time, and the difference between two times: neither can be changed by what it hands out."""
+"""Weights at one time, the difference between two times, and the weights that measurements are compared with."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +22,7 @@ from learnscope.tensor.context import arithmetic_dtype
 from learnscope.tensor.segments import Segments
 
 THRESHOLDS = (1e-8, 1e-6, 1e-4)
+RESET = "call reset() on the manager after architecture changes"
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -160,3 +164,54 @@ class ParameterDelta(Mapping[str, Tensor]):
 
     def __repr__(self) -> str:
         return f"ParameterDelta(steps {self._old.step} to {self.step}, {len(self)} tensors)"
+
+
+class History:
+    """The weights at the last measurement, and the snapshots and deltas that computers are given of them.
+
+    During a measurement they cost nothing: they read the one copy and the model's own weights. If a computer keeps one
+    beyond it, the copy is left to it, and a new one is made.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], step: int, *, device: str, dtype: str) -> None:
+        self.kept = Snapshot(parameters, step, device=device, dtype=dtype)
+        self._holders: list[weakref.ref[Any]] = []
+        """What reads the copy."""
+        self._live: list[weakref.ref[Any]] = []
+        """What reads the model's own weights."""
+
+    def check(self, parameters: Mapping[str, Tensor]) -> None:
+        self.kept.check(parameters, RESET)
+
+    def old(self) -> ParameterSnapshot:
+        """The weights at the last measurement."""
+        snapshot = ParameterSnapshot(self.kept)
+        self._holders.append(weakref.ref(snapshot))
+        return snapshot
+
+    def current(self, parameters: Mapping[str, Tensor], step: int) -> ParameterSnapshot:
+        """The weights now: the model's own, in the form of a snapshot."""
+        tensors = {name: p.detach() for name, p in parameters.items() if p.is_floating_point()}
+        live = SimpleNamespace(tensors=tensors, step=step, device=self.kept.device, dtype=self.kept.dtype)
+        snapshot = ParameterSnapshot(live)  # type: ignore[arg-type]
+        self._live.append(weakref.ref(snapshot))
+        return snapshot
+
+    def delta(self, parameters: Mapping[str, Tensor], step: int) -> ParameterDelta:
+        """What has changed since the last measurement."""
+        delta = ParameterDelta(parameters, self.old(), step=step)
+        self._live.append(weakref.ref(delta))
+        return delta
+
+    def advance(self, parameters: Mapping[str, Tensor], step: int) -> None:
+        """Keep the weights of now for the next measurement to compare with."""
+        if any(holder() is not None for holder in self._holders):
+            self.kept = Snapshot(parameters, step, device=self.kept.device, dtype=self.kept.dtype)
+        else:
+            self.kept.update(parameters, step)
+        self._holders = []
+        for reference in self._live:
+            if (viewer := reference()) is not None:
+                viewer.settle(self.kept)
+                self._holders.append(reference)
+        self._live = []

@@ -19,12 +19,13 @@ from learnscope.core.subject import Subject
 from learnscope.model.guard import guard
 from learnscope.record import Measurement, Record
 from learnscope.session.budget import Budget
-from learnscope.session.feed import FED
 from learnscope.session.materialise import as_measurement, read_arrays, read_tables, waits_for_device
 from learnscope.session.subject import check_needs
 from learnscope.sinks.base import Sink
 from learnscope.store.backend import Backend
 
+FED = frozenset({"logged", "batch", "examples"})
+"""Needs that the loop meets by calling the session, so that whether they are met is known only while it runs."""
 P = ParamSpec("P")
 R = TypeVar("R")
 PENDING_LIMIT = 16

@@ -19,8 +19,7 @@ from learnscope.probes.outputs.loss import Loss
 from learnscope.probes.updates.learning_rate import LearningRate
 from learnscope.probes.updates.parameter_change import ParameterChange
 from learnscope.run import Run
-from learnscope.session.engine import Engine
-from learnscope.session.feed import FED
+from learnscope.session.engine import FED, Engine
 from learnscope.session.loop import Loop, unfed_message
 from learnscope.session.opening import begin, check_model, finish, is_there, load_state, open_backend, save_state
 from learnscope.session.optimizers import as_optimizers
