@@ -29,7 +29,7 @@ from learnscope.session.materialise import as_measurement, read_tables
 from learnscope.task import task_for
 
 ALL_EXAMPLES = sys.maxsize
-"""A batch that is handed over is looked at as a whole."""
+"""A batch that is handed over is used completely."""
 
 
 class ProbeMetrics(MetricComputer):
@@ -66,11 +66,9 @@ class ProbeMetrics(MetricComputer):
         return {f"{self.prefix}/{key}": value for key, value in self.plain(chosen).items()}
 
     def reasons(self, tables: Sequence[Table]) -> dict[str, str]:
-        """Why some of them are NaN."""
         return reasons(tables, self.keys)
 
     def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
-        """The keys without the prefix."""
         return plain_keys(tables)
 
     def __repr__(self) -> str:

@@ -26,8 +26,7 @@ class ModelAnalysisManager:
     """Measures a model every so many optimizer steps, whatever the training loop is.
 
     The first call takes the weights that the first measurement compares with; metrics come `interval` steps later
-    and every `interval` steps from then on. Errors in one metric cost a warning, neither the training nor the
-    other metrics.
+    and every `interval` steps from then on. An error in one metric is a warning: training and other metrics go on.
 
     >>> model = nn.Linear(4, 2)
     >>> analyzer = ModelAnalysisManager.create(AnalysisConfig(interval=2, sparse_quality_enabled=False))
@@ -73,7 +72,7 @@ class ModelAnalysisManager:
         return manager
 
     def add_metric(self, computer: MetricComputer | Probe) -> ModelAnalysisManager:
-        """Measure this too: a metric computer, or any probe. Returns the manager, for the next one."""
+        """Add a metric computer, or any probe. Returns the manager, to chain calls."""
         if isinstance(computer, Probe):
             computer = computers.ProbeMetrics(computer)
         if not isinstance(computer, MetricComputer):
@@ -132,7 +131,7 @@ class ModelAnalysisManager:
         return None if self._session is None or self._options["run"] is None else self._session.run
 
     def state_dict(self) -> dict[str, Any]:
-        """What going on after a restart needs: the count of steps, the kept weights, the metrics' small memories."""
+        """What resuming needs: the count of steps, the kept weights, the states of the metrics."""
         return {} if self._session is None else self._session.state_dict()
 
     def load_state_dict(

@@ -21,7 +21,7 @@ GIVEN = ("delta", "snapshot", "old_snapshot", "current_snapshot", "context")
 
 @dataclass(kw_only=True)
 class AnalysisContext:
-    """What a computer may look at besides the change of the weights."""
+    """What a computer is given besides the change of the weights."""
 
     model: nn.Module | None = None
     inputs: Any = None

@@ -23,10 +23,10 @@ _OF_A_PART = frozenset(
     )
 )  # fmt: skip
 _SILENT = ("dtype", "unit", "origin", "function", "kl_bound")
-"""Labels that every number of a name shares, or that only explain it."""
+"""Labels that are the same for every number of a name, or only explain it: not part of a key."""
 
 _USUAL: dict[str, Label] = {"stage": "stepped", "rule": "adam", "summary": "median"}
-"""What a label says of most numbers; only the others say it in their key."""
+"""The usual values of labels, which are not part of a key."""
 
 
 def threshold_names(thresholds: Iterable[float]) -> dict[float, str]:
@@ -115,7 +115,7 @@ def reasons(tables: Iterable[Table], keys: Callable[[list[Table]], Mapping[str, 
 
 
 def _scope_keys(table: Table) -> dict[str, str]:
-    """What stands for each scope in a key, with its slash."""
+    """The part of a key for each scope, with its slash."""
     if table.kind == "model":
         return dict.fromkeys(table.scopes, "")
     if table.kind != "layer":

@@ -75,11 +75,10 @@ class ParameterSnapshot(Mapping[str, Tensor]):
         return len(self._kept.tensors)
 
     def settle(self, kept: Snapshot) -> None:
-        """Hold on to this copy of the same weights instead of a model's own, which are about to be trained further."""
+        """Read this copy of the weights instead of the model's own, which are about to be trained further."""
         object.__setattr__(self, "_kept", kept)
 
     def __sub__(self, older: ParameterSnapshot) -> ParameterDelta:
-        """What changed since an older snapshot."""
         return ParameterDelta(self._kept.tensors, older, step=self.step)
 
     def __repr__(self) -> str:
@@ -105,7 +104,7 @@ class ParameterDelta(Mapping[str, Tensor]):
             object.__setattr__(self, name, value)
 
     def settle(self, kept: Snapshot) -> None:
-        """Hold on to this copy of the new weights instead of a model's own, which are about to be trained further."""
+        """Read this copy of the new weights instead of the model's own, which are about to be trained further."""
         object.__setattr__(self, "_new", kept.tensors)
 
     @torch.no_grad()
@@ -204,7 +203,7 @@ class History:
         return delta
 
     def advance(self, parameters: Mapping[str, Tensor], step: int) -> None:
-        """Keep the weights of now for the next measurement to compare with."""
+        """Copy the current weights, for the next measurement to compare with."""
         if any(holder() is not None for holder in self._holders):
             self.kept = Snapshot(parameters, step, device=self.kept.device, dtype=self.kept.dtype)
         else:

@@ -37,7 +37,7 @@ CURES = {
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A computer in a session, and the probe that stands for it there."""
+    """A computer in a session, with its probe."""
 
     computer: MetricComputer
     bound: Bound
@@ -70,7 +70,7 @@ class AnalysisSession:
             self.add(computer)
 
     def add(self, computer: MetricComputer) -> None:
-        """Take a metric in, and begin to keep what it needs."""
+        """Add a metric, and begin to keep what it needs."""
         needs = computer.probe.needs if isinstance(computer, ProbeMetrics) else frozenset[str]()
         if isinstance(computer, ProbeMetrics) and type(computer).__module__ == ProbeMetrics.__module__:
             probe = computer.probe
@@ -89,7 +89,7 @@ class AnalysisSession:
     def step(
         self, model: nn.Module, inputs: Any, optimizer: Any, metadata: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Count a step; the metrics that are due at it, and why some are NaN."""
+        """Count a step; returns the metrics that are due at it, and why some are NaN."""
         self.steps += 1
         if model is not self.subject.model:
             self._session.look_at(model)
@@ -224,7 +224,6 @@ class AnalysisSession:
         return need == "previous" or bool(getattr(self.subject, {"optimizer": "optimizers"}.get(need, need), None))
 
     def _fits(self, parameters: Mapping[str, Tensor]) -> bool:
-        """Whether the kept weights are those of this model."""
         try:
             if self._history is not None:
                 self._history.check(parameters)
@@ -236,12 +235,12 @@ class AnalysisSession:
         return True
 
     def _write_manifest(self) -> None:
-        """Only now, as the optimizer may become known late."""
+        """Called late, as the optimizer may become known late."""
         if not isinstance(self._engine.backend, NotKept):
             self._session.begin()
 
     def _forget_step(self) -> None:
-        """To the next step: what belonged to this one goes."""
+        """Drop what belonged to this step."""
         self._batches.take()
         self.subject.holdout = None
         self._step_seen = False

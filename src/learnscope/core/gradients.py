@@ -52,5 +52,4 @@ def standing(subject: Subject) -> dict[int, Tensor]:
 
 
 def standing_gradients(subject: Subject) -> Gradients:
-    """The same with their statistics."""
     return read_gradients(subject, standing(subject))

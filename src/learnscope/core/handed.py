@@ -40,7 +40,6 @@ class HandedOver:
     """Numbers by name, one for each call."""
     batch: Any = None
     examples: Sequence[Examples] = ()
-    """One for each micro-batch."""
     micro_batches: MicroBatches | None = None
 
     def needs_met(self) -> set[str]:

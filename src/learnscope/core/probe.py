@@ -1,4 +1,4 @@
-"""Probes: what looks at a model at a moment and returns numbers."""
+"""Probes: they measure a model at a moment and return numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Measured = Measurement | Table | Row | Mapping[str, Any] | Iterable[Table | Row]
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """Looks at a model at a moment. `measure` is all that a probe must have:
+    """Measures a model at a moment. `measure` is the only required method:
 
     >>> class WeightNorm(Probe):
     ...     every: int = 10
@@ -38,8 +38,8 @@ class Probe:
     >>> WeightNorm(every=5).every
     5
 
-    Annotated class attributes become keyword options and are kept in the run's manifest.
-    A probe keeps no history of its own; `moment.state` is a small dictionary that is saved with the session.
+    Annotated class attributes become keyword options and are written to the run's manifest.
+    A probe keeps no state of its own; `moment.state` is a small dictionary that is saved with the session.
     """
 
     every: Schedule = 1
@@ -49,19 +49,19 @@ class Probe:
     is closed after a loop that was not cut short."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What it cannot do without; refused by name when the session opens if the source cannot give it."""
+    """What it requires; if the source cannot provide it, the session refuses to open."""
     uses: ClassVar[frozenset[str]] = frozenset()
-    """What it makes use of where the source has it, such as `micro_batches`."""
+    """What it uses if the source has it, such as `micro_batches`."""
     reads_only: ClassVar[bool] = False
     """True if `measure` neither runs the model nor draws random numbers, and so needs no guard."""
     quantities: ClassVar[type[Quantities] | None] = None
-    """What the names that it records mean. A probe without them is drawn by the kinds of its rows."""
+    """The names that it records, with their meanings. A probe without them is drawn by the kinds of its rows."""
     cost: ClassVar[str] = ""
     """What one firing takes, in a few words: "one pass over the gradients"."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # `every = 5` without an annotation is what people write; make it the option's default all the same
+        # people write `every = 5` without an annotation: it is the option's default all the same
         for option in ("every", "at"):
             if option in cls.__dict__ and option not in inspect.get_annotations(cls):
                 cls.__annotations__ = {**inspect.get_annotations(cls), option: "Any"}
@@ -100,12 +100,12 @@ class Probe:
 
 
 def is_due(every: Schedule, step: int) -> bool:
-    """Whether a schedule names this step. Steps count from 1; an interval is due at its multiples."""
+    """Whether a schedule is due at this step. Steps count from 1; an interval is due at its multiples."""
     return bool(every(step)) if callable(every) else step % every == 0
 
 
 def prepares(probe: Probe) -> bool:
-    """Whether a probe looks at the model before the step as well."""
+    """Whether a probe has a `prepare` of its own."""
     return type(probe).prepare is not Probe.prepare
 
 

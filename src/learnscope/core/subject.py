@@ -62,7 +62,6 @@ class Subject:
     backward_order: list[str] = field(default_factory=list)
     """Names in the order in which the first backward reached them, if there was one."""
     _held: list[tuple[int, ...]] = field(default_factory=list)
-    """The parameters of every optimizer's group."""
     _scopes: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     _segments: dict[tuple[str, tuple[int, ...]], Segments] = field(default_factory=dict)
 

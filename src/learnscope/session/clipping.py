@@ -70,13 +70,12 @@ class GradientReader:
         self.forget()
 
     def forget(self) -> None:
-        """A new step begins."""
         self._before_clip: Gradients | None = None
         self._coefficients = torch.empty(0)
         self._clipped_versions: dict[int, tuple[int, int]] = {}
 
     def on_clip(self, parameters: Sequence[Tensor], max_norm: float, total_norm: Tensor) -> Callable[[], None] | None:
-        """Clipping is about to scale the gradients: the last moment at which a bad one can be told from the rest."""
+        """Called before a clip: afterwards a NaN would be in every gradient."""
         clipped = {id(p) for p in parameters}
         positions = [position for position, p in enumerate(self._subject.parameters) if id(p) in clipped]
         if not positions:
@@ -90,7 +89,7 @@ class GradientReader:
         return self._note_versions
 
     def read(self, scale: float | Tensor) -> Gradients:
-        """The gradients as the optimizer is given them, with what is known from before a clip."""
+        """The gradients as the optimizer is given them, with their statistics from before a clip."""
         before = self._before_clip
         if before is None or self._written_since_clip():
             return replace(standing_gradients(self._subject), scale=scale)

@@ -207,7 +207,6 @@ class Engine:
         return safe
 
     def warn(self, key: str, message: str) -> None:
-        """Warn once per key."""
         if key not in self._warned:
             self._warned.add(key)
             warnings.warn(message, ProbeWarning, stacklevel=3)

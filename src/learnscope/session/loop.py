@@ -119,7 +119,6 @@ class Loop:
         self._end()
 
     def detach(self) -> None:
-        """Take every hook away."""
         self._ends.close()
         self._backwards.close()
         if self._meter is not None:

@@ -33,10 +33,8 @@ class SavedSession:
     """What a session needs to go on: its run, and the states of the probes."""
 
     manifest: dict[str, Any]
-    """Empty if nothing has been measured yet."""
     lines: list[str]
     arrays: dict[str, dict[str, NDArray[Any]]]
-    """By the reference under which a record names them."""
     states: dict[str, dict[str, Any]]
     """By the caller's names of the probes; tensors, or what JSON can hold."""
     last_step: int
@@ -127,7 +125,6 @@ class ManualSession:
         self, phase: str, *, step: int, epoch: int | None = None, handed: HandedOver | None = None,
         take_gradients: Callable[[], Gradients] | None = None,
     ) -> Moment:  # fmt: skip
-        """A moment of the model as it stands."""
         return self.engine.moment(
             phase, step, epoch=epoch, take_gradients=take_gradients, handed=handed or HandedOver()
         )
@@ -137,7 +134,7 @@ class ManualSession:
         self.engine.fire(self.bound[name], moment)
 
     def measure(self, moment: Moment) -> dict[str, Record]:
-        """Let every probe measure; their records, by name."""
+        """Let every probe measure; returns their records by name."""
         self.newest.take()  # of a measurement that failed half-way
         for name in self.bound:
             self.fire(name, moment)
@@ -145,28 +142,24 @@ class ManualSession:
         return self.take()
 
     def take(self) -> dict[str, Record]:
-        """The newest record of every probe that fired since the last call, by name."""
+        """The newest record, by name, of every probe that fired since the last call."""
         self.engine.flush()
         taken = self.newest.take()
         return {name: taken[bound.label] for name, bound in self.bound.items() if bound.label in taken}
 
     @property
     def run(self) -> Run:
-        """All that was recorded."""
         self.engine.flush()
         return Run(self.engine.backend)
 
     @property
     def reader(self) -> RunReader:
-        """The same, for analyses."""
         return self.run.reader
 
     def state(self, name: str) -> dict[str, Any]:
-        """The state of one probe."""
         return self.bound[name].state
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """The states of the probes, as they are saved."""
         for bound in self.bound.values():  # not only those that have fired: one may have taken batches in
             bound.probe.settle(bound.state)
         return {name: bound.saved_state() for name, bound in self.bound.items()}
@@ -178,7 +171,7 @@ class ManualSession:
         self._last_step = last_step
 
     def saved(self) -> SavedSession:
-        """What `restore` needs to go on from here."""
+        """What `restore` needs."""
         backend = self.engine.backend
         records = list(self.run.records(superseded=True)) if self.begun else []
         references = dict.fromkeys(record.arrays for record in records if record.arrays)

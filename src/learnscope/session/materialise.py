@@ -38,7 +38,6 @@ def _as_table(row: Row) -> Table:
 
 
 def waits_for_device(measurement: Measurement) -> bool:
-    """Whether reading the numbers would wait for an accelerator."""
     columns = (column.values for table in measurement.tables for column in table.columns)
     parts = (part for values in columns for part in (values if isinstance(values, list | tuple) else [values]))
     return any(isinstance(part, Tensor) and part.device.type != "cpu" for part in parts)
@@ -62,7 +61,7 @@ def _is_plain(values: Any) -> bool:
 
 
 def read_arrays(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    """Arrays for the side file. bfloat16, which NumPy does not have, is widened to float32."""
+    """The arrays as NumPy's. bfloat16, which NumPy does not have, is widened to float32."""
     out: dict[str, NDArray[Any]] = {}
     for name, value in arrays.items():
         if isinstance(value, Tensor):

@@ -76,7 +76,7 @@ def concluding(engine: Engine, **facts: Any) -> Iterator[None]:
 
 
 def finish(engine: Engine, status: str, **facts: Any) -> None:
-    """Close the run: how it ended, how far it came, what the probes cost."""
+    """Close the run, with how it ended and what the probes cost."""
     manifest = engine.backend.manifest()
     manifest["status"] = status
     manifest["attempts"][-1] |= {"ended": time.time(), **facts, "cost": engine.budget.summary()}
@@ -148,7 +148,6 @@ def _restore(path: Path, engine: Engine, snapshots: dict[str, Snapshot]) -> int:
 
 
 def check_model(model: Any) -> None:
-    """Refuse what cannot be examined."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
     if next(iter(model.parameters()), None) is None:

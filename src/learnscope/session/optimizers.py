@@ -9,20 +9,18 @@ from torch import nn
 from torch.optim import LBFGS, Optimizer
 
 
-def as_optimizers(given: Any, model: nn.Module) -> list[Optimizer]:
-    """The torch optimizers behind what the user passed, or a refusal that says what to do."""
-    if given is None:
+def as_optimizers(optimizer: Any, model: nn.Module) -> list[Optimizer]:
+    """The torch optimizers in what the user passed; an error says what to do instead."""
+    if optimizer is None:
         return []
-    items = list(given.values()) if isinstance(given, dict) else given
-    items = list(items) if isinstance(items, Iterable) else [items]
-    optimizers = [unwrap_optimizer(item) for item in items]
-    for optimizer in optimizers:
-        if isinstance(optimizer, LBFGS):
-            raise ValueError(  # noqa: TRY004  (the type is right, this kind of it is not)
-                "LBFGS evaluates the model several times within one step, so there is no single gradient or update "
-                "to record. Use a first-order optimizer, or call w.step() after each of its steps: "
-                "ls.watch(model) without the optimizer."
-            )
+    items = list(optimizer.values()) if isinstance(optimizer, dict) else optimizer
+    optimizers = [unwrap_optimizer(item) for item in (items if isinstance(items, Iterable) else [items])]
+    if any(isinstance(each, LBFGS) for each in optimizers):
+        raise ValueError(
+            "LBFGS evaluates the model several times within one step, so there is no single gradient or update to "
+            "record. Use a first-order optimizer, or call w.step() after each of its steps: ls.watch(model) without "
+            "the optimizer."
+        )
     if _steps_in_backward(model, optimizers):
         raise ValueError(
             "this optimizer steps inside backward, parameter by parameter, so there is no moment at which all "
@@ -31,16 +29,16 @@ def as_optimizers(given: Any, model: nn.Module) -> list[Optimizer]:
     return optimizers
 
 
-def unwrap_optimizer(given: Any) -> Optimizer:
-    """Accelerate's and Lightning's wrappers never fire hooks: go to the optimizer inside."""
-    while isinstance(inner := getattr(given, "optimizer", None), Optimizer):
-        given = inner
-    if not isinstance(given, Optimizer):
+def unwrap_optimizer(optimizer: Any) -> Optimizer:
+    """The torch optimizer; wrappers of Accelerate and Lightning contain one, and never fire hooks themselves."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = inner
+    if not isinstance(optimizer, Optimizer):
         raise TypeError(
-            f"{type(given).__name__} is not a torch optimizer. Pass the torch.optim optimizer, or open "
+            f"{type(optimizer).__name__} is not a torch optimizer. Pass the torch.optim optimizer, or open "
             "ls.watch(model) without one and call w.step() after each step."
         )
-    return given
+    return optimizer
 
 
 def _steps_in_backward(model: nn.Module, optimizers: Sequence[Optimizer]) -> bool:

@@ -46,7 +46,7 @@ def replay(
     strict: bool = False,
     progress: bool = True,
 ) -> Run:
-    """Look at saved checkpoints as `watch` would have looked at the live model.
+    """Measure saved checkpoints as `watch` would have measured the live model.
 
     Args:
         checkpoints: by step, or in order: modules, state dictionaries, or paths to `.pt`/`.safetensors` files.
@@ -64,20 +64,20 @@ def replay(
         progress: show a progress bar on a terminal.
     """
     steps = _steps(checkpoints)
-    vessel = model if model is not None else _vessel(checkpoints[steps[0]])
-    check_model(vessel)
-    subject = make_subject(vessel, task=task, holdout=holdout, train=train, test=test)
+    model = model if model is not None else _architecture(checkpoints[steps[0]])
+    check_model(model)
+    subject = make_subject(model, task=task, holdout=holdout, train=train, test=test)
     provides = {"previous"} | provided(subject) | ({"grads"} if fixed_batch(subject) is not None else set())
     provides |= {"examples"} if subject.train_data is not None else set()
     chosen = list(probes) if probes is not None else usual_probes(provides)
     engine = opened(subject, chosen, run, source="replay", provides=provides, sinks=sinks, strict=strict)
     snapshots: dict[str, Snapshot] = {}
-    with concluding(engine, last_step=steps[-1]), preserve_weights(vessel) as own:
+    with concluding(engine, last_step=steps[-1]), preserve_weights(model) as own:
         for step in track(steps, "replaying", disable=not progress, transient=True):
             source = checkpoints[step]
             # model.state_dict() shares its memory with the model, which by now may hold another checkpoint
             weights = {name: own.get(memory_of(value), value) for name, value in read_weights(source).items()}
-            load_into(vessel, weights, origin_of(source, step))
+            load_into(model, weights, origin_of(source, step))
             del source, weights
             look_at(engine, step, "checkpoint", snapshots, first=step == steps[0], last=step == steps[-1])
     return Run(engine.backend)
@@ -87,7 +87,7 @@ def opened(
     subject: Subject, probes: Sequence[Probe], run: str | Path | None, *, source: str, provides: set[str],
     sinks: Sequence[Sink], strict: bool,
 ) -> Engine:  # fmt: skip
-    """A session that has begun; what a probe refuses is refused before anything is written."""
+    """Open a session; a probe may refuse it before anything is written."""
     engine = Engine(
         subject, probes, open_backend(run, resume=False), source=source, provides=provides, sinks=sinks, strict=strict
     )
@@ -97,7 +97,7 @@ def opened(
 
 
 def look_at(engine: Engine, step: int, phase: str, snapshots: dict[str, Snapshot], *, first: bool, last: bool) -> None:
-    """Fire every probe at one set of weights, then let those be the previous ones."""
+    """Fire every probe at one set of weights, then keep those as the previous ones."""
     subject = engine.subject
     moment = engine.moment(phase, step, take_gradients=lambda: _replayed(subject))
     _present(engine, step)
@@ -117,7 +117,7 @@ def look_at(engine: Engine, step: int, phase: str, snapshots: dict[str, Snapshot
 
 
 def _present(engine: Engine, step: int) -> None:
-    """The training data in one pass for the probes that follow examples: a checkpoint is a presentation."""
+    """Run the training data once for the probes that follow examples: every checkpoint is one presentation."""
     collecting = [b for b in engine.bound if collects_until_epoch(b.probe) and "examples" in b.probe.needs]
     subject = engine.subject
     if not collecting or subject.train_data is None or subject.task is None:
@@ -153,7 +153,7 @@ def usual_probes(provides: set[str]) -> list[Probe]:
 
 
 def _steps(checkpoints: Mapping[int, Any] | Sequence[Any]) -> list[int]:
-    """The steps in order. What they stand for is left alone: a mapping may load it only when it is asked."""
+    """The steps in order. Checkpoints are not read: a mapping may load them on access."""
     if isinstance(checkpoints, str | Path | nn.Module):
         raise TypeError("replay takes several checkpoints: a list, or a dictionary by step; ls.audit takes one model")
     if not isinstance(checkpoints, Mapping | Sequence):
@@ -166,7 +166,7 @@ def _steps(checkpoints: Mapping[int, Any] | Sequence[Any]) -> list[int]:
     return sorted(steps)
 
 
-def _vessel(first: Any) -> nn.Module:
+def _architecture(first: Any) -> nn.Module:
     if not isinstance(first, nn.Module):
         raise TypeError("state dictionaries and files do not say what the model is: pass model=, the architecture")
     # a copy: examining one of the caller's modules must not load another's weights into it

@@ -23,10 +23,7 @@ class StepEnds:
     take turns) ends the step that was open.
 
     Args:
-        engine: whose subject is trained.
-        begin: called before the step.
-        end: called after it.
-        readers: the probes that read the gradients of this step; they pay for reading them before a clip.
+        readers: the probes that read the gradients of this step, and are charged for reading them before a clip.
         wanted: False for a step that nobody asks about: nothing is read, so that nothing waits for the device.
         out_of_turn: called when the optimizers do not take turns.
     """
@@ -66,18 +63,16 @@ class StepEnds:
         self._search = register_optimizer_step_pre_hook(torch.compiler.disable(self._on_any_step))
 
     def gradients(self) -> Gradients:
-        """The gradients as the optimizer was given them, with what is known from before a clip."""
+        """The gradients as the optimizer was given them, with their statistics from before a clip."""
         return self._reader.read(self._scale)
 
     def forget(self) -> None:
-        """A new step begins."""
         self._reader.forget()
         self._scale, self.skipped = 1.0, False
         if self._subject.optimizers:
             self._stop_search()
 
     def close(self) -> None:
-        """Take every hook away."""
         self._detach()
         self._stop_search()
         clipping.unlisten(self._clip)

@@ -45,13 +45,9 @@ def _fixed(source: Any, task: Task | None) -> list[Any] | None:
 
 
 def provided(subject: Subject) -> set[str]:
-    """The needs that the subject itself meets."""
     met = {name for name in ("holdout", "train_data", "test_data") if getattr(subject, name) is not None}
-    if subject.holdout is not None:
-        met.add("features")
-    if subject.optimizers:
-        met.add("optimizer")
-    return met
+    met |= {"features"} if subject.holdout is not None else set()
+    return met | ({"optimizer"} if subject.optimizers else set())
 
 
 def snapshot_key(probe: Probe) -> str | None:
@@ -79,7 +75,7 @@ def _placement(probe: Probe) -> tuple[str, str]:
 
 
 def check_needs(probe: Probe, source: str, provides: frozenset[str]) -> None:
-    """Refuse a probe now, by name, rather than at step 100 in silence."""
+    """Refuse a probe when the session opens, rather than at step 100."""
     name = type(probe).__name__
     for need in sorted(probe.needs):
         if need not in NEEDS:
