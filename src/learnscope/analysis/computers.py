@@ -1,20 +1,25 @@
-"""The metrics that come with the analysis: each a probe, and how its tables are named."""
+"""Metric computers: what they are given, those that come with the analysis, and the user's own."""
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from learnscope.analysis.capture import with_mask
-from learnscope.analysis.metrics import AnalysisContext, MetricComputer
 from learnscope.analysis.naming import parameter_change_keys, plain_keys, reasons, sparse_quality_keys
 from learnscope.analysis.primitives import THRESHOLDS, ParameterDelta, ParameterSnapshot
 from learnscope.core.gradients import standing_gradients
 from learnscope.core.moment import Moment
-from learnscope.core.probe import Probe
+from learnscope.core.probe import Probe, probe
 from learnscope.core.subject import Subject
 from learnscope.model.guard import guard
 from learnscope.probes.features.activations import Activations
@@ -28,8 +33,37 @@ from learnscope.record import Measurement, Table
 from learnscope.session.materialise import as_measurement, read_tables
 from learnscope.task import task_for
 
+GIVEN = ("delta", "snapshot", "old_snapshot", "current_snapshot", "context")
+"""What `compute` is called with, by these names; a computer gets those that it names, or all with `**kwargs`."""
 ALL_EXAMPLES = sys.maxsize
 """A batch that is handed over is used completely."""
+
+
+@dataclass(kw_only=True)
+class AnalysisContext:
+    """What a computer is given besides the change of the weights."""
+
+    model: nn.Module | None = None
+    inputs: Any = None
+    attention_mask: Tensor | None = None
+    optimizer: Optimizer | None = None
+    step: int = 0
+    metadata: dict[str, Any] = field(default_factory=dict)
+    moment: Moment | None = field(default=None, repr=False, compare=False)
+    """While a manager measures: what the other computers have already computed."""
+
+
+class MetricComputer(ABC):
+    """One kind of metric. Stateless: the same arguments give the same numbers.
+
+    >>> class LargestChange(MetricComputer):
+    ...     def compute(self, delta, **kwargs):
+    ...         return {"largest/change": max(d.abs().max().item() for d in delta.values())}
+    """
+
+    @abstractmethod
+    def compute(self, *args: Any, **kwargs: Any) -> Mapping[str, Any]:
+        """The metrics by key. Called with those of the keywords `GIVEN` that the signature names."""
 
 
 class ProbeMetrics(MetricComputer):
@@ -178,3 +212,35 @@ def _moment(owner: ProbeMetrics, context: AnalysisContext | None, snapshot: Para
         snapshot=None if snapshot is None else snapshot._kept,
         take_gradients=lambda: standing_gradients(subject),
     )
+
+
+def wants(function: Callable[..., Any], *names: str) -> bool:
+    """Whether a function takes one of these keywords."""
+    parameters = inspect.signature(function).parameters
+    return any(p.kind is p.VAR_KEYWORD or p.name in names for p in parameters.values())
+
+
+def probe_calling(
+    computer: MetricComputer, offers: Mapping[str, Callable[[], Any]], returned: dict[int, Mapping[str, Any]]
+) -> Probe:
+    """A probe that calls `computer` with those offers that its signature names, and records the numbers it returns.
+
+    All that it returns is put into `returned`. An offer that nobody wants is never computed.
+    """
+
+    def measure(_moment: Moment) -> dict[str, Any]:
+        metrics = computer.compute(**{name: offer() for name, offer in offers.items() if wants(computer.compute, name)})
+        if not isinstance(metrics, Mapping):
+            raise TypeError(f"compute returned {type(metrics).__name__}; it returns a dictionary of metrics by key")
+        returned[id(computer)] = dict(metrics)
+        return {str(key): value for key, value in metrics.items() if _is_number(value)}
+
+    # named after the computer, so that records and warnings are
+    measure.__name__, measure.__doc__ = type(computer).__name__, type(computer).__doc__
+    return probe()(measure)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Tensor | np.ndarray):
+        return value.numel() == 1 if isinstance(value, Tensor) else value.size == 1
+    return isinstance(value, bool | int | float | np.number)

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.analysis.capture import Batches
-from learnscope.analysis.computers import ProbeMetrics
+from learnscope.analysis.computers import GIVEN, AnalysisContext, MetricComputer, ProbeMetrics, probe_calling, wants
 from learnscope.analysis.config import AnalysisConfig
-from learnscope.analysis.metrics import GIVEN, AnalysisContext, MetricComputer, probe_calling, wants
 from learnscope.analysis.primitives import History
 from learnscope.core.gradients import standing_gradients
 from learnscope.core.moment import Moment

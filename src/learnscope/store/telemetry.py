@@ -27,7 +27,6 @@ STATUS = ("status",)
 ARRAYS = frozenset(("holdout_logits", name) for name in ("logits", "labels", "predictions"))
 """Lists with an entry for every held-out example: most of a file, and read only on request."""
 MAX_LISTED = 10
-"""Damaged lines that a warning lists."""
 
 
 def read_telemetry(path: str | os.PathLike[str], *, logits: bool = False, superseded: bool = True) -> pd.DataFrame:
@@ -95,7 +94,6 @@ class _Table:
     def __init__(self) -> None:
         self._rows = 0
         self._cells: dict[Path, dict[int, Any]] = {}
-        """By path and row."""
         self._sections: dict[Path, bool] = {}
         """Every path in the order of appearance, and whether it ever was an object."""
 

@@ -12,7 +12,7 @@ from learnscope.store.lines import Busy, LineFile
 LINES = "telemetry.jsonl"
 CHECKPOINT = "last_checkpoint.pt"
 _SIGNS = ("run.json", "records.jsonl", "records.parquet")
-"""Any of these means that a folder holds somebody's records, or is about to."""
+"""Files of a folder that holds records, or is about to."""
 
 
 def claim(wanted: Path) -> tuple[FolderBackend, LineFile]:
@@ -33,13 +33,13 @@ def claim(wanted: Path) -> tuple[FolderBackend, LineFile]:
 
 
 def _is_used(path: Path) -> bool:
-    """An empty file of lines is what telemetry leaves that saw no batch; anything else is somebody's."""
+    """Whether it holds records. Telemetry that saw no batch leaves an empty file of lines, which does not count."""
     lines = path / LINES
     return any((path / sign).exists() for sign in _SIGNS) or (lines.exists() and lines.stat().st_size > 0)
 
 
 def take_up(path: Path) -> tuple[FolderBackend, LineFile]:
-    """A folder whose telemetry is to go on."""
+    """A folder whose telemetry is continued."""
     backend = FolderBackend.existing(path)
     try:
         lines = LineFile(path / LINES)
@@ -50,7 +50,7 @@ def take_up(path: Path) -> tuple[FolderBackend, LineFile]:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Half-written checkpoints of a process that was killed. (The folder is locked: nobody is writing them.)"""
+    """Remove half-written checkpoints of a process that was killed; the folder is locked, so nobody writes them."""
     for leftover in path.glob(f".{CHECKPOINT}.*.tmp"):
         leftover.unlink(missing_ok=True)
 

@@ -38,13 +38,13 @@ def group_places(subject: Subject) -> Places:
 
 @dataclass
 class Line:
-    """A line in the making: sections of numbers, and why some are missing."""
+    """A line being written: sections of numbers, and why some are missing."""
 
     body: dict[str, Any]
     status: dict[str, str] = field(default_factory=dict)
 
     def add(self, section: str, record: Record, quantity: Quantity, places: Places, missing: str) -> None:
-        """One number a group, from the column of a quantity; of clipped gradients, as the optimizer was given them."""
+        """One number per group, from the column of a quantity; for clipped gradients, after the clip."""
         rows = {
             (row.kind, row.scope): row
             for row in record.rows()
@@ -94,12 +94,10 @@ class Line:
                 self._add_row(section, row, row.name)
 
     def add_logged(self, record: Record) -> None:
-        """The numbers that the loop gave."""
         self.body["logged"] = {row.name: row.value for row in record.rows()}
         self.status |= {f"logged.{row.name}": row.status for row in record.rows() if row.status}
 
     def add_own(self, section: str, value: Any) -> None:
-        """What a method of a subclass returned."""
         lost: set[str] = set()
 
         def absent(number: float) -> None:

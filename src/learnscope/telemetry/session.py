@@ -59,7 +59,6 @@ class TelemetrySession:
         return self._session.begun
 
     def begin(self, model: nn.Module, optimizer: Any) -> None:
-        """Follow this model from now on."""
         self._session.look_at(model)
         self.subject.optimizers, self.subject.task = _optimizers(optimizer), self.task
         if self.config.tensorboard:
@@ -72,12 +71,12 @@ class TelemetrySession:
         backend.put_manifest(backend.manifest() | about)
 
     def keep_first_weights(self) -> None:
-        """What the first weight delta compares with."""
+        """Keep the weights that the first weight delta compares with."""
         if "weight_delta" in self._session.bound:
             self._engine.prepare(self._session.bound["weight_delta"], self._moment(None))
 
     def set_holdout(self, data: Any) -> None:
-        """Take the first examples of the data, whatever their batches."""
+        """Evaluate on the first examples of the data, whatever their batches."""
         size = self.config.holdout_size
         self.subject.holdout = None if data is None else fixed_batches(data, self.task, examples=size)
         if self.subject.holdout is not None:
@@ -86,7 +85,7 @@ class TelemetrySession:
     def collect(
         self, model: nn.Module, optimizer: Any, place: Mapping[str, Any], batch: Any, logged: Mapping[str, Any]
     ) -> Line:
-        """Measure everything that is switched on and can be had."""
+        """Measure everything that is switched on and available."""
         self.subject.model, self.subject.optimizers = model, _optimizers(optimizer)
         self.subject.refresh()
         self.subject.name_groups(self._groups())
@@ -108,7 +107,6 @@ class TelemetrySession:
         return line
 
     def write(self, line: Line) -> None:
-        """Append the line, in one write."""
         text = json.dumps(line.finished(), separators=(", ", ": "), allow_nan=False)
         try:
             self.lines.append(text)
@@ -116,7 +114,7 @@ class TelemetrySession:
             self.lost(error)
 
     def lost(self, error: object) -> None:
-        """Say once that files cannot be written."""
+        """Warn once that files cannot be written."""
         if self._engine.strict and isinstance(error, Exception):
             raise error
         self._engine.warn(
@@ -184,7 +182,7 @@ class TelemetrySession:
 
 
 def _probes(config: TelemetryConfig, path: Path, run: str) -> dict[str, Probe]:
-    """The probe behind every section of a line."""
+    """The probe for every section of a line."""
     every = config.collect_every_n
     available: list[tuple[bool, str, Probe]] = [
         # the weights' norms come with the weight delta

@@ -87,7 +87,7 @@ class TrainingTelemetry:
         return open_run(self.output_dir)
 
     def set_holdout_data(self, holdout_data: Any) -> None:
-        """The examples that predictions are followed on: batches, a data set or a loader; `holdout_size` are used."""
+        """Set the examples whose predictions are recorded: batches, a data set or a loader; `holdout_size` are used."""
         self.holdout_data = holdout_data
         if self._session is not None and self._session.begun and self.config.track_holdout_logits:
             self._safely(partial(self._session.set_holdout, holdout_data))
@@ -123,13 +123,13 @@ class TrainingTelemetry:
             self._safely(lambda: self._batch(session, model, optimizer, int(batch_idx), int(epoch), batch, logged))
 
     def to_dataframe(self, *, logits: bool = False) -> pd.DataFrame:
-        """All that was collected, a row a collection and a column a number; with `logits`, the holdout's arrays too."""
+        """All collections as rows, with a column for each number; with `logits`, also the arrays of the holdout."""
         from learnscope.store.telemetry import read_telemetry
 
         return read_telemetry(self.metrics_file, logits=logits, superseded=False)
 
     def plot(self, folder: str | Path | None = None) -> list[Path]:
-        """A picture of every metric, by default in `plots/` below the output folder; the files."""
+        """Draw a picture of every metric, by default in `plots/` below the output folder; returns the files."""
         from learnscope.report.telemetry.figures import plot_telemetry
         from learnscope.store.telemetry import read_telemetry
 
@@ -207,7 +207,6 @@ class TrainingTelemetry:
             )
 
     def _add_own(self, line: Line, model: nn.Module) -> None:
-        """What methods `_compute_<name>` of a subclass return."""
         # looked up by name: reading every attribute would run properties, which may fail
         for method in (name for name in dir(type(self)) if name.startswith("_compute_")):
             section = method.removeprefix("_compute_")
@@ -225,7 +224,7 @@ class TrainingTelemetry:
     # files
 
     def _open(self, task: Task | None, resume: bool) -> None:
-        """Claim a folder; without one, say so once and collect nothing."""
+        """Claim a folder; if that fails, warn once and collect nothing."""
         wanted = self.output_dir
         try:
             session = TelemetrySession(self.config, wanted, task=task, strict=self._strict, resume=resume)
@@ -260,7 +259,7 @@ class TrainingTelemetry:
             )
 
     def _warn(self, key: str, message: str) -> None:
-        """Say something once."""
+        """Warn once per key."""
         if key not in self._warned:
             self._warned.add(key)
             warnings.warn(message, ProbeWarning, stacklevel=5)

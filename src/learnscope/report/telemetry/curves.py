@@ -24,8 +24,6 @@ MEDIANS = 100
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: its numbers and style."""
-
     label: str
     values: Floats
     colour: str

@@ -21,7 +21,7 @@ from learnscope.report.style import ZERO
 from learnscope.report.telemetry.data import HOLDOUT, Telemetry
 
 NAMED = 16
-"""At most so many labels are named."""
+"""Labels that are named at most."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,6 @@ class Examples:
 
     @property
     def facts(self) -> list[str]:
-        """What the heading says."""
         order = "grouped by label" if self.classes else "in the order of their targets"
         out = [f"{count(self.values.shape[1], 'example')} in {count(len(self.steps), 'collection')}, {order}"]
         if self.classes:

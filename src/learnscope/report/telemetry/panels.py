@@ -45,7 +45,6 @@ class Panel:
     cells: Callable[[Axes, bool], ScalarMappable] | None = None
     """Draws cells in place of curves, and returns them for the colour bar."""
     bar: str = ""
-    """The title of the colour bar."""
 
     def draw(self, axes: Axes, t: Telemetry, small: bool) -> ScalarMappable | None:
         if self.cells is not None:
