@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,7 @@ from learnscope.run import Run
 from learnscope.session.engine import Bound
 from learnscope.session.manual import ManualSession, NotKept
 from learnscope.session.opening import open_backend
-from learnscope.session.optimizers import as_optimizers
-from learnscope.session.steps import StepEnds
+from learnscope.session.steps import StepEnds, as_optimizers
 from learnscope.task import Task
 
 CURES = {
@@ -34,8 +33,7 @@ CURES = {
 """What a metric lacks, and what to do about it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(NamedTuple):
     """A computer in a session, with its probe."""
 
     computer: MetricComputer
@@ -108,8 +106,8 @@ class AnalysisSession:
             self._history.advance(parameters, self.steps)
         self._forget_step()
         records, metrics, reasons = self._session.take(), dict[str, Any](), dict[str, str]()
-        for metric in self.metrics:
-            record, computer = records.get(metric.bound.label), metric.computer
+        for computer, bound, _ in self.metrics:
+            record = records.get(bound.label)
             if record is None or record.error is not None:
                 continue
             if id(computer) in self._returned:
@@ -125,10 +123,8 @@ class AnalysisSession:
         if self._ends is not None:
             return
         # hooks outlive a session that is forgotten: they refer to it weakly, and go with it
-        self._ends = StepEnds(
-            self._engine, _weakly(self._before_step), _weakly(self._after_step), _weakly(self._gradient_readers),
-            wanted=_weakly(self._looks_at_step),
-        )  # fmt: skip
+        hooks = [_weakly(method) for method in (self._before_step, self._after_step, self._gradient_readers)]
+        self._ends = StepEnds(self._engine, *hooks, wanted=_weakly(self._looks_at_step))
         weakref.finalize(self, self._ends.close)
         if self.subject.optimizers:
             self._ends.attach(self.subject.optimizers)
@@ -145,23 +141,23 @@ class AnalysisSession:
         self._step_seen = True
         self._write_manifest()
         moment = self._moment_of_step("before_step")
-        for metric in self.metrics:
-            if metric.bound.probe.at == "before_step":
-                self._session.fire(metric.bound.label, moment)
-            elif prepares(metric.bound.probe):
-                self._engine.prepare(metric.bound, moment)
+        for _, bound, _ in self.metrics:
+            if bound.probe.at == "before_step":
+                self._engine.fire(bound, moment)
+            elif prepares(bound.probe):
+                self._engine.prepare(bound, moment)
 
     def _after_step(self) -> None:
         if not (self._step_seen and self._due_next()):
             return
         moment = self._moment_of_step("after_step")
-        for metric in self.metrics:
+        for _, bound, needs in self.metrics:
             # what was prepared before the step is for right after it, while the gradients are still there
-            prepared = any(key.startswith("_") for key in metric.bound.state)
+            prepared = any(key.startswith("_") for key in bound.state)
             if prepared:
                 self.subject.refresh()
-            if metric.needs == {"optimizer"} or (prepared and self._fits(self.subject.by_name())):
-                self._session.fire(metric.bound.label, self._with_snapshot(moment))
+            if needs == {"optimizer"} or (prepared and self._fits(self.subject.by_name())):
+                self._engine.fire(bound, self._with_snapshot(moment))
 
     def _moment_of_step(self, phase: str) -> Moment:
         assert self._ends is not None
@@ -176,10 +172,8 @@ class AnalysisSession:
         moment = self._session.moment(
             "after_step", step=self.steps, take_gradients=lambda: standing_gradients(self.subject)
         )
-        return AnalysisContext(
-            model=self.subject.model, inputs=batch, attention_mask=mask, optimizer=optimizer, step=self.steps,
-            metadata=metadata, moment=moment,
-        )  # fmt: skip
+        context = AnalysisContext(model=self.subject.model, inputs=batch, attention_mask=mask, optimizer=optimizer)
+        return replace(context, step=self.steps, metadata=metadata, moment=moment)
 
     def _measure(self, context: AnalysisContext, parameters: Mapping[str, Tensor], fits: bool) -> None:
         """Fire what has not fired at the step itself."""
@@ -194,9 +188,9 @@ class AnalysisSession:
             }
         try:
             with self._batches.paused():
-                for metric in self.metrics:
-                    if metric.bound.label not in self._session.newest.records and self._has_all(metric, fits):
-                        self._session.fire(metric.bound.label, self._with_snapshot(context.moment))
+                for _, bound, needs in self.metrics:
+                    if bound.label not in self._session.newest.records and self._has_all(bound.label, needs, fits):
+                        self._engine.fire(bound, self._with_snapshot(context.moment))
         finally:
             self._offers.clear()  # they hold this session, and the probes hold them
         context.moment = None
@@ -205,17 +199,15 @@ class AnalysisSession:
         moment.snapshot = None if self._history is None else self._history.kept
         return moment
 
-    def _has_all(self, metric: Metric, fits: bool) -> bool:
-        missing = [need for need in sorted(metric.needs) if not self._has(need)]
+    def _has_all(self, label: str, needs: frozenset[str], fits: bool) -> bool:
+        missing = [need for need in sorted(needs) if not self._has(need)]
         if missing:
             cause = self._batches.problem if missing[0] == "holdout" else CURES.get(missing[0], missing[0])
-            self._engine.warn(
-                f"{metric.bound.label} {missing[0]}", f"{metric.bound.label} is not measured: it needs {cause}"
-            )
-        if "grads" in metric.needs and self._ends is not None and self._ends.skipped:
+            self._engine.warn(f"{label} {missing[0]}", f"{label} is not measured: it needs {cause}")
+        if "grads" in needs and self._ends is not None and self._ends.skipped:
             return False  # these gradients are scaled, not finite, and were not used
         # for earlier weights that do not fit a warning has been given
-        return not missing and (fits or "previous" not in metric.needs)
+        return not missing and (fits or "previous" not in needs)
 
     def _has(self, need: str) -> bool:
         if need == "grads":

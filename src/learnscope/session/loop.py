@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -38,22 +38,20 @@ class Feed:
         self._batch: Any = None
         self._examples: list[Examples] = []
 
-    def add(
-        self, step: int, first_step: int, backward_seen: bool, *, logged: Mapping[str, Any] | None = None,
-        batch: Any = None, examples: Examples | None = None,
-    ) -> None:  # fmt: skip
+    def add(self, step: int, first_step: int, backward_seen: bool, **content: Any) -> None:
+        """Take what the loop handed over: `logged`, `batch` or `examples`."""
         if self._ahead is None:
             self._ahead = step == first_step and not backward_seen
         target = step + 1 if backward_seen or self._ahead else step
         if self._step != target:
             self.flush()
         self._step = target
-        for name, value in (logged or {}).items():
+        for name, value in content.get("logged", {}).items():
             # a copy: the loop may go on adding to its own tensor before the value is read
             copy = value.detach().clone() if isinstance(value, Tensor) else value
             self._logged.setdefault(name, []).append(copy)
-        self._batch = self._batch if batch is None else batch
-        self._examples += [] if examples is None else [examples]  # every micro-batch of the step, not only the last
+        self._batch = content.get("batch", self._batch)
+        self._examples += [content["examples"]] if "examples" in content else []  # one for each micro-batch
 
     def stepped(self, step: int) -> None:
         """A step has ended: what was handed over for an earlier one is complete."""

@@ -109,7 +109,7 @@ class ManualSession:
     def begin(self, *, resume: bool = False, step: int = 0) -> None:
         """Write the manifest, unless there is one."""
         if not self.begun:
-            begin(self.engine, self.subject, resume=resume, step=step)
+            begin(self.engine, resume=resume, step=step)
         self.begun = self._live = True
 
     def read_with(self, task: Task | None, **data: Any) -> None:

@@ -14,7 +14,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from learnscope.core.subject import Subject
 from learnscope.model.weights.snapshot import Snapshot
 from learnscope.session.engine import Engine
 from learnscope.session.manifest import new_manifest
@@ -38,7 +37,7 @@ def open_backend(run: str | Path | None, *, resume: bool) -> Backend:
     return FolderBackend.create(path)
 
 
-def begin(engine: Engine, subject: Subject, *, resume: bool, step: int | None) -> tuple[int, int | None]:
+def begin(engine: Engine, *, resume: bool, step: int | None) -> tuple[int, int | None]:
     """Write the manifest with a new attempt; returns the step and epoch from which it goes on."""
     backend = engine.backend
     manifest = backend.manifest() if resume and is_there(backend) else {}
@@ -50,13 +49,10 @@ def begin(engine: Engine, subject: Subject, *, resume: bool, step: int | None) -
     else:
         probes = [(bound.label, bound.probe) for bound in engine.bound]
         # a run in memory is gone before the code can be another
-        manifest = new_manifest(engine.source, subject, probes, git=isinstance(backend, FolderBackend))
+        manifest = new_manifest(engine.source, engine.subject, probes, git=isinstance(backend, FolderBackend))
     step = step or 0
     engine.attempt = len(manifest["attempts"])
-    manifest["attempts"] = [
-        *manifest["attempts"],
-        {"attempt": engine.attempt, "start_step": step, "started": time.time()},
-    ]
+    manifest["attempts"].append({"attempt": engine.attempt, "start_step": step, "started": time.time()})
     manifest["status"] = "running"
     backend.put_manifest(manifest)
     return step, epoch
@@ -92,18 +88,14 @@ def save_state(engine: Engine, snapshots: dict[str, Snapshot], step: int, passes
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, dict[str, Any]] = {}
     for bound in engine.bound:
-        plain = numbers.setdefault(bound.label, {})
-        for key, value in bound.saved_state().items():
-            if isinstance(value, Tensor):
-                # two probes may keep the same tensor, and the format refuses what shares memory
-                tensors[f"state/{bound.label}/{key}"] = (
-                    value.detach().cpu().clone(memory_format=torch.contiguous_format)
-                )
-            else:
-                plain[key] = value
-    steps = {}
+        state = bound.saved_state()
+        numbers[bound.label] = {key: value for key, value in state.items() if not isinstance(value, Tensor)}
+        for key in state.keys() - numbers[bound.label].keys():
+            # a copy: two probes may keep the same tensor, and the format refuses shared memory
+            copy = state[key].detach().cpu().clone(memory_format=torch.contiguous_format)
+            tensors[f"state/{bound.label}/{key}"] = copy
+    steps = {key: snapshot.step for key, snapshot in snapshots.items()}
     for key, snapshot in snapshots.items():
-        steps[key] = snapshot.step
         tensors |= {f"previous/{key}/{name}": t.detach().cpu() for name, t in snapshot.tensors.items()}
     about = {"step": step, "attempt": engine.attempt, "states": numbers, "snapshots": steps, "passes": passes}
     metadata = {"learnscope": json.dumps(about)}
@@ -130,15 +122,14 @@ def load_state(engine: Engine, snapshots: dict[str, Snapshot], step: int) -> int
 def _restore(path: Path, engine: Engine, snapshots: dict[str, Snapshot]) -> int:
     with safe_open(path, framework="pt") as file:
         meta = json.loads(file.metadata()["learnscope"])
-        for bound in engine.bound:
-            bound.state.update(meta["states"].get(bound.label, {}))
+        states = {bound.label: bound.state for bound in engine.bound}
+        for label, state in states.items():
+            state.update(meta["states"].get(label, {}))
         for key in file.keys():  # noqa: SIM118  (safe_open is not a dictionary)
             kind, owner, name = key.split("/", 2)
-            if kind == "state":
-                for bound in engine.bound:
-                    if bound.label == owner:
-                        bound.state[name] = file.get_tensor(key)
-            elif owner in snapshots and name in snapshots[owner].tensors:
+            if kind == "state" and owner in states:
+                states[owner][name] = file.get_tensor(key)
+            elif kind == "previous" and owner in snapshots and name in snapshots[owner].tensors:
                 with torch.no_grad():
                     snapshots[owner].tensors[name].copy_(file.get_tensor(key))
         for key, at in meta["snapshots"].items():

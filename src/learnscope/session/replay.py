@@ -92,7 +92,7 @@ def opened(
         subject, probes, open_backend(run, resume=False), source=source, provides=provides, sinks=sinks, strict=strict
     )
     engine.open_probes(engine.moment("open", 0))
-    begin(engine, subject, resume=False, step=0)
+    begin(engine, resume=False, step=0)
     return engine
 
 

@@ -22,7 +22,7 @@ from learnscope.run import Run
 from learnscope.session.engine import FED, Engine
 from learnscope.session.loop import Loop, unfed_message
 from learnscope.session.opening import begin, check_model, finish, is_there, load_state, open_backend, save_state
-from learnscope.session.optimizers import as_optimizers
+from learnscope.session.steps import as_optimizers
 from learnscope.session.subject import make_subject, provided
 from learnscope.sinks.base import Sink
 from learnscope.task import Task
@@ -98,7 +98,7 @@ class Watch:
         again = resume and is_there(engine.backend)
         if not again:  # before anything is written
             engine.open_probes(engine.moment("open", step or 0))
-        steps, epoch = begin(engine, engine.subject, resume=resume, step=step)
+        steps, epoch = begin(engine, resume=resume, step=step)
         self._loop = Loop(engine, steps=steps, epoch=epoch or 0, clock=clock)
         passes = self._open_again() if again else None
         self._restored = passes is not None

@@ -29,7 +29,7 @@ from learnscope.probes.updates.weight_delta import WeightDelta
 from learnscope.quantities import gradients, updates
 from learnscope.record import Record
 from learnscope.session.manual import ManualSession
-from learnscope.session.optimizers import unwrap_optimizer
+from learnscope.session.steps import unwrap_optimizer
 from learnscope.task import PairTask, Task, task_for
 from learnscope.telemetry.config import DEFAULT_GROUPS, TelemetryConfig
 from learnscope.telemetry.folder import CHECKPOINT, claim, last_step, take_up
@@ -88,10 +88,15 @@ class TelemetrySession:
         """Measure everything that is switched on and available."""
         self.subject.model, self.subject.optimizers = model, _optimizers(optimizer)
         self.subject.refresh()
-        self.subject.name_groups(self._groups())
+        usual = {
+            name: module for name, module in DEFAULT_GROUPS.items() if match_parameters(self.subject.names, module)
+        }
+        self.subject.name_groups(usual if self.config.groups is None else self.config.groups)
         handed = HandedOver({name: [value] for name, value in logged.items()}, batch)
         moment = self._moment(place["epoch"], handed)
-        fired = [name for name in self._session.bound if self._is_possible(name, handed)]
+        absent = {"learning_rates": not self.subject.optimizers, "batch_stats": batch is None, "logged": not logged}
+        absent["holdout_logits"] = self.subject.holdout is None
+        fired = [name for name in self._session.bound if not absent.get(name)]
         for name in fired:
             # batches of the training and of the holdout may be of different kinds
             self.subject.task = self._holdout_task if name == "holdout_logits" else self.task
@@ -158,27 +163,11 @@ class TelemetrySession:
         else:
             line.add_logged(record)
 
-    def _is_possible(self, section: str, handed: HandedOver) -> bool:
-        if section == "holdout_logits":
-            return self.subject.holdout is not None
-        if section == "batch_stats":
-            return handed.batch is not None
-        if section == "learning_rates":
-            return bool(self.subject.optimizers)
-        return section != "logged" or bool(handed.logged)
-
     def _moment(self, epoch: int | None, handed: HandedOver | None = None) -> Moment:
         return self._session.moment(
             "after_step", step=self.step, epoch=epoch, handed=handed,
             take_gradients=lambda: standing_gradients(self.subject),
         )  # fmt: skip
-
-    def _groups(self) -> Mapping[str, Any]:
-        """The groups of the configuration, or the usual ones that the model has."""
-        if self.config.groups is not None:
-            return self.config.groups
-        names = self.subject.names
-        return {name: pattern for name, pattern in DEFAULT_GROUPS.items() if match_parameters(names, pattern)}
 
 
 def _probes(config: TelemetryConfig, path: Path, run: str) -> dict[str, Probe]:
@@ -196,10 +185,9 @@ def _probes(config: TelemetryConfig, path: Path, run: str) -> dict[str, Probe]:
     return {section: probe for enabled, section, probe in available if enabled}
 
 
-def _optimizers(given: Any) -> list[Any]:
-    if given is None:
-        return []
-    return [unwrap_optimizer(each) for each in (given if isinstance(given, list | tuple) else [given])]
+def _optimizers(optimizer: Any) -> list[Any]:
+    several = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
+    return [] if optimizer is None else [unwrap_optimizer(each) for each in several]
 
 
 def _last_error() -> BaseException | None:

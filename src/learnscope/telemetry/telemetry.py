@@ -117,10 +117,10 @@ class TrainingTelemetry:
             logged: numbers of your own, such as `loss=loss`, that go into the line and the records.
         """
         del device
-        session = self._session
-        if session is not None:
-            self._safely(lambda: self._count(session, global_step))
-            self._safely(lambda: self._batch(session, model, optimizer, int(batch_idx), int(epoch), batch, logged))
+        if self._session is not None:
+            self._safely(lambda: self._count(global_step))
+            place = {"batch_idx": batch_idx, "epoch": epoch}
+            self._safely(lambda: self._batch(model, optimizer, place, batch, logged))
 
     def to_dataframe(self, *, logits: bool = False) -> pd.DataFrame:
         """All collections as rows, with a column for each number; with `logits`, also the arrays of the holdout."""
@@ -155,7 +155,9 @@ class TrainingTelemetry:
 
     # the way of a batch
 
-    def _count(self, session: TelemetrySession, given: int | None) -> None:
+    def _count(self, given: int | None) -> None:
+        session = self._session
+        assert session is not None
         # the first batch of a run may be called 0; the first after a resume may lie before the last that was written,
         # if training goes on from an older checkpoint: what was written from there on is then superseded
         first = not session.begun and (session.resumed or not self.global_step)
@@ -165,11 +167,13 @@ class TrainingTelemetry:
         self.global_step = session.step = self.global_step + 1 if given is None else int(given)
 
     def _batch(
-        self, session: TelemetrySession, model: nn.Module, optimizer: Any, batch_idx: int, epoch: int, batch: Any,
-        logged: Mapping[str, Any],
-    ) -> None:  # fmt: skip
-        due = batch_idx % self.config.collect_every_n == 0
-        self._note_epoch(epoch, batch_idx, due)
+        self, model: nn.Module, optimizer: Any, place: dict[str, int], batch: Any, logged: Mapping[str, Any]
+    ) -> None:
+        session = self._session
+        assert session is not None
+        place = {name: int(number) for name, number in place.items()}
+        due = place["batch_idx"] % self.config.collect_every_n == 0
+        self._note_epoch(place["epoch"], place["batch_idx"], due)
         if not session.begun:
             try:
                 session.begin(model, optimizer)
@@ -183,7 +187,7 @@ class TrainingTelemetry:
             if not due:
                 session.keep_first_weights()
         if due:
-            line = session.collect(model, optimizer, {"batch_idx": batch_idx, "epoch": epoch}, batch, logged)
+            line = session.collect(model, optimizer, place, batch, logged)
             self._add_own(line, model)
             session.write(line)
 
