@@ -7,6 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -204,14 +205,10 @@ def _moment(owner: ProbeMetrics, context: AnalysisContext | None, snapshot: Para
     if context.inputs is not None:
         batch = with_mask(context.inputs, context.attention_mask)
         subject.task, subject.holdout = task_for(batch, context.model), [batch]
-    return Moment(
-        step=context.step,
-        phase="after_step",
-        source="analysis",
-        subject=subject,
-        snapshot=None if snapshot is None else snapshot._kept,
-        take_gradients=lambda: standing_gradients(subject),
-    )
+    moment = Moment(step=context.step, phase="after_step", source="analysis", subject=subject)
+    moment.snapshot = None if snapshot is None else snapshot._kept
+    moment.take_gradients = partial(standing_gradients, subject)
+    return moment
 
 
 def wants(function: Callable[..., Any], *names: str) -> bool:

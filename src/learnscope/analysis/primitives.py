@@ -22,7 +22,6 @@ from learnscope.tensor.context import arithmetic_dtype
 from learnscope.tensor.segments import Segments
 
 THRESHOLDS = (1e-8, 1e-6, 1e-4)
-RESET = "call reset() on the manager after architecture changes"
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -178,9 +177,6 @@ class History:
         """What reads the copy."""
         self._live: list[weakref.ref[Any]] = []
         """What reads the model's own weights."""
-
-    def check(self, parameters: Mapping[str, Tensor]) -> None:
-        self.kept.check(parameters, RESET)
 
     def old(self) -> ParameterSnapshot:
         """The weights at the last measurement."""

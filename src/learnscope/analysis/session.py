@@ -217,7 +217,7 @@ class AnalysisSession:
     def _fits(self, parameters: Mapping[str, Tensor]) -> bool:
         try:
             if self._history is not None:
-                self._history.check(parameters)
+                self._history.kept.check(parameters, "call reset() on the manager after architecture changes")
         except ValueError as error:
             if self._engine.strict:
                 raise

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from learnscope.core.cache import Cache
 from learnscope.core.gradients import Gradients
 from learnscope.core.handed import Examples, HandedOver, MicroBatches
 from learnscope.core.subject import Subject
@@ -31,6 +30,10 @@ class NotAvailable(LookupError):
     """A probe asked for something that this moment does not have; the message says how to provide it."""
 
 
+class Cache(dict[Any, Any]):
+    sealed = False  # True while weights are exchanged
+
+
 @dataclass(slots=True, kw_only=True)
 class Moment:
     """A model at one step, with whatever the source can provide about it."""
@@ -40,8 +43,7 @@ class Moment:
     source: str
     subject: Subject
     epoch: int | None = None
-    state: dict[str, Any] = field(default_factory=dict)
-    """The probe's own state, saved by the session."""
+    state: dict[str, Any] = field(default_factory=dict)  # the probe's own, saved by the session
     handed: HandedOver = field(default_factory=HandedOver)
     snapshot: Snapshot | None = None
     take_gradients: Callable[[], Gradients] | None = None
@@ -131,9 +133,8 @@ class Moment:
         """The first `examples` examples of the holdout batches, for probes that run the model more than once."""
         batches, left = [], examples
         for batch in self._data("holdout"):
-            if left <= 0:
-                break
-            batches.append(self.task.take(batch, left))
+            if left > 0:
+                batches.append(self.task.take(batch, left))
             left -= self.task.size(batch)
         return batches
 
@@ -153,9 +154,14 @@ class Moment:
         with guard(self.model), swapped(self.model, weights), self.sealing():
             yield
 
-    def sealing(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def sealing(self) -> Iterator[None]:
         """While weights are exchanged, nothing new can be computed."""
-        return self.cache.sealing()
+        self.cache.sealed = True
+        try:
+            yield
+        finally:
+            self.cache.sealed = False
 
     def once(self, key: Any, compute: Callable[[], T]) -> T:
         """`compute()`, called once for this moment; later calls return the same object."""
@@ -168,17 +174,14 @@ class Moment:
     def remember(
         self, part: Mapping[str, Any], compute: Callable[[], Mapping[str, Any]], *, on_this_machine: bool = False
     ) -> dict[str, Any]:
-        """`compute()`, unless its result for these weights and data is stored; it must be what JSON can hold.
-
-        `part` names all else that the result depends on. Times are stored for this machine and thread count only.
-        """
+        """`compute()`, a JSON-able result, unless it is stored for these weights, these data and this `part`."""
         if self.cache.sealed:
             raise NotAvailable(f"{part} was asked for while the weights were exchanged: ask outside")
         memo = self.subject.memo
         if memo is None:
             return dict(compute())
-        of = self.once("content", self.subject.content)
-        return memo.once({**of, **(machine() if on_this_machine else {}), "part": part}, compute)
+        content = self.once("content", self.subject.content) | (machine() if on_this_machine else {})
+        return memo.once({**content, "part": part}, compute)
 
     def track(self, items: Sequence[T], title: str) -> Iterator[T]:
         """The items one by one, with a progress bar where the session shows any."""

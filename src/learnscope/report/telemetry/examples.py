@@ -68,8 +68,9 @@ def examples(t: Telemetry) -> Examples | None:
     values = np.array([_signed(logits[i], truth) for i in same])
     # within a label by the last value, the largest first
     order = np.lexsort((-np.nan_to_num(values[-1], nan=-np.inf), truth))
-    left_out = len(usable) - len(same)
-    return Examples(t.steps[same], values[:, order], truth[order], _classes(logits[last], truth), left_out)
+    columns = logits[last].shape[1] if logits[last].ndim == 2 else 1
+    classes = max(columns, 2) if truth.dtype.kind == "i" else 0
+    return Examples(t.steps[same], values[:, order], truth[order], classes, left_out=len(usable) - len(same))
 
 
 def _fits(logits: Any, labels: Any) -> bool:
@@ -77,12 +78,6 @@ def _fits(logits: Any, labels: Any) -> bool:
         return False
     row_for_each = labels.ndim == 1 and logits.ndim in (1, 2) and len(labels) == len(logits) and logits.size > 0
     return row_for_each and (labels.dtype.kind == "i" or logits.size == labels.size)
-
-
-def _classes(logits: Floats, labels: NDArray[Any]) -> int:
-    if labels.dtype.kind != "i":
-        return 0
-    return logits.shape[1] if logits.ndim == 2 and logits.shape[1] > 1 else 2
 
 
 def _signed(logits: Floats, labels: NDArray[Any]) -> Floats:

@@ -24,7 +24,6 @@ from learnscope.report.telemetry.curves import Line, median_size
 from learnscope.report.telemetry.data import BATCH, GROUPED, HOLDOUT, LOGGED, OTHER, Telemetry, class_shares, prepared
 from learnscope.report.telemetry.examples import examples
 from learnscope.report.telemetry.panels import (
-    X_LABEL,
     Panel,
     batch_panels,
     example_panel,
@@ -45,6 +44,7 @@ TITLES = {
 }
 """Heading and y label, by file name."""
 OVERVIEW, ACROSS = "overview", 3
+X_LABEL = "global step"
 MOST = 12
 """Most numbers of a section that a figure shows."""
 

@@ -21,7 +21,6 @@ from learnscope.report.telemetry.curves import Line, draw_lines, mark_epochs
 from learnscope.report.telemetry.data import BATCH, GROUPED, HOLDOUT, LOGGED, Telemetry, class_shares, same_names
 from learnscope.report.telemetry.examples import Examples, paint, paint_examples
 
-X_LABEL = "global step"
 STYLED = len(COLOURS) * len(DASHES)
 
 
