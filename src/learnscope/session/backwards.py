@@ -69,9 +69,8 @@ class Backwards:
 class MicroBatchMeter:
     """Squared gradient norm of each micro-batch of one step.
 
-    A leaf's hook is given the micro-batch's own gradient before it is added, so no copy is needed; the sum
-    is measured in the same place, so that both carry the same loss scale. A failure is kept for the caller:
-    raising here would end the user's backward.
+    A leaf's hook is given the micro-batch's own gradient before it is added, so no copy is needed; the sum is measured
+    there too, so that both have the same loss scale. A failure is kept: raising would end the user's backward.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:

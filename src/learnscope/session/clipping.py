@@ -27,10 +27,7 @@ _PLACES = ((clip_grad, "_clip_grads_with_norm_"), (utils, "clip_grads_with_norm_
 
 
 def listen(listener: Listener) -> None:
-    """Call `listener(parameters, max_norm, total_norm)` just before gradients are clipped by their norm.
-
-    What it returns, if anything, is called when they have been.
-    """
+    """Call `listener` before gradients are clipped by their norm; if it returns a function, call that afterwards."""
     _listeners.append(listener)
     if not _originals:
         for place, name in _PLACES:

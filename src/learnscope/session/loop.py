@@ -91,9 +91,8 @@ class Loop:
         self._fire(self.engine.due("once", 1), self.moment("once"))
         self._plan_step(passes)
 
-    @property
-    def backward_seen(self) -> bool:
-        return self._backwards.passes > 0
+    def hand_over(self, **content: Any) -> None:
+        self.feed.add(self.steps, self.first_step, self._backwards.passes > 0, **content)
 
     def moment(self, phase: str, step: int | None = None, **details: Any) -> Moment:
         return self.engine.moment(phase, self.steps if step is None else step, epoch=self.epoch, **details)

@@ -110,9 +110,7 @@ def _finish(column: Column, table: Table, numbers: dict[torch.device, Any]) -> C
 def _number(name: str, value: Any) -> float | int | None:
     if value is None or (isinstance(value, float | int) and not isinstance(value, bool)):
         return value
-    if isinstance(value, bool | np.bool_):
-        return int(value)
-    if isinstance(value, np.integer):
+    if isinstance(value, bool | np.bool_ | np.integer):
         return int(value)
     if isinstance(value, np.floating | np.ndarray) and np.size(value) == 1 and np.isrealobj(value):
         return float(value.item())

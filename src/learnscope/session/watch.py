@@ -131,11 +131,11 @@ class Watch:
         """Record numbers of this step, such as the loss. Tensors are read later, without waiting for them."""
         if not any("logged" in bound.probe.needs for bound in self._engine.bound):
             self._engine.add(Loss())
-        self._hand_over(logged=values)
+        self._engine.safely(self._loop.hand_over)(logged=values)
 
     def batch(self, batch: Any) -> None:
         """Hand over the step's batch, for probes that look at batches."""
-        self._hand_over(batch=batch)
+        self._engine.safely(self._loop.hand_over)(batch=batch)
 
     def examples(self, ids: Any, logits: Tensor, targets: Tensor, *, inputs: Any = None, groups: Any = None) -> None:
         """Hand over the loop's own logits with the examples' ids, for probes that follow examples.
@@ -150,7 +150,7 @@ class Watch:
             groups: the group of each example, numbers or names, to follow groups apart; by default its class.
         """
         targets = torch.as_tensor(targets).detach()
-        self._hand_over(examples=Examples(ids, logits.detach(), targets, inputs, groups))
+        self._engine.safely(self._loop.hand_over)(examples=Examples(ids, logits.detach(), targets, inputs, groups))
 
     def micro_batch(self, size: float) -> None:
         """Say how many examples or tokens the coming micro-batch has; the noise scale then counts in them."""
@@ -195,10 +195,6 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         self.close("finished" if kind is None else f"interrupted by {kind.__name__}: {error}")
-
-    def _hand_over(self, **content: Any) -> None:
-        loop = self._loop
-        self._engine.safely(loop.feed.add)(loop.steps, loop.first_step, loop.backward_seen, **content)
 
     def _warn_of_unfired(self) -> None:
         taken = self.steps - self._loop.first_step

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 class TrainingTelemetry:
     """Collects gradient norms, weight deltas, learning rates, holdout logits and batch statistics as training goes.
 
-    Everything goes to `telemetry.jsonl`, a line a collection; the folder is a run folder too, for `learnscope report`,
-    `compare` and `query`. A folder that already holds records is not written: `<name>-2` is, with a warning. Whatever
-    fails here, the training goes on; only a group in the configuration that matches no parameter is an error.
+    Every collection is a line of `telemetry.jsonl`; the folder is a run folder too, for `learnscope report`, `compare`
+    and `query`. If it already holds records, `<name>-2` is written instead, with a warning. Whatever fails here, the
+    training goes on; only a group in the configuration that matches no parameter is an error.
 
     A method `_compute_<name>(self, model)` of a subclass adds what it returns to every line, as `<name>`.
     """
@@ -52,8 +52,8 @@ class TrainingTelemetry:
 
         Args:
             config: what to collect, how often, and where it goes.
-            resume: continue the telemetry in the folder, if there is any: steps count on. From a checkpoint older
-                than that, say at which with the first `on_batch_end(..., global_step=…)`.
+            resume: continue the telemetry in the folder, if there is any, with its count of steps. From an older
+                checkpoint, pass its step with the first `on_batch_end(..., global_step=…)`.
             task: how a batch becomes logits and targets, where the defaults do not recognise it.
             strict: raise when something fails, instead of warning and going on.
         """
@@ -113,7 +113,7 @@ class TrainingTelemetry:
             epoch: number of the epoch.
             device: not needed: holdout batches go where the model is.
             batch: the batch, for its statistics.
-            global_step: number of the batch in all of the training, where the calls so far do not tell it.
+            global_step: number of the batch in the whole training, if it is not the number of calls so far.
             logged: numbers of your own, such as `loss=loss`, that go into the line and the records.
         """
         del device
