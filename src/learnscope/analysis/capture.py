@@ -102,10 +102,7 @@ class Batches:
 
 
 class _BeforeForward:
-    """The hook on the model. A copy of the model, or a pickled one, takes a hook along that does nothing.
-
-    That is one of the standard library's, so that the model can be loaded where there is no learnscope.
-    """
+    """The hook on the model. In a copied or pickled model it does nothing, and needs no learnscope to be loaded."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = weakref.ref(batches)

@@ -220,10 +220,7 @@ def wants(function: Callable[..., Any], *names: str) -> bool:
 def probe_calling(
     computer: MetricComputer, offers: Mapping[str, Callable[[], Any]], returned: dict[int, Mapping[str, Any]]
 ) -> Probe:
-    """A probe that calls `computer` with those offers that its signature names, and records the numbers it returns.
-
-    All that it returns is put into `returned`. An offer that nobody wants is never computed.
-    """
+    """A probe that calls `computer` with the offers its signature names; all it returns goes into `returned`."""
 
     def measure(_moment: Moment) -> dict[str, Any]:
         metrics = computer.compute(**{name: offer() for name, offer in offers.items() if wants(computer.compute, name)})

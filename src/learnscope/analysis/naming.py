@@ -47,10 +47,7 @@ def threshold_names(thresholds: Iterable[float]) -> dict[float, str]:
 
 
 def parameter_change_keys(tables: Iterable[Table], thresholds: Sequence[float]) -> dict[str, float]:
-    """The documented keys of the parameter change, without their prefix.
-
-    A layer's and a component's `sparsity` is that at the first threshold.
-    """
+    """The documented keys of the parameter change; `sparsity` of a layer or component is at the first threshold."""
     names = threshold_names(thresholds)
     keys: dict[str, float] = {}
     for table in tables:

@@ -103,10 +103,9 @@ class Engine:
                     bound.probe.open(moment)
 
     def due(self, at: str, number: int) -> list[Bound]:
-        """The probes that are due at this step (or epoch), as far as the budget grants it.
+        """The probes that are due at this step (or epoch) and granted by the budget.
 
-        Probes that need what the loop hands over are not planned: they fire when it has been handed over, or at the
-        end of the epoch for which they have collected it.
+        Those that need what the loop hands over fire when it has, or at the end of the epoch for which they collected.
         """
         return [
             bound

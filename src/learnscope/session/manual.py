@@ -63,8 +63,7 @@ def own_backend(run: str | Path | None) -> Backend:
 class ManualSession:
     """Probes by names that the caller chooses, fired at moments that the caller describes.
 
-    The model may come with the first moment, and every moment may be of another one, such as the checkpoints of one
-    training. A strict session raises errors of probes; another warns and goes on.
+    The model may come with the first moment, and change from moment to moment, as the checkpoints of a training do.
     """
 
     def __init__(

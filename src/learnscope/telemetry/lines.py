@@ -21,10 +21,7 @@ Places = Mapping[str, tuple[str, str]]
 
 
 def group_places(subject: Subject) -> Places:
-    """`group_N` for every group of the optimizer, its name if it has one, and the named groups.
-
-    Where an optimizer's group has the name of a named group but holds other parameters, the name means the latter.
-    """
+    """The optimizer's groups as `group_N` and by name, and the named groups, which win where names are the same."""
     places: dict[str, tuple[str, str]] = {}
     named = subject.scopes("named")
     if subject.optimizers:

@@ -135,11 +135,8 @@ class TelemetrySession:
             self.lines.close()
 
     def close_forgotten(self) -> None:
-        """Close what nobody has closed; if an error has ended the program since, it did not finish.
-
-        A forked child that ends has not ended the training.
-        """
-        if os.getpid() != self._process:
+        """Close what nobody has closed, as interrupted if an error has ended the program since."""
+        if os.getpid() != self._process:  # a forked child has not ended the training
             return
         error = _last_error()
         self.close("finished" if error is self._earlier_error else f"interrupted by {type(error).__name__}: {error}")

@@ -143,10 +143,7 @@ def _in_rows(values: Floats, size: int) -> Floats:
 
 
 def class_shares(t: Telemetry) -> Numbers:
-    """The share of every class in the batches, in percent, by the name of the class.
-
-    A class that is not in a batch has no number there; where the others add up to 100 %, its share is 0.
-    """
+    """The share of every class in the batches in percent; 0 for one without a number if the others add up to 100."""
     named = {}
     for key, values in t.sections.get(BATCH, {}).items():
         kind, _, label = key.removesuffix("_pct").partition("_")
