@@ -21,7 +21,7 @@ from learnscope.run import Run, open_run
 from learnscope.session.manifest import new_manifest
 from learnscope.session.opening import check_model
 from learnscope.session.replay import opened
-from learnscope.sinks.last import LastRecords
+from learnscope.sinks.base import LastRecords
 from learnscope.store.backend import Backend, MemoryBackend, RunError, check_replaceable, replace_run
 from learnscope.store.memo import Memo
 from learnscope.task import Task, task_for

@@ -27,8 +27,7 @@ from learnscope.probes.robustness.noise_robustness import NoiseRobustness
 from learnscope.run import Run
 from learnscope.session.opening import check_model, concluding
 from learnscope.session.replay import fixed_batch, look_at, opened, origin_of, usual_probes
-from learnscope.session.snapshots import take_snapshots
-from learnscope.session.subject import make_subject, provided
+from learnscope.session.subject import make_subject, provided, take_snapshots
 from learnscope.sinks.base import Sink
 from learnscope.store.memo import Memo
 from learnscope.task import Task
