@@ -115,7 +115,7 @@ class PhaseTransitionAttributor:
             elif method == "tracin":
                 rates = _rates(learning_rates, epochs)
                 found = self._against_test(method, epochs, lambda models, *data: tracin(
-                    list(zip(models, rates, strict=True)), self.task, *data, mean=True, progress=update, **self._options
+                    list(zip(models, rates, strict=True)), self.task, *data, progress=update, **self._options
                 ))  # fmt: skip
             else:
                 found = self._against_test(method, epochs, lambda models, *data: trak(

@@ -15,7 +15,7 @@ from learnscope.ledger import IdError, Ledger
 from learnscope.ledger.sampling import Sample
 from learnscope.ledger.sums import MOST_GROUPS, GroupSums
 from learnscope.ledger.table import QUANTILES
-from learnscope.model.examples.gradient_norms import example_gradient_norms
+from learnscope.model.examples.factored import example_gradient_norms
 from learnscope.options import check_whole
 from learnscope.probes.examples.gathering import Gathering
 from learnscope.quantities import Quantities

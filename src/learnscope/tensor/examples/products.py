@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -23,30 +23,27 @@ def row_products(a: Tensor, b: Tensor) -> Tensor:
     """
     if a.shape != b.shape:
         raise ValueError(f"rows of shapes {list(a.shape)} and {list(b.shape)} do not pair up")
-    with plain_arithmetic(a.device):
-        total = torch.zeros(a.shape[0], dtype=_widest(a), device=a.device)
-        for left, right in _pieces(a, b):
-            total += torch.linalg.vecdot(left, right)
-        return total
+    return _summed(a, b, torch.linalg.vecdot)
 
 
 def all_products(a: Tensor, b: Tensor) -> Tensor:
     """a_i · b_j for all rows of two matrices, [k, m]."""
     if a.shape[1] != b.shape[1]:
         raise ValueError(f"rows of {a.shape[1]} and {b.shape[1]} entries have no inner product")
-    with plain_arithmetic(a.device):
-        total = torch.zeros(a.shape[0], b.shape[0], dtype=_widest(a), device=a.device)
-        for left, right in _pieces(a, b):
-            total += left @ right.T
-        return total
+    return _summed(a, b, lambda left, right: left @ right.T)
 
 
-def _pieces(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def widest_dtype(device: torch.device) -> torch.dtype:
+    """float64, or float32 on Apple's devices, which have no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _summed(a: Tensor, b: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """The product of two matrices, summed over pieces of their columns."""
+    wide = widest_dtype(a.device)
     width = max(1, PIECE // max(1, a.shape[0], b.shape[0]))
-    for start in range(0, a.shape[1], width):
-        left, right = a[:, start : start + width], b[:, start : start + width]
-        yield left.to(_widest(a)), right.to(_widest(a))
-
-
-def _widest(tensor: Tensor) -> torch.dtype:
-    return torch.float32 if tensor.device.type == "mps" else torch.float64  # Apple's devices have no float64
+    with plain_arithmetic(a.device):
+        total = product(a[:, :0].to(wide), b[:, :0].to(wide))
+        for left, right in zip(a.split(width, 1), b.split(width, 1), strict=True):
+            total += product(left.to(wide), right.to(wide))
+        return total
