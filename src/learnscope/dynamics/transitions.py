@@ -17,7 +17,7 @@ from learnscope.core.moment import NotAvailable
 from learnscope.findings.examples.critical import Attributions, CriticalExamples, analyze, critical_examples
 from learnscope.model.data import fixed_batches
 from learnscope.model.examples.attribution import Attribution, Progress, tracin, transition_scores
-from learnscope.model.examples.noted import NotedBatches, Notes
+from learnscope.model.examples.groups import BatchesWithMetadata, Metadata
 from learnscope.model.examples.per_example import MAX_BYTES
 from learnscope.model.examples.trak import trak
 from learnscope.model.guard import preserve_rng
@@ -155,32 +155,28 @@ class PhaseTransitionAttributor:
         return plot_attributions(found, Path(save_dir), whole_number("top_k", top_k))
 
     def _transition(self, before: int, after: int, update: Progress) -> Attributions:
-        data = NotedBatches(self.train_data, self.task)
-        found = transition_scores(
+        data = BatchesWithMetadata(self.train_data, self.task)
+        transition = transition_scores(
             self._model(before), self._model(after), self.task, data, progress=update, **self._options
         )
-        notes = data.notes()
-        columns = {
-            "scores": found.score, "cosine": found.cosine, "loss_before": found.loss_before,
-            "loss_after": found.loss_after,
-        }  # fmt: skip
-        return _made("transition", before, after, notes, found.reasons, found.how, **columns)
+        return _attributions(
+            "transition", before, after, data.metadata(), transition.reasons, transition.how, scores=transition.score,
+            cosine=transition.cosine, loss_before=transition.loss_before, loss_after=transition.loss_after,
+        )  # fmt: skip
 
     def _against_test(self, method: str, epochs: list[int], score: Any) -> Attributions:
         if self.test_data is None:
             raise ValueError(f"method={method!r} scores examples for test data: give test_data=")
         # both go over the data once for each checkpoint: what a data set augments at random is the same each time
         train, test = (fixed_batches(data, self.task) for data in (self.train_data, self.test_data))
-        noted = NotedBatches(train, self.task)
-        for _ in noted:
-            pass
-        found: Attribution = score([self._model(epoch) for epoch in epochs], train, test)
-        lost = found.scores.isnan().all(0)
-        if bool(lost.any()) and not bool(lost.all()):
-            raise ValueError(f"test example {int(lost.nonzero()[0])} has {NO_TARGET}: leave it out")
-        scores = found.scores.mean(1)
+        data = BatchesWithMetadata(train, self.task)
+        attribution: Attribution = score([self._model(epoch) for epoch in epochs], list(data), test)
+        without_score = attribution.scores.isnan().all(0)
+        if bool(without_score.any()) and not bool(without_score.all()):
+            raise ValueError(f"test example {int(without_score.nonzero()[0])} has {NO_TARGET}: leave it out")
+        scores = attribution.scores.mean(1)
         reasons = {int(place): f"it has {NO_TARGET}" for place in scores.isnan().nonzero().flatten()}
-        return _made(method, epochs[0], epochs[-1], noted.notes(), reasons, found.how, scores=scores)
+        return _attributions(method, epochs[0], epochs[-1], data.metadata(), reasons, attribution.how, scores=scores)
 
     def _check_apart(self, epochs: list[int]) -> None:
         """Refuse checkpoints that are one set of weights under two epochs."""
@@ -233,14 +229,15 @@ def _checked(attributions: Any) -> Attributions:
     return attributions
 
 
-def _made(
-    method: str, before: int, after: int, notes: Notes, reasons: Mapping[int, str], how: str, **columns: Tensor
+def _attributions(
+    method: str, before: int, after: int, examples: Metadata, reasons: Mapping[int, str], how: str, **columns: Tensor
 ) -> Attributions:
-    ids = notes.ids.numpy()
+    ids, labels = examples.ids.numpy(), examples.labels
     return Attributions(
-        method=method, before=before, after=after, ids=ids, groups=notes.groups, unlabelled=notes.unlabelled, how=how,
-        labels=None if notes.labels is None else notes.labels.numpy(),
-        reasons={int(ids[place]): why for place, why in reasons.items()},
+        method=method, before=before, after=after, ids=ids, groups=examples.groups, how=how,
+        labels=None if isinstance(labels, str) else labels.numpy(),
+        unlabelled=labels if isinstance(labels, str) else None,
+        reasons={int(ids[place]): reason for place, reason in reasons.items()},
         **{name: column.to(torch.float64).numpy() for name, column in columns.items()},
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ The quantities of a probe are a class of the probe's name; its attributes are th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
@@ -59,6 +59,11 @@ class Quantity(_Fields):
     ) -> Column:
         """Its numbers over the scopes of a table; `status` says, by position, why there is none."""
         return Column(self.name, values, labels or {}, status or {})
+
+    def cells(self, cells: Sequence[float | str | None], **labels: Label) -> Column:
+        """Its numbers over the scopes of a table; a text is the reason why there is none."""
+        reasons = {place: cell for place, cell in enumerate(cells) if isinstance(cell, str)}
+        return self.column([None if isinstance(cell, str) else cell for cell in cells], labels, reasons)
 
     def row(
         self, value: Any, scope: str = "model", kind: str = "model", labels: Mapping[str, Label] | None = None,
