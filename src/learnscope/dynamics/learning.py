@@ -15,8 +15,8 @@ from learnscope.core.handed import Examples
 from learnscope.dynamics.placing import check_device
 from learnscope.dynamics.saved import load_session, save_session
 from learnscope.ledger import Ledger
+from learnscope.ledger.index import Sample
 from learnscope.ledger.patterns import patterns
-from learnscope.ledger.sampling import Sample
 from learnscope.model.data import InOrder
 from learnscope.model.examples.scores import check_classes
 from learnscope.model.guard import guard, preserve_rng

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from learnscope.ledger.errors import LedgerError
+from learnscope.ledger.batch import LedgerError
 from learnscope.ledger.table import derived
 from learnscope.store.extras import load
 from learnscope.store.files import write_atomically

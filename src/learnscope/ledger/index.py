@@ -1,15 +1,48 @@
-"""From an example's id to its row in the arrays."""
+"""Which ids are tracked, and from an id to its row in the arrays."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from learnscope.options import is_whole
+
 Ids = NDArray[np.int64]
+Sample = Literal["first", "even", "random"]
+SAMPLES: tuple[Sample, ...] = ("first", "even", "random")
 DENSE = 2**24
 """Ids below this are looked up in an array with 4 bytes per id; larger or negative ids by bisection."""
+
+
+def chosen_ids(track: int | None, sample: Sample, examples: int | None, seed: int) -> Ids | None:
+    """The ids to track, in ascending order; None if that is decided as they come."""
+    if sample not in SAMPLES:
+        raise ValueError(f"sample={sample!r}: one of {', '.join(SAMPLES)}")
+    if track is not None and not is_whole(track, 1):
+        raise ValueError(f"track={track!r}: how many examples to follow, a whole number from 1, or None for all")
+    if sample == "first":
+        return None
+    if track is None or examples is None:
+        raise ValueError(
+            f"sample={sample!r} chooses track= of the ids 0..examples−1: give track= and examples=, the data set's size"
+        )
+    for name, value, least in (("examples", examples, 1), ("seed", seed, 0)):
+        if not is_whole(value, least):
+            raise ValueError(f"{name}={value!r}: a whole number from {least}")
+    count = min(track, examples)
+    if sample == "even":
+        return np.arange(count, dtype=np.int64) * examples // count
+    drawn = np.random.default_rng(seed).choice(examples, size=count, replace=False)
+    return np.sort(drawn).astype(np.int64)
+
+
+def among(ids: Ids, chosen: Ids) -> NDArray[np.bool_]:
+    """Which of the ids are among the chosen ones, which are sorted."""
+    at = np.minimum(np.searchsorted(chosen, ids), len(chosen) - 1)
+    is_chosen: NDArray[np.bool_] = chosen[at] == ids
+    return is_chosen
 
 
 class IdIndex:
@@ -28,11 +61,11 @@ class IdIndex:
     def find(self, ids: Ids) -> NDArray[np.int64]:
         """Rows, −1 for an unknown id."""
         if self._table is not None:
-            inside = (ids >= 0) & (ids < len(self._table))
-            if inside.all():
+            in_table = (ids >= 0) & (ids < len(self._table))
+            if in_table.all():
                 return self._table[ids].astype(np.int64) - 1
             rows = np.full(len(ids), -1, dtype=np.int64)
-            rows[inside] = self._table[ids[inside]].astype(np.int64) - 1
+            rows[in_table] = self._table[ids[in_table]].astype(np.int64) - 1
             return rows
         rows = self._sorted.find(ids)
         unknown = rows < 0
@@ -46,8 +79,10 @@ class IdIndex:
             return
         rows = np.arange(self.size, self.size + len(ids), dtype=np.int64)
         self.size += len(ids)
-        if self._table is not None and not self._fits(ids):
-            self._leave_table()
+        if self._table is not None and not self._fits(ids, self._table):
+            known = np.nonzero(self._table)[0]
+            self._sorted = _Sorted(known.astype(np.int64), self._table[known].astype(np.int64) - 1)
+            self._table = None
         if self._table is not None:
             self._table[ids] = rows + 1
             return
@@ -57,22 +92,15 @@ class IdIndex:
             self._sorted = self._sorted.merged(self._recent.ids, self._recent.rows)
             self._recent = _Sorted.empty()
 
-    def _fits(self, ids: Ids) -> bool:
-        assert self._table is not None, "asked only while there is a table"
+    def _fits(self, ids: Ids, table: NDArray[np.int32]) -> bool:
+        """Whether the table can hold these ids; makes room for them."""
         lowest, highest = int(ids.min()), int(ids.max())
         if lowest < 0 or highest >= max(DENSE, 4 * self.size):
             return False
-        if highest >= len(self._table):
-            grown = np.zeros(max(highest + 1, len(self._table) + len(self._table) // 4), dtype=np.int32)
-            grown[: len(self._table)] = self._table
-            self._table = grown
+        if highest >= len(table):
+            self._table = np.zeros(max(highest + 1, len(table) + len(table) // 4), dtype=np.int32)
+            self._table[: len(table)] = table
         return True
-
-    def _leave_table(self) -> None:
-        assert self._table is not None, "left once"
-        known = np.nonzero(self._table)[0]
-        self._sorted = _Sorted(known.astype(np.int64), self._table[known].astype(np.int64) - 1)
-        self._table = None
 
 
 class _Sorted:

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from learnscope.ledger import files, table
-from learnscope.ledger.batch import Batch, as_batch, unlike
-from learnscope.ledger.columns import GRAND, UNKNOWN_TARGET, Columns
-from learnscope.ledger.errors import reused
-from learnscope.ledger.index import IdIndex
-from learnscope.ledger.sampling import Sample, among, chosen_ids
+from learnscope.ledger.batch import Batch, as_batch
+from learnscope.ledger.columns import GRAND, Columns
+from learnscope.ledger.index import IdIndex, Sample, among, chosen_ids
+from learnscope.store.backend import Backend, FolderBackend, MemoryBackend
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,18 +106,18 @@ class Ledger:
             checksum: a number that stands for the input, for the same purpose; not for augmented inputs.
         """
         batch = as_batch(
-            ids, epoch, {"p_gold": p_gold, "margin": margin, "loss": loss, "el2n": el2n}, correct,
-            {"grand": grand, "checksum": checksum}, target,
+            ids, epoch, correct, target, p_gold=p_gold, margin=margin, loss=loss, el2n=el2n, grand=grand,
+            checksum=checksum,
         )  # fmt: skip
-        tracked = batch
-        if self._chosen is not None:
-            tracked = batch.where(among(batch.ids, self._chosen))
+        tracked = batch if self._chosen is None else batch.where(among(batch.ids, self._chosen))
         repeats = tracked.repeats()
         rows = self._index.find(tracked.ids)
         if self._settings["check_ids"]:
             if repeats:
                 tracked.check_itself()
-            self._check(tracked, rows)
+            known, columns = rows >= 0, self._columns
+            before = (columns[name][rows[known]] if name in columns else None for name in ("target", "checksum"))
+            tracked.where(known).check_same(*before)
         if (rows < 0).any():
             tracked = tracked.where(self._make_room(tracked.ids, rows))
             rows = self._index.find(tracked.ids)
@@ -184,20 +183,6 @@ class Ledger:
         ledger.untracked, ledger.repeated = facts["untracked"], facts["repeated"]
         return ledger
 
-    def _check(self, batch: Batch, rows: NDArray[np.int64]) -> None:
-        """Refuse ids whose target or input differs from before."""
-        known: Any = rows >= 0
-        known = slice(None) if known.all() else known
-        if batch.target is not None and "target" in self._columns:
-            before, now = self._columns["target"][rows[known]], batch.target[known]
-            differ = (before != now) & (before != UNKNOWN_TARGET) & (now != UNKNOWN_TARGET)
-            if differ.any():
-                raise reused("target", batch.ids[known][differ].tolist())
-        if batch.checksum is not None and "checksum" in self._columns:
-            differ = unlike(self._columns["checksum"][rows[known]], batch.checksum[known])
-            if differ.any():
-                raise reused("input", batch.ids[known][differ].tolist())
-
     def _make_room(self, ids: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Add rows for new ids, up to the limit; returns which of all ids are tracked."""
         distinct, first = np.unique(ids[rows < 0], return_index=True)
@@ -222,12 +207,10 @@ class Ledger:
         number = columns["presentations"][at] + 1
         columns["presentations"][at] = number
         self._learning(at, number, batch.correct, batch.epoch)
-        if batch.target is not None:
-            columns.need("target")
-            columns["target"][at] = batch.target
-        if batch.checksum is not None:
-            columns.need("checksum")
-            columns["checksum"][at] = batch.checksum
+        for name, values in (("target", batch.target), ("checksum", batch.checksum)):
+            if values is not None:
+                columns.need(name)
+                columns[name][at] = values
         if batch.grand is not None:
             columns.need(*GRAND, "grand_count")
             measured = np.isfinite(batch.grand)
@@ -271,3 +254,11 @@ class Ledger:
         before = columns["grand_mean"][at]
         columns["grand_mean"][at] = before + (grand - before) / columns["grand_count"][at]
         columns["grand_last"][at] = grand
+
+
+def ledger_of(backend: Backend) -> Ledger | None:
+    """The ledger of a run as it was last stored; None if no examples were tracked."""
+    if isinstance(backend, FolderBackend):
+        return Ledger.load_from(backend.path)
+    arrays = backend.examples if isinstance(backend, MemoryBackend) else None
+    return None if arrays is None else Ledger.from_arrays(arrays)

@@ -12,7 +12,7 @@ from learnscope.core.handed import Examples
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.ledger import IdError, Ledger
-from learnscope.ledger.sampling import Sample
+from learnscope.ledger.index import Sample
 from learnscope.ledger.sums import MOST_GROUPS, GroupSums
 from learnscope.ledger.table import QUANTILES
 from learnscope.model.examples.factored import example_gradient_norms
@@ -184,8 +184,8 @@ def _tables(gathering: Gathering) -> list[Table]:
     columns = [Q.untracked.column([gathering.ledger.untracked]), Q.unscored.column([gathering.unscored])]
     numbers, quantiles = gathering.ledger.summary()
     columns += [Q.named(name).column([value]) for name, value in numbers.items()]
-    means = gathering.all.total()
-    columns += [quantity.column([means[key]]) for key, quantity in _MEANS.items()]
+    means = gathering.all.means()
+    columns += [quantity.column(means[key].tolist()) for key, quantity in _MEANS.items()]
     tables = [Table("model", ["model"], columns)]
     if quantiles:
         made = [Q.named(name).column(values) for name, values in quantiles.items()]
