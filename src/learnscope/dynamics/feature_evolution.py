@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from learnscope.core.moment import NotAvailable
-from learnscope.dynamics.saved import SavedError, load_session, save_session
+from learnscope.dynamics.saved import RecordingAnalyzer, SavedError, load_session, save_session
 from learnscope.findings.features.feature_course import LevelChanges, course, evolution, level_changes
 from learnscope.model.data import fixed_batches
 from learnscope.model.features.pooling import Pooling
@@ -24,8 +24,6 @@ from learnscope.reading.changepoints import PERMUTATIONS
 from learnscope.reading.gather import one_pass
 from learnscope.report.features.evolution import Kept, plot_numbers, plot_plane
 from learnscope.report.features.projection import METHODS
-from learnscope.run import Run
-from learnscope.session.manual import ManualSession, own_backend
 from learnscope.session.opening import check_model
 from learnscope.task import Task
 
@@ -40,7 +38,7 @@ _MARKED = (Q.silhouette, Q.separability, Q.linear_probe, Q.effective_rank, Q.cka
 """Numbers whose changes of level the figure marks. CKA with the first epoch falls slowly, which is no level."""
 
 
-class FeatureEvolutionTracker:
+class FeatureEvolutionTracker(RecordingAnalyzer):
     """Features of layers on the same examples, epoch after epoch: their classes, directions and distance to before.
 
     >>> import torch
@@ -92,8 +90,7 @@ class FeatureEvolutionTracker:
         self.reasons: dict[str, dict[str, str]] = {}
         """For the last epoch, by layer: why a number is None."""
         self._options: dict[str, Any] = {"pooling": pooling, "keep_features": keep_features, "memory_mb": memory_mb}
-        probe = FeatureEvolution(layers=self.layer_names, samples=None, **self._options)
-        self._session = ManualSession({_PROBE: probe}, own_backend(run), source="dynamics")
+        super().__init__({_PROBE: FeatureEvolution(layers=self.layer_names, samples=None, **self._options)}, run)
         self._samples: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
         self._epochs: list[int] = []
 
@@ -123,13 +120,13 @@ class FeatureEvolutionTracker:
         self._session.read_with(self.task, holdout=batches)
         record = self._session.measure(self._session.moment("epoch", step=number, epoch=number))[_PROBE]
         self._epochs.append(number)
-        found: dict[str, dict[str, float | None]] = {layer: {} for layer in self.layer_names}
+        numbers: dict[str, dict[str, float | None]] = {layer: {} for layer in self.layer_names}
         self.reasons = {layer: {} for layer in self.layer_names}
         for row in record.rows():
-            found[row.scope][row.name] = row.value
+            numbers[row.scope][row.name] = row.value
             if row.value is None:
                 self.reasons[row.scope][row.name] = row.status or "not measured"
-        return found
+        return numbers
 
     def analyze_evolution(self) -> dict[str, dict[str, Any]]:
         """By layer: `epochs`; `metrics`, each with `values`, `first`, `last`, `change` and `reasons` for what is None;
@@ -170,8 +167,8 @@ class FeatureEvolutionTracker:
         known_name("method", method, METHODS)
         if not self._options["keep_features"]:
             raise NotAvailable("features were not kept: make the tracker with keep_features=True")
-        kept, said = self._kept(layer)
-        return plot_plane(kept, layer, method, Path(save_dir), said)
+        features, left_out = self._drawable(layer)
+        return plot_plane(features, layer, method, Path(save_dir), left_out)
 
     def plot_metrics_evolution(self, layer: str, save_dir: str | Path) -> list[Path]:
         """Draw the numbers of a layer over the epochs, with their changes of level; the paths of the figures."""
@@ -185,15 +182,10 @@ class FeatureEvolutionTracker:
     def remove_hooks(self) -> None:
         """Nothing is left to remove: hooks go when `track_epoch` returns. Tracking goes on to work."""
 
-    @property
-    def run(self) -> Run:
-        """All that was recorded, with the features as arrays."""
-        return self._session.run
-
     def save(self, path: str | PathLike[str]) -> Path:
         """Write records, features and options to one file, whole or not at all; not the model."""
-        facts = {"layer_names": self.layer_names, "epochs": self._epochs, **self._options}
-        return save_session(path, self._session, KIND, facts)
+        options = {"layer_names": self.layer_names, "epochs": self._epochs, **self._options}
+        return save_session(path, self._session, KIND, options)
 
     @classmethod
     def load(
@@ -201,13 +193,12 @@ class FeatureEvolutionTracker:
         run: str | Path | None = None,
     ) -> FeatureEvolutionTracker:  # fmt: skip
         """The tracker that was saved, which goes on with `model`; `run` is a new folder for its records, or none."""
-        saved = load_session(path, KIND)
-        facts = dict(saved.options)
-        if missing := [name for name in ("layer_names", "epochs") if name not in facts]:
+        options, session = load_session(path, KIND)
+        if missing := [name for name in ("layer_names", "epochs") if name not in options]:
             raise SavedError(f"{path} is damaged: it does not say its {missing[0]}. Save the tracker anew")
-        layers, epochs = facts.pop("layer_names"), facts.pop("epochs")
-        tracker = cls(model, layers, device, task=task, run=run, **facts)
-        tracker._session.restore(saved.session)
+        layers, epochs = options.pop("layer_names"), options.pop("epochs")
+        tracker = cls(model, layers, device, task=task, run=run, **options)
+        tracker._session.restore(session)
         tracker._epochs = epochs
         return tracker
 
@@ -227,25 +218,24 @@ class FeatureEvolutionTracker:
                 del self._samples[next(iter(self._samples))]
         return self._samples[key][1]
 
-    def _kept(self, layer: str) -> tuple[list[Kept], str]:
-        """The epochs whose features can be drawn together, and which cannot."""
-        found: list[Kept] = []
+    def _drawable(self, layer: str) -> tuple[list[Kept], str]:
+        """The epochs whose features can be drawn together, and a sentence on those left out."""
+        recorded: list[Kept] = []
         for epoch in sorted(self.run.array_steps(Q.probe)):
             arrays = self.run.arrays(Q.probe, epoch)
             if f"features/{layer}" in arrays:
-                found.append(Kept(epoch, arrays[f"features/{layer}"], arrays.get("labels")))
-        sound = [one for one in found if np.isfinite(one.features).all()]
-        wide = [one for one in sound if one.features.shape[1] == sound[-1].features.shape[1]]
-        if not wide:
-            why = self.reasons.get(layer, {}).get(Q.dimensions.name, "it has none")
+                recorded.append(Kept(epoch, arrays[f"features/{layer}"], arrays.get("labels")))
+        finite = [epoch for epoch in recorded if np.isfinite(epoch.features).all()]
+        if not finite:
+            missing = self.reasons.get(layer, {}).get(Q.dimensions.name, "it has none")
             raise NotAvailable(
                 f"{layer} has no features to draw at any of {len(self._epochs)} epochs: "
-                + ("none of them are finite" if found else why)
+                + ("none of them are finite" if recorded else missing)
             )
-        drawn = {one.epoch for one in wide}
-        lost = [str(epoch) for epoch in sorted(self._epochs) if epoch not in drawn]
-        why = "no features, or not finite ones, or of another width"
-        return wide, f"left out: epoch {', '.join(lost)} ({why})" if lost else ""
+        drawn = [epoch for epoch in finite if epoch.features.shape[1] == finite[-1].features.shape[1]]
+        left_out = sorted(set(self._epochs) - {epoch.epoch for epoch in drawn})
+        reason = "no features, or not finite ones, or of another width"
+        return drawn, f"left out: epoch {', '.join(map(str, left_out))} ({reason})" if left_out else ""
 
     def _need_epochs(self) -> None:
         if not self._epochs:

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from learnscope.core.moment import NotAvailable
-from learnscope.dynamics.labels import Announced, known_noise
-from learnscope.dynamics.placing import check_device
-from learnscope.dynamics.saved import load_session, save_session
+from learnscope.dynamics.checks import CheckedTargets, check_device, known_noise
+from learnscope.dynamics.saved import RecordingAnalyzer, load_session, save_session
 from learnscope.dynamics.scores import SPLITS, accuracies_of, curves_of, scores_of
 from learnscope.findings.examples.grokking import grokked
 from learnscope.findings.examples.label_noise import Doubts, LabelsChanged, noise_scores, ranking
@@ -29,8 +28,6 @@ from learnscope.reading.cells import by_scope
 from learnscope.reading.cuts import Cuts
 from learnscope.record import Record
 from learnscope.report.examples.memorization import Told, plot_memorized
-from learnscope.run import Run
-from learnscope.session.manual import ManualSession, own_backend
 from learnscope.session.opening import check_model
 from learnscope.task import Task, task_for
 
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
 KIND = "MemorizationDetector"
 
 
-class MemorizationDetector:
+class MemorizationDetector(RecordingAnalyzer):
     """Runs a model over all of its training and test data, one guarded pass in eval mode each.
 
     Loaders are never iterated: their data sets are read in order. `num_classes` is checked against what is found,
@@ -59,13 +56,7 @@ class MemorizationDetector:
     ) -> None:  # fmt: skip
         num_classes = None if num_classes is None else whole_number("num_classes", num_classes, 2)
         self.num_classes, self.device, self.task = num_classes, device, task
-        probes = {"memory": Memorization(num_classes=num_classes)}
-        self._session = ManualSession(probes, own_backend(None if run is None else Path(run)), source="dynamics")
-
-    @property
-    def run(self) -> Run:
-        """All that was recorded."""
-        return self._session.run
+        super().__init__({"memory": Memorization(num_classes=num_classes)}, run)
 
     def compute_memorization_scores(
         self, model: nn.Module, train_loader: Any, test_loader: Any, epoch: int
@@ -78,17 +69,15 @@ class MemorizationDetector:
         check_model(model)
         check_device(model, self.device)
         epoch = whole_number("epoch", epoch)
-        for split, loader in zip(SPLITS, (train_loader, test_loader), strict=True):
+        loaders = {"train": train_loader, "test": test_loader}
+        for split, loader in loaders.items():
             if loader is None:
                 raise TypeError(f"{split}_loader is None: both are needed, since what is measured is their difference")
         task = self.task
         if task is None:
             with preserve_rng():  # a data set that augments at random draws
                 task = task_for(next(iter(InOrder(train_loader))), model)
-        data = {
-            f"{split}_data": Announced(loader, split, task, self.num_classes)
-            for split, loader in zip(SPLITS, (train_loader, test_loader), strict=True)
-        }
+        data = {f"{split}_data": CheckedTargets(loaders[split], split, task, self.num_classes) for split in SPLITS}
         self._session.open(model)
         self._session.read_with(task, **data)
         return scores_of(self._session.measure(self._session.moment("epoch", step=epoch, epoch=epoch))["memory"])
@@ -103,16 +92,16 @@ class MemorizationDetector:
         """
         records = self._records()
         epochs, curves = list(records), curves_of(records)
-        found = evolution(epochs, curves[Q.generalization_gap.name])
-        when = grokked(accuracies_of(epochs, curves), cuts or Cuts())
+        gap = evolution(epochs, curves[Q.generalization_gap.name])
+        grokking = grokked(accuracies_of(epochs, curves), cuts or Cuts())
         return {
             "epochs": epochs, **curves, "memorization_score": curves[Q.generalization_gap.name],
-            "transition_epoch": found.transition_epoch, "reason": found.reason, "peak_gap": found.peak_gap,
-            "peak_epoch": found.peak_epoch, "final_gap": found.final_gap, "change_points": found.change_epochs,
-            "p_value": found.changes.p_value, "no_change_points": why_no_changes(found),
-            "grokking": when and {
-                "memorised_epoch": when.memorised, "generalised_epoch": when.generalised, "delay": when.delay,
-                "plateau_end": when.plateau_end, "p_value": when.p_value,
+            "transition_epoch": gap.transition_epoch, "reason": gap.reason, "peak_gap": gap.peak_gap,
+            "peak_epoch": gap.peak_epoch, "final_gap": gap.final_gap, "change_points": gap.change_epochs,
+            "p_value": gap.changes.p_value, "no_change_points": why_no_changes(gap),
+            "grokking": grokking and {
+                "memorised_epoch": grokking.memorised, "generalised_epoch": grokking.generalised,
+                "delay": grokking.delay, "plateau_end": grokking.plateau_end, "p_value": grokking.p_value,
             },
         }  # fmt: skip
 
@@ -124,7 +113,7 @@ class MemorizationDetector:
         """
         import pandas as pd
 
-        arrays = self._arrays(epoch)
+        arrays = self._arrays(self._record(epoch))
         columns = {
             "example": "train_example", "id": "train_id", "label": "train_target", "predicted": "train_predicted",
             "p_gold": "train_gold", "excess": "proxy_excess", "loss": "train_loss", "correct": "train_correct",
@@ -138,7 +127,8 @@ class MemorizationDetector:
         """
         import pandas as pd
 
-        record, arrays = self._record(epoch), self._arrays(epoch)
+        record = self._record(epoch)
+        arrays = self._arrays(record)
         errors, reasons = by_scope(record, "split", Q.calibration_error)
         return {
             split: {
@@ -187,15 +177,15 @@ class MemorizationDetector:
 
     def plot_memorization(self, save_dir: str | os.PathLike[str]) -> list[Path]:
         """Draw accuracies, the gap and losses over the epochs, reliability, and the training examples' proxies."""
-        records, suspects, why = self._records(), None, None
+        records, suspects, reason = self._records(), None, None
         curves = curves_of(records)
         try:
             suspects = self.find_label_noise()
         except NotAvailable as error:
-            why = str(error)
-        found = evolution(list(records), curves[Q.generalization_gap.name])
-        told = Told(list(records), curves, found, self.calibration(), self.memorization_proxies(), suspects, why)
-        return plot_memorized(told, Path(save_dir))
+            reason = str(error)
+        gap = evolution(list(records), curves[Q.generalization_gap.name])
+        numbers = Told(list(records), curves, gap, self.calibration(), self.memorization_proxies(), suspects, reason)
+        return plot_memorized(numbers, Path(save_dir))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Everything in one file, which is safetensors whatever it is called; see `load`."""
@@ -207,9 +197,9 @@ class MemorizationDetector:
         cls, path: str | os.PathLike[str], *, task: Task | None = None, run: str | os.PathLike[str] | None = None
     ) -> MemorizationDetector:
         """The detector that was saved, which goes on from there; a task of your own is given again."""
-        saved = load_session(path, KIND)
-        detector = cls(saved.options["num_classes"], saved.options["device"], task=task, run=run)
-        detector._session.restore(saved.session)
+        options, session = load_session(path, KIND)
+        detector = cls(options["num_classes"], options["device"], task=task, run=run)
+        detector._session.restore(session)
         return detector
 
     def _records(self) -> dict[int, Record]:
@@ -221,22 +211,20 @@ class MemorizationDetector:
 
     def _record(self, epoch: int | None) -> Record:
         records = self._records()
-        chosen = next(reversed(records)) if epoch is None else epoch
+        chosen = max(records) if epoch is None else epoch
         if chosen not in records:
             raise NotAvailable(f"epoch {epoch} was not evaluated; there are {', '.join(map(str, records))}")
         return records[chosen]
 
-    def _arrays(self, epoch: int | None) -> dict[str, NDArray[Any]]:
-        return self._kept(self._record(epoch))
-
-    def _kept(self, record: Record) -> dict[str, NDArray[Any]]:
+    def _arrays(self, record: Record) -> dict[str, NDArray[Any]]:
         assert record.arrays is not None, "the probe keeps arrays"
         return self._session.reader.backend.arrays(record.arrays)
 
     def _doubts(self) -> tuple[Doubts, dict[str, NDArray[Any]]]:
+        """How suspicious each label is over all evaluations, and the arrays of the last one."""
         doubts, arrays = Doubts(), {}
         for epoch, record in self._records().items():
-            arrays = self._kept(record)
+            arrays = self._arrays(record)
             if "train_predicted" not in arrays:
                 raise NotAvailable("the targets are not classes: there is no label that could be wrong")
             try:

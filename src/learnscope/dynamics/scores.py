@@ -20,30 +20,27 @@ CURVES = (*(f"{split}_{q.name}" for q in _OF_SPLITS for split in SPLITS), *(q.na
 
 
 def scores_of(record: Record) -> dict[str, Any]:
-    """Every number by a name of its own, NaN where there is none, with the reasons of those beside them."""
+    """Every number by a name of its own, NaN where there is none; `reasons` says why."""
     scores: dict[str, Any] = {"epoch": record.epoch}
     reasons: dict[str, str] = {}
-    for quantity in _OF_SPLITS + _COUNTS:
-        numbers, why = by_scope(record, "split", quantity)
-        whole = quantity in _COUNTS
-        scores |= {f"{split}_{quantity.name}": int(n) if whole else n for split, n in numbers.items()}
-        reasons |= {f"{split}_{quantity.name}": reason for split, reason in why.items()}
-    for quantity in _OF_MODEL:
-        numbers, why = by_scope(record, "model", quantity)
-        scores[quantity.name] = numbers["model"]
-        reasons |= {quantity.name: why["model"]} if why else {}
+    for quantity in _OF_SPLITS + _COUNTS + _OF_MODEL:
+        kind = "model" if quantity in _OF_MODEL else "split"
+        numbers, missing = by_scope(record, kind, quantity)
+        names = {scope: quantity.name if kind == "model" else f"{scope}_{quantity.name}" for scope in numbers}
+        scores |= {names[scope]: int(n) if quantity in _COUNTS else n for scope, n in numbers.items()}
+        reasons |= {names[scope]: reason for scope, reason in missing.items()}
     return {**scores, "memorization_score": scores[Q.generalization_gap.name], "reasons": reasons}
 
 
 def curves_of(records: Mapping[int, Record]) -> dict[str, list[float]]:
     """The scores over the epochs, in the order of the records."""
     scores = [scores_of(record) for record in records.values()]
-    return {name: [one[name] for one in scores] for name in CURVES}
+    return {name: [of_epoch[name] for of_epoch in scores] for name in CURVES}
 
 
 def accuracies_of(epochs: list[int], curves: Mapping[str, list[float]]) -> Accuracies:
     """Training and test accuracy where both are known."""
     both = np.array([curves[f"{split}_accuracy"] for split in SPLITS])
-    there = np.isfinite(both).all(0)
-    steps = np.array(epochs, dtype=np.float64)[there]
-    return Accuracies(steps, both[0, there], both[1, there], Q.probe, Q.accuracy, "a pass over the training data")
+    known = np.isfinite(both).all(0)
+    steps = np.array(epochs, dtype=np.float64)[known]
+    return Accuracies(steps, both[0, known], both[1, known], Q.probe, Q.accuracy, "a pass over the training data")
