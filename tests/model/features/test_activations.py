@@ -15,17 +15,17 @@ from torch.nn import functional as F
 import learnscope as ls
 from learnscope.model.features.activation_functions import FUNCTIONS, MODULES, is_activation, of_module, slope, steepest
 from learnscope.model.features.activation_sites import Site
-from learnscope.model.features.activations import Seen, see_activations
+from learnscope.model.features.activations import ActivationStatistics, collect_activations
 from learnscope.model.features.units import Padding, pieces
 
 TASK = ls.TupleTask()
 
 
-def see(model: nn.Module, *batches: Any, task: ls.Task = TASK) -> Seen:
-    return see_activations(model, task, [b if isinstance(b, (tuple, dict)) else (b,) for b in batches])
+def see(model: nn.Module, *batches: Any, task: ls.Task = TASK) -> ActivationStatistics:
+    return collect_activations(model, task, [b if isinstance(b, (tuple, dict)) else (b,) for b in batches])
 
 
-def by_name(seen: Seen) -> dict[str, Site]:
+def by_name(seen: ActivationStatistics) -> dict[str, Site]:
     found = {site.name: site for site in seen.sites}
     assert len(found) == len(seen.sites)
     return found

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from learnscope.model.features.activation_sites import first_tensor, is_measurable, why_not
 from learnscope.task import unwrap
+from learnscope.tensor.examples.products import widest_dtype
 
 Pooling = Literal["mean", "last", "cls"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
@@ -42,8 +43,7 @@ def pooled(
     if not is_measurable(x):
         raise PoolingError(f"gives out what is not measured: {why_not(x)}")
     x = x.detach()
-    flat = mask is not None and x.ndim == 2 and x.shape[0] == mask.numel() and mask.shape[1] > 1
-    if flat and mask is not None:
+    if mask is not None and x.ndim == 2 and x.shape[0] == mask.numel() and mask.shape[1] > 1:
         x = x.reshape(*mask.shape, -1)
     if x.shape[0] != examples:
         raise PoolingError(f"gives out {list(x.shape)} for {examples} examples: the first dimension is not theirs")
@@ -51,7 +51,7 @@ def pooled(
     if x.ndim <= 2:
         return x.reshape(examples, -1).to(dtype)
     if _is_map(x, module):
-        return x.flatten(2).mean(2, dtype=_wide(x)).to(dtype)
+        return x.flatten(2).mean(2, dtype=widest_dtype(x.device)).to(dtype)
     if x.ndim > 3:
         x, mask = x.flatten(1, -2), None
     kept = mask.bool() if mask is not None and tuple(mask.shape) == tuple(x.shape[:2]) else None
@@ -78,16 +78,12 @@ def _is_map(x: Tensor, module: nn.Module | None) -> bool:
 def _of_sequence(x: Tensor, kept: Tensor | None, how: Pooling) -> Tensor:
     length = x.shape[1]
     if kept is None:
-        return x.mean(1, dtype=_wide(x)) if how == "mean" else x[:, length - 1 if how == "last" else 0]
+        return x.mean(1, dtype=widest_dtype(x.device)) if how == "mean" else x[:, length - 1 if how == "last" else 0]
     if how == "mean":
         # masked out, not multiplied by zero: the values at padding may be NaN
-        sums = torch.where(kept[..., None], x, 0).sum(1, dtype=_wide(x))
+        sums = torch.where(kept[..., None], x, 0).sum(1, dtype=widest_dtype(x.device))
         return sums / kept.sum(1, keepdim=True)
     places = torch.arange(length, device=x.device)
     places = torch.where(kept, places, -1).amax(1) if how == "last" else torch.where(kept, places, length).amin(1)
     chosen = x.gather(1, places.clamp(0, length - 1)[:, None, None].expand(-1, 1, x.shape[2])).squeeze(1)
     return torch.where(kept.any(1)[:, None], chosen, float("nan"))
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.float32 if x.device.type == "mps" else torch.float64  # mps has no float64

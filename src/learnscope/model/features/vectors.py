@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.features.activation_sites import blocks
+from learnscope.model.features.activation_sites import layer_modules
 from learnscope.model.features.pooling import Pooling, PoolingError, attention_mask, is_encoder_decoder, pooled
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import find_layer, model_device
@@ -37,49 +38,36 @@ def pooled_features(
 
     If a layer runs several times in one forward, the last run counts.
     """
-    device = model_device(model)
+    device, decodes = model_device(model), is_encoder_decoder(model)
     parts: dict[str, list[Tensor]] = {name: [] for name in layers}
     missing: dict[str, str] = {}
+    outputs: dict[str, Tensor | str] = {}
+    examples = 0
+    masks: tuple[Tensor | None, Tensor | None] = (None, None)
+
+    def pool(name: str, module: nn.Module, _inputs: Any, output: Any) -> None:
+        try:
+            outputs[name] = pooled(output, examples, pooling, masks["decoder" in name.split(".")], module)
+        except PoolingError as error:
+            outputs.setdefault(name, str(error))
+
     known = layer_modules(model)
-    decodes = is_encoder_decoder(model)
-    forward = _Forward(pooling)
     with guard(model):
         for name in layers:
             module = known[name] if name in known else find_layer(model, name)
-            module.register_forward_hook(forward.hook(name))  # the guard removes it
+            module.register_forward_hook(partial(pool, name))  # the guard removes it
         for batch in batches:
             moved = task.to(batch, device)
-            forward.begin(task.size(batch), attention_mask(moved), attention_mask(moved, decoder=decodes))
+            outputs.clear()
+            examples, masks = task.size(batch), (attention_mask(moved), attention_mask(moved, decoder=decodes))
             task.logits(model, moved)
             for name in layers:
-                if name in forward.vectors:
-                    parts[name].append(forward.vectors[name].cpu())
+                output = outputs.get(name, NOT_RUN)
+                if isinstance(output, str):
+                    missing.setdefault(name, output)
                 else:
-                    missing.setdefault(name, forward.refused.get(name, NOT_RUN))
+                    parts[name].append(output.cpu())
     return Features({name: torch.cat(parts[name]) for name in layers if name not in missing}, missing)
-
-
-class _Forward:
-    """The outputs of layers in the forward of one batch, pooled as they are computed."""
-
-    def __init__(self, pooling: Pooling) -> None:
-        self.pooling: Pooling = pooling
-        self.begin(0, None, None)
-
-    def begin(self, examples: int, mask: Tensor | None, decoder_mask: Tensor | None) -> None:
-        self.examples, self.mask, self.decoder_mask = examples, mask, decoder_mask
-        self.vectors: dict[str, Tensor] = {}
-        self.refused: dict[str, str] = {}
-
-    def hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def pool(module: nn.Module, _inputs: Any, output: Any) -> None:
-            mask = self.decoder_mask if "decoder" in name.split(".") else self.mask
-            try:
-                self.vectors[name] = pooled(output, self.examples, self.pooling, mask, module)
-            except PoolingError as error:
-                self.refused[name] = str(error)
-
-        return pool
 
 
 def check_layers(model: nn.Module, layers: Sequence[str]) -> None:
@@ -88,12 +76,6 @@ def check_layers(model: nn.Module, layers: Sequence[str]) -> None:
     for name in layers:
         if name not in known:
             find_layer(model, name)
-
-
-def layer_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Blocks, and modules with parameters outside of blocks, by name without wrappers, in the model's order."""
-    by_id = {id(module): module for module in model.modules()}
-    return {layer: by_id[identity] for identity, layer in blocks(model).items()}
 
 
 def default_layers(model: nn.Module) -> list[str]:

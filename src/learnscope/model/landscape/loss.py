@@ -15,6 +15,7 @@ from learnscope.model.outputs.evaluate import model_device
 from learnscope.model.weights.swap import swapped
 from learnscope.task import Task
 from learnscope.task.batches import describe, map_leaves
+from learnscope.tensor.examples.products import widest_dtype
 from learnscope.tensor.landscape.curvature import Vector
 
 
@@ -126,14 +127,16 @@ class Landscape:
         """L(w + position·direction); the weights are exchanged meanwhile and restored bit for bit."""
         weights = {}
         for name, p, piece in zip(self.names, self.parameters, self._split(direction), strict=True):
-            wide = _widest(p.device)
+            wide = widest_dtype(p.device)
             moved = p.detach().to(wide) + position * piece.to(wide).to(p.device).view(p.shape)
             weights[name] = moved.to(p.dtype)
         with swapped(self.model, weights):
             return sum(_sum(self._losses(batch)) for batch in self._batches) / self.counted
 
     def weight_norm(self) -> float:
-        norms = [torch.linalg.vector_norm(p.detach(), dtype=_widest(p.device)).cpu().double() for p in self.parameters]
+        norms = [
+            torch.linalg.vector_norm(p.detach(), dtype=widest_dtype(p.device)).cpu().double() for p in self.parameters
+        ]
         return float(torch.linalg.vector_norm(torch.stack(norms)))
 
     def difference(self, before: Mapping[str, Tensor]) -> Vector:
@@ -199,10 +202,6 @@ def _in_dtype_of(model: nn.Module, batch: Any) -> Any:
 def _dense(tensor: Tensor) -> Tensor:
     tensor = tensor.detach()
     return (tensor.to_dense() if tensor.layout != torch.strided else tensor).reshape(-1)
-
-
-def _widest(device: torch.device) -> torch.dtype:
-    return torch.float32 if device.type == "mps" else torch.float64  # Apple's devices have no float64
 
 
 def _sum(losses: Tensor) -> float:

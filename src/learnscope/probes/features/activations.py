@@ -12,7 +12,7 @@ from torch import Tensor
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.model.features.activation_sites import Site
-from learnscope.model.features.activations import see_activations
+from learnscope.model.features.activations import collect_activations
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.options import check_whole
 from learnscope.quantities import Quantities, Quantity
@@ -59,7 +59,7 @@ class Activations(Probe):
 
     def measure(self, moment: Moment) -> Measurement:
         batches = moment.holdout_batches(self.examples)
-        seen = see_activations(moment.model, moment.task, batches)
+        seen = collect_activations(moment.model, moment.task, batches)
         device = model_device(moment.model)
         device = torch.device("cpu") if device.type == "mps" else device  # which has no float64
         layers: dict[str, list[Site]] = {}
