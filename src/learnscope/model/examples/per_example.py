@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,8 @@ from learnscope.tensor.context import arithmetic_dtype
 from learnscope.tensor.examples.projection import RademacherProjection
 
 MAX_BYTES = 256 << 20
-WAYS = ("vmap", "vmap, eager attention", "loop")
+EAGER = "vmap, eager attention"
+WAYS = ("vmap", EAGER, "loop")
 """From the fastest to the one that always works: vmap, vmap with unfused attention, one example at a time."""
 
 _COPIES = 4
@@ -122,7 +123,7 @@ class PerExample:
         batch = self.task.to(batch, model_device(self.model))
         first = WAYS.index("loop" if has_plain_values(batch, self.task.size(batch)) else self.how)
         for how in WAYS[first:]:
-            if how == "vmap, eager attention" and not _has_fused_attention(self.model):
+            if how == EAGER and all(c._attn_implementation in ("eager", None) for c in _attention_configs(self.model)):
                 continue
             try:
                 gradients, values = self._computed(batch, how)
@@ -131,7 +132,7 @@ class PerExample:
                     raise
                 continue
             self.how = how
-            if how == "vmap, eager attention" and self.dtype == torch.float64:
+            if how == EAGER and self.dtype == torch.float64:
                 self._repair(batch, gradients, values)
             if (unknown := values.isnan()).any():
                 gradients[unknown] = torch.nan  # without a loss there is no gradient, rather than a gradient of zero
@@ -151,18 +152,13 @@ class PerExample:
 
     @contextmanager
     def differentiable(self) -> Iterator[None]:
-        """The model as a call uses it: guarded, and with the other weights if they are given."""
+        """The model as a call uses it: guarded, and with `weights` if there are any."""
         with twice_differentiable(self.model, widen=False), swapped(self._wrapped, self._weights or {}):
             yield
 
     def _computed(self, batch: Any, how: str) -> tuple[Tensor, Tensor]:
-        with self.differentiable():
-            if how == "loop":
-                return self._looped(batch)
-            if how == "vmap":
-                return self._mapped(batch)
-            with eager_attention(self.model):
-                return self._mapped(batch)
+        with self.differentiable(), eager_attention(self.model) if how == EAGER else nullcontext():
+            return self._looped(batch) if how == "loop" else self._mapped(batch)
 
     def _mapped(self, batch: Any) -> tuple[Tensor, Tensor]:
         size = self.task.size(batch)
@@ -202,7 +198,7 @@ class PerExample:
             start = 0
             for p, g in zip(chosen, torch.autograd.grad(value, chosen, allow_unused=True), strict=True):
                 if g is not None:
-                    dense = g.to_dense() if g.layout != torch.strided else g
+                    dense = g if g.layout == torch.strided else g.to_dense()
                     gradients[i, start : start + p.numel()] = dense.reshape(-1)
                 start += p.numel()
         return gradients, torch.stack(values)
@@ -244,10 +240,6 @@ def eager_attention(model: nn.Module) -> Iterator[None]:
         # outer ones first: setting one also sets those inside it
         for config, implementation in before:
             config._attn_implementation = implementation
-
-
-def _has_fused_attention(model: nn.Module) -> bool:
-    return any(config._attn_implementation not in ("eager", None) for config in _attention_configs(model))
 
 
 def _attention_configs(model: nn.Module) -> list[Any]:
