@@ -52,9 +52,8 @@ class FeatureEvolutionTracker(RecordingAnalyzer):
     (['0', '1'], 8, True)
 
     `model` is a public attribute: load weights into it (`tracker.model.load_state_dict(...)`), or put another model of
-    the same layers there, and track the next epoch. Hooks are there only while `track_epoch` runs the model, so that
-    any number of trackers share one, and it can be copied and saved between calls. `run` is a folder to record in
-    (otherwise memory); its steps are epochs.
+    the same layers there, and track the next epoch. Hooks exist only while `track_epoch` runs the model, which can be
+    shared by trackers, copied and saved between calls. The steps of the run are epochs.
     """
 
     @partial(explain_options, owner=KIND)
@@ -72,9 +71,8 @@ class FeatureEvolutionTracker(RecordingAnalyzer):
             device: the model is moved there; None leaves it where it is. Inputs follow it.
             pooling: how a sequence becomes one vector: `mean` over the positions that the attention mask keeps, `last`
                 or `cls`. Of a tuple the first tensor counts; images are averaged over their places.
-            keep_features: keep every epoch's features, 4 · examples · dimensions bytes a layer: `visualize_evolution`
-                needs them.
-            memory_mb: of the first and the last features, which CKA needs; layers that do not fit have none.
+            keep_features: keep every epoch's features, 4 · examples · dimensions bytes a layer, to draw them.
+            memory_mb: for the first and the last features, which CKA needs; layers that do not fit have none.
             task: how a batch is read, where the defaults do not recognise it.
             run: a folder to write the records to; None keeps them in memory.
         """
@@ -97,16 +95,12 @@ class FeatureEvolutionTracker(RecordingAnalyzer):
     def track_epoch(
         self, loader: Any, epoch: int, sample_limit: int | None = 500
     ) -> dict[str, dict[str, float | None]]:
-        """Run `model` once over the first `sample_limit` examples, and give the numbers of every layer.
+        """Run `model` once over the first `sample_limit` examples, and return the numbers of every layer.
 
-        The loader is not iterated: its data set is read in order, and only once for the same data set and limit, so
-        that shuffling and augmentation change nothing. What has no value is None, with the reason in `reasons`; so is
-        CKA with an epoch that had other examples. The names are those of the probe `FeatureEvolution`.
-
-        Args:
-            loader: a loader, a data set, or a list of batches.
-            epoch: a whole number, each once. `cka_previous` is with the epoch that was tracked before this one.
-            sample_limit: how many examples; None for all.
+        `loader` is a loader, a data set, or a list of batches. A loader is not iterated: its data set is read in order,
+        and only once for the same data set and limit, so that shuffling and augmentation change nothing. Each epoch is
+        tracked once. A missing number is None, with the reason in `reasons`; so is CKA with an epoch that had other
+        examples. The names are those of the probe `FeatureEvolution`.
         """
         number = whole_number("epoch", epoch)
         if number in self._epochs:
@@ -130,8 +124,8 @@ class FeatureEvolutionTracker(RecordingAnalyzer):
 
     def analyze_evolution(self) -> dict[str, dict[str, Any]]:
         """By layer: `epochs`; `metrics`, each with `values`, `first`, `last`, `change` and `reasons` for what is None;
-        `halfway_epoch`, by which it had made half of its way from its first features (1 − CKA), its place in that
-        `order`, whether it `changed_first`, and `how`, in words.
+        `halfway_epoch`, when half of the change from its first features (1 − CKA) was made, its place in that `order`,
+        whether it `changed_first`, and `how`, in words.
         """
         self._need_epochs()
         return evolution(self._session.reader, self.layer_names)
@@ -139,17 +133,16 @@ class FeatureEvolutionTracker(RecordingAnalyzer):
     def detect_phase_transitions(
         self, layer: str, metric: str = "silhouette_score", *, alpha: float = 0.05, permutations: int = PERMUTATIONS
     ) -> list[int]:
-        """The epochs at which a number of a layer goes over to a new level; often there are none.
+        """The epochs at which a number of a layer changes its level; often there are none.
 
-        A permutation test says whether there is any change, PELT where; see `phase_transitions` for what they found.
-        The level of a number with a slow trend changes too, as far as the test can tell.
+        A permutation test decides whether there is any change, PELT where; a slow trend counts as one too.
         """
         return self.phase_transitions(layer, metric, alpha=alpha, permutations=permutations).epochs
 
     def phase_transitions(
         self, layer: str, metric: str = "silhouette_score", *, alpha: float = 0.05, permutations: int = PERMUTATIONS
     ) -> LevelChanges:
-        """The same with its p-value, the values it rests on, the epochs left out, and why there is none."""
+        """The same with its p-value, the values used, the epochs left out, and the reason if there is none."""
         self._need_epochs()
         known_name("layer", layer, self.layer_names)
         metrics = {quantity.name: quantity for quantity in Q.all()} | ALIASES
@@ -207,7 +200,7 @@ class FeatureEvolutionTracker(RecordingAnalyzer):
         self._session.close()
 
     def _sample(self, loader: Any, limit: int | None) -> list[Any]:
-        """The first examples, kept with what they were read from: another object may get its address."""
+        """The first examples, cached with what they were read from: another object may get its address."""
         limit = None if limit is None else whole_number("sample_limit", limit, 1)
         source = getattr(loader, "dataset", loader)  # a new loader of the same data brings the same examples
         collate = getattr(loader, "collate_fn", None)

@@ -58,12 +58,12 @@ class GradientFlowAnalyzer(RecordingAnalyzer):
     >>> analyzer.compute_epoch_statistics(0)["vanishing_layers"]
     []
 
-    `track_layers` names layers, modules or parameters; what is not named is not read. `run` is a folder to record in
-    (otherwise memory), `cuts` say where a gradient vanishes or explodes. A step of the run is a tracked batch, in the
-    order of tracking; a batch of an epoch that is tracked again replaces what it was before.
+    `track_layers` names layers, modules or parameters; others are not read. `run` is a folder to record in (otherwise
+    memory), `cuts` say where a gradient vanishes or explodes. A step of the run is a tracked batch, in the order of
+    tracking; a batch of an epoch that is tracked again replaces the earlier one.
 
-    Gradients are read as they stand. Under a `GradScaler` that is after `scaler.unscale_(optimizer)`; where they are
-    clipped, the place of the call says whether it is before or after.
+    Gradients are read as they are: under a `GradScaler` call it after `scaler.unscale_(optimizer)`, and before or after
+    clipping as you choose.
     """
 
     @partial(explain_options, owner=KIND)
@@ -118,10 +118,10 @@ class GradientFlowAnalyzer(RecordingAnalyzer):
     def compute_epoch_statistics(self, epoch: int) -> dict[str, Any]:
         """Each layer's gradient over the tracked batches of an epoch, and the layers that vanish or explode by name.
 
-        A layer vanishes or explodes when ‖g‖/‖W‖ is beyond a cut, or 100 times off the median layer's as ‖g‖ is, for
-        three tracked batches in a row, the last of them in this epoch; all of it as `cuts` say. Of a gradient that is
-        off the median at both ends of the model, only the end away from the output is named. Where fewer were tracked,
-        both lists are None and `reason` says so. `std_norm` is unbiased, NaN for a single batch.
+        A layer vanishes or explodes when ‖g‖/‖W‖ is beyond a cut, or both it and ‖g‖ are 100 times off the median
+        layer's, for three tracked batches in a row, the last of them in this epoch (`cuts`). If both ends of the model
+        are off the median, only the end away from the output is named. If fewer batches were tracked, both lists are
+        None and `reason` says so. `std_norm` is unbiased, NaN for a single batch.
         """
         epoch = whole_number("epoch", epoch)
         steps = sorted(step for (tracked, _), step in self._steps.items() if tracked == epoch)

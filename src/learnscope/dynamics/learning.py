@@ -62,12 +62,11 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
         """What to follow.
 
         Args:
-            num_classes: checked against the targets, where it is given; they tell it otherwise.
+            num_classes: checked against the targets.
             track_examples: how many examples to follow at most; None for all.
             device: where the model is; inputs go there by themselves.
-            sample: which: the `first` different ids that come, or an `even` or `random` choice of 0..examples−1.
-            examples: the data set's size, for `even` and `random`.
-            seed: of the random choice.
+            sample, examples, seed: which to follow: the `first` ids that come, or an `even` or `random` choice of
+                0..examples−1.
             check_ids: refuse ids that come back with another target or input.
             check_inputs: refuse those with another input; False for inputs that are augmented at random.
             grand_every: gradient norms (GraNd) too, in every so many epochs: one more forward and backward each batch.
@@ -104,13 +103,10 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
         guard: train/eval flags, batch norm, gradients and random numbers are as they were.
 
         Args:
-            model: being trained.
-            inputs: what it is given: a tensor, or a dictionary for Hugging Face models. Not kept. Of a classifier,
-                None or what holds no tensor will do where there are logits; it cannot tell reused ids then.
+            inputs: a tensor, or a dictionary for Hugging Face models. Not kept. With logits of a classifier, None will
+                do, but reused ids cannot be recognised by their inputs then.
             targets: classes; a causal language model's are its tokens, and are shifted here.
             batch_indices: the ids of the examples, whole numbers.
-            epoch: which epoch this is.
-            logits: the model's output for these inputs, where the loop has it.
             groups: the group of each example, numbers or names, to follow groups apart; by default the classes.
         """
         writer = self._writer if groups is None and self._direct else None
@@ -129,12 +125,11 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
     def compute_epoch_statistics(
         self, train_loader: Any = None, model: nn.Module | None = None, epoch: int | None = None
     ) -> dict[str, Any]:
-        """What the presentations since the last call come to: accuracy, loss, what was learned and forgotten.
+        """Statistics of the presentations since the last call: accuracy, loss, what was learned and forgotten.
 
-        If batches were tracked, that is all: the loader is not read. If none was, its data set is read in order once,
-        in eval mode, and this is a presentation of each example; ids are those that batches carry, or places in the
-        data set. The loader itself is not iterated, and the model stays as it was. Without `epoch`, it is that of the
-        last batch.
+        If no batch was tracked since, the loader's data set is read in order once, in eval mode, as a presentation of
+        each example; ids are those that batches carry, or places in the data set. The loader itself is not iterated,
+        and the model stays as it was. `epoch` is by default that of the last batch.
         """
         epoch = None if epoch is None else whole_number("epoch", epoch)
         model = model if model is not None else self._model
@@ -156,10 +151,9 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
         return epoch_statistics(record)
 
     def analyze_learning_patterns(self) -> dict[str, Any]:
-        """Which examples are hard, easy and between, and what was forgotten; see `learnscope.ledger.patterns`.
+        """Ids of hard, easy and medium examples, counts of what was forgotten, and the statistics of each epoch.
 
-        `hard_examples`, `easy_examples`, `medium_examples`: ids. `forgetting_statistics`: counts. `epochs`: the
-        statistics of each epoch.
+        See `learnscope.ledger.patterns` for the definitions.
         """
         return {**patterns(self.ledger.arrays()), "epochs": self.epoch_statistics}
 
@@ -186,7 +180,7 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
         return self.ledger.frame()
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write everything to one file, whole or not at all. Any name will do; what it holds is never a pickle."""
+        """Write everything to one file, whole or not at all; any name will do, it is never a pickle."""
         options = {
             "options": self._options, "num_classes": self.num_classes, "batches": self._batches,
             "measured": self._measured, "epoch": self._epoch,

@@ -40,13 +40,11 @@ KIND = "MemorizationDetector"
 class MemorizationDetector(RecordingAnalyzer):
     """Runs a model over all of its training and test data, one guarded pass in eval mode each.
 
-    Loaders are never iterated: their data sets are read in order. `num_classes` is checked against what is found,
-    `device` against the model's; inputs go where the model is. `run` is a folder to record in, otherwise memory, which
-    holds a few numbers for each training example and evaluation. The step of a record is its epoch, and the last
-    evaluation of an epoch is the one that counts.
+    Loaders are never iterated: their data sets are read in order. `num_classes` and `device` are checked against data
+    and model. `run` is a folder to record in, otherwise memory, which holds a few numbers for each training example and
+    evaluation. The step of a record is its epoch; a later evaluation of an epoch replaces the earlier one.
 
-    Memorization of an example in its proper sense takes many models (arXiv 2008.03703); what is called a proxy here
-    takes one.
+    Memorization of an example in its proper sense takes many models (arXiv 2008.03703); a proxy takes one.
     """
 
     @partial(explain_options, owner=KIND)
@@ -61,7 +59,7 @@ class MemorizationDetector(RecordingAnalyzer):
     def compute_memorization_scores(
         self, model: nn.Module, train_loader: Any, test_loader: Any, epoch: int
     ) -> dict[str, Any]:
-        """Accuracies, losses, calibration and proxies of memorization at this epoch, as numbers that can be printed.
+        """Accuracies, losses, calibration and proxies of memorization at this epoch.
 
         `memorization_score` is the generalization gap: training accuracy minus test accuracy. A number that is not
         defined (accuracy for float targets, calibration for few predictions) is NaN, with its reason under `reasons`.
@@ -83,7 +81,7 @@ class MemorizationDetector(RecordingAnalyzer):
         return scores_of(self._session.measure(self._session.moment("epoch", step=epoch, epoch=epoch))["memory"])
 
     def analyze_memorization_evolution(self, *, cuts: Cuts | None = None) -> dict[str, Any]:
-        """How the generalization gap went, and when the memorizing plateau ended.
+        """The course of the generalization gap, and when the memorizing plateau ended.
 
         `transition_epoch` is the first epoch after the peak of the gap from which it stays below half its peak for two
         evaluations, if that peak was at least 0.1; else None, and `reason` says why. `change_points` are the epochs at
@@ -143,10 +141,10 @@ class MemorizationDetector(RecordingAnalyzer):
     def find_label_noise(self, top_k: int | None = None, *, true_noise: Any = None) -> pd.DataFrame:
         """Training labels from the most suspicious to the least, over all evaluations so far.
 
-        `score` is the mean loss of the position over the evaluations, `suggested` the class that the model held against
-        the label; see `findings.label_noise.Doubts` for both. Evaluations while the model has not yet learned the
-        labels by heart are the ones that tell. With `true_noise` (a mask over the examples, or their ids) there is a
-        column `noisy`, and `noise_score` of it stands in the table's `attrs`.
+        `score` is the mean loss of the position over the evaluations, `suggested` the class that the model predicted
+        instead of the label; see `findings.label_noise.Doubts`. Evaluations before the model has memorized the labels
+        tell most. With `true_noise` (a mask over the examples, or their ids) there is a column `noisy`, and
+        `noise_score` of it is in the table's `attrs`.
         """
         import pandas as pd
 
@@ -166,9 +164,9 @@ class MemorizationDetector(RecordingAnalyzer):
         return ranked
 
     def noise_score(self, true_noise: Any, k: int | None = None) -> dict[str, float | int]:
-        """How well the suspects are the labels that are known to be wrong: AUROC, and precision among the first `k`.
+        """How well the suspects match the labels that are known to be wrong: AUROC, and precision among the first `k`.
 
-        `k` is as many as are wrong unless given; `n` says over how many labels.
+        `k` is by default the number of wrong labels; `n` is the number of labels.
         """
         k = None if k is None else whole_number("k", k, 1)
         ranked = self.find_label_noise()

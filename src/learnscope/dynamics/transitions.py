@@ -1,4 +1,4 @@
-"""Which training examples a transition between two checkpoints rests on."""
+"""Which training examples were critical for a transition between two checkpoints."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NO_TARGET = "no target that counts, or a loss or gradient that is not finite"
 
 
 class PhaseTransitionAttributor:
-    """Scores of training examples between two checkpoints, by example: its id, or its position in the data set.
+    """Scores of training examples between two checkpoints, by the id of an example or its position in the data set.
 
     >>> import copy, torch
     >>> before = nn.Linear(4, 2)
@@ -102,7 +102,7 @@ class PhaseTransitionAttributor:
                 `tracin` (arXiv 2002.08484): Σ η ∇ℓ·∇ℓ′ over the checkpoints from the one to the other, ∇ℓ′ being the
                 mean gradient of the test data. `trak` (arXiv 2303.14186): the mean of its scores over the test data,
                 from the same checkpoints.
-            learning_rates: for `tracin`, the one in force, or one for each epoch.
+            learning_rates: for `tracin`: one, or one for each epoch.
             dims, ridge, seed: for `trak`, see `learnscope.model.examples.trak.trak`.
             progress: show a progress bar on a terminal, after two seconds.
         """
@@ -131,9 +131,9 @@ class PhaseTransitionAttributor:
         return critical_examples(_checked(attributions), whole_number("top_k", top_k))
 
     def analyze_critical_examples(self, critical: CriticalExamples | Iterable[int]) -> dict[str, Any]:
-        """What critical examples have in common: `label_distribution` beside `all_label_distribution`, whether a label
-        or group comes up more often than by chance, mean losses and cosine, and the share of the loss drop that is
-        theirs. Plain ids are looked up in the last attributions. See `learnscope.findings.examples.critical.analyze`.
+        """What critical examples have in common, see `learnscope.findings.examples.critical.analyze`.
+
+        Plain ids are looked up in the last attributions.
         """
         if not isinstance(critical, CriticalExamples):
             attributions, ids = self._computed(), [whole_number("id", example, -(2**63)) for example in critical]
@@ -152,10 +152,7 @@ class PhaseTransitionAttributor:
     def plot_attributions(
         self, save_dir: str | Path, attributions: Attributions | None = None, *, top_k: int = 100
     ) -> list[Path]:
-        """Draw scores, losses before and after, and labels of the critical examples; the paths of the figures.
-
-        Losses are there for `transition` only, labels where examples have classes, groups where the task gives them.
-        """
+        """Draw scores, losses (of `transition`), labels and groups of the critical examples; the figures' paths."""
         drawn = self._computed() if attributions is None else _checked(attributions)
         return plot_attributions(drawn, Path(save_dir), whole_number("top_k", top_k))
 

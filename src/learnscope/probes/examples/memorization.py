@@ -71,10 +71,10 @@ class Memorization(Probe):
         }  # fmt: skip
         if excess is not None and train.gold is not None:
             arrays |= {"proxy_excess": excess.float(), "train_gold": train.gold.float(), "train_correct": train.correct}
-        for name, split in splits.items():
-            if bins and split.confidence is not None and bool(split.confidence.isfinite().all()):
-                assert split.correct is not None
-                arrays[f"reliability_{name}"] = reliability(split.confidence, split.correct, bins)
+        for split, results in splits.items():
+            if bins and results.confidence is not None and bool(results.confidence.isfinite().all()):
+                assert results.correct is not None
+                arrays[f"reliability_{split}"] = reliability(results.confidence, results.correct, bins)
         return Measurement(tables, {name: array for name, array in arrays.items() if array is not None})
 
 

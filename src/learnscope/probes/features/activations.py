@@ -130,7 +130,9 @@ def _shapes(
 def _with_reasons(table: Table, values: Sequence[Distribution]) -> Table:
     """The table, with the reason for each kurtosis that is missing though every value was finite."""
     columns = []
-    rms = next((c.values for c in table.columns if c.name in (Q.rms.name, Q.output_rms.name)), [])
+    rms: Sequence[float | None] = next(
+        (c.values for c in table.columns if c.name in (Q.rms.name, Q.output_rms.name)), []
+    )
     for column in table.columns:
         if column.name in (Q.kurtosis.name, Q.output_kurtosis.name):
             missing = [i for i, value in enumerate(column.values) if value is None and rms[i] is not None]
