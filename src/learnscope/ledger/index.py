@@ -80,8 +80,8 @@ class IdIndex:
         rows = np.arange(self.size, self.size + len(ids), dtype=np.int64)
         self.size += len(ids)
         if self._table is not None and not self._fits(ids, self._table):
-            known = np.nonzero(self._table)[0]
-            self._sorted = _Sorted(known.astype(np.int64), self._table[known].astype(np.int64) - 1)
+            in_table = np.nonzero(self._table)[0]
+            self._sorted = _Sorted(in_table.astype(np.int64), self._table[in_table].astype(np.int64) - 1)
             self._table = None
         if self._table is not None:
             self._table[ids] = rows + 1

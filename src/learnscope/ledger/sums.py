@@ -79,5 +79,5 @@ def _distinct(groups: NDArray[Any]) -> tuple[list[Any], NDArray[np.int64]]:
 
 
 def _natural(name: str) -> tuple[bool, int, str]:
-    whole = name.removeprefix("-").isdecimal()
-    return not whole, int(name) if whole else 0, name
+    is_integer = name.removeprefix("-").isdecimal()
+    return not is_integer, int(name) if is_integer else 0, name

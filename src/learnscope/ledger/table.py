@@ -77,13 +77,13 @@ answer resets both |
     happened["learned_epoch"] = happened["first_learned"]
     if "target" in arrays:
         happened["target"] = arrays["target"] != UNKNOWN_TARGET
-    whole = {name: pd.arrays.IntegerArray(arrays[name].astype(np.int64), ~known) for name, known in happened.items()}
+    nullable = {name: pd.arrays.IntegerArray(arrays[name].astype(np.int64), ~known) for name, known in happened.items()}
     order = (
         "id", "presentations", "nonfinite", "confidence", "variability", "correctness", "forgetting_events",
         "never_learned", "unforgettable", "first_correct", "last_correct", "first_learned", "learned_epoch",
         "first_epoch", "last_epoch", "aum", "cumulative_loss", "el2n_mean", "el2n_last", *GRAND, "target",
     )  # fmt: skip
-    columns: dict[str, Any] = {**arrays, **derived(arrays), **whole}
+    columns: dict[str, Any] = {**arrays, **derived(arrays), **nullable}
     return pd.DataFrame({name: columns[name] for name in order if name in columns})
 
 

@@ -46,7 +46,7 @@ def test_both_ends_equal_the_dense_ones(n: int, end: Any) -> None:
     dense = np.linalg.eigvalsh(matrix)
     wanted = dense[::-1][:count] if end == "largest" else dense[:count]
     np.testing.assert_allclose(found.values, wanted, rtol=1e-8, atol=1e-12)
-    assert found.wanted == count
+    assert found.requested == count
     np.testing.assert_allclose(matrix @ found.vectors, found.vectors * found.values, atol=1e-4)
     np.testing.assert_allclose(np.linalg.norm(found.vectors, axis=0), 1, rtol=1e-10)
 
@@ -96,7 +96,7 @@ def test_what_has_not_converged_is_left_out() -> None:
     spectrum[-1] = 50.0  # one far out, which comes at once, above a bulk that does not
     matrix = basis @ np.diag(spectrum) @ basis.T
     found = solve(matrix, 3, krylov=8, restarts=2, tolerance=1e-10)
-    assert found.wanted == 3
+    assert found.requested == 3
     assert len(found.values) < 3
     np.testing.assert_allclose(found.values, np.linalg.eigvalsh(matrix)[::-1][: len(found.values)], rtol=1e-9)
     none = solve(matrix - np.outer(basis[:, -1], basis[:, -1]) * 50, 1, krylov=4, restarts=1, tolerance=1e-12)

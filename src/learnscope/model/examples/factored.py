@@ -49,10 +49,10 @@ def gradient_products(models: Sequence[PerExample], batches: Iterable[Any]) -> I
                 answers = [_agree(model, large) for model in models]
                 factored = False if False in answers else True if None not in answers else None
             sides = [factors(model, large) if factored else None for model in models]
-            known = [side for side in sides if side is not None]
-            if len(known) == len(models):
-                products = [one.dot(other) for one, other in combinations_with_replacement(known, 2)]
-                yield _stacked(*products, *(side.losses for side in known)), ["factored"]
+            computed = [side for side in sides if side is not None]
+            if len(computed) == len(models):
+                products = [first.dot(second) for first, second in combinations_with_replacement(computed, 2)]
+                yield _stacked(*products, *(side.losses for side in computed)), ["factored"]
                 continue
             for part in models[0].parts(large):
                 gradients, losses = zip(*(model(part) for model in models), strict=True)

@@ -22,16 +22,16 @@ ENTRIES = 16
 def input_sample(inputs: Any) -> Tensor | None:
     """[N, …]: a sample of each input from which fingerprints are computed; a copy. None if there is no tensor.
 
-    For tokens with a mask, one number for the tokens that it keeps, which does not depend on padding.
+    For tokens with a mask, one number for the tokens that it keeps, whatever the padding.
     """
     if isinstance(inputs, Tensor) and inputs.ndim > 1:  # the usual case, at every step
         return _spread(inputs)
     mask = attention_mask(inputs)
     tokens = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
     if mask is not None and isinstance(tokens, Tensor) and tokens.shape == mask.shape:
-        kept = mask.bool()
-        position = kept.cumsum(1)
-        hashes = torch.where(kept, mixed(tokens.detach().long() ^ mixed(position)), 0)
+        unmasked = mask.bool()
+        position = unmasked.cumsum(1)
+        hashes = torch.where(unmasked, mixed(tokens.detach().long() ^ mixed(position)), 0)
         return hashes.sum(1, keepdim=True)
     x = first_tensor(inputs)
     return None if x is None or x.ndim == 0 else _spread(x)

@@ -53,15 +53,15 @@ def classes_of(targets: Iterable[Tensor | None], data: str) -> Tensor | str:
     Or the reason why there are no classes, in which `data` names the data.
     """
     parts = list(targets)
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
+    batches = [part for part in parts if part is not None]
+    if len(batches) < len(parts):
         return f"{data} has no targets"
-    if any(part.is_floating_point() for part in known):
+    if any(part.is_floating_point() for part in batches):
         return "float targets are no classes"
-    known = [part.squeeze(-1) if part.ndim == 2 and part.shape[1] == 1 else part for part in known]
-    if any(part.ndim != 1 for part in known):
+    batches = [part.squeeze(-1) if part.ndim == 2 and part.shape[1] == 1 else part for part in batches]
+    if any(part.ndim != 1 for part in batches):
         return "an example has several targets, not one class"
-    labels = torch.cat(known).long().cpu()
+    labels = torch.cat(batches).long().cpu()
     return labels if bool((labels != IGNORE).any()) else f"no example of {data} has a target"
 
 

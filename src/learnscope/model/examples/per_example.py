@@ -97,12 +97,17 @@ class PerExample:
         self._wrapped, self._weights = model, weights
         self.model, self.task, self.max_bytes = unwrapped(model), task, max_bytes
         self.names = trainable(self.model, parameters)
-        own = dict(self.model.named_parameters())
-        self.size = sum(own[name].numel() for name in self.names)
-        self.dtype = arithmetic_dtype(*(own[name] for name in self.names))
+        chosen = self._parameters()
+        self.size = sum(p.numel() for p in chosen.values())
+        self.dtype = arithmetic_dtype(*chosen.values())
         self.how = WAYS[0]
         self._saved: dict[str, int] = {}
         self._scalar = _Called(self.model, function or task.loss)
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        """The chosen parameters; stand-ins of them while `differentiable`."""
+        named = dict(self.model.named_parameters())
+        return {name: named[name] for name in self.names}
 
     def parts(self, batch: Any, *, rows: bool = True) -> Iterator[Any]:
         """The batch in chunks that fit the memory limit; they are larger if gradients are not needed as `rows`."""
@@ -162,14 +167,13 @@ class PerExample:
 
     def _mapped(self, batch: Any) -> tuple[Tensor, Tensor]:
         size = self.task.size(batch)
-        own = dict(self._scalar.model.named_parameters())
-        weights = {f"model.{name}": own[name].detach() for name in self.names}
+        weights = {f"model.{name}": p.detach() for name, p in self._parameters().items()}
         rows = [leaf for leaf in leaves(batch) if is_per_example(leaf, size)]
 
         def of_one(weights: dict[str, Tensor], rows: list[Tensor]) -> Tensor:
             # only tensors go through vmap: the batch is rebuilt around those of each example
-            left = iter(rows)
-            example = map_leaves(batch, lambda leaf: next(left).unsqueeze(0) if is_per_example(leaf, size) else leaf)
+            values = iter(rows)
+            example = map_leaves(batch, lambda leaf: next(values).unsqueeze(0) if is_per_example(leaf, size) else leaf)
             value: Tensor = functional_call(self._scalar, weights, (example,))
             return value
 
@@ -186,8 +190,7 @@ class PerExample:
 
     def _looped(self, batch: Any) -> tuple[Tensor, Tensor]:
         size = self.task.size(batch)
-        own = dict(self.model.named_parameters())
-        chosen = [own[name] for name in self.names]
+        chosen = list(self._parameters().values())
         gradients = torch.zeros(size, self.size, dtype=self.dtype, device=model_device(self.model))
         values: list[Tensor] = []
         for i in range(size):
@@ -245,11 +248,11 @@ def eager_attention(model: nn.Module) -> Iterator[None]:
 def _attention_configs(model: nn.Module) -> list[Any]:
     """Every configuration with an attention implementation, outer ones before those inside them."""
     configs: dict[int, Any] = {}
-    left = [getattr(module, "config", None) for module in model.modules()]
-    while left:
-        config = left.pop(0)
+    queue = [getattr(module, "config", None) for module in model.modules()]
+    while queue:
+        config = queue.pop(0)
         if config is None or id(config) in configs or not hasattr(config, "_attn_implementation"):
             continue
         configs[id(config)] = config
-        left[:0] = [getattr(config, name, None) for name in getattr(config, "sub_configs", ())]
+        queue[:0] = [getattr(config, name, None) for name in getattr(config, "sub_configs", ())]
     return list(configs.values())

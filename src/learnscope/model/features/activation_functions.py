@@ -52,8 +52,8 @@ def function_name(name: str) -> str | None:
     ('relu', 'sigmoid', None)
     """
     plain = name.removeprefix("special_").removesuffix("_")
-    known = {"expit": "sigmoid", "log_sigmoid": "logsigmoid"}.get(plain, plain)
-    return known if known in FUNCTIONS else None
+    usual = {"expit": "sigmoid", "log_sigmoid": "logsigmoid"}.get(plain, plain)
+    return usual if usual in FUNCTIONS else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,8 @@ def pooled(
         return x.flatten(2).mean(2, dtype=widest_dtype(x.device)).to(dtype)
     if x.ndim > 3:
         x, mask = x.flatten(1, -2), None
-    kept = mask.bool() if mask is not None and tuple(mask.shape) == tuple(x.shape[:2]) else None
-    return _of_sequence(x, kept, how).to(dtype)
+    unmasked = mask.bool() if mask is not None and tuple(mask.shape) == tuple(x.shape[:2]) else None
+    return _of_sequence(x, unmasked, how).to(dtype)
 
 
 def attention_mask(batch: Any, *, decoder: bool = False) -> Tensor | None:
@@ -75,15 +75,15 @@ def _is_map(x: Tensor, module: nn.Module | None) -> bool:
     return not isinstance(module, _FEATURES_LAST)
 
 
-def _of_sequence(x: Tensor, kept: Tensor | None, how: Pooling) -> Tensor:
+def _of_sequence(x: Tensor, unmasked: Tensor | None, how: Pooling) -> Tensor:
     length = x.shape[1]
-    if kept is None:
+    if unmasked is None:
         return x.mean(1, dtype=widest_dtype(x.device)) if how == "mean" else x[:, length - 1 if how == "last" else 0]
     if how == "mean":
         # masked out, not multiplied by zero: the values at padding may be NaN
-        sums = torch.where(kept[..., None], x, 0).sum(1, dtype=widest_dtype(x.device))
-        return sums / kept.sum(1, keepdim=True)
-    places = torch.arange(length, device=x.device)
-    places = torch.where(kept, places, -1).amax(1) if how == "last" else torch.where(kept, places, length).amin(1)
+        sums = torch.where(unmasked[..., None], x, 0).sum(1, dtype=widest_dtype(x.device))
+        return sums / unmasked.sum(1, keepdim=True)
+    places = torch.where(unmasked, torch.arange(length, device=x.device), -1 if how == "last" else length)
+    places = places.amax(1) if how == "last" else places.amin(1)
     chosen = x.gather(1, places.clamp(0, length - 1)[:, None, None].expand(-1, 1, x.shape[2])).squeeze(1)
-    return torch.where(kept.any(1)[:, None], chosen, float("nan"))
+    return torch.where(unmasked.any(1)[:, None], chosen, float("nan"))

@@ -39,9 +39,9 @@ class UnitDimensions:
         self._known = WeakIdKeyDictionary()
 
     def of(self, tensor: Tensor) -> int:
-        known: int | None = self._known.get(tensor)
-        if known is not None and known < tensor.ndim:
-            return known
+        dim: int | None = self._known.get(tensor)
+        if dim is not None and dim < tensor.ndim:
+            return dim
         return 1 if tensor.ndim in (4, 5) else tensor.ndim - 1
 
     def inherit(self, source: Tensor, result: Tensor) -> None:

@@ -51,10 +51,10 @@ def pooled_features(
         except PoolingError as error:
             outputs.setdefault(name, str(error))
 
-    known = layer_modules(model)
+    modules = layer_modules(model)
     with guard(model):
         for name in layers:
-            module = known[name] if name in known else find_layer(model, name)
+            module = modules[name] if name in modules else find_layer(model, name)
             module.register_forward_hook(partial(pool, name))  # the guard removes it
         for batch in batches:
             moved = task.to(batch, device)
@@ -72,9 +72,9 @@ def pooled_features(
 
 def check_layers(model: nn.Module, layers: Sequence[str]) -> None:
     """Refuse a name that the model does not have, with close names."""
-    known = layer_modules(model)
+    modules = layer_modules(model)
     for name in layers:
-        if name not in known:
+        if name not in modules:
             find_layer(model, name)
 
 

@@ -104,14 +104,14 @@ class Landscape:
             for piece, p in zip(self._split(vector), self.parameters, strict=True)
         ]
         total = [torch.zeros_like(p) for p in self.parameters]
-        kept = self._graphs is not None
+        reused = self._graphs is not None
         for graph in self._graphs if self._graphs is not None else map(self._graph, self._batches):
             curved = [(g, v) for g, v in zip(graph, pieces, strict=True) if g.requires_grad]
             if not curved:  # the loss is linear in the parameters
                 continue
             gradients, vectors = zip(*curved, strict=True)
             with explained(self.model):
-                parts = torch.autograd.grad(gradients, self.parameters, vectors, retain_graph=kept, allow_unused=True)
+                parts = torch.autograd.grad(gradients, self.parameters, vectors, retain_graph=reused, allow_unused=True)
             for into, part in zip(total, parts, strict=True):
                 if part is not None:
                     into += part.detach()
@@ -175,7 +175,7 @@ class Saved(torch.autograd.graph.saved_tensors_hooks):
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.bytes = 0
         self._seen = {p.untyped_storage().data_ptr() for p in parameters}
-        super().__init__(self._count, lambda kept: kept)
+        super().__init__(self._count, lambda saved: saved)
 
     def _count(self, tensor: Tensor) -> Tensor:
         if tensor.layout == torch.strided:

@@ -65,12 +65,12 @@ class GroupAccuracy(Probe):
         else:
             raise ValueError("float targets have no classes, and the batches of test= carry no groups to go by")
         sizes = torch.bincount(member, minlength=len(order))
-        kept = torch.sort(torch.argsort(sizes, descending=True, stable=True)[: self.max_groups]).values.tolist()
-        notes: dict[str, Any] = {"left_out": len(order) - len(kept)} if len(kept) < len(order) else {}
-        scopes = [order[place] for place in kept]
-        tables = [Table("group", scopes, _by_group(test, member, kept, by))]
+        chosen = torch.sort(torch.argsort(sizes, descending=True, stable=True)[: self.max_groups]).values.tolist()
+        notes: dict[str, Any] = {"left_out": len(order) - len(chosen)} if len(chosen) < len(order) else {}
+        scopes = [order[place] for place in chosen]
+        tables = [Table("group", scopes, _by_group(test, member, chosen, by))]
         if by == "group" and test.targets is not None:
-            cells = _by_class(test, member, kept, self.max_cells)
+            cells = _by_class(test, member, chosen, self.max_cells)
             if cells:
                 tables.append(Table("cell", scopes, cells))
             else:
@@ -79,37 +79,37 @@ class GroupAccuracy(Probe):
         return Measurement(tables, notes=notes)
 
 
-def _by_group(test: Outcomes, member: Tensor, kept: Sequence[int], by: str) -> list[Column]:
-    groups, examples = max(int(member.max()), *kept) + 1, int(test.example.max()) + 1
+def _by_group(test: Outcomes, member: Tensor, chosen: Sequence[int], by: str) -> list[Column]:
+    groups, examples = max(int(member.max()), *chosen) + 1, int(test.example.max()) + 1
     n = torch.bincount(member, minlength=groups)
     # where groups are classes, the positions of an example may be in several
     once = torch.unique(member * examples + test.example) // examples
 
     def mean(quantity: Quantity, values: Tensor | None) -> Column:
         if values is None:
-            return quantity.cells([NO_CLASSES] * len(kept), by=by)
+            return quantity.cells([NO_CLASSES] * len(chosen), by=by)
         sums = torch.zeros(groups, dtype=torch.float64).index_add_(0, member, values.double())
-        return quantity.cells([float(sums[i] / n[i]) if n[i] else NO_POSITION for i in kept], by=by)
+        return quantity.cells([float(sums[i] / n[i]) if n[i] else NO_POSITION for i in chosen], by=by)
 
     return [
         mean(Q.accuracy, test.correct),
         mean(Q.gold_probability, test.gold),
         mean(Q.loss, test.losses),
-        Q.positions.cells(n[kept].tolist(), by=by),
-        Q.examples.cells(torch.bincount(once, minlength=groups)[kept].tolist(), by=by),
+        Q.positions.cells(n[chosen].tolist(), by=by),
+        Q.examples.cells(torch.bincount(once, minlength=groups)[chosen].tolist(), by=by),
     ]
 
 
-def _by_class(test: Outcomes, member: Tensor, kept: Sequence[int], most: int) -> list[Column]:
+def _by_class(test: Outcomes, member: Tensor, chosen: Sequence[int], most: int) -> list[Column]:
     """Each group's accuracy by class; empty if that would be more cells than `most`."""
     assert test.targets is not None
     assert test.correct is not None
     classes, place = torch.unique(test.targets, return_inverse=True)
-    if len(classes) * len(kept) > most:
+    if len(classes) * len(chosen) > most:
         return []
-    shape = (max(int(member.max()), *kept) + 1, len(classes))
-    n = crosstab(member, place, shape)[kept]
-    right = crosstab(member[test.correct], place[test.correct], shape)[kept]
+    shape = (max(int(member.max()), *chosen) + 1, len(classes))
+    n = crosstab(member, place, shape)[chosen]
+    right = crosstab(member[test.correct], place[test.correct], shape)[chosen]
     columns = []
     for target, counts, hits in zip(classes.tolist(), n.T.tolist(), right.T.tolist(), strict=True):
         shares = [hit / count if count else NO_POSITION for hit, count in zip(hits, counts, strict=True)]

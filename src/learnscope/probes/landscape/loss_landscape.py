@@ -109,12 +109,12 @@ they would take more; beyond that the measurement is refused."""
             notes["autocast"] = "on in the loop, off for this measurement"
         with twice_differentiable(model, widen=self.widen):
             landscape = self._landscape(moment, batches, names, widened=copies > 0)
-            dtype, left = self._basis(landscape.n, copies)
+            dtype, free = self._basis(landscape.n, copies)
             holders = holders_of(moment.optimizers, {name: by_name[name] for name in landscape.names})
             survey = Survey(self, landscape, holders, dtype, moment.snapshot)
             if survey.broken is None:
-                kept = landscape.keep_graphs(left)
-                notes |= {"graph": "kept" if kept else "rebuilt for every product", "basis": np.dtype(dtype).name}
+                keeps = landscape.keep_graphs(free)
+                notes |= {"graph": "kept" if keeps else "rebuilt for every product", "basis": np.dtype(dtype).name}
             columns = survey.columns()
         notes |= {"parameters": landscape.n, "tensors": len(landscape.names), "positions": landscape.counted}
         notes["dtype"] = landscape.dtype + (" copies of half-precision weights" if copies else "")

@@ -97,8 +97,10 @@ class Survey:
 
     def _eigenvalues(self, top: Spectrum | str) -> list[Column]:
         ranks = range(1, min(self.options.eigenvalues, self.landscape.n) + 1)
-        if not isinstance(top, str) and 0 < len(top.values) < top.wanted:
-            self.notes["eigenvalues"] = f"{len(top.values)} of {top.wanted} converged; ranks count the converged ones"
+        if not isinstance(top, str) and 0 < len(top.values) < top.requested:
+            self.notes["eigenvalues"] = (
+                f"{len(top.values)} of {top.requested} converged; ranks count the converged ones"
+            )
         sharpness = _at(top)
         columns = [*(Q.eigenvalue.cells([_at(top, rank)], rank=rank) for rank in ranks), Q.sharpness.cells([sharpness])]
         if not self.holders:

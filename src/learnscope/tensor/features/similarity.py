@@ -81,10 +81,10 @@ def _hsic(a: _Side, b: _Side) -> tuple[float, float]:
         raise ValueError(f"features of {n} and {len(b.x)} examples: they must be of the same ones")
     # tr(XXᵀYYᵀ) = ‖XᵀY‖², by whichever product is smaller
     if a.x.shape[1] * b.x.shape[1] <= n**2:
-        whole = float((a.x.mT @ b.x).square().sum())
+        full = float((a.x.mT @ b.x).square().sum())
     else:
-        whole = float((a.gram * b.gram).sum())
-    trace = whole - float(a.own @ b.own)
+        full = float((a.gram * b.gram).sum())
+    trace = full - float(a.own @ b.own)
     corner = float(a.rows.sum() * b.rows.sum()) / ((n - 1) * (n - 2))
     edges = 2 / (n - 2) * float(a.rows @ b.rows)
-    return (trace + corner - edges) / (n * (n - 3)), whole / (n * (n - 3))
+    return (trace + corner - edges) / (n * (n - 3)), full / (n * (n - 3))

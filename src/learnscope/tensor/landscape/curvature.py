@@ -45,12 +45,12 @@ class Operator:
 class Spectrum:
     """Eigenvalues at one end, the outermost first, and the unit eigenvectors as columns.
 
-    `wanted` values were asked for; those that are missing did not converge.
+    Of `requested` values, those that are missing did not converge.
     """
 
     values: NDArray[np.float64]
     vectors: Vector
-    wanted: int
+    requested: int
 
 
 def end_of_spectrum(
@@ -108,10 +108,10 @@ def _dense(product: Product, n: int, count: int, end: End, dtype: type[np.floati
     return _outermost_first(values[chosen], vectors[:, chosen], count, end)
 
 
-def _outermost_first(values: Vector, vectors: Vector, wanted: int, end: End) -> Spectrum:
+def _outermost_first(values: Vector, vectors: Vector, requested: int, end: End) -> Spectrum:
     order = np.argsort(values)
     order = order[::-1] if end == "largest" else order
-    return Spectrum(values[order].astype(np.float64), vectors[:, order], wanted)
+    return Spectrum(values[order].astype(np.float64), vectors[:, order], requested)
 
 
 def signs(n: int, samples: int, *, seed: int = 0, dtype: type[np.floating[Any]] = np.float64) -> Iterator[Vector]:
