@@ -15,8 +15,7 @@ from learnscope.core.moment import NotAvailable
 from learnscope.dynamics.saved import RecordingAnalyzer, SavedError, load_session, save_session
 from learnscope.findings.features.feature_course import LevelChanges, course, evolution, level_changes
 from learnscope.model.data import fixed_batches
-from learnscope.model.features.pooling import Pooling
-from learnscope.model.features.vectors import check_layers, default_layers
+from learnscope.model.features.pooling import Pooling, check_layers, default_layers
 from learnscope.options import explain_options, known_name, whole_number
 from learnscope.probes.features.feature_evolution import FeatureEvolution
 from learnscope.quantities.features import FeatureEvolution as Q

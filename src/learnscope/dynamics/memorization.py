@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,7 @@ from torch import nn
 from learnscope.core.moment import NotAvailable
 from learnscope.dynamics.checks import CheckedTargets, check_device, known_noise
 from learnscope.dynamics.saved import RecordingAnalyzer, load_session, save_session
-from learnscope.dynamics.scores import SPLITS, accuracies_of, curves_of, scores_of
-from learnscope.findings.examples.grokking import grokked
+from learnscope.findings.examples.grokking import Accuracies, grokked
 from learnscope.findings.examples.label_noise import Doubts, LabelsChanged, noise_scores, ranking
 from learnscope.findings.examples.memorizing import evolution, why_no_changes
 from learnscope.model.data import InOrder
@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KIND = "MemorizationDetector"
+SPLITS = ("train", "test")
+_OF_SPLITS = (Q.accuracy, Q.loss, Q.confidence, Q.calibration_error, Q.brier)
+_COUNTS = (Q.examples, Q.positions)
+_OF_MODEL = (Q.generalization_gap, Q.loss_gap, Q.proxy_membership_auc, Q.proxy_excess_confidence)
+CURVES = (*(f"{split}_{q.name}" for q in _OF_SPLITS for split in SPLITS), *(q.name for q in _OF_MODEL))
 
 
 class MemorizationDetector(RecordingAnalyzer):
@@ -78,7 +83,7 @@ class MemorizationDetector(RecordingAnalyzer):
         data = {f"{split}_data": CheckedTargets(loaders[split], split, task, self.num_classes) for split in SPLITS}
         self._session.open(model)
         self._session.read_with(task, **data)
-        return scores_of(self._session.measure(self._session.moment("epoch", step=epoch, epoch=epoch))["memory"])
+        return _scores(self._session.measure(self._session.moment("epoch", step=epoch, epoch=epoch))["memory"])
 
     def analyze_memorization_evolution(self, *, cuts: Cuts | None = None) -> dict[str, Any]:
         """The course of the generalization gap, and when the memorizing plateau ended.
@@ -89,9 +94,9 @@ class MemorizationDetector(RecordingAnalyzer):
         training and test accuracy crossed 0.99 and 0.95 for good (`cuts`), or is None.
         """
         records = self._records()
-        epochs, curves = list(records), curves_of(records)
+        epochs, curves = list(records), _curves(records)
         gap = evolution(epochs, curves[Q.generalization_gap.name])
-        grokking = grokked(accuracies_of(epochs, curves), cuts or Cuts())
+        grokking = grokked(_accuracies(epochs, curves), cuts or Cuts())
         return {
             "epochs": epochs, **curves, "memorization_score": curves[Q.generalization_gap.name],
             "transition_epoch": gap.transition_epoch, "reason": gap.reason, "peak_gap": gap.peak_gap,
@@ -176,7 +181,7 @@ class MemorizationDetector(RecordingAnalyzer):
     def plot_memorization(self, save_dir: str | os.PathLike[str]) -> list[Path]:
         """Draw accuracies, the gap and losses over the epochs, reliability, and the training examples' proxies."""
         records, suspects, reason = self._records(), None, None
-        curves = curves_of(records)
+        curves = _curves(records)
         try:
             suspects = self.find_label_noise()
         except NotAvailable as error:
@@ -233,3 +238,30 @@ class MemorizationDetector(RecordingAnalyzer):
                     "be judged over evaluations of the same data in the same order"
                 ) from error
         return doubts, arrays
+
+
+def _scores(record: Record) -> dict[str, Any]:
+    """Every number by a name of its own, NaN where there is none; `reasons` says why."""
+    scores: dict[str, Any] = {"epoch": record.epoch}
+    reasons: dict[str, str] = {}
+    for quantity in _OF_SPLITS + _COUNTS + _OF_MODEL:
+        kind = "model" if quantity in _OF_MODEL else "split"
+        numbers, missing = by_scope(record, kind, quantity)
+        names = {scope: quantity.name if kind == "model" else f"{scope}_{quantity.name}" for scope in numbers}
+        scores |= {names[scope]: int(n) if quantity in _COUNTS else n for scope, n in numbers.items()}
+        reasons |= {names[scope]: reason for scope, reason in missing.items()}
+    return {**scores, "memorization_score": scores[Q.generalization_gap.name], "reasons": reasons}
+
+
+def _curves(records: Mapping[int, Record]) -> dict[str, list[float]]:
+    """The scores over the epochs, in the order of the records."""
+    scores = [_scores(record) for record in records.values()]
+    return {name: [of_epoch[name] for of_epoch in scores] for name in CURVES}
+
+
+def _accuracies(epochs: list[int], curves: Mapping[str, list[float]]) -> Accuracies:
+    """Training and test accuracy where both are known."""
+    both = np.array([curves[f"{split}_accuracy"] for split in SPLITS])
+    known = np.isfinite(both).all(0)
+    steps = np.array(epochs, dtype=np.float64)[known]
+    return Accuracies(steps, both[0, known], both[1, known], Q.probe, Q.accuracy, "a pass over the training data")

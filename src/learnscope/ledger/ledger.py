@@ -138,13 +138,13 @@ class Ledger:
         """All columns, in the order of the ids or (`by_id=False`) of arrival; NaN for what was not measured."""
         used = self._columns.used()
         order = np.argsort(used["id"], kind="stable") if by_id else np.arange(len(self))
-        return table.with_nan({name: array[order] for name, array in used.items()})
+        return table.with_unmeasured({name: array[order] for name, array in used.items()}, np.nan)
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], **settings: Any) -> Ledger:
         """The ledger that `arrays()` came from; `settings` are those of the constructor."""
         ledger = cls(**settings)
-        ledger._columns.fill(table.without_nan(arrays))
+        ledger._columns.fill(table.with_unmeasured(table.checked(arrays), 0.0))
         ledger._index.add(ledger._columns["id"])
         return ledger
 

@@ -18,20 +18,16 @@ Arrays = Mapping[str, NDArray[Any]]
 QUANTILES = (0.1, 0.5, 0.9)
 
 
-def with_nan(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """Means over no presentations as NaN; internally they are 0."""
-    return _unmeasured(arrays, np.nan)
-
-
-def without_nan(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """The inverse; refuses arrays that are not a ledger's."""
+def checked(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """The stored columns of a ledger; refuses other arrays."""
     missing = [name for name in ALWAYS if name not in arrays]
     if missing:
         raise LedgerError(f"these are not the arrays of a ledger: {', '.join(missing)} missing")
-    return _unmeasured({name: arrays[name] for name in (*ALWAYS, *OPTIONAL) if name in arrays}, 0.0)
+    return {name: arrays[name] for name in (*ALWAYS, *OPTIONAL) if name in arrays}
 
 
-def _unmeasured(arrays: Arrays, fill: float) -> dict[str, NDArray[Any]]:
+def with_unmeasured(arrays: Arrays, fill: float) -> dict[str, NDArray[Any]]:
+    """The arrays with `fill` for means over no presentations: NaN outside of a ledger, 0 in it."""
     changed = dict(arrays)
     none = arrays["presentations"] == arrays["nonfinite"]
     if none.any():

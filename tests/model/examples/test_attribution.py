@@ -254,7 +254,7 @@ def test_trak_of_a_logistic_model_is_exact_without_projection() -> None:
 
 def test_trak_of_several_classes_and_projections() -> None:
     """The margin's gradient by autograd of log(p/(1 − p)), and the projection read off the class itself."""
-    from learnscope.tensor.examples.projection import RademacherProjection
+    from learnscope.tensor.examples.products import RademacherProjection
 
     torch.manual_seed(0)
     models = [mlp(6, 5, 3).double(), mlp(6, 5, 3).double()]

@@ -24,7 +24,7 @@ from learnscope.model.weights.swap import swapped
 from learnscope.task import Task
 from learnscope.task.batches import describe, map_leaves
 from learnscope.tensor.context import arithmetic_dtype
-from learnscope.tensor.examples.projection import RademacherProjection
+from learnscope.tensor.examples.products import RademacherProjection
 
 MAX_BYTES = 256 << 20
 EAGER = "vmap, eager attention"

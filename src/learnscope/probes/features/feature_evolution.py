@@ -13,9 +13,8 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.examples.fingerprint import sample_digest
 from learnscope.model.examples.groups import classes_of
-from learnscope.model.features.pooling import POOLINGS, Pooling
+from learnscope.model.features.pooling import POOLINGS, Pooling, default_layers
 from learnscope.model.features.representation import largest_class_share, linear_probe, silhouette
-from learnscope.model.features.vectors import default_layers
 from learnscope.options import is_whole
 from learnscope.quantities import Quantities, Quantity
 from learnscope.quantities.features import FeatureEvolution as Q

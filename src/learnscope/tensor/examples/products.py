@@ -1,8 +1,8 @@
-"""Inner products of long rows, summed in float64 whatever the dtype of the rows."""
+"""Long rows, such as gradients: their inner products, summed in float64, and random projections of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -11,6 +11,8 @@ from learnscope.tensor.context import plain_arithmetic
 
 PIECE = 1 << 20
 """Entries of each side that are converted at a time."""
+BLOCK = 1 << 18
+"""Signs drawn at a time. Fixed, since another size would give another projection for the same seed."""
 
 
 def row_products(a: Tensor, b: Tensor) -> Tensor:
@@ -47,3 +49,43 @@ def _summed(a: Tensor, b: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -
         for left, right in zip(a.split(width, 1), b.split(width, 1), strict=True):
             total += product(left.to(wide), right.to(wide))
         return total
+
+
+class RademacherProjection:
+    """X ↦ X R / √dims for R of `size` × `dims` independent signs: inner products of rows are preserved on average.
+
+    The inner product of two projected rows has an error of about ‖x‖‖y‖/√dims. R is drawn block by block from a
+    generator of its own, on the CPU, so that a seed gives the same on every device. It is kept, one byte per sign, if
+    that takes at most `keep_bytes`, and otherwise drawn again for every call.
+
+    >>> x = torch.eye(3, 1000)
+    >>> RademacherProjection(1000, 64, seed=1)(x).shape
+    torch.Size([3, 64])
+    """
+
+    def __init__(self, size: int, dims: int, *, seed: int = 0, keep_bytes: int = 0) -> None:
+        if size < 1 or dims < 1:
+            raise ValueError(f"cannot project {size} entries to {dims}: both must be at least 1")
+        self.size, self.dims, self.seed = size, dims, seed
+        self._kept = list(self._drawn()) if size * dims <= keep_bytes else None
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """[k, size] to [k, dims], in the dtype of the rows."""
+        if rows.ndim != 2 or rows.shape[1] != self.size:
+            raise ValueError(f"rows of {self.size} entries are projected, not a tensor of shape {list(rows.shape)}")
+        with plain_arithmetic(rows.device):
+            total = rows.new_zeros(rows.shape[0], self.dims)
+            start = 0
+            for signs in self._drawn() if self._kept is None else self._kept:
+                part = rows[:, start : start + signs.shape[0]]
+                total += part @ signs.to(rows.device, rows.dtype)
+                start += signs.shape[0]
+            return total.div_(self.dims**0.5)
+
+    def _drawn(self) -> Iterator[Tensor]:
+        generator = torch.Generator(device="cpu").manual_seed(self.seed)
+        height = max(1, BLOCK // self.dims)
+        for start in range(0, self.size, height):
+            shape = min(height, self.size - start), self.dims
+            bits = torch.randint(0, 2, shape, generator=generator, dtype=torch.int8, device="cpu")
+            yield bits.mul_(2).sub_(1)
