@@ -35,7 +35,7 @@ from learnscope.reading.gather import one_pass
 from learnscope.record import SEVERITIES, Record
 from learnscope.report.gradients.layers import plot_gradients
 from learnscope.session.opening import check_model
-from learnscope.store.backend import MemoryBackend
+from learnscope.store.backend import Backend, MemoryBackend
 from learnscope.store.reader import RunReader
 
 KIND = "GradientFlowAnalyzer"
@@ -84,16 +84,16 @@ class GradientFlowAnalyzer(RecordingAnalyzer):
         self._recent: deque[Record] = deque(maxlen=RECENT)
 
     def track_batch_gradients(self, loss: Any, epoch: int, batch_idx: int) -> dict[str, Any]:
-        """Read the gradients that stand, after `loss.backward()` and before `optimizer.step()`.
+        """Read the current gradients, after `loss.backward()` and before `optimizer.step()`.
 
-        `loss` is only written down (None if there is none). Norms that are not finite are NaN, with their reasons
+        `loss` is only recorded (None if there is none). Norms that are not finite are NaN, with their reasons
         under `reasons`; `without_gradient` names the trainable parameters that the backward did not reach.
         """
         epoch, batch_idx = whole_number("epoch", epoch), whole_number("batch_idx", batch_idx)
         logged: dict[str, list[float]] = {"batch": [batch_idx]}
         if loss is not None:
             logged["loss"] = [_one_number(loss)]
-        gradients = self._standing(self._session.open(self.model))
+        gradients = self._gradients(self._session.open(self.model))
         step = self._steps.get((epoch, batch_idx), len(self._steps) + 1)
         moment = self._session.moment(
             "before_step", step=step, epoch=epoch, take_gradients=lambda: gradients, handed=HandedOver(logged)
@@ -176,7 +176,7 @@ class GradientFlowAnalyzer(RecordingAnalyzer):
             self._tracked = subject.parameters, select_parameters(subject.model, self.track_layers)
         return self._tracked[1]
 
-    def _standing(self, subject: Subject) -> Gradients:
+    def _gradients(self, subject: Subject) -> Gradients:
         positions = self._positions(subject)
         if positions is None:
             gradients = standing_gradients(subject)
@@ -208,17 +208,20 @@ class GradientFlowAnalyzer(RecordingAnalyzer):
     def _reader(self) -> RunReader:
         if not self._steps:
             raise NotAvailable("no batch has been tracked: call track_batch_gradients after loss.backward()")
-        positions = self._positions(self._session.open(self.model))
-        reader = self._session.reader
-        return reader if positions is None else _Tracked(reader, self._session.open(self.model), positions)
+        subject, reader = self._session.open(self.model), self._session.reader
+        positions = self._positions(subject)
+        if positions is None:
+            return reader
+        layers = dict.fromkeys(resolve(subject.names[i]).layer for i in positions)
+        return _Tracked(reader.backend, list(layers))
 
 
 class _Tracked(RunReader):
-    """The same run, of a model that has the tracked layers only: no others can be said to be missing."""
+    """A run whose model has the tracked layers only: no others can be said to be missing."""
 
-    def __init__(self, reader: RunReader, subject: Subject, positions: list[int]) -> None:
-        super().__init__(reader.backend)
-        self._layers = list(dict.fromkeys(resolve(subject.names[i]).layer for i in positions))
+    def __init__(self, backend: Backend, layers: list[str]) -> None:
+        super().__init__(backend)
+        self._layers = layers
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -37,9 +37,7 @@ class Ledger:
 
     Args:
         track: how many examples to track at most; None for all.
-        sample: which ones: the `first` distinct ids, or an `even` or `random` choice of the ids 0..examples−1.
-        examples: the data set's size, for `even` and `random`.
-        seed: of the random choice.
+        sample, examples, seed: which ones: the `first` distinct ids, or an `even` or `random` choice of 0..examples−1.
         check_ids: refuse ids that come again with another target or input (`IdError`).
         once_an_epoch: count only an example's first presentation in an epoch.
     """
@@ -94,13 +92,11 @@ class Ledger:
         """One presentation of each example of a batch; a batch that is refused changes nothing.
 
         Args:
-            ids: of the examples, whole numbers.
+            ids: whole numbers.
             p_gold: probability of the right answer.
             correct: whether the prediction was right.
             margin: gold logit minus the best other.
-            loss: of each example.
             el2n: ‖p − onehot(y)‖₂.
-            epoch: in which they were presented.
             grand: gradient norms, where they were computed; NaN for an example without.
             target: the class, or an integer that stands for the target: it reveals reused ids.
             checksum: a number that stands for the input, for the same purpose; not for augmented inputs.

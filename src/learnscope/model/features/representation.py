@@ -51,21 +51,21 @@ def silhouette(features: Tensor, labels: Tensor, *, limit: int = SILHOUETTE_EXAM
     return Score(float(silhouette_score(x - x.mean(0), y)), len(y))
 
 
-def linear_probe(features: Tensor, labels: Tensor, *, folds: int = FOLDS, seed: int = SEED) -> Score:
+def linear_probe(features: Tensor, labels: Tensor) -> Score:
     """Accuracy of a ridge classifier on standardised features, on held-out folds, over all examples used.
 
-    Stratified folds, shuffled with `seed`; scaling and ridge strength come from each fold's training part. Classes
-    with fewer than `folds` examples cannot be in every fold and are left out.
+    Stratified, shuffled folds; scaling and ridge strength come from each fold's training part. Classes
+    with fewer than `FOLDS` examples cannot be in every fold and are left out.
     """
     x, y = _arrays(features, labels)
     if not np.isfinite(x).all():
         return Score(None, len(y), "features are not finite")
     classes, which, sizes = np.unique(y, return_inverse=True, return_counts=True)
-    used = sizes[which] >= folds
-    n, usable = int(used.sum()), int((sizes >= folds).sum())
+    used = sizes[which] >= FOLDS
+    n, usable = int(used.sum()), int((sizes >= FOLDS).sum())
     if usable < 2 or 2 * n < len(y):
         reason = (
-            f"a linear probe over {folds} folds needs 2 classes of {folds} examples, and half of the examples in such "
+            f"a linear probe over {FOLDS} folds needs 2 classes of {FOLDS} examples, and half of the examples in such "
             f"classes; {usable} of {len(classes)} are large enough, with {n} of {len(y)} examples"
         )
         return Score(None, n, reason)
@@ -76,7 +76,7 @@ def linear_probe(features: Tensor, labels: Tensor, *, folds: int = FOLDS, seed: 
     x, y = x[used], np.unique(y[used], return_inverse=True)[1]
     right = 0
     with threadpool_limits(1 if min(x.shape) <= ONE_THREAD else None, user_api="blas"):
-        for train, test in StratifiedKFold(folds, shuffle=True, random_state=seed).split(x, y):
+        for train, test in StratifiedKFold(FOLDS, shuffle=True, random_state=SEED).split(x, y):
             scale = StandardScaler().fit(x[train])
             decisions = ridge_decisions(scale.transform(x[train]), y[train], scale.transform(x[test]), STRENGTHS)
             predicted = decisions.argmax(1) if decisions.ndim == 2 else decisions > 0
@@ -119,10 +119,10 @@ def ridge_decisions(train: Floats, labels: NDArray[np.int64], test: Floats, stre
     return decisions if classes > 2 else decisions[:, 0]
 
 
-def largest_class_share(labels: Tensor, *, at_least: int = FOLDS) -> float | None:
+def largest_class_share(labels: Tensor) -> float | None:
     """Accuracy of always predicting the largest class, among the classes a linear probe uses; None if it uses none."""
     _, sizes = np.unique(labels.cpu().numpy(), return_counts=True)
-    used = sizes[sizes >= at_least]
+    used = sizes[sizes >= FOLDS]
     return float(used.max() / used.sum()) if len(used) else None
 
 

@@ -56,7 +56,7 @@ class Survey:
     ) -> None:  # fmt: skip
         self.options, self.landscape, self.holders, self.previous = options, landscape, holders, previous
         self.dtype = dtype
-        self.operator = Operator(landscape.product, landscape.n)
+        self.operator = Operator(landscape.product)
         self.gradient_norm = float(np.linalg.norm(landscape.gradient.astype(np.float64)))
         self.notes: dict[str, Any] = {}
         self.forms: NDArray[np.float64] | str = ""

@@ -64,28 +64,22 @@ class RademacherProjection:
     """
 
     def __init__(self, size: int, dims: int, *, seed: int = 0, keep_bytes: int = 0) -> None:
-        if size < 1 or dims < 1:
-            raise ValueError(f"cannot project {size} entries to {dims}: both must be at least 1")
         self.size, self.dims, self.seed = size, dims, seed
+        self._height = max(1, BLOCK // dims)
         self._kept = list(self._drawn()) if size * dims <= keep_bytes else None
 
     def __call__(self, rows: Tensor) -> Tensor:
         """[k, size] to [k, dims], in the dtype of the rows."""
-        if rows.ndim != 2 or rows.shape[1] != self.size:
-            raise ValueError(f"rows of {self.size} entries are projected, not a tensor of shape {list(rows.shape)}")
         with plain_arithmetic(rows.device):
             total = rows.new_zeros(rows.shape[0], self.dims)
-            start = 0
-            for signs in self._drawn() if self._kept is None else self._kept:
-                part = rows[:, start : start + signs.shape[0]]
+            blocks = self._drawn() if self._kept is None else self._kept
+            for part, signs in zip(rows.split(self._height, 1), blocks, strict=True):
                 total += part @ signs.to(rows.device, rows.dtype)
-                start += signs.shape[0]
             return total.div_(self.dims**0.5)
 
     def _drawn(self) -> Iterator[Tensor]:
         generator = torch.Generator(device="cpu").manual_seed(self.seed)
-        height = max(1, BLOCK // self.dims)
-        for start in range(0, self.size, height):
-            shape = min(height, self.size - start), self.dims
+        for start in range(0, self.size, self._height):
+            shape = min(self._height, self.size - start), self.dims
             bits = torch.randint(0, 2, shape, generator=generator, dtype=torch.int8, device="cpu")
             yield bits.mul_(2).sub_(1)
