@@ -64,6 +64,8 @@ class RademacherProjection:
     """
 
     def __init__(self, size: int, dims: int, *, seed: int = 0, keep_bytes: int = 0) -> None:
+        if size < 1 or dims < 1:
+            raise ValueError(f"cannot project {size} entries to {dims}: both must be at least 1")
         self.size, self.dims, self.seed = size, dims, seed
         self._height = max(1, BLOCK // dims)
         self._kept = list(self._drawn()) if size * dims <= keep_bytes else None
