@@ -172,7 +172,7 @@ class FeatureEvolutionTracker(RecordingAnalyzer):
         return plot_numbers(courses, changes, layer, Path(save_dir))
 
     def remove_hooks(self) -> None:
-        """Nothing is left to remove: hooks go when `track_epoch` returns. Tracking goes on to work."""
+        """Does nothing: `track_epoch` removes its own hooks. Tracking can continue."""
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write records, features and options to one file, whole or not at all; not the model."""
@@ -184,7 +184,7 @@ class FeatureEvolutionTracker(RecordingAnalyzer):
         cls, path: str | PathLike[str], model: nn.Module, *, device: Any = None, task: Task | None = None,
         run: str | Path | None = None,
     ) -> FeatureEvolutionTracker:  # fmt: skip
-        """The tracker that was saved, which goes on with `model`; `run` is a new folder for its records, or none."""
+        """The saved tracker, continued with `model`; `run` is a new folder for its records, or None."""
         options, session = load_session(path, KIND)
         if missing := [name for name in ("layer_names", "epochs") if name not in options]:
             raise SavedError(f"{path} is damaged: it does not say its {missing[0]}. Save the tracker anew")

@@ -155,7 +155,7 @@ class GradientFlowAnalyzer(RecordingAnalyzer):
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module, *, run: str | Path | None = None) -> GradientFlowAnalyzer:
-        """The analyzer that was saved, which goes on with `model`; `run` is a new folder for its records, or none."""
+        """The saved analyzer, continued with `model`; `run` is a new folder for its records, or None."""
         options, session = load_session(path, KIND)
         layers = (session.manifest.get("model") or {}).get("layers") or []
         missing = [layer for layer in layers if layer not in Subject(model).scopes("layer")]

@@ -69,7 +69,7 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
                 0..examples−1.
             check_ids: refuse ids that come back with another target or input.
             check_inputs: refuse those with another input; False for inputs that are augmented at random.
-            grand_every: gradient norms (GraNd) too, in every so many epochs: one more forward and backward each batch.
+            grand_every: also gradient norms (GraNd) every this many epochs: one more forward and backward each batch.
             task: how inputs and targets are read, where the defaults do not recognise them.
             run: a folder to write the records to; None keeps them in memory.
         """
@@ -180,7 +180,7 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
         return self.ledger.frame()
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write everything to one file, whole or not at all; any name will do, it is never a pickle."""
+        """Write everything to one file, whole or not at all. Any name is allowed; it is never a pickle."""
         options = {
             "options": self._options, "num_classes": self.num_classes, "batches": self._batches,
             "measured": self._measured, "epoch": self._epoch,
@@ -189,7 +189,7 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, task: Task | None = None) -> LearningDynamicsAnalyzer:
-        """The analyzer as it was saved; it can be continued. A task of your own is given again."""
+        """The saved analyzer, which can be continued; pass a task of your own again."""
         saved, session = load_session(path, KIND)
         options = saved["options"]
         analyzer = cls(saved["num_classes"], options.pop("track"), examples=options.pop("total"), task=task, **options)

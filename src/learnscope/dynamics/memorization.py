@@ -199,7 +199,7 @@ class MemorizationDetector(RecordingAnalyzer):
     def load(
         cls, path: str | os.PathLike[str], *, task: Task | None = None, run: str | os.PathLike[str] | None = None
     ) -> MemorizationDetector:
-        """The detector that was saved, which goes on from there; a task of your own is given again."""
+        """The saved detector, which can be continued; pass a task of your own again."""
         options, session = load_session(path, KIND)
         detector = cls(options["num_classes"], options["device"], task=task, run=run)
         detector._session.restore(session)

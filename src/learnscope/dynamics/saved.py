@@ -44,7 +44,7 @@ class RecordingAnalyzer:
 
 
 def save_session(path: str | os.PathLike[str], session: ManualSession, kind: str, options: Mapping[str, Any]) -> Path:
-    """Write all of it, or leave the existing file as it was. Any name will do, the content is safetensors.
+    """Write all of it, or leave the existing file as it was. Any name is allowed, the content is safetensors.
 
     `options` are what JSON can hold.
     """

@@ -67,7 +67,7 @@ class _Frame:
     module: nn.Module
     path: str
     in_activation: bool
-    """Whether an activation module is running, of which all calls are part."""
+    """Whether an activation module is running: all calls are part of it."""
     leave: Callable[[Any], None] | None = None
 
 

@@ -51,7 +51,7 @@ class ExampleLedger(Probe):
     check_inputs: bool = True
     """Refuse ids that come back with other inputs, where inputs are handed over; not for augmented ones."""
     grand_every: int = 0
-    """Also gradient norms (GraNd), in every so many epochs from the first, for batches handed over with their inputs:
+    """Also gradient norms (GraNd), every this many epochs from the first, for batches handed over with their inputs:
     another forward and backward of the batch, with the weights after the step. 0: never."""
     keep_every: int = 10
     """0: at the end only."""

@@ -1,4 +1,4 @@
-"""Which training examples the way from the last measurement to this one rests on."""
+"""Which training examples account for the change since the last measurement."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ExampleTransitions(Probe):
     Its score is the cosine of the two gradients times the loss that it lost. Both sides are in eval mode, and buffers
     (the statistics of batch norm) are those of now on both.
 
-    Arrays, an entry an example: `scores`, `cosine`, `loss_before`, `loss_after`, and `example`, its id or position.
+    Arrays, one entry per example: `scores`, `cosine`, `loss_before`, `loss_after`, and `example`, its id or position.
     Gradients take at most `max_mb`.
     """
 

@@ -1,4 +1,4 @@
-"""Batches on their way into a ledger: many small ones are looked at together."""
+"""Writing batches to a ledger, many small ones together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from learnscope.model.outputs.evaluate import model_device
 from learnscope.task import Task, describe
 
 BATCHES, LOGITS = 32, 2**18
-"""Batches, and logits, looked at together: one by one, small batches would cost several times as much."""
+"""Batches, and logits, processed together: one by one, small batches would cost several times as much."""
 SMALL = 2**14
 """Entries of inputs up to which copying all of them is cheaper than taking a sample at every step."""
 _DENSE = torch.strided
@@ -35,7 +35,7 @@ class _Batch(NamedTuple):
     targets: Tensor
     sample: Tensor | None
     unsampled: bool
-    """Whether `sample` is all of the inputs, of which a sample is still to be taken."""
+    """Whether `sample` is all of the inputs, still to be sampled."""
     grand: Tensor | None
     groups: NDArray[Any] | None
 
@@ -51,13 +51,13 @@ class LedgerWriter:
         """How many there are, where the user said so."""
         self._waiting: list[_Batch] = []
         self._joins: tuple[Any, ...] = ()
-        """What batches must have in common to be looked at as one."""
+        """What batches must have in common to be processed together."""
         self._kind: tuple[Any, ...] | None = None
         """What the last batch was like, if it was of the most usual kind."""
         self.reset_sums()
 
     def reset_sums(self) -> None:
-        """Begin the sums anew; the ledger goes on."""
+        """Start new sums; the ledger is kept."""
         self.all, self.groups = GroupSums(), GroupSums()
         self.changed = False
         """Whether anything was taken in since."""
@@ -109,7 +109,7 @@ class LedgerWriter:
             self.flush()
 
     def _sample(self, inputs: Any, size: int | None) -> tuple[Tensor | None, bool]:
-        """A copy of what tells inputs apart, or of small inputs as they are, and whether it is the latter."""
+        """A copied sample that identifies the inputs, or small inputs as they are; and whether it is the latter."""
         if inputs is None or not self.check_inputs:
             return None, False
         small = isinstance(inputs, Tensor) and inputs.ndim > 1 and inputs.numel() <= SMALL and inputs.layout is _DENSE
@@ -193,7 +193,7 @@ def check_num_classes(num_classes: int, highest: int) -> None:
 
 
 def _kind(ids: Any, z: Any, y: Any, x: Any, epoch: Any) -> tuple[Any, ...] | None:
-    """All that is checked of a small batch of tensors; None for any other, which is looked at each time."""
+    """All that is checked of a small batch of tensors; None for any other, which is checked each time."""
     if not (type(ids) is type(z) is type(y) is Tensor) or z.ndim != 2 or y.ndim != 1 or z.numel() >= LOGITS:
         return None
     inputs = None

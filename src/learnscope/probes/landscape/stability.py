@@ -1,4 +1,4 @@
-"""How much curvature an optimizer bears before it oscillates: its threshold and its preconditioner."""
+"""The curvature above which an optimizer becomes unstable: its threshold and its preconditioner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a look at the loss landscape, each as columns: eigenvalues, thresholds, trace, loss along a line."""
+"""Columns of a loss landscape: eigenvalues, thresholds, trace, loss along a line."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Survey:
         self.gradient_norm = float(np.linalg.norm(landscape.gradient.astype(np.float64)))
         self.notes: dict[str, Any] = {}
         self.forms: NDArray[np.float64] | str = ""
-        """For the trace: a row a sample, a column a parameter."""
+        """For the trace: one row per sample, one column per parameter."""
         self.broken: str | None = None
         """Why there is no curvature."""
         if not math.isfinite(landscape.loss):

@@ -22,7 +22,7 @@ def effective_rank(singular_values: Tensor) -> float:
 
 
 def effective_ranks(spectra: Tensor) -> Tensor:
-    """`effective_rank` of every row [n, k]; zeros that pad a row add nothing."""
+    """`effective_rank` of every row [n, k]; rows may be padded with zeros."""
     totals = spectra.sum(1, keepdim=True)
     ranks: Tensor = torch.special.entr(spectra / totals).sum(1).exp()  # entr(0) = 0
     return ranks.where((totals[:, 0] > 0) & totals[:, 0].isfinite(), torch.nan)
