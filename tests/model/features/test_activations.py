@@ -121,7 +121,7 @@ def test_saturation_against_derivatives_in_float64(activation: nn.Module, dtype:
 @pytest.mark.parametrize("kind", MODULES, ids=lambda kind: kind.__name__)
 def test_every_activation_of_torch_has_a_slope(kind: Any) -> None:
     module = (kind(0.1, 0.0) if kind is nn.Threshold else kind()).eval()
-    function = of_module(module).of(torch.float64)
+    function = of_module(module).in_dtype(torch.float64)
     x = torch.tensor([-2.31, -0.43, 0.27, 0.88, 3.1], dtype=torch.float64)
     step = 1e-6
     expected = (module.double()(x + step) - module(x - step)).detach() / (2 * step)

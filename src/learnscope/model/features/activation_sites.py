@@ -48,7 +48,7 @@ class Site:
     def read_inputs(self, x: Tensor, dim: int, rows: Tensor | None, activation: Activation) -> None:
         # half precision would round the slopes themselves
         dtype = torch.promote_types(x.dtype, torch.float32)
-        function = activation.of(dtype)
+        function = activation.in_dtype(dtype)
         for part in pieces(x, dim, rows):
             wide = part.to(dtype)
             if self.steepest is None:

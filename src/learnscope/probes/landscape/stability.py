@@ -50,17 +50,19 @@ def adam_scale(group: Mapping[str, Any], state: Mapping[str, Any]) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The optimizer and the group that hold a parameter."""
+    """The optimizer and the group that hold a parameter, and its state there."""
 
     optimizer: Optimizer
     group: dict[str, Any]
-    parameter: nn.Parameter
+    state: Mapping[str, Any]
 
 
 def holders_of(optimizers: Sequence[Optimizer], named: Mapping[str, nn.Parameter]) -> dict[str, Holder]:
     """By name, for those of the parameters that an optimizer holds."""
     by_id = holders_by_id(optimizers)
-    return {name: Holder(*by_id[id(p)], p) for name, p in named.items() if id(p) in by_id}
+    return {
+        name: Holder(*by_id[id(p)], by_id[id(p)][0].state.get(p, {})) for name, p in named.items() if id(p) in by_id
+    }
 
 
 def smallest_threshold(holders: Mapping[str, Holder], threshold: Callable[[Mapping[str, Any]], float]) -> float:
@@ -88,15 +90,13 @@ def no_preconditioner(holders: Mapping[str, Holder], names: Sequence[str]) -> st
     other = sorted({type(holders[name].optimizer).__name__ for name in names} - set(ADAM))
     if other:
         return f"the preconditioner of {', '.join(other)} is not known; known are {', '.join(ADAM)}"
-    unstepped = [
-        name for name in names if "exp_avg_sq" not in holders[name].optimizer.state.get(holders[name].parameter, {})
-    ]
+    unstepped = [name for name in names if "exp_avg_sq" not in holders[name].state]
     return f"the optimizer has made no step for {unstepped[0]} yet" if unstepped else None
 
 
 def preconditioner(holders: Mapping[str, Holder], names: Sequence[str], dtype: type[np.floating[Any]]) -> Vector:
     """The diagonal of P^(−1/2) over these parameters, one after the other."""
-    parts = [adam_scale(holders[name].group, holders[name].optimizer.state[holders[name].parameter]) for name in names]
+    parts = [adam_scale(holders[name].group, holders[name].state) for name in names]
     return np.concatenate(parts).astype(dtype, copy=False)
 
 
