@@ -84,4 +84,6 @@ class Columns:
 
 
 def _filled(name: str, length: int) -> NDArray[Any]:
-    return np.full(length, _FILLS.get(name, 0), dtype=_DTYPES[name])
+    if name in _FILLS:
+        return np.full(length, _FILLS[name], dtype=_DTYPES[name])
+    return np.zeros(length, dtype=_DTYPES[name])  # spare room takes no memory until it is used
