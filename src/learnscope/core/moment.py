@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from learnscope.core.gradients import Gradients
 from learnscope.core.handed import Examples, HandedOver, MicroBatches
 from learnscope.core.subject import Subject
-from learnscope.model.features.pooling import Pooling
-from learnscope.model.features.vectors import Features, pooled_features
+from learnscope.model.features.pooling import Features, Pooling, pooled_features
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import Evaluation, evaluate
 from learnscope.model.weights.content import machine

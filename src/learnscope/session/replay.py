@@ -18,7 +18,7 @@ from learnscope.model.outputs.evaluate import gradients
 from learnscope.model.weights.checkpoint import load_into, memory_of, preserve_weights, read_weights
 from learnscope.model.weights.snapshot import Snapshot
 from learnscope.options import explain_options
-from learnscope.probes.examples.gathering import presentations
+from learnscope.probes.examples.ledger_writer import presentations
 from learnscope.probes.gradients.gradient_flow import GradientFlow
 from learnscope.probes.outputs.holdout import Holdout
 from learnscope.probes.updates.parameter_change import ParameterChange

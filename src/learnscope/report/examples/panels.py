@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 
-from learnscope.ledger.of_run import ledger_of
+from learnscope.ledger.ledger import ledger_of
 from learnscope.ledger.patterns import patterns
 from learnscope.quantities.examples import ExampleLedger
 from learnscope.reading.epochs import epoch_statistics
