@@ -6,7 +6,7 @@ Labels stay as they are, padding is never changed, and only the perturbation get
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -106,12 +106,7 @@ def judged(
 @contextmanager
 def attackable(model: nn.Module) -> Iterator[None]:
     """The guarded model in eval mode with gradients for inputs only; its parameters are frozen meanwhile."""
-    with ExitStack() as stack:
-        stack.enter_context(guard(model))
-        if torch.is_inference_mode_enabled():
-            stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(extra_backward(model))
+    with guard(model), torch.inference_mode(False), torch.enable_grad(), extra_backward(model):
         for p in model.parameters():
             if p.requires_grad:
                 p.requires_grad_(False)  # the guard restores it; otherwise every activation would be kept for it
