@@ -14,7 +14,7 @@ class SelectionError(ValueError):
     """A name that matches no parameter of the model; the message lists close names."""
 
 
-def select_parameters(model: nn.Module, wanted: str | Iterable[str]) -> list[int]:
+def select_parameters(model: nn.Module, names: str | Iterable[str]) -> list[int]:
     """Positions in `model.named_parameters()` of the parameters that the names select, in order, each once.
 
     A name is that of a layer, of a module as in `model.named_modules()`, or of a parameter, with or without what
@@ -25,14 +25,14 @@ def select_parameters(model: nn.Module, wanted: str | Iterable[str]) -> list[int
     modules = _modules(model, [id(p) for _, p in named])
     parameters = {spelling: [i] for i, (name, _) in enumerate(named) for spelling in (resolve(name).clean, name)}
     selected: set[int] = set()
-    for name in [wanted] if isinstance(wanted, str) else wanted:
+    for name in [names] if isinstance(names, str) else names:
         if not isinstance(name, str):
             raise SelectionError(f"{name!r} is a {type(name).__name__}: name a layer, a module or a parameter")
         spellings, tables = (name, clean_path(name)), (parameters, layers, modules)
         members = next((table[spelling] for spelling in spellings for table in tables if spelling in table), None)
         if members is None:
-            names = [other for other in dict.fromkeys([*layers, *modules, *parameters]) if other]
-            near = ", ".join(nearest(name, names, most=3) or names[:6])
+            others = [other for other in dict.fromkeys([*layers, *modules, *parameters]) if other]
+            near = ", ".join(nearest(name, others, most=3) or others[:6])
             raise SelectionError(f"{type(model).__name__} has no layer, module or parameter {name!r}; near: {near}")
         if not members:
             raise SelectionError(f"{name!r} of {type(model).__name__} is a module without parameters")

@@ -142,7 +142,7 @@ class NoCache(ValueError):
     """The model does not use its cache as expected; the message says what was seen."""
 
 
-def decodes(model: nn.Module, task: Task) -> bool:
+def can_decode(model: nn.Module, task: Task) -> bool:
     """Whether this is a causal language model of transformers that accepts and returns a cache."""
     inner = unwrap(model)
     if not isinstance(task, HuggingFaceTask) or getattr(inner, "config", None) is None:
@@ -155,7 +155,7 @@ def decodes(model: nn.Module, task: Task) -> bool:
         return bool(task.shift)
 
 
-def longest(model: nn.Module) -> int | None:
+def max_positions(model: nn.Module) -> int | None:
     """The model's number of positions, if its configuration tells."""
     config: Any = getattr(unwrap(model), "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config

@@ -70,9 +70,9 @@ def held_bytes(tensor: Tensor) -> int:
     """Bytes in memory: for a quantised tensor those of its parts, for an expanded one those of its storage."""
     total = 0
     for part in plain_parts(tensor):
-        whole = part.numel() * part.element_size()
+        nbytes = part.numel() * part.element_size()
         in_storage = not part.is_meta and part.layout is torch.strided
-        total += min(whole, part.untyped_storage().nbytes()) if in_storage else whole
+        total += min(nbytes, part.untyped_storage().nbytes()) if in_storage else nbytes
     return total
 
 

@@ -36,15 +36,15 @@ def find_inner(name: str, block: nn.Module) -> dict[str, nn.Module]:
     return dict(heavy) if len(heavy) > 1 else {}
 
 
-KNOWN = frozenset({"bert", "gpt2", "llama", "qwen2", "qwen3", "vit"})
+STATELESS = frozenset({"bert", "gpt2", "llama", "qwen2", "qwen3", "vit"})
 """Model types of transformers whose blocks are known to leave no state behind that other blocks read."""
 
 
-def known_blocks(model: nn.Module, blocks: Iterable[nn.Module]) -> bool:
+def are_stateless(model: nn.Module, blocks: Iterable[nn.Module]) -> bool:
     """Whether these are unmodified blocks of such a model type: not subclassed, not patched, without hooks."""
     family = getattr(getattr(model, "config", None), "model_type", None)
     home = f"transformers.models.{family}."
-    return family in KNOWN and all(
+    return family in STATELESS and all(
         type(block).__module__.startswith(home)
         and type(part).__module__.startswith(("transformers.", "torch.nn."))
         and "forward" not in vars(part)

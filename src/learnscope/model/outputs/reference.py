@@ -31,10 +31,10 @@ class Reference:
 
     def compare(self, logits: Tensor, rows: ReferenceRows | None = None) -> Comparison:
         """How far a variant's logits for the batch are from these; `rows` saves computing those of the reference."""
-        own = self.outputs
+        original = self.outputs
         return compare_logits(
-            own.logits, logits, own.targets,
-            probabilities=not self.regression, rows=own.rows, facts=self.facts, known=rows,
+            original.logits, logits, original.targets,
+            probabilities=not self.regression, rows=original.rows, facts=self.facts, cached=rows,
         )  # fmt: skip
 
 
@@ -69,6 +69,6 @@ def compare_outputs(
     device = model_device(model)
     parts = []
     with guard(model):
-        for batch, own in zip(batches, reference, strict=True):
-            parts.append(own.compare(task.positions(model, task.to(batch, device)).logits))
+        for batch, original in zip(batches, reference, strict=True):
+            parts.append(original.compare(task.positions(model, task.to(batch, device)).logits))
     return summarise(parts)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree  # transformers registers its outputs there, and nowhere else
 
-from learnscope.model.outputs.blocks import find_blocks, find_inner, known_blocks
+from learnscope.model.outputs.blocks import are_stateless, find_blocks, find_inner
 
 T = TypeVar("T")
 _Forward = Callable[..., Any]
@@ -77,7 +77,7 @@ class Suffix:
         is a pass that skips the earlier and runs the later, whose output must not change. Blocks are numbered in
         binary, and there is one pass per digit, which skips the blocks that have a 0 there.
         """
-        if known_blocks(self.model, self._blocks.values()):
+        if are_stateless(self.model, self._blocks.values()):
             return  # they leave no state behind: the test suite tries every cut of these
         count = len(self._order)
         parts = [part for parts in self._inner.values() for part in parts]

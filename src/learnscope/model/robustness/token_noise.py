@@ -66,8 +66,8 @@ def drop_tokens(
         if key in LABEL_KEYS and leaf.is_floating_point():  # yes/no answers, by chance as many as tokens
             return leaf
         if key == "position_ids":  # renumbered: the remaining tokens of a row get the first of its positions
-            own = leaf.gather(1, (~real).long().argsort(dim=1, stable=True))
-            return own.gather(1, (filled.long().cumsum(1) - 1).clamp(min=0)).masked_fill(~filled, 0)
+            positions = leaf.gather(1, (~real).long().argsort(dim=1, stable=True))
+            return positions.gather(1, (filled.long().cumsum(1) - 1).clamp(min=0)).masked_fill(~filled, 0)
         index = places.view(*places.shape, *[1] * (leaf.ndim - 2)).expand(*places.shape, *leaf.shape[2:])
         filler = IGNORE if key in LABEL_KEYS else padding if leaf is tokens else 0  # labels may be the ids themselves
         return leaf.gather(1, index).masked_fill(~filled.view(*filled.shape, *[1] * (leaf.ndim - 2)), filler)

@@ -101,9 +101,9 @@ def _with_interval(
 ) -> list[_Row]:
     """A value and the ends of its interval; the reasons are for those that are NaN."""
     rows: list[_Row] = []
-    for end, number, why in zip(("", "_low", "_high"), numbers, (reason, no_interval, no_interval), strict=True):
+    for end, number, status in zip(("", "_low", "_high"), numbers, (reason, no_interval, no_interval), strict=True):
         missing = math.isnan(number)
-        rows.append((f"{quantity.name}{end}", labels, None if missing else number, why if missing else None))
+        rows.append((f"{quantity.name}{end}", labels, None if missing else number, status if missing else None))
     return rows
 
 
