@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from torch import nn
 
@@ -22,7 +22,11 @@ def select_parameters(model: nn.Module, names: str | Iterable[str]) -> list[int]
     """
     named = list(model.named_parameters())
     layers = group_parameters([name for name, _ in named], "layer")
-    modules = _modules(model, [id(p) for _, p in named])
+    position = {id(p): i for i, (_, p) in enumerate(named)}
+    modules: dict[str, list[int]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        modules[path] = [position[id(p)] for p in module.parameters()]
+        modules.setdefault(clean_path(path), modules[path])
     parameters = {spelling: [i] for i, (name, _) in enumerate(named) for spelling in (resolve(name).clean, name)}
     selected: set[int] = set()
     for name in [names] if isinstance(names, str) else names:
@@ -61,13 +65,3 @@ def spread(layers: Iterable[str], most: int | None) -> list[str]:
         return [named[(len(named) - 1) // 2]]
     gaps, last = most - 1, len(named) - 1
     return [named[(2 * i * last + gaps) // (2 * gaps)] for i in range(most)]  # i·last/gaps, rounded
-
-
-def _modules(model: nn.Module, ids: Sequence[int]) -> dict[str, list[int]]:
-    """Parameters of every module, by identity: a shared weight is listed under its first name only."""
-    position = {identity: i for i, identity in enumerate(ids)}
-    members: dict[str, list[int]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        members[name] = [position[id(p)] for p in module.parameters()]
-        members.setdefault(clean_path(name), members[name])
-    return members

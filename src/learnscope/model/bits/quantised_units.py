@@ -174,17 +174,11 @@ def _fused_experts(path: str, module: nn.Module, parameters: dict[str, nn.Parame
     """All experts in one parameter of three dimensions: [expert, out, in], or [expert, in, out] if it is transposed."""
     if not (_EXPERTS.fullmatch(type(module).__name__) or any(map(_EXPERTS.fullmatch, path.split(".")))):
         return {}
-    return {name: (1 if _is_transposed(module, parameters) else 2,) for name, p in parameters.items() if p.ndim == 3}
-
-
-def _is_transposed(module: nn.Module, parameters: dict[str, nn.Parameter]) -> bool:
-    declared = getattr(module, "is_transposed", None)
-    if isinstance(declared, bool):
-        return declared
-    if not {"gate_up_proj", "down_proj"} <= parameters.keys():
-        return False
-    up, down = parameters["gate_up_proj"].shape, parameters["down_proj"].shape
-    return up[1] == down[2] and up[2] != down[1]
+    transposed = getattr(module, "is_transposed", None)
+    if not isinstance(transposed, bool) and {"gate_up_proj", "down_proj"} <= parameters.keys():
+        up, down = parameters["gate_up_proj"].shape, parameters["down_proj"].shape
+        transposed = up[1] == down[2] and up[2] != down[1]
+    return {name: (1 if transposed is True else 2,) for name, p in parameters.items() if p.ndim == 3}
 
 
 def _is_router(path: str, modules: dict[str, nn.Module]) -> bool:

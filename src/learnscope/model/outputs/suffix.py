@@ -16,12 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree  # transformers registers its outputs there, and nowhere else
 
-from learnscope.model.outputs.blocks import are_stateless, find_blocks, find_inner
+from learnscope.names import clean_path, resolve
 
 T = TypeVar("T")
 _Forward = Callable[..., Any]
 _Output = tuple[list[Any], Any]
 """A block's output: its leaves, and the structure they come from."""
+STATELESS = frozenset({"bert", "gpt2", "llama", "qwen2", "qwen3", "vit"})
+"""Model types of transformers whose blocks leave no state behind that other blocks read."""
 _KEEPABLE = (Tensor, bool, int, float, str, type(None))
 
 
@@ -147,11 +149,18 @@ class Suffix:
 
     @contextmanager
     def _replaced(self, forwards: Mapping[str, _Forward]) -> Iterator[None]:
-        """The model with other forwards of some blocks, and without the cache, which every block would write."""
-        with without_cache(self.model), ExitStack() as stack:
+        """The model with other forwards of some blocks, and without the key-value cache, which every block writes."""
+        configs: dict[int, Any] = {id(c): c for c in (getattr(m, "config", None) for m in self.model.modules())}
+        with ExitStack() as stack:
+            for config in configs.values():
+                if getattr(config, "use_cache", False):
+                    stack.callback(setattr, config, "use_cache", config.use_cache)
+                    config.use_cache = False
             for name, forward in forwards.items():
-                module = self._blocks[name] if name in self._blocks else self._parts[name]
-                stack.enter_context(replaced_forward(module, forward))
+                attributes = vars(self._blocks[name] if name in self._blocks else self._parts[name])
+                stack.callback(attributes.update, {"forward": attributes["forward"]} if "forward" in attributes else {})
+                stack.callback(attributes.pop, "forward")
+                attributes["forward"] = forward
             yield
 
     def _comparing(self, name: str, differ: list[str]) -> _Forward:
@@ -184,32 +193,6 @@ class Suffix:
     def _forget_if_useless(self) -> None:
         if self.reason is not None:
             self._outputs, self._order, self._inner = {}, [], {}
-
-
-@contextmanager
-def replaced_forward(module: nn.Module, forward: _Forward) -> Iterator[None]:
-    """`module` with another `forward`, on this instance only; restored afterwards."""
-    before = {name: value for name, value in vars(module).items() if name == "forward"}
-    vars(module)["forward"] = forward
-    try:
-        yield
-    finally:
-        del vars(module)["forward"]
-        vars(module).update(before)
-
-
-@contextmanager
-def without_cache(model: nn.Module) -> Iterator[None]:
-    """Switch `use_cache` off in all configurations meanwhile."""
-    configs: dict[int, Any] = {id(config): config for config in (getattr(m, "config", None) for m in model.modules())}
-    before = [(config, config.use_cache) for config in configs.values() if getattr(config, "use_cache", False)]
-    try:
-        for config, _ in before:
-            config.use_cache = False
-        yield
-    finally:
-        for config, value in before:
-            config.use_cache = value
 
 
 def _replaying(name: str, outputs: Iterator[_Output]) -> _Forward:
@@ -254,3 +237,45 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
         return False
     raw = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (a, b)]
     return torch.equal(raw[0], raw[1])
+
+
+def find_blocks(model: nn.Module) -> dict[str, nn.Module]:
+    """The blocks of the model's stacks by name, none inside another; if there are none, children of a Sequential."""
+    layers = {resolve(name).layer for name, _ in model.named_parameters() if resolve(name).recognised}
+    blocks: dict[str, nn.Module] = {}
+    for path, module in model.named_modules():
+        nested = path.startswith(tuple(f"{block}." for block in blocks))
+        if path and clean_path(path) in layers and not nested:
+            layers.remove(clean_path(path))  # each once
+            blocks[path] = module
+    sequential = next(((path, m) for path, m in model.named_modules() if isinstance(m, nn.Sequential)), None)
+    if blocks or sequential is None:
+        return blocks
+    prefix = f"{sequential[0]}." if sequential[0] else ""
+    children = sequential[1].named_children()
+    return {f"{prefix}{name}": child for name, child in children if any(True for _ in child.parameters())}
+
+
+def find_inner(name: str, block: nn.Module) -> dict[str, nn.Module]:
+    """The children of a block that hold matrices: the outputs of those before a changed one can be reused."""
+    heavy = [
+        (f"{name}.{child}", module)
+        for child, module in block.named_children()
+        if any(p.ndim > 1 for p in module.parameters()) and not isinstance(module, nn.ModuleList | nn.ModuleDict)
+    ]
+    return dict(heavy) if len(heavy) > 1 else {}
+
+
+def are_stateless(model: nn.Module, blocks: Iterable[nn.Module]) -> bool:
+    """Whether these are unmodified blocks of such a model type: not subclassed, not patched, without hooks."""
+    family = getattr(getattr(model, "config", None), "model_type", None)
+    home = f"transformers.models.{family}."
+    return family in STATELESS and all(
+        type(block).__module__.startswith(home)
+        and type(part).__module__.startswith(("transformers.", "torch.nn."))
+        and "forward" not in vars(part)
+        and not part._forward_hooks
+        and not part._forward_pre_hooks
+        for block in blocks
+        for part in block.modules()
+    )
