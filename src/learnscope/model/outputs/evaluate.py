@@ -44,7 +44,7 @@ def evaluate(model: nn.Module, task: Task, batches: Sequence[Any], layers: Seque
             parts.append(tuple(None if value is None else value.detach().cpu() for value in values))
             examples += task.size(batch)
     columns: list[Any] = [joined_if_all(column) for column in zip(*parts, strict=True)]
-    return Evaluation(*columns, {name: torch.cat(outputs) for name, outputs in features.items()})
+    return Evaluation(*columns, features={name: torch.cat(outputs) for name, outputs in features.items()})
 
 
 def gradients(model: nn.Module, task: Task, batch: Any) -> dict[str, Tensor]:

@@ -59,8 +59,8 @@ def outcomes(model: nn.Module, task: Task, batches: Iterable[Any]) -> Outcomes |
             parts.append((out.losses.double().cpu(), example + examples, *classes, ids))
             width = None if classes[0] is None else number_of_classes(out.logits)
             examples += task.size(batch)
-    columns: list[Any] = [joined_if_all(column) for column in zip(*parts, strict=True)]
-    return Outcomes(*columns, width)
+    columns: list[Any] = [*(joined_if_all(column) for column in zip(*parts, strict=True)), width]
+    return Outcomes(*columns)
 
 
 def _outputs(task: Task, model: nn.Module, batch: Any) -> Outputs:
