@@ -93,9 +93,9 @@ def test_a_process_that_may_not_set_its_mark_back_says_so(monkeypatch: pytest.Mo
     for row in record.rows():
         if row.name in ("peak_bytes", "run_bytes"):
             assert row.value is None
-            assert str(row.status).startswith("the high-water mark of the memory cannot be set back")
+            assert str(row.status).startswith("the high-water mark of the memory cannot be reset")
     monkeypatch.setattr(memory_child, "STATUS", tmp_path / "status")
-    with pytest.raises(NoHighWaterMark, match="does not tell how much memory"):
+    with pytest.raises(NoHighWaterMark, match="does not report how much memory"):
         kilobytes("VmRSS")
     (tmp_path / "status").write_text("Name:\tpython\nVmRSS:\t   123 kB\n")
     assert kilobytes("VmRSS") == 123

@@ -117,7 +117,7 @@ def test_operations_of_gpt2_are_those_of_the_formula(gpt2_record: Record) -> Non
 
 
 def test_operations_that_cannot_be_counted_have_a_reason() -> None:
-    assert counted_flops(lambda: torch.ones(3) + 1) == "the counter knows none of the model's operations"
+    assert counted_flops(lambda: torch.ones(3) + 1) == "the counter supports none of the model's operations"
 
     def fails() -> None:
         raise RuntimeError("no such\nthing")

@@ -139,7 +139,7 @@ def _check_fit(
     saved = {row["name"]: row for row in table}
     for name in [*saved, *model_tensors]:
         if not (name in saved and name in model_tensors):
-            holder = "the model has not" if name in saved else "it has not"
+            holder = "the model lacks" if name in saved else "the file lacks"
             raise PackedError(f"{misfit}: {holder} {name}. Build the model that was saved.")
     for name, tensor in model_tensors.items():
         if tensor.is_meta:

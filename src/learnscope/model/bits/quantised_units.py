@@ -190,7 +190,7 @@ def _is_router(path: str, modules: dict[str, nn.Module]) -> bool:
 
 
 def part_in_block(path: str) -> Part:
-    """The part of a block that a path belongs to, by the first name in it that tells: "attn", "mlp" or "other"."""
+    """The part of a block that a path belongs to, by the first name in it that is known: "attn", "mlp" or "other"."""
     for piece in path.split("."):
         if _ATTENTION.fullmatch(piece):
             return "attn"

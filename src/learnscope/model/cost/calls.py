@@ -56,7 +56,7 @@ def counted_flops(run: Callable[[], object]) -> int | str:
             run()
     except (RuntimeError, TypeError, NotImplementedError) as error:  # an operation that the counter does not support
         return f"the operations could not be counted: {type(error).__name__}: {str(error).splitlines()[0]}"
-    return int(counter.get_total_flops()) or "the counter knows none of the model's operations"
+    return int(counter.get_total_flops()) or "the counter supports none of the model's operations"
 
 
 def token_length(batch: Any) -> int:
@@ -93,7 +93,7 @@ def resized(task: Task, batch: Any, examples: int, length: int) -> Any:
     if (examples, length or tokens) == (size, tokens):
         return batch
     if type(task).take is not Task.take:
-        raise ValueError(f"{type(task).__name__} cuts batches in a way of its own (take)")
+        raise ValueError(f"{type(task).__name__} has its own take(), which cannot resize a batch")
     mask = first_of(batch, ("attention_mask",))
     on_the_left = isinstance(mask, Tensor) and mask.ndim == 2 and int(mask[:, 0].sum()) < int(mask[:, -1].sum())
     rows = torch.arange(examples) % size
@@ -151,12 +151,12 @@ def can_decode(model: nn.Module, task: Task) -> bool:
         return False
     try:
         return is_causal(inner)
-    except TypeError:  # an unknown class: HuggingFaceTask(shift=...) tells
+    except TypeError:  # an unknown class: HuggingFaceTask(shift=...) decides
         return bool(task.shift)
 
 
 def max_positions(model: nn.Module) -> int | None:
-    """The model's number of positions, if its configuration tells."""
+    """The model's number of positions, if its configuration has it."""
     config: Any = getattr(unwrap(model), "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     positions = getattr(config, "max_position_embeddings", None)

@@ -45,7 +45,7 @@ def measured_speed(
     model: nn.Module, task: Task, batch: Any, *, batches: Sequence[int], lengths: Sequence[int], seconds: float,
     repeats: int, threads: int | None = None, clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:  # fmt: skip
-    """Time all settings in turn, in eval mode; each as plain numbers, or with the reason why it was skipped."""
+    """Time all settings in turn, in eval mode; each as plain numbers, or with the reason for skipping it."""
     device = model_device(model)
     batch = task.to(batch, device)
     with guard(model), fixed_threads(threads) as used:

@@ -43,8 +43,9 @@ def evaluate(model: nn.Module, task: Task, batches: Sequence[Any], layers: Seque
             values = (out.logits, out.targets, out.losses, out.example + examples)
             parts.append(tuple(None if value is None else value.detach().cpu() for value in values))
             examples += task.size(batch)
-    columns: list[Any] = [joined_if_all(column) for column in zip(*parts, strict=True)]
-    return Evaluation(*columns, features={name: torch.cat(outputs) for name, outputs in features.items()})
+    by_layer = {name: torch.cat(outputs) for name, outputs in features.items()}
+    columns: list[Any] = [*(joined_if_all(column) for column in zip(*parts, strict=True)), by_layer]
+    return Evaluation(*columns)
 
 
 def gradients(model: nn.Module, task: Task, batch: Any) -> dict[str, Tensor]:

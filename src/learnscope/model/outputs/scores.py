@@ -26,7 +26,7 @@ SWITCHABLE = "the model sets its own precision, in ways that are not known"
 
 @dataclass(frozen=True, slots=True)
 class Originals:
-    """The model's own outputs on the batches, and what is needed to re-run only part of it."""
+    """The model's own outputs on the batches, and what re-running only part of it needs."""
 
     batches: Sequence[Any]
     reference: list[Reference]

@@ -96,7 +96,7 @@ class Suffix:
                 same = False  # for instance state that a skipped block should have left behind
                 self.reason = f"the model does not run without some of its blocks ({error})"
             if not same:
-                self.reason = self.reason or "its outputs are others when some of its blocks do not run"
+                self.reason = self.reason or "its outputs change when some of its blocks do not run"
                 break
         self._forget_if_useless()
 
@@ -183,7 +183,7 @@ class Suffix:
             leaves, spec = pytree.tree_flatten(output)
             foreign = next((leaf for leaf in leaves if not isinstance(leaf, _KEEPABLE)), None)
             if foreign is not None:
-                self.reason = self.reason or f"{name} gives out a {type(foreign).__name__}, which cannot be kept"
+                self.reason = self.reason or f"{name} returns a {type(foreign).__name__}, which cannot be recorded"
             if self.reason is None:
                 self._outputs[name].append(([_copied(leaf) for leaf in leaves], spec))
             return output
@@ -212,7 +212,9 @@ def _irregular(calls: Sequence[Sequence[str]], blocks: Sequence[str]) -> str | N
     for name in blocks:
         if counts[name] != 1:
             return f"{name} runs {counts[name]} times in a forward"
-    return None if all(names == calls[0] for names in calls) else "its blocks do not run alike for every batch"
+    return (
+        None if all(names == calls[0] for names in calls) else "the order of its blocks is not the same for every batch"
+    )
 
 
 def _copied(leaf: Any) -> Any:

@@ -128,5 +128,5 @@ def token_count(embedding: nn.Module) -> int:
     """Rows of the embedding's table; refuses one that does not tell."""
     rows = table_rows(embedding)
     if not rows:
-        raise ValueError(f"{type(embedding).__name__} does not say how many tokens it knows: it has no num_embeddings")
+        raise ValueError(f"{type(embedding).__name__} has no num_embeddings, so the number of its tokens is not known")
     return rows

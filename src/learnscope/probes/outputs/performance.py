@@ -27,8 +27,8 @@ class Performance(Probe):
     """Loss and accuracy over all of the data, in one pass.
 
     Intervals are a bootstrap over examples; of shares, Wilson's over examples where each has one position, and where
-    all or none are right, of which a bootstrap knows nothing.
-    Of equal logits the first counts as the larger, as argmax has it. A row of logits with a NaN is never right.
+    all or none are right, which a bootstrap cannot judge.
+    Of equal logits the first counts as the largest, as in argmax. A row of logits with a NaN is never right.
     """
 
     at: At = "once"
@@ -80,7 +80,7 @@ class Performance(Probe):
     def _share(self, quantity: Quantity, labels: dict[str, Label], right: Tensor | None, sums: Sums) -> list[_Row]:
         positions, examples = float(sums.positions.sum()), int((sums.positions > 0).sum())
         if right is None or not positions:
-            reason = f"the model tells only {sums.classes} classes apart" if positions else NO_POSITIONS
+            reason = f"the model has only {sums.classes} classes" if positions else NO_POSITIONS
             reason = NO_CLASSES if sums.classes is None else reason
             return _with_interval(quantity, labels, _NOTHING, reason, reason)
         share = float(right.sum()) / positions
