@@ -22,20 +22,19 @@ class Reference:
     """The original model's outputs for a batch, and per-row statistics for comparing with them."""
 
     outputs: Positions
-    facts: RowFacts | None
+    facts: RowFacts | ReferenceRows | None
 
     @property
     def regression(self) -> bool:
         """Whether the outputs are plain numbers, not distributions: the targets are floats."""
         return self.outputs.targets is not None and self.outputs.targets.is_floating_point()
 
-    def compare(self, logits: Tensor, rows: ReferenceRows | None = None) -> Comparison:
-        """How far a variant's logits for the batch are from these; `rows` saves computing those of the reference."""
-        original = self.outputs
+    def compare(self, logits: Tensor) -> Comparison:
+        """How far a variant's logits for the batch are from these."""
+        original, distributions = self.outputs, not self.regression
         return compare_logits(
-            original.logits, logits, original.targets,
-            probabilities=not self.regression, rows=original.rows, facts=self.facts, cached=rows,
-        )  # fmt: skip
+            original.logits, logits, original.targets, probabilities=distributions, rows=original.rows, facts=self.facts
+        )
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from learnscope.model.outputs.suffix import Suffix
 from learnscope.task import Task, correct
 from learnscope.task.batches import ID_KEYS, first_of
 from learnscope.tensor.bootstrap import ratio_interval
-from learnscope.tensor.outputs.divergence import Comparison, ReferenceRows, reference_rows, summarise
+from learnscope.tensor.outputs.divergence import Comparison, reference_rows, summarise
 
 SWITCHABLE = "the model sets its own precision, in ways that are not known"
 
@@ -32,7 +32,6 @@ class Originals:
     reference: list[Reference]
     right: list[Tensor | None]
     """Whether each position's prediction is correct; None if there are no classes."""
-    rows: list[ReferenceRows | None]
     suffix: Suffix
 
 
@@ -47,13 +46,13 @@ def originals(model: nn.Module, task: Task, batches: Sequence[Any]) -> Originals
         reference = suffix.record(lambda batch: reference_outputs(model, task, [batch])[0], batches)
         first = task.to(batches[0], model_device(model))
         suffix.check(lambda: task.positions(model, first).logits, reference[0].outputs.logits)
-    right, rows = [], []
-    for original in reference:
+    right = []
+    for place, original in enumerate(reference):
         out, targets, regression = original.outputs, original.outputs.targets, original.regression
-        logits = with_target(out.logits, out.rows)
-        right.append(None if targets is None or regression else correct(logits, targets))
-        rows.append(None if original.facts is not None or regression else reference_rows(out.logits, out.rows))
-    return Originals(batches, reference, right, rows, suffix)
+        right.append(None if targets is None or regression else correct(with_target(out.logits, out.rows), targets))
+        if original.facts is None and not regression:
+            reference[place] = replace(original, facts=reference_rows(out.logits, out.rows))
+    return Originals(batches, reference, right, suffix)
 
 
 @torch.no_grad()
@@ -100,7 +99,7 @@ def _compared(
 ) -> tuple[Comparison, dict[str, Tensor]]:
     """A variant's logits for a batch beside the original ones, and sums per example."""
     original, right = base.reference[place].outputs, base.right[place]
-    comparison = base.reference[place].compare(logits, base.rows[place])
+    comparison = base.reference[place].compare(logits)
     by_position = {"kl": comparison.kl, "mse": comparison.mse, "positions": torch.ones_like(comparison.mse)}
     if original.targets is not None:
         by_position["loss"] = task.each_loss(model, with_target(logits, original.rows), original.targets)

@@ -66,8 +66,7 @@ def compare_logits(
     *,
     probabilities: bool = True,
     rows: Tensor | None = None,
-    facts: RowFacts | None = None,
-    cached: ReferenceRows | None = None,
+    facts: RowFacts | ReferenceRows | None = None,
 ) -> Comparison:
     """KL(reference ‖ variant) = Σ p (ln p − ln q) in nats, cosine and mean squared error of logits, equal top-1.
 
@@ -80,8 +79,8 @@ def compare_logits(
     probability 0; entries that are equally infinite in both count neither for the cosine nor for the error.
     A NaN or +∞ among several logits is no distribution: KL is NaN.
 
-    `rows` are the positions that count; targets are then of these only. To compare several variants, compute `facts`
-    (`row_facts`, for large logits) or `known` (`reference_rows` of the same rows, for others) of the reference once.
+    `rows` are the positions that count; targets are then of these only. To compare several variants, compute the
+    `facts` of the reference once: `row_facts` for large logits, `reference_rows` of the same rows for others.
     """
     if reference.shape != variant.shape:
         raise ValueError(
@@ -93,14 +92,15 @@ def compare_logits(
         rows = torch.arange(len(a), device=a.device) if rows is None else rows
         size = CHUNK if a.device.type == "cpu" else ACCELERATOR_CHUNK
         step = min(max(1, size // max(1, a.shape[1])), max(1, len(rows)))
-        fused = fused_comparison(a, b, facts) if facts is not None and probabilities else None
-        if fused is not None and facts is not None:
+        fused = fused_comparison(a, b, facts) if isinstance(facts, RowFacts) and probabilities else None
+        if fused is not None and isinstance(facts, RowFacts):
             numbers, classes = fused[0][:, rows], torch.stack([facts.first[rows].long(), fused[1][rows]])
             redo = (~numbers.isfinite().all(0)).nonzero().squeeze(1)
             if len(redo):
                 numbers[:, redo], _ = _in_chunks(a, b, rows[redo], step, probabilities)
         else:
-            numbers, classes = _in_chunks(a, b, rows, step, probabilities, cached if probabilities else None)
+            cached = facts if isinstance(facts, ReferenceRows) and probabilities else None
+            numbers, classes = _in_chunks(a, b, rows, step, probabilities, cached)
         # rows with an infinity, or with a divergence that overflows, are few and compared more slowly
         nonfinite = (~numbers.isfinite().all(0)).nonzero().squeeze(1)
         for part in nonfinite.split(step):
