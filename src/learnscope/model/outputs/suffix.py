@@ -260,12 +260,12 @@ def find_blocks(model: nn.Module) -> dict[str, nn.Module]:
 
 def find_inner(name: str, block: nn.Module) -> dict[str, nn.Module]:
     """The children of a block that hold matrices: the outputs of those before a changed one can be reused."""
-    heavy = [
-        (f"{name}.{child}", module)
+    heavy = {
+        f"{name}.{child}": module
         for child, module in block.named_children()
         if any(p.ndim > 1 for p in module.parameters()) and not isinstance(module, nn.ModuleList | nn.ModuleDict)
-    ]
-    return dict(heavy) if len(heavy) > 1 else {}
+    }
+    return heavy if len(heavy) > 1 else {}
 
 
 def are_stateless(model: nn.Module, blocks: Iterable[nn.Module]) -> bool:
