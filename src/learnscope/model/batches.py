@@ -34,25 +34,21 @@ def cut(task: Task, batch: Any, start: int, stop: int) -> Any:
 
 
 def joined(task: Task, batches: Iterable[Any], max_bytes: int) -> Iterator[Any]:
-    """The same examples in the same order, with consecutive batches of one shape joined, up to a size.
-
-    A batch is joined only if all its values are tensors with one row per example, and only if the task does not
-    have its own `take()`.
-    """
+    """Consecutive batches of one shape joined, up to a size, if all values are tensors with one row per example."""
     if type(task).take is not Task.take:
         yield from batches
         return
     waiting: list[Any] = []
-    examples = held_bytes = 0
+    examples = total_bytes = 0
     for batch in batches:
         size, nbytes = task.size(batch), sum(leaf.nbytes for leaf in leaves(batch) if isinstance(leaf, Tensor))
-        fits = examples + size <= JOINED and held_bytes + nbytes <= max_bytes
+        fits = examples + size <= JOINED and total_bytes + nbytes <= max_bytes
         shape = _shape(task, batch)
         if waiting and not (fits and shape is not None and shape == _shape(task, waiting[0])):
             yield _concatenated(waiting)
-            waiting, examples, held_bytes = [], 0, 0
+            waiting, examples, total_bytes = [], 0, 0
         waiting.append(batch)
-        examples, held_bytes = examples + size, held_bytes + nbytes
+        examples, total_bytes = examples + size, total_bytes + nbytes
     if waiting:
         yield _concatenated(waiting)
 
@@ -80,9 +76,8 @@ def is_per_example(leaf: Any, size: int) -> bool:
 
 def _is_plain_values(leaf: Any, size: int) -> bool:
     """A list or NumPy array with one value per example, which vmap cannot split."""
-    if isinstance(leaf, Tensor) or not (isinstance(leaf, (list, tuple)) or getattr(leaf, "shape", None)):
-        return False
-    return len(leaf) == size
+    has_length = isinstance(leaf, (list, tuple)) or bool(getattr(leaf, "shape", None))
+    return not isinstance(leaf, Tensor) and has_length and len(leaf) == size
 
 
 def has_plain_values(batch: Any, size: int) -> bool:
@@ -91,10 +86,5 @@ def has_plain_values(batch: Any, size: int) -> bool:
 
 def leaves(batch: Any) -> list[Any]:
     values: list[Any] = []
-
-    def keep(leaf: Any) -> Any:
-        values.append(leaf)
-        return leaf
-
-    map_leaves(batch, keep)
+    map_leaves(batch, values.append)
     return values

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+_REPACKS = "support_avx512bf16_for_cpu"
 
 
 class GuardError(RuntimeError):
@@ -25,16 +28,26 @@ def guard(model: nn.Module, *, training: bool = False) -> Iterator[None]:
     """Run `model` and restore its state afterwards. Inside, it is in eval mode unless `training` is true."""
     with ExitStack() as stack:
         stack.enter_context(preserve_rng())
-        stack.enter_context(_fresh_autocast_cache())
-        stack.enter_context(_eager())
-        stack.enter_context(_resharded(model))
-        stack.enter_context(_without_repacking(model))
+        # inside the user's autocast, cached casts would go on holding the old weights after these are exchanged
+        torch.clear_autocast_cache()
+        stack.callback(torch.clear_autocast_cache)
+        if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and importing dynamo takes seconds
+            # compiled models run eagerly: no recompilation for our batch shapes, and hooks fire
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        _reshard(model)
+        stack.callback(_reshard, model)
+        for module in model.modules() if "bitsandbytes" in sys.modules else ():
+            # on some CPUs it repacks 4-bit weights at the first evaluation, and rounds their scales for good
+            if vars(module).get(_REPACKS):
+                setattr(module, _REPACKS, False)
+                stack.callback(setattr, module, _REPACKS, True)
         stack.enter_context(_preserve_hooks(model))
         stack.enter_context(_preserve_buffers(model))
         stack.enter_context(_preserve_parameters(model))
-        stack.enter_context(_preserve_modes(model))
-        for module in model.modules():
-            module.training = training
+        # flags are set one by one: model.train() would also switch modules that are in eval mode on purpose
+        modes = [(module, module.training) for module in model.modules()]
+        stack.callback(_set_modes, modes)
+        _set_modes([(module, training) for module, _ in modes])
         yield
 
 
@@ -43,90 +56,30 @@ def preserve_rng() -> Iterator[None]:
     """Restore the random state of Python, NumPy, torch on the CPU and every initialised accelerator."""
     import numpy as np
 
-    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    device_states = _accelerator_states()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(cpu)
-        for module, index, state in device_states:
-            module.set_rng_state(state, index)
-
-
-def _accelerator_states() -> list[tuple[Any, int, Tensor]]:
-    if not torch.accelerator.is_available():
-        return []
-    module = torch.get_device_module(torch.accelerator.current_accelerator())
+    python, numpy = random.getstate(), np.random.get_state()
+    accelerator = torch.accelerator.current_accelerator() or torch.device("cuda")
+    module = torch.get_device_module(accelerator)
     # reading the state of an accelerator that is not in use yet would initialise it and take its memory
-    if not getattr(module, "is_initialized", lambda: True)():
-        return []
-    return [(module, index, module.get_rng_state(index)) for index in range(module.device_count())]
+    in_use = torch.accelerator.is_available() and getattr(module, "is_initialized", lambda: True)()
+    with torch.random.fork_rng(range(module.device_count()) if in_use else (), device_type=accelerator.type):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
 
 
-@contextmanager
-def _fresh_autocast_cache() -> Iterator[None]:
-    """Inside the user's autocast, cached casts would go on holding the old weights after these are exchanged."""
-    torch.clear_autocast_cache()
-    try:
-        yield
-    finally:
-        torch.clear_autocast_cache()
-
-
-@contextmanager
-def _eager() -> Iterator[None]:
-    """Compiled models run eagerly: no recompilation for our batch shapes, and hooks fire."""
-    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and importing dynamo takes seconds
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
-
-
-@contextmanager
-def _resharded(model: nn.Module) -> Iterator[None]:
+def _reshard(model: nn.Module) -> None:
     """An FSDP module left gathered by a forward in a step hook would corrupt the next training step."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    if fsdp is None or not hasattr(fsdp, "FSDPModule"):  # nothing can be sharded
-        yield
-        return
-    modules = [module for module in model.modules() if isinstance(module, fsdp.FSDPModule)]
-    for module in modules:
-        module.reshard()
-    try:
-        yield
-    finally:
-        for module in modules:
+    sharded: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    for module in model.modules() if sharded is not None else ():
+        if isinstance(module, sharded):
             module.reshard()
 
 
-@contextmanager
-def _without_repacking(model: nn.Module) -> Iterator[None]:
-    """bitsandbytes repacks 4-bit weights at the first evaluation on some CPUs, and rounds their scales for good."""
-    switch = "support_avx512bf16_for_cpu"
-    modules = (
-        [module for module in model.modules() if vars(module).get(switch)] if "bitsandbytes" in sys.modules else []
-    )
-    for module in modules:
-        setattr(module, switch, False)
-    try:
-        yield
-    finally:
-        for module in modules:
-            setattr(module, switch, True)
-
-
-@contextmanager
-def _preserve_modes(model: nn.Module) -> Iterator[None]:
-    # flags are set one by one: model.train() would also switch modules that are in eval mode on purpose
-    flags = [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, training in flags:
-            module.training = training
+def _set_modes(modes: Iterable[tuple[nn.Module, bool]]) -> None:
+    for module, training in modes:
+        module.training = training
 
 
 @contextmanager
@@ -167,9 +120,9 @@ def _preserve_hooks(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for owner, kind, known in before:
+        for owner, kind, earlier in before:
             hooks = getattr(owner, kind) or {}
-            for key in [key for key in hooks if key not in known]:
+            for key in set(hooks) - earlier:
                 del hooks[key]
 
 
@@ -182,7 +135,9 @@ def _preserve_parameters(model: nn.Module) -> Iterator[None]:
     """
     parameters = list(model.named_parameters())
     saved = [(name, p, p.requires_grad, p._version, p.grad, _version(p.grad)) for name, p in parameters]
-    handles = [p.register_hook(_SetAside(p)) for _, p in parameters if p.requires_grad and p.grad is not None]
+    handles = [
+        p.register_hook(partial(_set_aside, p, p.grad)) for _, p in parameters if p.requires_grad and p.grad is not None
+    ]
     try:
         yield
     finally:
@@ -203,16 +158,10 @@ def _preserve_parameters(model: nn.Module) -> Iterator[None]:
         )
 
 
-class _SetAside:
-    """Leaf hook: runs before the new gradient is accumulated, and clears `.grad` once, so that it starts from zero."""
-
-    def __init__(self, parameter: nn.Parameter) -> None:
-        self.parameter, self.done = parameter, False
-
-    def __call__(self, _gradient: Tensor) -> None:
-        if not self.done:
-            self.parameter.grad = None
-            self.done = True
+def _set_aside(parameter: nn.Parameter, gradient: Tensor, _new: Tensor) -> None:
+    """Leaf hook: runs before a new gradient is accumulated, and clears `.grad`, so that it starts from zero."""
+    if parameter.grad is gradient:
+        parameter.grad = None
 
 
 def _version(tensor: Tensor | None) -> int | None:

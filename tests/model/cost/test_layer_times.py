@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.cost.layer_times import Stopwatch, layer_times
+from learnscope.model.cost.layer_times import layer_times, stopwatch
 from learnscope.posttrain.examined import Examined
 from learnscope.probes.cost.layer_times import LayerTimes
 from learnscope.quantities.cost import LayerTimes as Q
@@ -109,14 +109,13 @@ def test_hooks_are_removed_also_after_an_error() -> None:
             raise ZeroDivisionError
 
     model = nn.Sequential(nn.Linear(3, 3), Fails())
-    watch = Stopwatch(Clock())
-    with pytest.raises(ZeroDivisionError), watch.watch(model):
+    with pytest.raises(ZeroDivisionError), stopwatch(model, Clock()) as (own, _calls):
         assert model[0]._forward_hooks
         model(torch.zeros(1, 3))
     for module in model.modules():
         assert not module._forward_hooks
         assert not module._forward_pre_hooks
-    assert list(watch.own) == [("(root)", "0")], "what had ended"
+    assert list(own) == [("(root)", "0")], "what had ended"
 
 
 def test_a_language_model() -> None:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.cost import high_water, memory
-from learnscope.model.cost.high_water import NoHighWaterMark, kilobytes, most_so_far
+from learnscope.model.cost import memory, memory_child
+from learnscope.model.cost.memory_child import NoHighWaterMark, kilobytes, most_so_far
 from learnscope.model.cost.memory_parts import sizes
 from learnscope.posttrain.examined import Examined
 from learnscope.probes.cost.memory_use import MemoryUse
@@ -88,14 +88,14 @@ def test_why_a_model_is_not_run_in_a_fresh_process(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_process_that_may_not_set_its_mark_back_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(high_water, "CLEAR", tmp_path / "missing" / "clear_refs")
+    monkeypatch.setattr(memory_child, "CLEAR", tmp_path / "missing" / "clear_refs")
     record = looked(nn.Linear(4, 2))
     for row in record.rows():
         if row.name in ("peak_bytes", "run_bytes"):
             assert row.value is None
-            assert str(row.status).startswith("the high-water mark of the memory cannot be set back")
-    monkeypatch.setattr(high_water, "STATUS", tmp_path / "status")
-    with pytest.raises(NoHighWaterMark, match="does not tell how much memory"):
+            assert str(row.status).startswith("the high-water mark of the memory cannot be reset")
+    monkeypatch.setattr(memory_child, "STATUS", tmp_path / "status")
+    with pytest.raises(NoHighWaterMark, match="does not report how much memory"):
         kilobytes("VmRSS")
     (tmp_path / "status").write_text("Name:\tpython\nVmRSS:\t   123 kB\n")
     assert kilobytes("VmRSS") == 123

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.cost import speed
-from learnscope.model.cost.cached import decode, prefill
-from learnscope.model.cost.flops import counted_flops
-from learnscope.model.outputs.resized import real_tokens, resized, token_length
+from learnscope.model.cost.calls import counted_flops, decode, prefill, real_tokens, resized, token_length
 from learnscope.posttrain.examined import Examined
 from learnscope.probes.cost.inference_speed import InferenceSpeed
 from learnscope.quantities.cost import InferenceSpeed as Q
@@ -119,7 +117,7 @@ def test_operations_of_gpt2_are_those_of_the_formula(gpt2_record: Record) -> Non
 
 
 def test_operations_that_cannot_be_counted_have_a_reason() -> None:
-    assert counted_flops(lambda: torch.ones(3) + 1) == "the counter knows none of the model's operations"
+    assert counted_flops(lambda: torch.ones(3) + 1) == "the counter supports none of the model's operations"
 
     def fails() -> None:
         raise RuntimeError("no such\nthing")

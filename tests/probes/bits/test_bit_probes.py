@@ -371,7 +371,7 @@ def test_options_and_configurations_that_mean_nothing_are_refused(
             make()
     for given, words in [
         ([{"attn_bits": 8}], "configuration 'c': bits for 1 layers were given, the model has 3"),
-        ({"transformer.h.0.atn": 8}, "configuration 'c': 'transformer.h.0.atn' is no unit"),
+        ({"transformer.h.0.atn": 8}, "configuration 'c': 'transformer.h.0.atn' is not a unit"),
     ]:
         with pytest.raises(ValueError, match=words):
             Examined(model).look(BitWidths(configurations={"c": given}), batches)

@@ -8,8 +8,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from learnscope.tensor.bits.quantize import Granularity, QuantiseError, Scheme, dequantize, fake_quantize, quantize
-from learnscope.tensor.bits.quantize_activation import fake_quantize_tokens
+from learnscope.tensor.bits.quantize import (
+    Granularity,
+    QuantiseError,
+    Scheme,
+    dequantize,
+    fake_quantize,
+    fake_quantize_tokens,
+    quantize,
+)
 
 GRANULARITIES: tuple[Granularity, ...] = ("tensor", "channel", "group")
 

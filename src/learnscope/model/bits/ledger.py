@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -10,53 +11,47 @@ from torch import Tensor, nn
 
 from learnscope.model.bits.quantise import Bits, checked
 from learnscope.model.bits.quantised_units import QuantisedTensor, Unit, find_units
-from learnscope.tensor.bits.packing import packed_length
 from learnscope.tensor.bits.quantize import HALF_BITS, Scheme
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Bytes and effective bits of a configuration, tied weights counted once.
-
-    original_bytes: parameters and persistent buffers as they are stored.
-    packed_bytes: the same with the units packed: codes, scales and zero points.
-    block_bits: bits per entry of the units in blocks, scales and zero points included; of all units in a model
-        without blocks.
-    model_bits: 8 · packed_bytes / number of parameters.
-    compression: original_bytes / packed_bytes.
-    by_unit: packed bytes of each unit.
-    """
+    """Bytes and effective bits of a configuration, tied weights counted once."""
 
     original_bytes: int
+    """Of parameters and persistent buffers as they are stored."""
     packed_bytes: int
+    """The same with the units packed: codes, scales and zero points."""
     block_bits: float
+    """Per entry of the units in blocks (of all units without blocks), scales and zero points included."""
     model_bits: float
+    """8 · packed_bytes / number of parameters."""
     compression: float
+    """original_bytes / packed_bytes."""
     by_unit: dict[str, int] = field(repr=False)
+    """Packed bytes of each unit."""
 
 
 def ledger(model: nn.Module, bits: Bits, scheme: Scheme | None = None, units: Sequence[Unit] | None = None) -> Ledger:
     """The size of `model` with its units at `bits`; computed from shapes, no weight is read."""
     scheme = scheme or Scheme()
-    known = find_units(model, embeddings=True) if units is None else list(units)
-    chosen = checked(bits, known)
-    stored = dict(stored_tensors(model))
-    original = sum(tensor.nbytes for tensor in stored.values())
+    units = find_units(model, embeddings=True) if units is None else units
+    chosen = checked(bits, units)
+    stored = stored_tensors(model)
+    original = packed = sum(tensor.nbytes for tensor in stored.values())
     entries = sum(p.numel() for p in model.parameters())
-    by_unit: dict[str, int] = {}
-    packed = original
+    by_unit = dict.fromkeys((unit.name for unit in units), 0)
     block_bits, block_entries = 0, 0
-    blocks = any(unit.index is not None for unit in known)
-    for unit in known:
-        unit_bytes = 0
+    has_blocks = any(unit.index is not None for unit in units)
+    for unit in units:
         for tensor in unit.tensors:
-            dtype = stored[tensor.name].dtype
-            unit_bytes += sum(packed_parts(tensor, dtype, chosen.get(unit.name), scheme).values())
-            if unit.index is not None or not blocks:
-                block_bits += _exact_bits(tensor, dtype, chosen.get(unit.name), scheme)
+            parts = part_bits(tensor, stored[tensor.name].dtype, chosen.get(unit.name), scheme).values()
+            by_unit[unit.name] += sum(-(-part // 8) for part in parts)
+            packed -= stored[tensor.name].nbytes
+            if unit.index is not None or not has_blocks:
+                block_bits += sum(parts)
                 block_entries += tensor.numel
-        by_unit[unit.name] = unit_bytes
-        packed += unit_bytes - sum(stored[tensor.name].nbytes for tensor in unit.tensors)
+        packed += by_unit[unit.name]
     nan = float("nan")
     return Ledger(
         original_bytes=original,
@@ -68,35 +63,26 @@ def ledger(model: nn.Module, bits: Bits, scheme: Scheme | None = None, units: Se
     )
 
 
-def packed_parts(tensor: QuantisedTensor, dtype: torch.dtype, bits: int | None, scheme: Scheme) -> dict[str, int]:
-    """Bytes of each part of a weight in a packed file: "codes", "scale", "zero"; "half"; or "whole"."""
+def part_bits(tensor: QuantisedTensor, dtype: torch.dtype, bits: int | None, scheme: Scheme) -> dict[str, int]:
+    """Bits of each part of a weight in a packed file, in which every part is filled up to a full byte."""
     if bits is None or bits > HALF_BITS:
-        return {"whole": tensor.numel * dtype.itemsize}
+        return {"whole": tensor.numel * 8 * dtype.itemsize}
     if bits == HALF_BITS:
-        return {"half": tensor.numel * 2}
-    rows, groups = scheme.scale_shape(*tensor.matrix_shape)
-    parts = {"codes": packed_length(tensor.numel, bits), "scale": rows * groups * scheme.scale_dtype.itemsize}
-    return parts if scheme.is_symmetric(bits) else parts | {"zero": packed_length(rows * groups, bits)}
+        return {"half": tensor.numel * HALF_BITS}
+    scales = math.prod(scheme.scale_shape(*tensor.matrix_shape))
+    parts = {"codes": tensor.numel * bits, "scale": scales * 8 * scheme.scale_dtype.itemsize}
+    return parts if scheme.is_symmetric(bits) else parts | {"zero": scales * bits}
 
 
-def stored_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and persistent buffers, each once under its first name."""
-    seen: set[int] = set()
-    for name, parameter in model.named_parameters():
-        seen.add(id(parameter))
-        yield name, parameter
-    for path, module in model.named_modules():
-        for name, buffer in module.named_buffers(recurse=False):
-            if name in module._non_persistent_buffers_set or id(buffer) in seen:
-                continue
-            seen.add(id(buffer))
-            yield f"{path}.{name}" if path else name, buffer
-
-
-def _exact_bits(tensor: QuantisedTensor, dtype: torch.dtype, bits: int | None, scheme: Scheme) -> int:
-    """Bits of a weight, without the padding of the last byte."""
-    if bits is None or bits >= HALF_BITS:
-        return 8 * sum(packed_parts(tensor, dtype, bits, scheme).values())
-    rows, groups = scheme.scale_shape(*tensor.matrix_shape)
-    per_scale = 8 * scheme.scale_dtype.itemsize + (0 if scheme.is_symmetric(bits) else bits)
-    return tensor.numel * bits + rows * groups * per_scale
+    buffers = [
+        (f"{path}.{name}" if path else name, buffer)
+        for path, module in model.named_modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name not in module._non_persistent_buffers_set
+    ]
+    tensors: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in [*model.named_parameters(), *buffers]:
+        tensors.setdefault(id(tensor), (name, tensor))
+    return dict(tensors.values())

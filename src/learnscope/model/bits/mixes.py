@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -23,17 +23,14 @@ def uniform(units: Sequence[Unit], bits: int) -> Mix:
 
 
 def progressive(units: Sequence[Unit], high: int, low: int) -> Mix:
-    """More bits at the boundaries: for the first and the last quarter of the layers, at least one layer each.
-
-    Units outside of the blocks (embeddings, a head) count as boundary.
-    """
+    """More bits for the first and the last quarter of the layers, at least one each, and outside of the blocks."""
     layers = _layers(units)
     count = max(layers.values(), default=-1) + 1
     if count < 3:
-        raise NoMix(f"{count} layers have no inside: bits that are higher at the boundaries need three")
+        raise NoMix(f"{count} layers have no middle: bits that are higher at the boundaries need three")
     edge = max(1, count // 4)
-    inside = range(edge, count - edge)
-    return {unit.name: low if layers.get(unit.name, -1) in inside else high for unit in units}
+    middle = range(edge, count - edge)
+    return {unit.name: low if layers.get(unit.name, -1) in middle else high for unit in units}
 
 
 def focused(units: Sequence[Unit], part: str, high: int, low: int) -> Mix:
@@ -49,14 +46,14 @@ def alternating(units: Sequence[Unit], high: int, low: int) -> Mix:
     """More bits for every other layer, starting with the first: a mix that uses no measurement."""
     layers = _layers(units)
     if len(set(layers.values())) < 2:
-        raise NoMix("one layer cannot alternate")
+        raise NoMix("alternating bits need two layers")
     return {unit.name: low if layers.get(unit.name, 0) % 2 else high for unit in units}
 
 
 def by_sensitivity(units: Sequence[Unit], damage: Mapping[str, Mapping[int, float]], high: int, low: int) -> Mix:
     """More bits for the half of the units that lose most with fewer bits, as measured one by one."""
     if len(units) < 2:
-        raise NoMix("one unit is no mix")
+        raise NoMix("a mix needs two units")
     loss = {unit.name: damage[unit.name][low] - damage[unit.name][high] for unit in units}
     # a stable order: of equal units, the earlier comes first
     worst = sorted(loss, key=lambda name: -loss[name])[: len(units) // 2]
@@ -76,29 +73,26 @@ class Mixes:
 def default_mixes(
     units: Sequence[Unit], bits: Sequence[int], damage: Mapping[str, Mapping[int, float]] | None
 ) -> Mixes:
-    """A uniform mix for every width, and all others for each pair of neighbouring widths.
-
-    The mixed ones use the measured `damage` of single units if it is known for both widths.
-    """
+    """A uniform mix for every width; all others for each pair of neighbours, by `damage` if measured for both."""
     widths = sorted(set(bits), reverse=True)
     mixes = Mixes()
     for width in widths:
         mixes.bits[f"uniform_{width}"], mixes.family[f"uniform_{width}"] = uniform(units, width), "uniform"
     for high, low in pairwise(widths):
-        candidates: dict[str, tuple[str, Callable[[], Mix]]] = {
-            "mixed": ("mixed", partial(alternating, units, high, low)),
-            "progressive": ("progressive", partial(progressive, units, high, low)),
-            "attention_focused": ("attention", partial(focused, units, "attn", high, low)),
-            "mlp_focused": ("mlp", partial(focused, units, "mlp", high, low)),
-        }
+        mixed = partial(alternating, units)
         rule = f"nothing was measured: {high} bits for every other layer"
         if damage is not None and all({high, low} <= damage.get(unit.name, {}).keys() for unit in units):
-            candidates["mixed"] = ("mixed", partial(by_sensitivity, units, damage, high, low))
+            mixed = partial(by_sensitivity, units, damage)
             rule = f"measured: {high} bits for the half of the units that loses most at {low}"
-        for start, (family, make) in candidates.items():
+        for start, family, make in (
+            ("mixed", "mixed", mixed),
+            ("progressive", "progressive", partial(progressive, units)),
+            ("attention_focused", "attention", partial(focused, units, "attn")),
+            ("mlp_focused", "mlp", partial(focused, units, "mlp")),
+        ):
             name = f"{start}_{high}_{low}"
             try:
-                mixes.bits[name], mixes.family[name] = make(), family
+                mixes.bits[name], mixes.family[name] = make(high, low), family
             except NoMix as error:
                 mixes.left_out[name] = str(error)
         if f"mixed_{high}_{low}" in mixes.bits:

@@ -15,22 +15,22 @@ its shape, dtype and what is stored of it. Its tensors, by the name of each para
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.bits.ledger import packed_parts, stored_tensors
-from learnscope.model.bits.quantise import Bits, checked, readable
-from learnscope.model.bits.quantised_units import QuantisedTensor, Unit, find_units
+from learnscope.model.bits.ledger import part_bits, stored_tensors
+from learnscope.model.bits.quantise import Bits, checked, naming, readable
+from learnscope.model.bits.quantised_units import QuantisedTensor, find_units
 from learnscope.model.bits.switchable import is_switchable
 from learnscope.model.weights.checkpoint import CheckpointError
 from learnscope.model.weights.lazy import SafetensorsFile, check_storable, dtype_name, on_host
 from learnscope.model.weights.sealed import SealedFormat
 from learnscope.tensor.bits.packing import pack, unpack
-from learnscope.tensor.bits.quantize import HALF_BITS, Quantised, QuantiseError, Scheme, dequantize, quantize
+from learnscope.tensor.bits.quantize import HALF_BITS, Quantised, Scheme, dequantize, quantize
 
 
 class PackedError(CheckpointError):
@@ -51,64 +51,62 @@ class PackedInfo:
     file_bytes: int
 
 
-def save_packed(
-    model: nn.Module, bits: Bits, scheme: Scheme | None, path: str | Path, units: Sequence[Unit] | None = None
-) -> PackedInfo:
+def save_packed(model: nn.Module, bits: Bits, scheme: Scheme | None, path: str | Path) -> PackedInfo:
     """Write `model` with its units as `bits` says, whole or not at all; the model stays as it is."""
     scheme, path = scheme or Scheme(), Path(path)
     if is_switchable(model):
         raise PackedError(
             f"{type(model).__name__} sets its own precision, by rules that a file cannot hold: save it by its own means"
         )
-    known = find_units(model, embeddings=True) if units is None else list(units)
-    chosen = checked(bits, known)
-    stored = dict(stored_tensors(model))
+    units = find_units(model, embeddings=True)
+    chosen = checked(bits, units)
+    stored = stored_tensors(model)
     check_storable(stored)
     weights = {
-        tensor.name: (tensor, chosen[unit.name]) for unit in known if unit.name in chosen for tensor in unit.tensors
+        tensor.name: (tensor, chosen[unit.name])
+        for unit in units
+        for tensor in unit.tensors
+        if chosen.get(unit.name, HALF_BITS + 1) <= HALF_BITS
     }
     table: list[dict[str, Any]] = []
     tensors: dict[str, Tensor] = {}
     for name, tensor in stored.items():
-        weight, wanted = weights.get(name, (None, None))
         row: dict[str, Any] = {"name": name, "shape": list(tensor.shape), "dtype": dtype_name(tensor)}
-        if weight is not None and wanted is not None and wanted <= HALF_BITS:
-            row |= {"bits": wanted, "in_dims": list(weight.in_dims)}
-            parts = _parts(weight, tensor, wanted, scheme)
-        else:
-            parts = {"whole": tensor}
+        parts = {"whole": tensor}
+        if name in weights:
+            weight, width = weights[name]
+            row |= {"bits": width, "in_dims": list(weight.in_dims)}
+            parts = _parts(weight, tensor, width, scheme)
         table.append(row)
         tensors |= {f"{part}/{name}": on_host(values) for part, values in parts.items()}
-    FORMAT.write(path, {"scheme": _told(scheme), "bits": chosen, "tensors": table}, tensors)
+    described = asdict(scheme) | {"scale_dtype": str(scheme.scale_dtype).removeprefix("torch.")}
+    FORMAT.write(path, {"scheme": described, "bits": chosen, "tensors": table}, tensors)
     return PackedInfo(path, sum(tensor.nbytes for tensor in tensors.values()), path.stat().st_size)
 
 
 def load_packed(path: str | Path, model: nn.Module) -> None:
     """Give `model` the weights of a packed file; a file that does not fit, or is damaged, leaves it as it was."""
-    path = Path(path)
-    with FORMAT.open(path) as file:
+    with FORMAT.open(Path(path)) as file:
         header = FORMAT.header(file)
         FORMAT.check_seal(header, file)
         scheme = Scheme(**header["scheme"] | {"scale_dtype": getattr(torch, header["scheme"]["scale_dtype"])})
-        own = dict(stored_tensors(model))
-        _check_fit(path, header["tensors"], own)
-        _check_parts(file, header["tensors"], scheme)
+        model_tensors = stored_tensors(model)
+        _check_fit(file, header["tensors"], model_tensors, scheme)
         with torch.no_grad():
             for row in header["tensors"]:
-                own[row["name"]].copy_(_value(file, row, scheme))
+                model_tensors[row["name"]].copy_(_value(file, row, scheme))
     torch.clear_autocast_cache()
 
 
 def _parts(weight: QuantisedTensor, parameter: Tensor, bits: int, scheme: Scheme) -> dict[str, Tensor]:
-    try:
-        made = quantize(readable(weight, parameter), bits, scheme)
-    except QuantiseError as error:
-        raise QuantiseError(f"{weight.name}: {error}") from error
-    if made.scale is None:
-        return {"half": made.codes}
-    if made.zero is None:
-        return {"codes": pack(made.codes.to(torch.int16) + 2 ** (bits - 1), bits), "scale": made.scale}
-    return {"codes": pack(made.codes, bits), "scale": made.scale, "zero": pack(made.zero, bits)}
+    matrix = readable(weight, parameter)
+    with naming(weight.name):
+        quantised = quantize(matrix, bits, scheme)
+    if quantised.scale is None:
+        return {"half": quantised.codes}
+    if quantised.zero is None:
+        return {"codes": pack(quantised.codes.to(torch.int16) + 2 ** (bits - 1), bits), "scale": quantised.scale}
+    return {"codes": pack(quantised.codes, bits), "scale": quantised.scale, "zero": pack(quantised.zero, bits)}
 
 
 def _value(file: SafetensorsFile, row: Mapping[str, Any], scheme: Scheme) -> Tensor:
@@ -133,37 +131,29 @@ def _weight(row: Mapping[str, Any]) -> QuantisedTensor:
     return QuantisedTensor(row["name"], "", tuple(row["in_dims"]), tuple(row["shape"]))
 
 
-def _told(scheme: Scheme) -> dict[str, Any]:
-    names = ("symmetric", "granularity", "group_size")
-    return {name: getattr(scheme, name) for name in names} | {"scale_dtype": str(scheme.scale_dtype).split(".")[1]}
-
-
-def _check_fit(path: Path, table: Sequence[Mapping[str, Any]], own: Mapping[str, Tensor]) -> None:
-    """Refuse a model whose tensors are not those that were saved."""
+def _check_fit(
+    file: SafetensorsFile, table: Sequence[Mapping[str, Any]], model_tensors: Mapping[str, Tensor], scheme: Scheme
+) -> None:
+    """Refuse a model whose tensors are not those that were saved, and a file that lacks a part of one of them."""
+    misfit = f"{file.path} does not fit this model"
     saved = {row["name"]: row for row in table}
-    for name in [*(name for name in saved if name not in own), *(name for name in own if name not in saved)]:
-        holder = "the model has not" if name in saved else "it has not"
-        raise PackedError(f"{path} does not fit this model: {holder} {name}. Build the model that was saved.")
-    for name, tensor in own.items():
+    for name in [*saved, *model_tensors]:
+        if not (name in saved and name in model_tensors):
+            holder = "the model lacks" if name in saved else "the file lacks"
+            raise PackedError(f"{misfit}: {holder} {name}. Build the model that was saved.")
+    for name, tensor in model_tensors.items():
         if tensor.is_meta:
             raise PackedError(
                 f"{name} is on the meta device: give the model memory first, model.to_empty(device='cpu')"
             )
-        for what, given in (("shape", list(tensor.shape)), ("dtype", dtype_name(tensor))):
-            if saved[name][what] != given:
+        for what, actual in (("shape", list(tensor.shape)), ("dtype", dtype_name(tensor))):
+            if saved[name][what] != actual:
                 raise PackedError(
-                    f"{path} does not fit this model: {name} has {what} {given}, in the file {saved[name][what]}. "
+                    f"{misfit}: {name} has {what} {actual}, in the file {saved[name][what]}. "
                     "Build the model that was saved, in the same dtype."
                 )
-
-
-def _check_parts(file: SafetensorsFile, table: Sequence[Mapping[str, Any]], scheme: Scheme) -> None:
-    """Refuse a file that lacks what its header says it holds, before the model is touched."""
-    for row in table:
+    for name, row in saved.items():
         bits = row.get("bits")
-        expected = (
-            {"whole"} if bits is None else set(packed_parts(_weight(row), getattr(torch, row["dtype"]), bits, scheme))
-        )
-        for part in expected:
-            if f"{part}/{row['name']}" not in file:
-                raise FORMAT.damaged(file.path, f"{part}/{row['name']} is not there")
+        for part in ("whole",) if bits is None else part_bits(_weight(row), model_tensors[name].dtype, bits, scheme):
+            if f"{part}/{name}" not in file:
+                raise FORMAT.damaged(file.path, f"{part}/{name} is not there")

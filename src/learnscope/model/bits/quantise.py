@@ -8,19 +8,19 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from learnscope.model.bits.quantised_units import (
-    QuantisedTensor,
-    Unit,
-    UnitsError,
-    find_units,
-    is_conv1d,
-    number_of_layers,
-)
+from learnscope.model.bits.quantised_units import QuantisedTensor, Unit, UnitsError, find_units, is_conv1d
 from learnscope.model.bits.switchable import is_switchable, switched
 from learnscope.model.weights.swap import named_parameters, swapped
 from learnscope.options import did_you_mean
-from learnscope.tensor.bits.quantize import HALF_BITS, WHOLE_BITS, QuantiseError, Scheme, checked_bits, fake_quantize
-from learnscope.tensor.bits.quantize_activation import fake_quantize_tokens
+from learnscope.tensor.bits.quantize import (
+    HALF_BITS,
+    WHOLE_BITS,
+    QuantiseError,
+    Scheme,
+    checked_bits,
+    fake_quantize,
+    fake_quantize_tokens,
+)
 
 Bits = Mapping[str, int]
 """Unit → bits. A unit that is not named stays as it is stored."""
@@ -36,29 +36,24 @@ def quantised(
     activation_bits: int | None = None,
     switch: Any = None,
 ) -> Iterator[None]:
-    """`model` with the weights of its units at `bits`; restored bit for bit afterwards, also on error.
+    """`model` with the weights of its units at `bits`, under the guard; restored bit for bit afterwards, also on error.
 
-    For use under the guard. The weights keep their dtype and get the values that fewer bits can hold, so the model's
-    run time says nothing about one that is stored like this. `activation_bits` also rounds the inputs of the modules in
-    the units that `bits` names, each token by its own range.
-
-    A model with `set_precision(layer, attn_bits=, mlp_bits=)` sets its own bits; or `switch`, an object that has it.
+    The weights keep their dtype, so the run time says nothing about a model that is stored like this. `activation_bits`
+    also rounds the inputs of the modules in these units, each token by its own range. A model with
+    `set_precision(layer, attn_bits=, mlp_bits=)`, or `switch`, an object that has it, sets its own bits.
     """
-    known = find_units(model, embeddings=True) if units is None else list(units)
-    chosen = checked(bits, known)
+    units = find_units(model, embeddings=True) if units is None else units
+    chosen = checked(bits, units)
+    changed = [unit for unit in units if unit.name in chosen]
     with ExitStack() as stack:
         if switch is not None or is_switchable(model):
             if activation_bits is not None:
                 raise UnitsError("activation_bits: a model that sets its own precision rounds its activations itself")
-            stack.enter_context(
-                switched(model, {unit: chosen[unit.name] for unit in known if unit.name in chosen}, switch)
-            )
+            stack.enter_context(switched(model, {unit: chosen[unit.name] for unit in changed}, switch))
         else:
-            stack.enter_context(swapped(model, quantised_weights(model, chosen, scheme or Scheme(), known)))
+            stack.enter_context(swapped(model, quantised_weights(model, chosen, scheme or Scheme(), units)))
             if activation_bits is not None:
-                stack.enter_context(
-                    _rounded_inputs(model, [unit for unit in known if unit.name in chosen], activation_bits)
-                )
+                stack.enter_context(_rounded_inputs(model, changed, activation_bits))
         yield
 
 
@@ -66,16 +61,14 @@ def quantised_weights(model: nn.Module, bits: Bits, scheme: Scheme, units: Seque
     """New values of the parameters whose units have 16 bits or fewer, by parameter name."""
     new: dict[str, Tensor] = {}
     for unit in units:
-        wanted = bits.get(unit.name)
-        if wanted is None or wanted > HALF_BITS:
+        width = bits.get(unit.name)
+        if width is None or width > HALF_BITS:
             continue
         parameters = named_parameters(model, [tensor.name for tensor in unit.tensors])
         for tensor in unit.tensors:
             matrix = readable(tensor, parameters[tensor.name])
-            try:
-                new[tensor.name] = tensor.as_stored(fake_quantize(matrix, wanted, scheme))
-            except QuantiseError as error:
-                raise QuantiseError(f"{tensor.name}: {error}") from error
+            with naming(tensor.name):
+                new[tensor.name] = tensor.as_stored(fake_quantize(matrix, width, scheme))
     return new
 
 
@@ -86,52 +79,55 @@ def readable(tensor: QuantisedTensor, parameter: Tensor) -> Tensor:
     return tensor.as_matrix(parameter.detach())
 
 
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """A `QuantiseError` raised inside begins with this name."""
+    try:
+        yield
+    except QuantiseError as error:
+        raise QuantiseError(f"{name}: {error}") from error
+
+
 def checked(bits: Bits, units: Sequence[Unit]) -> dict[str, int]:
     """`bits` as plain numbers; refuses unknown units and invalid bits."""
     names = [unit.name for unit in units]
     for name in bits:
         if name not in names:
             more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-            known = f"{', '.join(names[:8])}{more}"
-            raise UnitsError(f"{name!r} is no unit of this model.{did_you_mean(name, names)} Its units: {known}.")
+            listed = f"{', '.join(names[:8])}{more}"
+            raise UnitsError(f"{name!r} is not a unit of this model.{did_you_mean(name, names)} Its units: {listed}.")
     chosen: dict[str, int] = {}
-    for name, wanted in bits.items():
-        try:
-            chosen[name] = checked_bits(wanted)
-        except QuantiseError as error:
-            raise QuantiseError(f"{name}: {error}") from error
+    for name, width in bits.items():
+        with naming(name):
+            chosen[name] = checked_bits(width)
     return chosen
 
 
 def from_layers(model: nn.Module | Sequence[Unit], layers: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Bits by unit from one `{"attn_bits": 8, "mlp_bits": 4}` per layer, in the order of the layers.
-
-    Units whose key is missing stay as stored, and so do the other units of a block (`part` "other").
-    """
+    """Bits by unit from one `{"attn_bits": 8, "mlp_bits": 4}` per layer, in order; other units stay as stored."""
     units = find_units(model) if isinstance(model, nn.Module) else list(model)
-    count = number_of_layers(units)
+    count = len({unit.index for unit in units if unit.index is not None})
     if not count:
         raise UnitsError("the model has no blocks that are known, so bits cannot be given by layer: name its units")
     if isinstance(layers, str) or not isinstance(layers, Sequence):
         raise UnitsError(f"{layers!r}: bits by unit, or a list with bits for each of the {count} layers, are needed")
     if len(layers) != count:
-        given = len(layers)
-        raise UnitsError(f"bits for {given} layers were given, the model has {count}: give one entry for each")
+        raise UnitsError(f"bits for {len(layers)} layers were given, the model has {count}: give one entry for each")
     bits: dict[str, int] = {}
     for number, entry in enumerate(layers):
         if not isinstance(entry, Mapping):
-            raise UnitsError(f"layer {number}: {entry!r} is no {{'attn_bits': ..., 'mlp_bits': ...}}")
-        unknown = [key for key in entry if key not in ("attn_bits", "mlp_bits")]
-        if unknown:
-            raise UnitsError(f"layer {number}: {unknown[0]!r} is not known; 'attn_bits' and 'mlp_bits' are")
+            raise UnitsError(f"layer {number}: {entry!r} is not of the form {{'attn_bits': ..., 'mlp_bits': ...}}")
+        for key in entry:
+            if key not in ("attn_bits", "mlp_bits"):
+                raise UnitsError(f"layer {number}: {key!r} is not known; 'attn_bits' and 'mlp_bits' are")
         for part in ("attn", "mlp"):
-            wanted = entry.get(f"{part}_bits")
-            if wanted is None:
+            width = entry.get(f"{part}_bits")
+            if width is None:
                 continue
             members = [unit.name for unit in units if unit.index == number and unit.part == part]
             if not members:
-                raise UnitsError(f"layer {number} has no {part} of its own, yet {part}_bits={wanted} was given for it")
-            bits |= dict.fromkeys(members, wanted)
+                raise UnitsError(f"layer {number} has no {part} of its own, yet {part}_bits={width} was given for it")
+            bits |= dict.fromkeys(members, width)
     return checked(bits, units)
 
 
@@ -145,20 +141,16 @@ def _rounded_inputs(model: nn.Module, units: Sequence[Unit], bits: int) -> Itera
     def rounded(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return (fake_quantize_tokens(args[0], bits), *args[1:])
 
-    handles = []
-    try:
+    with ExitStack() as stack:
         for path in dict.fromkeys(tensor.module for unit in units for tensor in unit.tensors):
             module = modules[path]
-            called = not isinstance(modules.get(path.rpartition(".")[0]), nn.MultiheadAttention)
+            is_called = not isinstance(modules.get(path.rpartition(".")[0]), nn.MultiheadAttention)
             if isinstance(module, nn.Embedding | nn.EmbeddingBag):
                 continue  # its inputs are whole numbers
-            if not (isinstance(module, nn.Linear) or is_conv1d(module)) or not called:
+            if not (isinstance(module, nn.Linear) or is_conv1d(module)) or not is_called:
                 raise QuantiseError(
                     f"activation_bits: the inputs of {path or type(module).__name__} do not come to a Linear as tokens "
                     "and cannot be rounded on their way; leave its unit out of the bits, or quantise weights only"
                 )
-            handles.append(module.register_forward_pre_hook(rounded))
+            stack.callback(module.register_forward_pre_hook(rounded).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -96,82 +96,71 @@ def find_units(model: nn.Module, *, embeddings: bool = False) -> list[Unit]:
     embeddings, heads, poolers, stems. A head that is tied to the embedding counts as the embedding.
     """
     weights = list(_weights(model, embeddings))
-    blocks = {resolve(tensor.name).layer for tensor, kind in weights if _in_block(tensor, kind)}
-    gathered: dict[tuple[str, Part], list[QuantisedTensor]] = {}
-    for tensor, kind in weights:
-        inside = bool(blocks) and _in_block(tensor, kind)
-        if blocks and not inside and not embeddings:
+    blocks = {name.layer for tensor, embeds in weights if (name := resolve(tensor.name)).recognised and not embeds}
+    grouped: dict[tuple[str, Part], list[QuantisedTensor]] = {}
+    for tensor, embeds in weights:
+        name = resolve(tensor.name)
+        layer = clean_path(tensor.module) or ROOT
+        part: Part = "other"
+        if name.recognised and not embeds:
+            layer, part = name.layer, part_in_block(name.clean.removeprefix(name.layer))
+        elif blocks and not embeddings:
             continue
-        layer = resolve(tensor.name).layer if inside else clean_path(tensor.module) or ROOT
-        part = _part(tensor.name, kind, inside) if blocks or kind else "other"
-        gathered.setdefault((layer, part), []).append(tensor)
-    if not gathered:
+        elif embeds:
+            part = "embedding"
+        elif blocks and is_in_head(name.clean):
+            part = "head"
+        grouped.setdefault((layer, part), []).append(tensor)
+    if not grouped:
         raise UnitsError(
             f"{type(model).__name__} has no weights that could be quantised: floating-point weights of Linear, Conv, "
             "Conv1D, attention, recurrent or expert modules are needed"
         )
-    numbers = {layer: n for n, layer in enumerate(dict.fromkeys(layer for layer, _ in gathered if layer in blocks))}
-    parts_of: dict[str, set[Part]] = {}
-    for layer, part in gathered:
-        parts_of.setdefault(layer, set()).add(part)
+    numbers = {layer: n for n, layer in enumerate(dict.fromkeys(layer for layer, _ in grouped if layer in blocks))}
     units = []
-    for (layer, part), tensors in gathered.items():
-        alone = layer not in blocks or parts_of[layer] == {"other"}
-        name = layer if alone else f"{layer}.{part}"
-        units.append(Unit(name, layer, numbers.get(layer), part, tuple(tensors)))
+    for (layer, part), tensors in grouped.items():
+        undivided = layer not in blocks or {other for at, other in grouped if at == layer} == {"other"}
+        units.append(Unit(layer if undivided else f"{layer}.{part}", layer, numbers.get(layer), part, tuple(tensors)))
     return units
 
 
-def number_of_layers(units: Sequence[Unit]) -> int:
-    return len({unit.index for unit in units if unit.index is not None})
-
-
-def _in_block(tensor: QuantisedTensor, kind: str) -> bool:
-    return resolve(tensor.name).recognised and kind != "embedding"
-
-
-def _weights(model: nn.Module, embeddings: bool) -> Iterator[tuple[QuantisedTensor, str]]:
-    """Every weight that can be quantised and its kind, "embedding" or ""; tied weights under their first name."""
+def _weights(model: nn.Module, embeddings: bool) -> Iterator[tuple[QuantisedTensor, bool]]:
+    """Every weight that can be quantised, and whether it is an embedding; tied weights under their first name."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     modules = dict(model.named_modules())
-    taken: set[int] = set()
     for path, module in modules.items():
-        if _is_router(path, modules):
+        embeds = isinstance(module, nn.Embedding | nn.EmbeddingBag)
+        if _is_router(path, modules) or (embeds and not embeddings):
             continue
         for parameter, in_dims in _own_weights(path, module):
-            kind = "embedding" if isinstance(module, nn.Embedding | nn.EmbeddingBag) else ""
-            name = names[id(parameter)]
-            adapter = resolve(name).adapter
-            if id(parameter) in taken or not parameter.is_floating_point():
+            name = names.get(id(parameter))
+            if name is None or not parameter.is_floating_point():
                 continue
-            if adapter not in (None, "modules_to_save") or (kind and not embeddings):
-                continue
-            taken.add(id(parameter))
-            yield QuantisedTensor(name, path, in_dims, tuple(parameter.shape)), kind
+            if resolve(name).adapter in (None, "modules_to_save"):
+                del names[id(parameter)]  # each weight once
+                yield QuantisedTensor(name, path, in_dims, tuple(parameter.shape)), embeds
 
 
 def _own_weights(path: str, module: nn.Module) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
     """The parameters of this module that are weights, with their input dimensions."""
-    own = dict(module.named_parameters(recurse=False, remove_duplicate=False))
-    wanted: dict[str, tuple[int, ...]]
+    parameters = dict(module.named_parameters(recurse=False, remove_duplicate=False))
+    in_dims: dict[str, tuple[int, ...]]
     if isinstance(module, nn.Linear | nn.Embedding | nn.EmbeddingBag):
-        wanted = {"weight": (1,)}
+        in_dims = {"weight": (1,)}
     elif is_conv1d(module):
-        wanted = {"weight": (0,)}
+        in_dims = {"weight": (0,)}
     elif isinstance(module, _ConvNd):
         spatial = tuple(range(2, 2 + len(module.kernel_size)))
-        wanted = {"weight": (0 if isinstance(module, _ConvTransposeNd) else 1, *spatial)}
+        in_dims = {"weight": (0 if isinstance(module, _ConvTransposeNd) else 1, *spatial)}
     elif isinstance(module, nn.MultiheadAttention):
-        wanted = dict.fromkeys(("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"), (1,))
+        in_dims = dict.fromkeys(("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"), (1,))
     elif isinstance(module, nn.RNNBase | nn.RNNCellBase):
-        wanted = {name: (1,) for name in own if name.startswith("weight")}
+        in_dims = {name: (1,) for name in parameters if name.startswith("weight")}
     elif isinstance(module, nn.Bilinear):
-        wanted = {"weight": (1, 2)}
+        in_dims = {"weight": (1, 2)}
     else:
-        wanted = _fused_experts(path, module, own)
-    for name, in_dims in wanted.items():
-        if name in own:
-            yield own[name], in_dims
+        in_dims = _fused_experts(path, module, parameters)
+    yield from ((parameters[name], dims) for name, dims in in_dims.items() if name in parameters)
 
 
 def is_conv1d(module: nn.Module) -> bool:
@@ -181,21 +170,15 @@ def is_conv1d(module: nn.Module) -> bool:
     )
 
 
-def _fused_experts(path: str, module: nn.Module, own: dict[str, nn.Parameter]) -> dict[str, tuple[int, ...]]:
+def _fused_experts(path: str, module: nn.Module, parameters: dict[str, nn.Parameter]) -> dict[str, tuple[int, ...]]:
     """All experts in one parameter of three dimensions: [expert, out, in], or [expert, in, out] if it is transposed."""
     if not (_EXPERTS.fullmatch(type(module).__name__) or any(map(_EXPERTS.fullmatch, path.split(".")))):
         return {}
-    return {name: (1 if _is_transposed(module, own) else 2,) for name, p in own.items() if p.ndim == 3}
-
-
-def _is_transposed(module: nn.Module, own: dict[str, nn.Parameter]) -> bool:
-    declared = getattr(module, "is_transposed", None)
-    if isinstance(declared, bool):
-        return declared
-    up, down = own.get("gate_up_proj"), own.get("down_proj")
-    if up is None or down is None:
-        return False
-    return up.shape[1] == down.shape[2] and up.shape[2] != down.shape[1]
+    transposed = getattr(module, "is_transposed", None)
+    if not isinstance(transposed, bool) and {"gate_up_proj", "down_proj"} <= parameters.keys():
+        up, down = parameters["gate_up_proj"].shape, parameters["down_proj"].shape
+        transposed = up[1] == down[2] and up[2] != down[1]
+    return {name: (1 if transposed is True else 2,) for name, p in parameters.items() if p.ndim == 3}
 
 
 def _is_router(path: str, modules: dict[str, nn.Module]) -> bool:
@@ -207,7 +190,7 @@ def _is_router(path: str, modules: dict[str, nn.Module]) -> bool:
 
 
 def part_in_block(path: str) -> Part:
-    """The part of a block that a path belongs to, by the first name in it that tells: "attn", "mlp" or "other"."""
+    """The part of a block that a path belongs to, by the first name in it that is known: "attn", "mlp" or "other"."""
     for piece in path.split("."):
         if _ATTENTION.fullmatch(piece):
             return "attn"
@@ -219,10 +202,3 @@ def part_in_block(path: str) -> Part:
 def is_in_head(path: str) -> bool:
     """Whether a name in a path is that of a head."""
     return any(map(_HEAD.fullmatch, path.split(".")))
-
-
-def _part(name: str, kind: str, in_block: bool) -> Part:
-    resolved = resolve(name)
-    if in_block:
-        return part_in_block(resolved.clean.removeprefix(resolved.layer))
-    return "embedding" if kind else "head" if is_in_head(resolved.clean) else "other"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,37 +16,27 @@ SCHEMA = 1
 _KIND = "learnscope bit sensitivities"
 
 
-_MORE = "Give more room, or measure fewer bits."
-_BROKEN = (
-    "The damage of {} units, such as {}, is not finite at any of the bits, so that they stay as stored: look whether "
-    "the model's own outputs are finite."
-)
-
-
 class SensitivityError(ValueError):
     """A file that cannot be used; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivities:
-    """Damage and bytes of each unit at each width, each measured with all other units as stored.
-
-    damage: unit → bits → KL in nats per position, or mean squared error of the outputs (`judged_by`). NaN: not
-        measured.
-    size: unit → bits → bytes of the unit, scales and zero points included.
-    stored: unit → bytes as stored, which is always possible and does no damage.
-    other_bytes: bytes of the model outside of its units.
-    model: the caller's name for the model, such as a digest of the weights.
-    """
+    """Damage and bytes of each unit at each width, each measured with all other units as stored."""
 
     damage: Mapping[str, Mapping[int, float]]
+    """Unit → bits → KL in nats per position, or mean squared error of the outputs (`judged_by`). NaN: not measured."""
     size: Mapping[str, Mapping[int, int]]
+    """Unit → bits → bytes of the unit, scales and zero points included."""
     stored: Mapping[str, int]
+    """Unit → bytes as stored, which is always possible and does no damage."""
     weights: Mapping[str, int]
     other_bytes: int
+    """Of the model outside of its units."""
     judged_by: str = "kl"
     scheme: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
+    """The caller's name for the model, such as a digest of the weights."""
     examples: int | None = None
 
     def bytes_of(self, bits: Mapping[str, int]) -> int:
@@ -61,8 +51,9 @@ class Sensitivities:
         """
         check_budget("solve", max_bytes, max_kl)
         if (max_bytes is None) == (max_kl is None):
-            raise TypeError("give one of max_bytes= and max_kl=: the other is what is made small")
-        as_stored = {unit: _beyond(widths) for unit, widths in self.damage.items()}
+            raise TypeError("give one of max_bytes= and max_kl=: the other one is minimised")
+        # a number of bits above all others stands for "as stored"
+        as_stored = {unit: max(32, *(bits + 1 for bits in widths)) for unit, widths in self.damage.items()}
         damage = {unit: {**widths, as_stored[unit]: 0.0} for unit, widths in self.damage.items()}
         size = {unit: {**self.size[unit], as_stored[unit]: self.stored[unit]} for unit in damage}
         within = None if max_bytes is None else max_bytes - self.other_bytes
@@ -73,12 +64,18 @@ class Sensitivities:
                 min(size[u][w] for w, d in widths.items() if math.isfinite(d)) for u, widths in damage.items()
             )
             broken = [unit for unit, widths in self.damage.items() if not any(map(math.isfinite, widths.values()))]
+            advice = "Give more room, or measure fewer bits."
+            if broken:
+                advice = (
+                    f"The damage of {len(broken)} units, such as {broken[0]}, is not finite at any of the bits, so "
+                    "that they stay as stored: look whether the model's own outputs are finite."
+                )
             raise NoAllocation(
                 f"max_bytes={max_bytes} cannot be kept: the smallest mix takes {least} bytes with its embeddings and "
-                "norms. " + (_BROKEN.format(len(broken), broken[0]) if broken else _MORE)
+                f"norms. {advice}"
             ) from error
         choice = {unit: bits for unit, bits in allocation.choice.items() if bits != as_stored[unit]}
-        return Allocation(choice, allocation.damage, allocation.bytes + self.other_bytes, allocation.status)
+        return replace(allocation, choice=choice, bytes=allocation.bytes + self.other_bytes)
 
 
 def check_budget(owner: str, max_bytes: Any, max_kl: Any) -> None:
@@ -98,7 +95,7 @@ def save(sensitivities: Sensitivities, path: str | Path) -> None:
         unit: {
             "weights": sensitivities.weights[unit],
             "stored_bytes": sensitivities.stored[unit],
-            "damage": {str(bits): _number(value) for bits, value in sorted(widths.items())},
+            "damage": {str(b): d if math.isfinite(d) else str(d) for b, d in sorted(widths.items())},
             "bytes": {str(bits): sensitivities.size[unit][bits] for bits in sorted(widths)},
         }
         for unit, widths in sensitivities.damage.items()
@@ -106,9 +103,7 @@ def save(sensitivities: Sensitivities, path: str | Path) -> None:
     body = {
         "kind": _KIND,
         "schema": SCHEMA,
-        "model": sensitivities.model,
-        "judged_by": sensitivities.judged_by,
-        "examples": sensitivities.examples,
+        **{name: getattr(sensitivities, name) for name in ("model", "judged_by", "examples")},
         "scheme": dict(sorted(sensitivities.scheme.items())),
         "other_bytes": sensitivities.other_bytes,
         "units": units,
@@ -125,7 +120,7 @@ def load(path: str | Path, *, model: str | None = None) -> Sensitivities:
     except ValueError as error:
         raise SensitivityError(f"{path} is damaged ({error}): measure the sensitivities again") from error
     if not isinstance(body, dict) or body.get("kind") != _KIND:
-        raise SensitivityError(f"{path} is no file of bit sensitivities: give one that was saved as such")
+        raise SensitivityError(f"{path} is not a file of bit sensitivities: give one that was saved as such")
     if body.get("schema") != SCHEMA:
         raise SensitivityError(
             f"{path} has schema {body.get('schema')}, this version reads {SCHEMA}: update learnscope, or measure again"
@@ -146,16 +141,12 @@ def _read(body: Mapping[str, Any]) -> Sensitivities:
     units: dict[str, Any] = body["units"]
     if not units:
         raise ValueError("no units")
-    damage = {u: {int(b): _from(value) for b, value in entry["damage"].items()} for u, entry in units.items()}
-    size = {u: {int(b): int(value) for b, value in entry["bytes"].items()} for u, entry in units.items()}
-    for unit, widths in damage.items():
-        if min(size[unit].values(), default=-1) < 0:
-            raise ValueError(f"{unit} has no bytes, or fewer than 0")
-        if widths.keys() != size[unit].keys():
-            raise ValueError(f"{unit} has damages and bytes for different bits")
+    for unit, entry in units.items():
+        if entry["damage"].keys() != entry["bytes"].keys() or min(map(int, entry["bytes"].values())) < 0:
+            raise ValueError(f"{unit} has damages and bytes for different bits, or bytes below 0")
     return Sensitivities(
-        damage=damage,
-        size=size,
+        damage={u: {int(b): _number(value) for b, value in entry["damage"].items()} for u, entry in units.items()},
+        size={u: {int(b): int(value) for b, value in entry["bytes"].items()} for u, entry in units.items()},
         stored={unit: int(entry["stored_bytes"]) for unit, entry in units.items()},
         weights={unit: int(entry["weights"]) for unit, entry in units.items()},
         other_bytes=int(body["other_bytes"]),
@@ -166,20 +157,8 @@ def _read(body: Mapping[str, Any]) -> Sensitivities:
     )
 
 
-def _beyond(widths: Mapping[int, float]) -> int:
-    """A number of bits that is not among these, to stand for "as stored"."""
-    return max(32, *(bits + 1 for bits in widths))
-
-
-def _number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
-
-
-def _from(value: Any) -> float:
-    if isinstance(value, str):
-        if value not in ("nan", "inf", "-inf"):
-            raise ValueError(f"{value!r} is no number")
-        return float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is no number")
+def _number(value: Any) -> float:
+    """JSON has no NaN and Inf: they are text."""
+    if isinstance(value, bool) or not (isinstance(value, int | float) or value in ("nan", "inf", "-inf")):
+        raise TypeError(f"{value!r} is not a number")
     return float(value)

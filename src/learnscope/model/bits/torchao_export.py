@@ -13,15 +13,15 @@ from __future__ import annotations
 import copy
 import importlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.bits.quantise import Bits, checked, readable
-from learnscope.model.bits.quantised_units import QuantisedTensor, Unit, find_units, is_conv1d
+from learnscope.model.bits.quantise import Bits, checked, naming, readable
+from learnscope.model.bits.quantised_units import QuantisedTensor, find_units, is_conv1d
 from learnscope.model.bits.switchable import is_switchable
-from learnscope.tensor.bits.quantize import HALF_BITS, Quantised, QuantiseError, Scheme, dequantize, quantize
+from learnscope.tensor.bits.quantize import HALF_BITS, Quantised, Scheme, dequantize, quantize
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _INT4_GROUPS = (256, 128, 64, 32)
@@ -33,34 +33,28 @@ class ExportError(ValueError):
     """A weight or width that torchao does not support on a CPU; the message says what is possible."""
 
 
-def to_torchao(
-    model: nn.Module, bits: Bits, scheme: Scheme | None = None, *, units: Sequence[Unit] | None = None
-) -> nn.Module:
-    """A copy of `model` in which torchao holds the units at 8 and 4 bits; the model itself is not changed.
+def to_torchao(model: nn.Module, bits: Bits, scheme: Scheme | None = None) -> nn.Module:
+    """A copy of `model` in which torchao holds the units at 8 and 4 bits; others stay as stored.
 
-    Units that are not named, or have more than 16 bits, stay as stored. GPT-2's Conv1D becomes a Linear. If a Linear
-    is tied to an embedding, the Linear is quantised, the embedding gets the same values in its own dtype, and a warning
-    says that they are two tensors now.
-
-    The scales equal those of `quantised` bit for bit at 8 bits, and at 4 bits if `scheme.scale_dtype` is the model's
-    dtype, in which the int4 kernel takes them.
+    GPT-2's Conv1D becomes a Linear. If a Linear is tied to an embedding, the Linear is quantised, the embedding gets
+    the same values in its own dtype, and a warning says that they are two tensors now. The scales equal those of
+    `quantised` bit for bit at 8 bits, and at 4 bits if `scheme.scale_dtype` is the model's dtype.
     """
     scheme = scheme or Scheme()
     if is_switchable(model):
         raise ExportError(f"{type(model).__name__} sets its own precision: torchao cannot know its rules")
-    known = find_units(model, embeddings=True) if units is None else list(units)
-    chosen = checked(bits, known)
-    for name, wanted in chosen.items():
-        if wanted <= HALF_BITS and wanted not in (8, 4):
+    units = find_units(model, embeddings=True)
+    chosen = {name: width for name, width in checked(bits, units).items() if width <= HALF_BITS}
+    for name, width in chosen.items():
+        if width not in (8, 4):
             raise ExportError(
-                f"{name}: torchao has nothing for {wanted} bits that saves memory on a CPU; 8 and 4 are possible"
+                f"{name}: torchao has nothing for {width} bits that saves memory on a CPU; 8 and 4 are possible"
             )
     exported = copy.deepcopy(model)
     parameters = dict(exported.named_parameters())
-    for unit in known:
-        wanted = chosen.get(unit.name, 32)
-        for tensor in unit.tensors if wanted <= HALF_BITS else ():
-            _replace(exported, tensor, parameters[tensor.name], wanted, scheme)
+    for unit in units:
+        for tensor in unit.tensors if unit.name in chosen else ():
+            _replace(exported, tensor, parameters[tensor.name], chosen[unit.name], scheme)
     return exported
 
 
@@ -69,7 +63,7 @@ def _replace(model: nn.Module, tensor: QuantisedTensor, parameter: Tensor, bits:
     holders = [
         (path, module)
         for path, module in model.named_modules()
-        if any(own is parameter for own in module.parameters(recurse=False))
+        if any(p is parameter for p in module.parameters(recurse=False))
     ]
     linear = [(path, module) for path, module in holders if isinstance(module, nn.Linear) or is_conv1d(module)]
     tables = [(path, module) for path, module in holders if isinstance(module, nn.Embedding)]
@@ -83,10 +77,8 @@ def _replace(model: nn.Module, tensor: QuantisedTensor, parameter: Tensor, bits:
         raise ExportError(
             f"{tensor.name} is on {parameter.device}: this export is for CPUs, move the model there first"
         )
-    try:
+    with naming(tensor.name):
         quantised = quantize(matrix, bits, scheme)
-    except QuantiseError as error:
-        raise QuantiseError(f"{tensor.name}: {error}") from error
     weight = nn.Parameter((_int8 if bits == 8 else _int4)(tensor.name, quantised), requires_grad=False)
     for path, module in linear:
         _set_weight(model, path, module, weight)
@@ -140,21 +132,24 @@ def _int4(name: str, quantised: Quantised) -> Tensor:
             f"{name}: the int4 kernel needs output features in multiples of {_INT4_ROWS} and scales shared by multiples"
             f" of 32 input features; this weight is [{outputs}, {inputs}] {shared} to a scale. Give its unit 8 bits"
         )
-    scale = quantised.scale.float().expand(outputs, -1).repeat_interleave(shared // group, dim=1)
+
+    def per_group(values: Tensor) -> Tensor:
+        return values.float().expand(outputs, -1).repeat_interleave(shared // group, dim=1)
+
+    codes, scale = quantised.codes.int(), per_group(quantised.scale)
     if quantised.zero is None:
-        codes, zero = quantised.codes.int() + 8, torch.zeros_like(scale)
+        codes, zero = codes + 8, torch.zeros_like(scale)
     else:  # the kernel computes (code - 8) * scale + zero
-        codes = quantised.codes.int()
-        zero = (8 - quantised.zero.float().expand(outputs, -1).repeat_interleave(shared // group, dim=1)) * scale
+        zero = (8 - per_group(quantised.zero)) * scale
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
     both = torch.stack([scale, zero], dim=-1).transpose(0, 1).contiguous().to(quantised.dtype)
     build = _torchao("prototype.quantization.int4", "Int4OpaqueTensor")
     return build(packed, both, [1, group], torch.Size((outputs, inputs)))
 
 
-def _torchao(home: str, name: str) -> Callable[..., Tensor]:
+def _torchao(module: str, name: str) -> Callable[..., Tensor]:
     try:
-        kind: Callable[..., Tensor] = getattr(importlib.import_module(f"torchao.{home}"), name)
+        tensor_class: Callable[..., Tensor] = getattr(importlib.import_module(f"torchao.{module}"), name)
     except (ImportError, AttributeError) as error:
         raise ExportError(f"torchao's {name} is not there ({error}): pip install 'torchao==0.18.0'") from error
-    return kind
+    return tensor_class

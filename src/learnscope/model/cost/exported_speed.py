@@ -14,13 +14,12 @@ from torch import nn
 from learnscope.model.bits.mixes import uniform
 from learnscope.model.bits.quantised_units import UnitsError, find_units
 from learnscope.model.bits.torchao_export import ExportError, to_torchao
+from learnscope.model.cost.calls import call_of, real_tokens
 from learnscope.model.cost.memory_parts import plain_parts
 from learnscope.model.cost.timing import Timed, fixed_threads, take_turns, waiting_for
 from learnscope.model.guard import guard
-from learnscope.model.outputs.calls import call_of
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.model.outputs.reference import Reference, compare_outputs
-from learnscope.model.outputs.resized import real_tokens
 from learnscope.task import Task
 from learnscope.tensor.bits.quantize import QuantiseError
 
@@ -31,10 +30,7 @@ def exported_speed(
     model: nn.Module, task: Task, batch: Any, reference: Sequence[Reference], *, widths: Sequence[int],
     seconds: float, repeats: int, threads: int | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Time the model and its copies in turn on one batch; each as plain numbers, or with the reason why there is none.
-
-    The weights of blocks have `widths` bits, everything else is as stored. All copies are in memory meanwhile.
-    """
+    """Time the model and copies with blocks at `widths` bits in turn, all in memory: numbers, or reasons for none."""
     device = model_device(model)
     batch = task.to(batch, device)
     reasons: dict[str, str] = {}
@@ -54,31 +50,21 @@ def exported_speed(
         times = take_turns(timed, repeats=repeats, wait=waiting_for(device))
         tokens = real_tokens(batch)
         rows: dict[str, dict[str, Any]] = {}
-        for name, taken in times.items():
-            median = statistics.median(taken.seconds)
+        for name, copy in copies.items():
+            median, mean = statistics.median(times[name].seconds), times[name].mean
+            compared = compare_outputs(copy, task, [batch], reference)
+            tensors = [part for tensor in [*copy.parameters(), *copy.buffers()] for part in plain_parts(tensor)]
+            storages = [tensor.untyped_storage() for tensor in tensors]
+            nbytes = {(str(storage.device), storage.data_ptr()): storage.nbytes() for storage in storages}
             rows[name] = {
                 "latency_p50": median,
-                "latency_mean": taken.mean,
-                "latency_n": len(taken.seconds),
-                "examples_per_second": task.size(batch) / taken.mean,
-                "tokens_per_second": None if tokens is None else tokens / taken.mean,
+                "latency_mean": mean,
+                "latency_n": len(times[name].seconds),
+                "examples_per_second": task.size(batch) / mean,
+                "tokens_per_second": None if tokens is None else tokens / mean,
                 "speed_up": statistics.median(times[ORIGINAL].seconds) / median,
-                "weight_bytes": held_bytes(copies[name]),
-                **_distance(copies[name], task, batch, reference),
+                "weight_bytes": sum(nbytes.values()),
+                "kl": float(compared["kl"]),
+                "mse": float(compared["mse"]),
             }
     return {"rows": rows, "reasons": reasons, "threads": used, "device": str(device)}
-
-
-def _distance(model: nn.Module, task: Task, batch: Any, reference: Sequence[Reference]) -> dict[str, float]:
-    compared = compare_outputs(model, task, [batch], reference)
-    return {name: float(compared[name]) for name in ("kl", "mse")}
-
-
-def held_bytes(model: nn.Module) -> int:
-    """Bytes of all parameters and buffers, shared memory once; for a quantised tensor those of its parts."""
-    seen: dict[tuple[str, int], int] = {}
-    for tensor in [*model.parameters(), *model.buffers()]:
-        for part in plain_parts(tensor):
-            storage = part.untyped_storage()
-            seen[str(storage.device), storage.data_ptr()] = storage.nbytes()
-    return sum(seen.values())

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from learnscope.model.cost.calls import call_of
 from learnscope.model.cost.timing import Timed, take_turns, waiting_for
 from learnscope.model.guard import guard
-from learnscope.model.outputs.calls import call_of
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.names import ROOT, resolve
 from learnscope.task import Task
@@ -24,49 +24,35 @@ Path = tuple[str, ...]
 """The running modules from the model down to one of them; a shared module has several paths."""
 
 
-@dataclass(slots=True)
-class Stopwatch:
-    """Hooks that measure, for every path of calls in a pass, the seconds that are not spent in calls below it."""
+@contextmanager
+def stopwatch(
+    model: nn.Module, clock: Callable[[], float], wait: Callable[[], None] = lambda: None
+) -> Iterator[tuple[dict[Path, float], dict[Path, int]]]:
+    """For every path of calls, the seconds that are not spent in calls below it, and the number of calls; by hooks."""
+    self_seconds: defaultdict[Path, float] = defaultdict(float)
+    calls: Counter[Path] = Counter()
+    running: list[tuple[Path, float, float]] = []  # path, start, and the seconds of the calls below so far
 
-    clock: Callable[[], float]
-    wait: Callable[[], None] = lambda: None
-    own: dict[Path, float] = field(default_factory=dict)
-    calls: dict[Path, int] = field(default_factory=dict)
-    _open: list[tuple[Path, float, float]] = field(default_factory=list)
-    """For each running call: its path, its start, and the seconds of the calls below it so far."""
+    def begin(name: str, *_: Any) -> None:
+        wait()
+        path = (*running[-1][0], name) if running else (name,)
+        running.append((path, clock(), 0.0))
 
-    def begin(self, name: str) -> None:
-        self.wait()
-        path = (*self._open[-1][0], name) if self._open else (name,)
-        self._open.append((path, self.clock(), 0.0))
+    def end(*_: Any) -> None:
+        wait()
+        now = clock()
+        path, began, below = running.pop()
+        self_seconds[path] += now - began - below
+        calls[path] += 1
+        if running:
+            above, start, spent = running[-1]
+            running[-1] = above, start, spent + (now - began)
 
-    def end(self) -> None:
-        self.wait()
-        now = self.clock()
-        path, began, below = self._open.pop()
-        self.own[path] = self.own.get(path, 0.0) + (now - began - below)
-        self.calls[path] = self.calls.get(path, 0) + 1
-        if self._open:
-            above, at, spent = self._open[-1]
-            self._open[-1] = above, at, spent + (now - began)
-
-    def clear(self) -> None:
-        self.own, self.calls, self._open = {}, {}, []
-
-    def watch(self, model: nn.Module) -> ExitStack:
-        """Hooks on every module, removed when the stack is closed."""
-        stack = ExitStack()
+    with ExitStack() as stack:
         for name, module in model.named_modules():
-            begin = partial(self._on_begin, name or ROOT)
-            stack.callback(module.register_forward_pre_hook(begin, prepend=True).remove)
-            stack.callback(module.register_forward_hook(self._on_end).remove)
-        return stack
-
-    def _on_begin(self, name: str, _module: nn.Module, _args: Any) -> None:
-        self.begin(name)
-
-    def _on_end(self, _module: nn.Module, _args: Any, _output: Any) -> None:
-        self.end()
+            stack.callback(module.register_forward_pre_hook(partial(begin, name or ROOT), prepend=True).remove)
+            stack.callback(module.register_forward_hook(end).remove)
+        yield self_seconds, calls
 
 
 @torch.no_grad()
@@ -78,26 +64,20 @@ def layer_times(
     device = model_device(model)
     batch = task.to(batch, device)
     wait = waiting_for(device)
-    watch = Stopwatch(clock, wait)
     passes: list[dict[Path, float]] = []
-
-    def watched() -> None:
-        watch.clear()
-        with watch.watch(model):
-            call.run()
-        passes.append(watch.own)
-
     with guard(model):
         call = call_of(model, task, batch)
         bare = take_turns({"bare": Timed(call.run, seconds)}, repeats=repeats, wait=wait, clock=clock)["bare"]
-        watched()
-        passes.clear()  # the first pass with hooks is a warm-up
-        spent = 0.0
+        spent, warm = 0.0, False  # the first pass with hooks is a warm-up
         while len(passes) < 3 or (len(passes) < repeats and spent < seconds):
-            watched()
-            spent += sum(passes[-1].values())
-    median = {path: statistics.median([own.get(path, 0.0) for own in passes]) for path in watch.own}
-    modules = by_module(median, watch.calls)
+            with stopwatch(model, clock, wait) as (self_seconds, calls):
+                call.run()
+            if warm:
+                passes.append(self_seconds)
+                spent += sum(self_seconds.values())
+            warm = True
+    median = {path: statistics.median([times.get(path, 0.0) for times in passes]) for path in self_seconds}
+    modules = by_module(median, calls)
     total = sum(median.values())
     without = statistics.median(bare.seconds)
     return {
@@ -110,10 +90,10 @@ def layer_times(
     }
 
 
-def by_module(own: dict[Path, float], calls: dict[Path, int]) -> dict[str, dict[str, float]]:
+def by_module(self_seconds: dict[Path, float], calls: dict[Path, int]) -> dict[str, dict[str, float]]:
     """Self and total seconds of each module over all its calls; a recursive call counts once."""
     modules: dict[str, dict[str, float]] = {}
-    for path, seconds in own.items():
+    for path, seconds in self_seconds.items():
         for name in dict.fromkeys((path[-1], *path)):
             modules.setdefault(name, {"self": 0.0, "total": 0.0, "calls": 0})["total"] += seconds
         modules[path[-1]]["self"] += seconds
@@ -121,10 +101,9 @@ def by_module(own: dict[Path, float], calls: dict[Path, int]) -> dict[str, dict[
     return modules
 
 
-def by_layer(own: dict[Path, float]) -> dict[str, float]:
+def by_layer(self_seconds: dict[Path, float]) -> dict[str, float]:
     """Seconds of each layer: every module belongs to one, like parameters do."""
-    layers: dict[str, float] = {}
-    for path, seconds in own.items():
-        layer = ROOT if path[-1] == ROOT else resolve(f"{path[-1]}.weight").layer
-        layers[layer] = layers.get(layer, 0.0) + seconds
-    return layers
+    layers: defaultdict[str, float] = defaultdict(float)
+    for path, seconds in self_seconds.items():
+        layers[ROOT if path[-1] == ROOT else resolve(f"{path[-1]}.weight").layer] += seconds
+    return dict(layers)

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.cost.high_water import NoHighWaterMark, peak_of
+from learnscope.model.cost.calls import Call, call_of
+from learnscope.model.cost.memory_child import NoHighWaterMark, peak_of
 from learnscope.model.guard import guard
-from learnscope.model.outputs.calls import Call, call_of
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.task import Task
 
@@ -60,10 +60,10 @@ def peak_memory(model: nn.Module, task: Task, batch: Any) -> Peak:
         run = call.run
         del call  # and the logits of the first pass, which would add to the peak of the second
         try:
-            marks = peak_of(run)
+            before, peak = peak_of(run)
         except NoHighWaterMark as error:
             return Peak("own", None, None, str(error), not_fresh)
-        return Peak("own", marks.peak, marks.peak - marks.before, None, not_fresh)
+        return Peak("own", peak, peak - before, None, not_fresh)
 
 
 def _on_accelerator(model: nn.Module, task: Task, batch: Any, device: torch.device) -> Peak:
@@ -95,13 +95,17 @@ def _in_fresh_process(model: nn.Module, call: Call) -> Peak:
     except (TypeError, ValueError):
         raise NotFresh("the task gives the model more than tensors and plain values") from None
     tensors = {name: value.contiguous() for name, value in call.kwargs.items() if isinstance(value, Tensor)}
-    with tempfile.TemporaryDirectory(prefix="learnscope-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="learnscope-") as folder:
         try:
-            _write(model, tensors, plain, folder)
+            _write(model, tensors, plain, Path(folder))
         except OSError as error:
             raise NotFresh(f"the model could not be written for another process ({error})") from error
-        return _child(model, folder)
+        numbers = _run_child(folder)
+    parameters = sum(p.numel() for p in model.parameters())
+    if numbers["parameters"] != parameters:
+        raise NotFresh(f"loaded again, the model has {numbers['parameters']:,} parameters and not {parameters:,}")
+    run = numbers["peak"] - numbers["loaded"]
+    return Peak("fresh", numbers["peak"], run, libraries=numbers["libraries"], exact=numbers["exact"])
 
 
 def _write(model: nn.Module, tensors: dict[str, Tensor], plain: dict[str, Any], folder: Path) -> None:
@@ -109,14 +113,12 @@ def _write(model: nn.Module, tensors: dict[str, Tensor], plain: dict[str, Any], 
 
     config: Any = copy.deepcopy(model.config)  # writing a configuration changes it
     config.save_pretrained(folder)
-    weights: dict[str, Tensor] = {}
-    known: set[tuple[int, int]] = set()
+    weights: dict[Any, tuple[str, Tensor]] = {}
     for name, tensor in model.state_dict().items():
-        place = tensor.data_ptr(), tensor.numel()
-        if place not in known or not tensor.numel():  # tied weights once: loading ties them again
-            known.add(place)
-            weights[name] = tensor.contiguous()
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        # tied weights once: loading ties them again
+        place = (tensor.data_ptr(), tensor.numel()) if tensor.numel() else name
+        weights.setdefault(place, (name, tensor.contiguous()))
+    save_file(dict(weights.values()), folder / "model.safetensors", metadata={"format": "pt"})
     save_file(tensors, folder / "inputs.safetensors")
     call = {
         "class": type(model).__name__, "plain": plain, "threads": torch.get_num_threads(),
@@ -126,23 +128,19 @@ def _write(model: nn.Module, tensors: dict[str, Tensor], plain: dict[str, Any], 
     (folder / "call.json").write_text(json.dumps(call), encoding="utf-8")
 
 
-def _child(model: nn.Module, folder: Path) -> Peak:
+def _run_child(folder: str) -> dict[str, Any]:
     """Run it as a subprocess: multiprocessing would import, and so run, the caller's script again."""
     source = str(Path(__file__).parents[3])
     path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-P", "-m", "learnscope.model.cost.memory_child", str(folder)]
+    command = [sys.executable, "-P", "-m", "learnscope.model.cost.memory_child", folder]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotFresh(f"another process could not run the model ({error})") from error
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
-        errors = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+    lines = result.stdout.splitlines()
+    if result.returncode or not lines:
+        errors = result.stderr.strip().splitlines() or [f"it ended with {result.returncode}"]
         raise NotFresh(f"another process could not run the model: {errors[-1]}")
-    numbers = json.loads(lines[-1])
-    own = sum(p.numel() for p in model.parameters())
-    if numbers["parameters"] != own:
-        raise NotFresh(f"loaded again, the model has {numbers['parameters']:,} parameters and not {own:,}")
-    run = numbers["peak"] - numbers["loaded"]
-    return Peak("fresh", numbers["peak"], run, libraries=numbers["libraries"], exact=numbers["exact"])
+    numbers: dict[str, Any] = json.loads(lines[-1])
+    return numbers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,18 +30,21 @@ def sizes(model: nn.Module) -> tuple[dict[str, Size], dict[str, str]]:
     """The size of each of `PARTS`, and the tied tensors, which are not counted, with the earlier ones that are."""
     parts = {part: Size() for part in PARTS}
     tied: dict[str, str] = {}
-    known: dict[Any, str] = {}
-    head = _output_layer(model)
-    for path, module, name, tensor, is_parameter in _tensors(model):
-        full = f"{path}.{name}" if path else name
-        key = _identity(tensor)
-        if key in known:
-            tied[full] = known[key]
-            continue
-        known[key] = full
-        size = parts["head" if module is head else part_of(full, module)]
-        size.parameters += tensor.numel() if is_parameter else 0
-        size.bytes += held_bytes(tensor)
+    names: dict[Any, str] = {}
+    get_head = getattr(unwrap(model), "get_output_embeddings", None)
+    head = get_head() if callable(get_head) else None
+    for path, module in model.named_modules():
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is None:
+                continue
+            full = f"{path}.{name}" if path else name
+            first = names.setdefault(_identity(tensor), full)
+            if first != full:
+                tied[full] = first
+                continue
+            size = parts["head" if module is head else part_of(full, module)]
+            size.parameters += tensor.numel() if name in module._parameters else 0
+            size.bytes += sum(map(_nbytes, plain_parts(tensor)))
     return parts, tied
 
 
@@ -53,23 +55,22 @@ def part_of(name: str, module: nn.Module) -> str:
     if _NORM.fullmatch(type(module).__name__):
         return "norm"
     resolved = resolve(name)
-    path = resolved.clean.removeprefix(resolved.layer) if resolved.recognised else resolved.clean
-    if not resolved.recognised and is_in_head(path):
+    path = resolved.clean
+    if resolved.recognised:
+        path = path.removeprefix(resolved.layer)
+    elif is_in_head(path):
         return "head"
-    if not resolved.recognised and any(map(_EMBEDDING.fullmatch, path.split("."))):
+    elif any(map(_EMBEDDING.fullmatch, path.split("."))):
         return "embedding"
     part = part_in_block(path)
     return "attention" if part == "attn" else part
 
 
-def held_bytes(tensor: Tensor) -> int:
-    """Bytes in memory: for a quantised tensor those of its parts, for an expanded one those of its storage."""
-    total = 0
-    for part in plain_parts(tensor):
-        whole = part.numel() * part.element_size()
-        in_storage = not part.is_meta and part.layout is torch.strided
-        total += min(whole, part.untyped_storage().nbytes()) if in_storage else whole
-    return total
+def _nbytes(tensor: Tensor) -> int:
+    """Bytes in memory; for an expanded tensor those of its storage."""
+    nbytes = tensor.numel() * tensor.element_size()
+    in_storage = not tensor.is_meta and tensor.layout is torch.strided
+    return min(nbytes, tensor.untyped_storage().nbytes()) if in_storage else nbytes
 
 
 def plain_parts(tensor: Tensor) -> list[Tensor]:
@@ -80,23 +81,9 @@ def plain_parts(tensor: Tensor) -> list[Tensor]:
     return [part for name in names for part in plain_parts(getattr(tensor, name))]
 
 
-def _tensors(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor, bool]]:
-    for path, module in model.named_modules():
-        for kept, is_parameter in ((module._parameters, True), (module._buffers, False)):
-            for name, tensor in kept.items():
-                if tensor is not None:
-                    yield path, module, name, tensor, is_parameter
-
-
 def _identity(tensor: Tensor) -> Any:
     """Equal for tensors that share the same memory."""
     plain = tensor.layout is torch.strided and not hasattr(tensor, "__tensor_flatten__")
     if tensor.is_meta or not tensor.numel() or not plain:
         return id(tensor)
     return tensor.data_ptr(), tensor.dtype, tensor.numel(), str(tensor.device)
-
-
-def _output_layer(model: nn.Module) -> nn.Module | None:
-    getter = getattr(unwrap(model), "get_output_embeddings", None)
-    layer = getter() if callable(getter) else None
-    return layer if isinstance(layer, nn.Module) else None

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from learnscope.model.cost.cached import decode, decodes, longest, prefill
-from learnscope.model.cost.flops import counted_flops
+from learnscope.model.cost.calls import (
+    Calls,
+    can_decode,
+    counted_flops,
+    decode,
+    max_positions,
+    prefill,
+    real_tokens,
+    token_length,
+)
 from learnscope.model.cost.timing import Timed, Times, fixed_threads, take_turns, waiting_for
 from learnscope.model.guard import guard
-from learnscope.model.outputs.calls import Call, call_of
 from learnscope.model.outputs.evaluate import model_device
-from learnscope.model.outputs.resized import real_tokens, resized, token_length
-from learnscope.task import HuggingFaceTask, Task
+from learnscope.task import Task
 
 MAIN_SHARE = 10
 """The data's own batch gets this many times the seconds of another setting: its high percentiles matter most."""
@@ -26,8 +31,7 @@ LARGEST_OUTPUT = 1 << 30
 NO_TOKENS = "the inputs are no token ids"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """What is timed: a phase, the number of examples, and the tokens of each (0: inputs without a length)."""
 
     phase: str
@@ -36,43 +40,27 @@ class Setting:
     main: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A setting that can be timed."""
-
-    timed: Timed
-    tokens: int | None
-    flops: int | str
-
-
 @torch.no_grad()
 def measured_speed(
     model: nn.Module, task: Task, batch: Any, *, batches: Sequence[int], lengths: Sequence[int], seconds: float,
     repeats: int, threads: int | None = None, clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:  # fmt: skip
-    """Time all settings in turn, in eval mode; each as plain numbers, or with the reason why it was skipped."""
+    """Time all settings in turn, in eval mode; each as plain numbers, or with the reason for skipping it."""
     device = model_device(model)
     batch = task.to(batch, device)
-    rows: list[dict[str, Any]] = []
     with guard(model), fixed_threads(threads) as used:
         tokens = token_length(batch)
-        decoded = min(tokens, (longest(model) or tokens + 1) - 1) if decodes(model, task) else None
-        wanted = settings(task.size(batch), tokens, batches, lengths, decoded=decoded)
+        decoded = min(tokens, (max_positions(model) or tokens + 1) - 1) if can_decode(model, task) else None
         calls = Calls(model, task, batch)
-        ready: dict[Setting, Ready] = {}
-        for setting in wanted:
-            prepared = _made_ready(calls, setting, seconds)
-            if isinstance(prepared, Ready):
-                ready[setting] = prepared
-            else:
-                rows.append({**asdict(setting), "reason": prepared})
-        timed = {setting: entry.timed for setting, entry in ready.items()}
+        chosen = settings(task.size(batch), tokens, batches, lengths, decoded=decoded)
+        prepared = {setting: _timed_or_reason(calls, setting, seconds) for setting in chosen}
+        timed = {setting: call for setting, call in prepared.items() if isinstance(call, Timed)}
         times = take_turns(timed, repeats=repeats, wait=waiting_for(device), clock=clock)
-    rows += [{**asdict(setting), **_numbers(setting, ready[setting], result)} for setting, result in times.items()]
-    order = {setting: place for place, setting in enumerate(wanted)}
-    rows.sort(key=lambda row: order[Setting(row["phase"], row["batch"], row["length"], row["main"])])
     return {
-        "settings": rows,
+        "settings": [
+            setting._asdict() | ({"reason": call} if isinstance(call, str) else _numbers(setting, call, times[setting]))
+            for setting, call in prepared.items()
+        ],
         "threads": used,
         "device": str(device),
         "warm": next(result.warm for setting, result in times.items() if setting.main),
@@ -88,60 +76,30 @@ def settings(
 
     `decoded` is the data's own length, or the largest that leaves room for one more token; None: only "forward".
     """
-    wanted = []
-    for phase, own in (("forward", tokens), ("prefill", tokens), ("decode", decoded)):
-        if own is None or (decoded is None and phase != "forward"):
+    chosen = []
+    for phase, data_length in (("forward", tokens), ("prefill", tokens), ("decode", decoded)):
+        if data_length is None or (decoded is None and phase != "forward"):
             continue
-        pairs = dict.fromkeys([(size, own), *((n, length) for n in batches for length in [*lengths] or [own])])
-        wanted += [Setting(phase, *pair, phase == "forward" and pair == (size, own)) for pair in pairs]
-    return wanted
+        others = [(n, length) for n in batches for length in [*lengths] or [data_length]]
+        pairs = dict.fromkeys([(size, data_length), *others])
+        chosen += [Setting(phase, *pair, phase == "forward" and pair == (size, data_length)) for pair in pairs]
+    return chosen
 
 
-class Calls:
-    """How the model is called for batches of each size, and the operations of each call, from one pass per size."""
-
-    def __init__(self, model: nn.Module, task: Task, batch: Any) -> None:
-        self.model, self.task, self.batch = model, task, batch
-        self.size, self.tokens = task.size(batch), token_length(batch)
-        self._known: dict[tuple[int, int], tuple[Call, int | str]] = {}
-        self.output_bytes = 0
-        self.of(self.size, self.tokens)
-
-    def of(self, size: int, length: int) -> tuple[Call, int | str, Any]:
-        """The call, its operations, and the batch; of the outputs only the size of the first is kept."""
-        batch = resized(self.task, self.batch, size, length)
-        if (size, length) not in self._known:
-            call, flops = self._called(batch)
-            self.output_bytes = self.output_bytes or call.logits.nbytes
-            self._known[size, length] = replace(call, logits=call.logits.new_empty(0)), flops
-        return *self._known[size, length], batch
-
-    def _called(self, batch: Any) -> tuple[Call, int | str]:
-        calls: list[Call] = []
-        if type(self.task).logits is not HuggingFaceTask.logits:  # the task may do matrix products of its own
-            call = call_of(self.model, self.task, batch)
-            return call, counted_flops(call.run)
-        flops = counted_flops(lambda: calls.append(call_of(self.model, self.task, batch)))
-        return calls[0] if calls else call_of(self.model, self.task, batch), flops
-
-
-def _made_ready(calls: Calls, setting: Setting, seconds: float) -> Ready | str:
+def _timed_or_reason(calls: Calls, setting: Setting, seconds: float) -> Timed | str:
     if setting.main:
-        return _prepared(calls, setting, MAIN_SHARE * seconds)
-    if (reason := _impossible(calls, setting)) is not None:
-        return reason
+        return _timed(calls, setting, MAIN_SHARE * seconds)
     try:
-        return _prepared(calls, setting, seconds)
+        return _impossible(calls, setting) or _timed(calls, setting, seconds)
     # the model or the device may not support a batch of this size
     except (RuntimeError, ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
-        lines = str(error).splitlines() or [""]
-        return f"{type(error).__name__}: {lines[0]}"
+        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def _impossible(calls: Calls, setting: Setting) -> str | None:
     if setting.length and not calls.tokens:
         return f"{NO_TOKENS}: they have no length to be changed"
-    needed, most = setting.length + (setting.phase == "decode"), longest(calls.model)
+    needed, most = setting.length + (setting.phase == "decode"), max_positions(calls.model)
     if most is not None and needed > most:
         return f"{needed} tokens are more than the model's {most} positions"
     size_now = setting.batch * (setting.length or 1)
@@ -151,25 +109,26 @@ def _impossible(calls: Calls, setting: Setting) -> str | None:
     return None
 
 
-def _prepared(calls: Calls, setting: Setting, seconds: float) -> Ready:
+def _timed(calls: Calls, setting: Setting, seconds: float) -> Timed:
     call, flops, batch = calls.of(setting.batch, setting.length)
     if setting.phase == "forward":
-        return Ready(Timed(call.run, seconds), real_tokens(batch), flops)
+        return Timed(call.run, seconds, tokens=real_tokens(batch), flops=flops)
     arguments = call.kwargs or {}
     if "input_ids" not in arguments:
         raise ValueError("the task does not give the model input_ids, which a cache is made from")
+    text = arguments["input_ids"], arguments.get("attention_mask")
     if setting.phase == "prefill":
-        run = prefill(calls.model, arguments["input_ids"], arguments.get("attention_mask"))
-        return Ready(Timed(run, seconds), real_tokens(batch), counted_flops(run))
-    run, forget = decode(calls.model, arguments["input_ids"], arguments.get("attention_mask"))
+        run = prefill(calls.model, *text)
+        return Timed(run, seconds, tokens=real_tokens(batch), flops=counted_flops(run))
+    run, forget = decode(calls.model, *text)
     flops = counted_flops(run)
     forget()
-    return Ready(Timed(run, seconds, after=forget), setting.batch, flops)
+    return Timed(run, seconds, forget, setting.batch, flops)
 
 
-def _numbers(setting: Setting, ready: Ready, times: Times) -> dict[str, Any]:
+def _numbers(setting: Setting, call: Timed, times: Times) -> dict[str, Any]:
     mean = times.mean
-    counted = isinstance(ready.flops, int)
+    flops = call.flops if isinstance(call.flops, int) else None
     return {
         "latency_mean": mean,
         "latency_p50": times.percentile(0.5),
@@ -179,9 +138,9 @@ def _numbers(setting: Setting, ready: Ready, times: Times) -> dict[str, Any]:
         "latency_warmup": times.warmup,
         "batches_per_second": 1 / mean,
         "examples_per_second": setting.batch / mean,
-        "tokens_per_second": None if ready.tokens is None else ready.tokens / mean,
-        "flops": ready.flops if counted else None,
-        "flops_per_second": int(ready.flops) / mean if counted else None,
-        "not_counted": None if counted else ready.flops,
+        "tokens_per_second": None if call.tokens is None else call.tokens / mean,
+        "flops": flops,
+        "flops_per_second": None if flops is None else flops / mean,
+        "not_counted": call.flops if flops is None else None,
         "warm": times.warm,
     }

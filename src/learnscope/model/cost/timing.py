@@ -34,6 +34,9 @@ class Timed:
     run: Callable[[], object]
     seconds: float
     after: Callable[[], object] | None = None
+    tokens: int | None = None
+    flops: int | str = "not counted"
+    """Operations of the call, or why they could not be counted."""
 
 
 @dataclass(slots=True)
@@ -62,67 +65,58 @@ def take_turns(
     wait: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Key, Times]:
-    """Warm each up, then time all of them in turn, so that other load on the machine affects all alike.
+    """Warm each up, then time all of them in turn, so that other load on the machine affects all equally.
 
     Each runs until it has used its budget or run `repeats` times, at least `LEAST` times. `wait` waits for the device.
     The garbage collector is off meanwhile.
     """
-    times: dict[Key, Times] = {}
-    with _no_garbage_collection():
-        for key, call in calls.items():
-            times[key] = _warmed_up(call, wait, clock)
+
+    def seconds_of(call: Timed) -> float:
+        wait()
+        began = clock()
+        call.run()
+        wait()
+        seconds = clock() - began
+        if call.after is not None:
+            call.after()
+        return seconds
+
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        times = {key: _warmed_up(call, seconds_of) for key, call in calls.items()}
         spent = dict.fromkeys(calls, 0.0)
         left = list(calls)
         while left:
             for key in left:
-                seconds = _seconds_of(calls[key], wait, clock)
-                times[key].seconds.append(seconds)
-                spent[key] += seconds
+                times[key].seconds.append(seconds_of(calls[key]))
+                spent[key] += times[key].seconds[-1]
             # LEAST samples in any case, then up to `repeats` within the budget
             limits = {key: repeats if spent[key] < calls[key].seconds else LEAST for key in left}
             left = [key for key in left if len(times[key].seconds) < max(LEAST, limits[key])]
-    return times
-
-
-def _warmed_up(call: Timed, wait: Callable[[], None], clock: Callable[[], float]) -> Times:
-    seen: list[float] = []
-    while len(seen) < MOST_WARMUPS and not is_flat(seen):
-        seen.append(_seconds_of(call, wait, clock))
-        # passes this slow cannot be seen to become stable: more would take as long as the measurement itself
-        too_slow = min(seen) * 2 * WINDOW > call.seconds
-        if too_slow or (len(seen) >= 2 * WINDOW and sum(seen) >= WARMUP_SHARE * call.seconds):
-            break
-    return Times(warmup=len(seen), warm=is_flat(seen))
-
-
-def is_flat(seen: Sequence[float]) -> bool:
-    """Whether the median of the last samples agrees with that of the samples before."""
-    if len(seen) < 2 * WINDOW:
-        return False
-    earlier, later = statistics.median(seen[-2 * WINDOW : -WINDOW]), statistics.median(seen[-WINDOW:])
-    return abs(later - earlier) <= FLAT * earlier
-
-
-def _seconds_of(call: Timed, wait: Callable[[], None], clock: Callable[[], float]) -> float:
-    wait()
-    began = clock()
-    call.run()
-    wait()
-    seconds = clock() - began
-    if call.after is not None:
-        call.after()
-    return seconds
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
     finally:
         if was_on:
             gc.enable()
+    return times
+
+
+def _warmed_up(call: Timed, seconds_of: Callable[[Timed], float]) -> Times:
+    samples: list[float] = []
+    while len(samples) < MOST_WARMUPS and not is_flat(samples):
+        samples.append(seconds_of(call))
+        # passes this slow cannot be seen to become stable: more would take as long as the measurement itself
+        too_slow = min(samples) * 2 * WINDOW > call.seconds
+        if too_slow or (len(samples) >= 2 * WINDOW and sum(samples) >= WARMUP_SHARE * call.seconds):
+            break
+    return Times(warmup=len(samples), warm=is_flat(samples))
+
+
+def is_flat(samples: Sequence[float]) -> bool:
+    """Whether the median of the last samples agrees with that of the samples before."""
+    if len(samples) < 2 * WINDOW:
+        return False
+    earlier, later = statistics.median(samples[-2 * WINDOW : -WINDOW]), statistics.median(samples[-WINDOW:])
+    return abs(later - earlier) <= FLAT * earlier
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -30,30 +31,21 @@ class Evaluation:
 def evaluate(model: nn.Module, task: Task, batches: Sequence[Any], layers: Sequence[str] = ()) -> Evaluation:
     """Run `model` in eval mode over `batches` and leave it as it was."""
     device = model_device(model)
-    logits: list[Tensor] = []
-    targets: list[Tensor | None] = []
-    losses: list[Tensor | None] = []
-    example: list[Tensor] = []
+    parts: list[tuple[Tensor | None, ...]] = []
     features: dict[str, list[Tensor]] = {name: [] for name in layers}
-    seen = 0
+    examples = 0
     with guard(model):
         # the guard removes the hooks
         for name in layers:
             find_layer(model, name).register_forward_hook(_keep(features[name]))
         for batch in batches:
             out = task.outputs(model, task.to(batch, device))
-            logits.append(out.logits.detach().cpu())
-            targets.append(None if out.targets is None else out.targets.cpu())
-            losses.append(None if out.losses is None else out.losses.detach().cpu())
-            example.append(out.example.cpu() + seen)
-            seen += task.size(batch)
-    return Evaluation(
-        torch.cat(logits),
-        joined_if_all(targets),
-        joined_if_all(losses),
-        torch.cat(example),
-        {name: torch.cat(parts) for name, parts in features.items()},
-    )
+            values = (out.logits, out.targets, out.losses, out.example + examples)
+            parts.append(tuple(None if value is None else value.detach().cpu() for value in values))
+            examples += task.size(batch)
+    by_layer = {name: torch.cat(outputs) for name, outputs in features.items()}
+    columns: list[Any] = [*(joined_if_all(column) for column in zip(*parts, strict=True)), by_layer]
+    return Evaluation(*columns)
 
 
 def gradients(model: nn.Module, task: Task, batch: Any) -> dict[str, Tensor]:
@@ -69,9 +61,7 @@ def gradients(model: nn.Module, task: Task, batch: Any) -> dict[str, Tensor]:
 
 def model_device(model: nn.Module) -> torch.device:
     """The device of the model's first parameter or buffer."""
-    for tensor in [*model.parameters(), *model.buffers()]:
-        return tensor.device
-    return torch.device("cpu")
+    return next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))
 
 
 def find_layer(model: nn.Module, name: str) -> nn.Module:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from itertools import chain
 from typing import Any
 
 import torch
@@ -37,11 +38,10 @@ def example_sums(out: Outputs, size: int, reference: Outputs | None = None) -> E
         total = torch.zeros(size, dtype=torch.float64, device=out.example.device)
         return [float(value) for value in total.index_add_(0, out.example, values.detach().double()).tolist()]
 
-    classes = not out.targets.is_floating_point()
-    kl = None
-    if classes and reference is not None:
-        kl = summed(compare_logits(reference.logits, out.logits).kl)
-    right = [round(value) for value in summed(correct(out.logits, out.targets))] if classes else None
+    right = kl = None
+    if not out.targets.is_floating_point():
+        right = [round(value) for value in summed(correct(out.logits, out.targets))]
+        kl = None if reference is None else summed(compare_logits(reference.logits, out.logits).kl)
     positions = torch.bincount(out.example, minlength=size).tolist()
     return ExampleSums(positions, summed(out.losses), right, kl)
 
@@ -60,21 +60,17 @@ def passed(
 ) -> ExampleSums:
     """One guarded pass in eval mode over all batches."""
     device = model_device(model)
-    parts = []
+    originals: Sequence[Outputs | None] = reference or [None] * len(batches)
     with guard(model):
-        for place, batch in enumerate(batches):
-            own = None if reference is None else reference[place]
-            parts.append(example_sums(task.outputs(model, task.to(batch, device)), task.size(batch), own))
+        parts = [
+            example_sums(task.outputs(model, task.to(batch, device)), task.size(batch), original)
+            for batch, original in zip(batches, originals, strict=True)
+        ]
     return joined_sums(parts)
 
 
 def joined_sums(parts: Sequence[ExampleSums]) -> ExampleSums:
     """The sums of several batches, concatenated."""
-    right = [part.correct for part in parts if part.correct is not None]
-    kl = [part.kl for part in parts if part.kl is not None]
-    return ExampleSums(
-        [n for part in parts for n in part.positions],
-        [value for part in parts for value in part.loss],
-        [n for part in right for n in part] if len(right) == len(parts) else None,
-        [value for part in kl for value in part] if len(kl) == len(parts) else None,
-    )
+    columns = ([getattr(part, field.name) for part in parts] for field in fields(ExampleSums))
+    joined: list[Any] = [None if None in lists else list(chain(*lists)) for lists in columns]
+    return ExampleSums(*joined)

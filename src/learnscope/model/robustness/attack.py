@@ -6,7 +6,7 @@ Labels stay as they are, padding is never changed, and only the perturbation get
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,8 @@ from learnscope.model.landscape.double_backward import extra_backward
 from learnscope.model.outputs.example_sums import ExampleSums, example_sums
 from learnscope.model.robustness.target import Target
 from learnscope.task import Outputs, Task
-from learnscope.tensor.robustness.perturbation import Ball, ascend, inside, project, random_of_equal_norm, uniform
+from learnscope.tensor.context import arithmetic_dtype
+from learnscope.tensor.robustness.perturbation import Ball, ascend, clipped, project, random_of_equal_norm, uniform
 
 Clip = tuple[float, float] | None
 
@@ -30,23 +31,22 @@ class Attacked:
     zero_gradients: int
     """Entries among `gradients` that were exactly 0."""
     gradients: int
-    """Entries of all gradients taken that may move and that a loss could depend on: not those of examples without a
-    target, nor of tokens after the last one with a gradient, which no prediction of a causal model reads."""
+    """Entries of all gradients that may move and that a loss could depend on: not those of examples without a target,
+    nor of tokens after the last one with a gradient, which no prediction of a causal model reads."""
     not_finite: int = 0
-    """Losses of examples that were NaN on the way: such a point is never taken for the worst."""
+    """Losses of examples that were NaN on the way: such a point never counts as the worst."""
 
 
 def fgsm(model: nn.Module, task: Task, target: Target, ball: Ball, *, clip: Clip = None) -> Attacked:
-    """The fast gradient sign method: one step of the whole radius from the input itself.
+    """The fast gradient sign method: one step of the whole radius from the input itself, within `clip`.
 
-    δ = ε·sign(∇L) for L∞, ε·∇L/‖∇L‖ of each cell for L2; L is the sum of the task's losses. With `clip` the perturbed
-    input stays within that range.
+    δ = ε·sign(∇L) for L∞, ε·∇L/‖∇L‖ of each cell for L2; L is the sum of the task's losses.
     """
     _check_clip(target, clip)
     with attackable(model):
-        gradient, losses = _gradient(model, task, target, torch.zeros_like(_widened(target.origin)))
+        gradient, losses = _gradient(model, task, target, _zeros(target))
     step = ascend(gradient, ball) * ball.radius.to(gradient.dtype)
-    return Attacked(inside(step, target.origin, clip), *_count_zeros(gradient, ball, losses))
+    return Attacked(clipped(step, target.origin, clip), *_count_zeros(gradient, ball, losses))
 
 
 def pgd(
@@ -61,38 +61,37 @@ def pgd(
     the one with its highest mean loss. `step_size` is α/ε.
     """
     _check_clip(target, clip)
-    origin = target.origin
     best: Tensor | None = None
-    kept = torch.zeros_like(_widened(origin))
+    worst = _zeros(target)
     share = 2.5 / steps if step_size is None else step_size
     zeros = total = not_finite = 0
     with attackable(model):
         for start in range(restarts):
-            delta = torch.zeros_like(kept)
+            delta = torch.zeros_like(worst)
             if start > 0 and generator is not None:
-                delta = uniform(ball, kept, generator)
-            delta = inside(delta, origin, clip)
+                delta = uniform(ball, worst, generator)
+            delta = clipped(delta, target.origin, clip)
             for step in range(steps + 1):
                 last = step == steps
-                gradient, losses = _gradient(model, task, target, delta, wanted=not last)
+                gradient, losses = _gradient(model, task, target, delta, backward=not last)
                 if step:
                     best = torch.full_like(losses, -torch.inf) if best is None else best
                     better = losses > best
                     best = torch.where(better, losses, best)
-                    kept = torch.where(better.view(-1, *[1] * (kept.ndim - 1)), delta, kept)
+                    worst = torch.where(better.view(-1, *[1] * (worst.ndim - 1)), delta, worst)
                     not_finite += int(losses.isnan().sum())
                 if not last:
                     count = _count_zeros(gradient, ball, losses)
                     zeros, total = zeros + count[0], total + count[1]
                     moved = delta + share * ball.radius.to(delta.dtype) * ascend(gradient, ball)
-                    delta = inside(project(moved, ball), origin, clip)
-    return Attacked(kept, zeros, total, not_finite)
+                    delta = clipped(project(moved, ball), target.origin, clip)
+    return Attacked(worst, zeros, total, not_finite)
 
 
 def random_perturbation(target: Target, ball: Ball, generator: torch.Generator, *, clip: Clip = None) -> Tensor:
     """A perturbation of the maximal size in a random direction: the baseline that an attack must beat."""
     _check_clip(target, clip)
-    return inside(random_of_equal_norm(ball, _widened(target.origin), generator), target.origin, clip)
+    return clipped(random_of_equal_norm(ball, _zeros(target), generator), target.origin, clip)
 
 
 @torch.no_grad()
@@ -107,12 +106,7 @@ def judged(
 @contextmanager
 def attackable(model: nn.Module) -> Iterator[None]:
     """The guarded model in eval mode with gradients for inputs only; its parameters are frozen meanwhile."""
-    with ExitStack() as stack:
-        stack.enter_context(guard(model))
-        if torch.is_inference_mode_enabled():
-            stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(extra_backward(model))
+    with guard(model), torch.inference_mode(False), torch.enable_grad(), extra_backward(model):
         for p in model.parameters():
             if p.requires_grad:
                 p.requires_grad_(False)  # the guard restores it; otherwise every activation would be kept for it
@@ -120,14 +114,11 @@ def attackable(model: nn.Module) -> Iterator[None]:
 
 
 def _gradient(
-    model: nn.Module, task: Task, target: Target, delta: Tensor, *, wanted: bool = True
+    model: nn.Module, task: Task, target: Target, delta: Tensor, *, backward: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of the summed loss with respect to the perturbation, and the mean loss of each example.
-
-    The loss of an example without a target is −∞, so that no point counts as worse.
-    """
-    delta = delta.detach().requires_grad_(wanted)
-    with torch.set_grad_enabled(wanted), target.added(delta) as batch:
+    """Gradient of the summed loss with respect to the perturbation; mean loss of each example, −∞ without a target."""
+    delta = delta.detach().requires_grad_(backward)
+    with torch.set_grad_enabled(backward), target.added(delta) as batch:
         out = task.outputs(model, batch)
         size = task.size(batch)
     assert out.losses is not None
@@ -135,11 +126,11 @@ def _gradient(
     sums.index_add_(0, out.example, out.losses.detach().double())
     positions = torch.bincount(out.example, minlength=size)
     means = torch.where(positions > 0, sums / positions, -torch.inf)
-    gradient = None
-    if wanted and out.losses.requires_grad:
-        (gradient,) = torch.autograd.grad(out.losses.sum(), [delta], allow_unused=True)
     # a loss that does not depend on the input has no gradient: it is zero everywhere, and counts as such
-    return torch.zeros_like(delta) if gradient is None else gradient, means
+    if not (backward and out.losses.requires_grad):
+        return torch.zeros_like(delta), means
+    (gradient,) = torch.autograd.grad(out.losses.sum(), [delta], allow_unused=True, materialize_grads=True)
+    return gradient, means
 
 
 def _count_zeros(gradient: Tensor, ball: Ball, losses: Tensor) -> tuple[int, int]:
@@ -154,15 +145,15 @@ def _count_zeros(gradient: Tensor, ball: Ball, losses: Tensor) -> tuple[int, int
     return int(((gradient == 0) & free).sum()), int(free.sum())
 
 
-def _widened(origin: Tensor) -> Tensor:
+def _zeros(target: Target) -> Tensor:
     """Perturbations are kept in float32 or better: PGD's steps would be lost in half precision."""
-    return origin if origin.dtype is torch.float64 else origin.float()
+    return torch.zeros_like(target.origin, dtype=arithmetic_dtype(target.origin))
 
 
 def _check_clip(target: Target, clip: Clip) -> None:
     if clip is None:
         return
-    if target.what == "embeddings":
+    if target.embedding is not None:
         raise ValueError(f"clip={clip!r}: embeddings have no range of valid values; clip is for continuous inputs")
     low, high = float(target.origin.min()), float(target.origin.max())
     if low < clip[0] or high > clip[1]:

@@ -40,10 +40,7 @@ class Threat:
 
 
 def token_distances(model: nn.Module, targets: Sequence[Target], tokenizer: Any) -> list[Tensor | None]:
-    """For every token of every batch the distance of its embedding to that of the nearest other real token, [B, T].
-
-    NaN if there is none: no other token differs, or the embedding is not finite. None for continuous inputs.
-    """
+    """Distance of every token's embedding to the nearest other real token's, [B, T], or NaN; None for float inputs."""
     first = targets[0].embedding
     if first is None:
         return [None] * len(targets)
@@ -58,17 +55,16 @@ def token_distances(model: nn.Module, targets: Sequence[Target], tokenizer: Any)
 
 def unit_ball(target: Target, threat: Threat, distances: Tensor | None) -> Ball:
     """The ball of ε = 1; `Ball.of(epsilon)` scales it."""
-    origin, lead = target.origin.double(), threat.lead
-    cell = (*origin.shape[:lead], *[1] * (origin.ndim - lead))
+    count = entries(target.origin, target.free, threat.lead)
     if threat.unit == "absolute":
-        radius = torch.ones(cell, dtype=torch.float64, device=origin.device)
+        radius = torch.ones_like(count, dtype=torch.float64)
     else:
-        radius = _scale(target, threat.unit, lead, distances)
+        radius = _scale(target, threat.unit, threat.lead, distances)
         if not bool(radius.isfinite().all()):
             raise ValueError(_NO_SIZE[threat.unit])
         if threat.norm == "linf":
-            radius = radius / entries(origin, target.free, lead).clamp(min=1).sqrt()
-    return Ball(threat.norm, radius, target.free, lead)
+            radius = radius / count.clamp(min=1).sqrt()
+    return Ball(threat.norm, radius, target.free, threat.lead)
 
 
 def sizes(target: Target, ball: Ball, distances: Tensor | None) -> Mapping[str, list[float]]:

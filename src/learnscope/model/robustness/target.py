@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from learnscope.model.data import DataError
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.task import Task, describe, unwrap
-from learnscope.task.batches import first_of, map_leaves
+from learnscope.task.batches import first_of, first_tensor, map_leaves
 from learnscope.task.huggingface import MODEL_INPUTS
 
 What = Literal["embeddings", "inputs"]
@@ -29,7 +29,6 @@ class Target:
     and norms. `free` is a boolean mask that broadcasts to it, False for padding.
     """
 
-    what: What
     batch: Any
     origin: Tensor
     free: Tensor
@@ -42,27 +41,22 @@ class Target:
     @contextmanager
     def added(self, delta: Tensor | None) -> Iterator[Any]:
         """The batch to run with `delta` added; None runs it as it is. Gradients flow to `delta`."""
+
+        def add(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+            # to the embeddings of these tokens only: a decoder may share the module
+            return _sum(output, delta) if _same(first_tensor([args, kwargs]), self.tokens) else output
+
         if delta is None:
             yield self.batch
         elif self.embedding is None:
             changed = _sum(self.origin, delta)
             yield map_leaves(self.batch, lambda leaf: changed if leaf is self.leaf else leaf)
         else:
-            handle = self.embedding.register_forward_hook(_adding(self.tokens, delta), with_kwargs=True)
+            handle = self.embedding.register_forward_hook(add, with_kwargs=True)
             try:
                 yield self.batch
             finally:
                 handle.remove()
-
-
-def _adding(tokens: Tensor | None, delta: Tensor) -> Callable[..., Any]:
-    """A forward hook that adds to the embeddings of these tokens only (a decoder may share the module)."""
-
-    def add(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        ids = _first_tensor(args, kwargs)
-        return output if ids is None or not _same(ids, tokens) else _sum(output, delta)
-
-    return add
 
 
 def what_is_attacked(task: Task, batch: Any) -> What:
@@ -78,24 +72,21 @@ def what_is_attacked(task: Task, batch: Any) -> What:
 def find_target(model: nn.Module, task: Task, batch: Any) -> Target:
     """The target of an attack on this batch. For token ids the model runs once, to find the module that embeds them."""
     batch = task.to(batch, model_device(model))
-    if what_is_attacked(task, batch) == "inputs":
-        leaf = _float_input(batch, task)
-        assert leaf is not None
-        free = torch.ones_like(leaf, dtype=torch.bool)
-        return Target(what="inputs", batch=batch, origin=leaf.detach(), free=free, leaf=leaf)
+    what_is_attacked(task, batch)  # refuses a batch without targets
+    leaf = _float_input(batch, task)
+    if leaf is not None:
+        return Target(batch=batch, origin=leaf.detach(), free=torch.ones_like(leaf, dtype=torch.bool), leaf=leaf)
     embedding, tokens, origin = _embedded(model, task, batch)
     padding = getattr(embedding, "padding_idx", None)
     free = real_tokens_of(batch, tokens, padding if isinstance(padding, int) else None)
-    return Target(
-        what="embeddings", batch=batch, origin=origin, free=free[..., None], tokens=tokens, embedding=embedding
-    )
+    return Target(batch=batch, origin=origin, free=free[..., None], tokens=tokens, embedding=embedding)
 
 
 def token_ids(batch: Any, task: Task) -> Tensor | None:
     """The batch's own token ids, [B, T]: `input_ids`, or the first integer matrix that is not the targets."""
-    named = batch.get("input_ids") if isinstance(batch, Mapping) else None
-    if isinstance(named, Tensor):
-        return named
+    ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
+    if isinstance(ids, Tensor):
+        return ids
     targets = task.targets(batch)
     matrices = [leaf for leaf in leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim == 2 and leaf is not targets]
     return next((leaf for leaf in matrices if not leaf.is_floating_point() and leaf.dtype != torch.bool), None)
@@ -118,36 +109,36 @@ def _float_input(batch: Any, task: Task) -> Tensor | None:
     if isinstance(batch, Mapping):
         if isinstance(batch.get("input_ids"), Tensor):
             return None
-        known = first_of(batch, [key for key in MODEL_INPUTS if key != "input_ids"])
-        if isinstance(known, Tensor) and known.is_floating_point():
-            return known
+        declared = first_of(batch, [key for key in MODEL_INPUTS if key != "input_ids"])
+        if isinstance(declared, Tensor) and declared.is_floating_point():
+            return declared
     targets = task.targets(batch)
-    for leaf in leaves(batch):
-        if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.ndim and leaf is not targets:
-            return leaf
-    return None
+    tensors = [leaf for leaf in leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim and leaf is not targets]
+    return next((leaf for leaf in tensors if leaf.is_floating_point()), None)
 
 
 @torch.no_grad()
 def _embedded(model: nn.Module, task: Task, batch: Any) -> tuple[nn.Module, Tensor, Tensor]:
     """The module that embeds the batch's token ids, the ids, and their embeddings."""
-    named = _named_embedding(model)
+    declared: Any = None
+    with suppress(AttributeError, NotImplementedError):  # no such method, or a model that does not say
+        declared = unwrap(model).get_input_embeddings()  # type: ignore[operator]
     calls: list[tuple[nn.Module, Tensor, Tensor]] = []
 
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        ids = _first_tensor(args, kwargs)
+        ids = first_tensor([args, kwargs])
         if ids is not None and isinstance(output, Tensor) and output.shape[:-1] == ids.shape and ids.ndim == 2:
             calls.append((module, ids, output.detach().clone()))
 
     with guard(model):  # which removes the hooks
         # all embeddings, not only the declared one: T5's encoder has a second one with the same table
         for module in model.modules():
-            if isinstance(module, nn.Embedding) or module is named:
+            if isinstance(module, nn.Embedding) or module is declared:
                 module.register_forward_hook(keep, with_kwargs=True)
         task.positions(model, batch)
     size = task.size(batch)
-    own = [leaf for leaf in leaves(batch) if is_per_example(leaf, size) and not leaf.is_floating_point()]
-    matching = [call for call in calls if any(_same(call[1], leaf) for leaf in own)]
+    inputs = [leaf for leaf in leaves(batch) if is_per_example(leaf, size) and not leaf.is_floating_point()]
+    matching = [call for call in calls if any(_same(call[1], leaf) for leaf in inputs)]
     if not matching:
         raise DataError(
             f"there is nothing to attack in {describe(batch)}: it has no float input, and no embedding of "
@@ -155,7 +146,7 @@ def _embedded(model: nn.Module, task: Task, batch: Any) -> tuple[nn.Module, Tens
             "tokens go through an nn.Embedding"
         )
     # the batch may also have token types and positions, whose embeddings have fewer rows than the vocabulary
-    return max(matching, key=lambda call: (call[0] is named, table_rows(call[0])))
+    return max(matching, key=lambda call: (call[0] is declared, table_rows(call[0])))
 
 
 def table_rows(embedding: nn.Module) -> int:
@@ -167,22 +158,11 @@ def table_rows(embedding: nn.Module) -> int:
     return int(weight.shape[0]) if isinstance(weight, Tensor) and weight.ndim == 2 else 0
 
 
-def _named_embedding(model: nn.Module) -> nn.Module | None:
-    try:
-        named = unwrap(model).get_input_embeddings()  # type: ignore[operator]
-    except (AttributeError, NotImplementedError):  # no such method, or a model that does not say
-        return None
-    return named if isinstance(named, nn.Module) else None
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is not None and b is not None and a.shape == b.shape and bool((a == b).all())
 
 
-def _first_tensor(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
-    return next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
-
-
-def _same(a: Tensor, b: Tensor | None) -> bool:
-    return b is not None and a.shape == b.shape and bool((a == b).all())
-
-
-def _sum(origin: Tensor, delta: Tensor) -> Tensor:
+def _sum(origin: Tensor, delta: Tensor | None) -> Tensor:
     """Added in the wider of both dtypes and rounded to the origin's: in bfloat16 a small step would be lost."""
+    assert delta is not None
     return (origin.to(torch.promote_types(origin.dtype, delta.dtype)) + delta).to(origin.dtype)

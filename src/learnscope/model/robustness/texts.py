@@ -20,11 +20,10 @@ def changed_texts(
     model: nn.Module, task: Task, target: Target, delta: Tensor, ball: Ball, tokenizer: Any, vocabulary: Tensor,
     table: Tensor, most: int,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """For the first examples: the text before and after the attack, how many tokens change, and both losses.
+    """For the first examples: the text (token ids without a tokenizer) before and after the attack, and both losses.
 
     Each attacked embedding becomes the token nearest to it, among those within ε of the original token (a sequence's ε
-    is divided among its tokens as in the attack). The loss is that of the changed text, run as tokens, with the
-    original labels. `before` and `after` are text, or token ids without a tokenizer.
+    is divided among its tokens as in the attack). The loss is that of the changed text with the original labels.
     """
     assert target.tokens is not None
     tokens, origin = target.tokens[:most], target.origin[:most]
@@ -32,35 +31,34 @@ def changed_texts(
     radius = ball.radius[:most].expand(-1, tokens.shape[1], 1) if ball.lead == 2 else _token_radii(ball, moved)
     rows = nearest_within(origin[free], (origin.to(moved.dtype) + moved)[free], radius[..., 0][free], table, ball.norm)
     new = tokens.clone()
-    chosen = torch.where(rows >= 0, vocabulary.to(tokens)[rows.clamp(min=0)], tokens[free])
-    new[free] = chosen
+    new[free] = torch.where(rows >= 0, vocabulary.to(tokens)[rows.clamp(min=0)], tokens[free])
     part = task.take(target.batch, most)
-    own = token_ids(part, task)
-    if own is None or not torch.equal(own, tokens):
+    ids = token_ids(part, task)
+    if ids is None or not torch.equal(ids, tokens):
         raise DataError(
             f"the token ids that {type(model).__name__} embeds are not those of the batch: an attacked text cannot "
             "be put in their place. Use texts=0"
         )
-    changed = with_tokens(part, own, new)
-    before, after = passed(model, task, [part]), passed(model, task, [changed])
-    texts = []
-    for place, (old_row, new_row, real) in enumerate(zip(tokens, new, free, strict=True)):
-        count = before.positions[place]
-        texts.append({
-            "before": _text(old_row[real], tokenizer), "after": _text(new_row[real], tokenizer),
-            "changed": int((old_row != new_row).sum()), "tokens": int(real.sum()),
-            "loss_before": before.loss[place] / count if count else None,
-            "loss_after": after.loss[place] / count if count else None,
-        })  # fmt: skip
-    return texts
+    before, after = (passed(model, task, [batch]) for batch in (part, with_tokens(part, ids, new)))
+    return [
+        {
+            "before": _text(tokens[n][real], tokenizer),
+            "after": _text(new[n][real], tokenizer),
+            "changed": int((tokens[n] != new[n]).sum()),
+            "tokens": int(real.sum()),
+            "loss_before": before.loss[n] / before.positions[n] if before.positions[n] else None,
+            "loss_after": after.loss[n] / before.positions[n] if before.positions[n] else None,
+        }
+        for n, real in enumerate(free)
+    ]
 
 
 def _token_radii(ball: Ball, delta: Tensor) -> Tensor:
     """The ε of each token, a sequence's ε divided in proportion to the attack."""
-    own, whole = lengths(delta, 2), lengths(delta, 1)
+    of_tokens, of_sequence = lengths(delta, 2), lengths(delta, 1)
     if ball.norm == "linf":  # bounds each entry, for any cell
-        return ball.radius[: len(delta)].expand(own.shape)
-    return ball.radius[: len(delta)] * (own / torch.where(whole > 0, whole, 1))
+        return ball.radius[: len(delta)].expand(of_tokens.shape)
+    return ball.radius[: len(delta)] * (of_tokens / torch.where(of_sequence > 0, of_sequence, 1))
 
 
 def _text(ids: Tensor, tokenizer: Any) -> Any:

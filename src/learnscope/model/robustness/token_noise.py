@@ -12,7 +12,7 @@ What the model predicts afterwards:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from learnscope.model.robustness.token_units import special_tokens
 from learnscope.task import IGNORE, Task, describe, unwrap
 from learnscope.task.batches import map_leaves
 from learnscope.task.huggingface import LABEL_KEYS
+from learnscope.tensor.context import arithmetic_dtype
 
 LEAST = 2
 """Minimum number of tokens of a sequence: a language model predicts the second from the first."""
@@ -51,25 +52,27 @@ def drop_tokens(
     """
     tokens, real, may_go = _tokens(model, task, batch, tokenizer)
     masked = isinstance(batch, Mapping) and isinstance(batch.get("attention_mask"), Tensor)
-    counts = [_count(share, int(row.sum()), int(real_row.sum())) for row, real_row in zip(may_go, real, strict=True)]
+    counts = _counts(share, may_go, real, LEAST)
     counts = counts if masked else [min(counts)] * len(counts)
-    keep = real.clone() if masked else torch.ones_like(real)
-    for row, count in enumerate(counts):
-        keep[row, _chosen(may_go[row], count, generator)] = False
-    left = bool((~real[:, 0]).any()) if masked else False
-    places, filled = _places(keep, left)
-    padding = _padding(model, tokenizer, tokens)
+    keep = (real if masked else torch.ones_like(real)) & ~_chosen(may_go, counts, generator)
+    places, filled = _places(keep, left=masked and bool((~real[:, 0]).any()))
+    # at positions that the mask hides: the padding token, or an id of the batch, which is always valid
+    config = getattr(unwrap(model), "config", None)
+    candidates = [getattr(owner, "pad_token_id", None) for owner in (tokenizer, config)]
+    rows = getattr(config, "vocab_size", None) or torch.inf
+    valid = [token for token in candidates if isinstance(token, int) and 0 <= token < rows]
+    padding = valid[0] if valid else int(tokens.flatten()[0])
     # what belongs to a decoder, even if it has as many entries as the input has tokens
-    whole = (*LABEL_KEYS, "decoder_input_ids", "decoder_attention_mask") if is_encoder_decoder(model) else ()
+    decoder_keys = (*LABEL_KEYS, "decoder_input_ids", "decoder_attention_mask") if is_encoder_decoder(model) else ()
 
     def shortened(key: str | None, leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or leaf.shape[:2] != tokens.shape or key in whole:
+        if not isinstance(leaf, Tensor) or leaf.shape[:2] != tokens.shape or key in decoder_keys:
             return leaf
         if key in LABEL_KEYS and leaf.is_floating_point():  # yes/no answers, by chance as many as tokens
             return leaf
         if key == "position_ids":  # renumbered: the remaining tokens of a row get the first of its positions
-            own = leaf.gather(1, (~real).long().argsort(dim=1, stable=True))
-            return own.gather(1, (filled.long().cumsum(1) - 1).clamp(min=0)).masked_fill(~filled, 0)
+            positions = leaf.gather(1, (~real).long().argsort(dim=1, stable=True))
+            return positions.gather(1, (filled.long().cumsum(1) - 1).clamp(min=0)).masked_fill(~filled, 0)
         index = places.view(*places.shape, *[1] * (leaf.ndim - 2)).expand(*places.shape, *leaf.shape[2:])
         filler = IGNORE if key in LABEL_KEYS else padding if leaf is tokens else 0  # labels may be the ids themselves
         return leaf.gather(1, index).masked_fill(~filled.view(*filled.shape, *[1] * (leaf.ndim - 2)), filler)
@@ -88,7 +91,7 @@ def mask_tokens(
             "use dropout='remove', which takes tokens away"
         )
     tokens, real, may_go = _tokens(model, task, batch, tokenizer)
-    chosen = _rows_chosen(may_go, real, share, generator, least=0)
+    chosen = _chosen(may_go, _counts(share, may_go, real), generator)
     return Perturbed(with_tokens(batch, tokens, tokens.masked_fill(chosen, mask)), int(chosen.sum()), int(real.sum()))
 
 
@@ -96,21 +99,18 @@ def substitute_tokens(
     model: nn.Module, task: Task, batch: Any, share: float, generator: torch.Generator, tokenizer: Any,
     vocabulary: Tensor,
 ) -> Perturbed:  # fmt: skip
-    """The batch with a share of each sequence's tokens replaced by others, drawn uniformly from `vocabulary`.
-
-    The vocabulary holds real tokens (`real_tokens`), and a token is never replaced by itself.
-    """
+    """The batch with a share of each sequence's tokens replaced by other ones, drawn uniformly from `vocabulary`."""
     if len(vocabulary) < 2:
         raise ValueError(f"a vocabulary of {len(vocabulary)} tokens has none to replace a token by")
     tokens, real, may_go = _tokens(model, task, batch, tokenizer)
-    chosen = _rows_chosen(may_go, real, share, generator, least=0)
+    chosen = _chosen(may_go, _counts(share, may_go, real), generator)
     old = tokens[chosen].cpu().long()
     place = torch.searchsorted(vocabulary, old).clamp(max=len(vocabulary) - 1)
-    inside = vocabulary[place] == old
+    listed = vocabulary[place] == old
     # drawn among the other tokens: indices from the token's own position on are shifted by one
-    drawn = (torch.rand(len(old), generator=generator, dtype=torch.float64) * (len(vocabulary) - inside.long())).long()
+    drawn = (torch.rand(len(old), generator=generator, dtype=torch.float64) * (len(vocabulary) - listed.long())).long()
     new = tokens.clone()
-    new[chosen] = vocabulary[drawn + (inside & (drawn >= place)).long()].to(tokens)
+    new[chosen] = vocabulary[drawn + (listed & (drawn >= place)).long()].to(tokens)
     return Perturbed(with_tokens(batch, tokens, new), int(chosen.sum()), int(real.sum()))
 
 
@@ -122,7 +122,7 @@ def drop_entries(origin: Tensor, share: float, mean: Tensor, generator: torch.Ge
 
 def add_noise(origin: Tensor, level: float, generator: torch.Generator) -> Tensor:
     """Inputs with N(0, (level·rms of the example)²) added to every entry."""
-    wide = origin.double() if origin.dtype is torch.float64 else origin.float()
+    wide = origin.to(arithmetic_dtype(origin))
     rms = wide.reshape(len(wide), -1).square().mean(1).sqrt().view(-1, *[1] * (wide.ndim - 1))
     drawn = torch.randn(wide.shape, generator=generator, dtype=wide.dtype).to(wide.device)
     return (wide + drawn * (level * rms)).to(origin.dtype)
@@ -138,22 +138,18 @@ def _tokens(model: nn.Module, task: Task, batch: Any, tokenizer: Any) -> tuple[T
     return tokens, real, real & ~torch.isin(tokens, special)
 
 
-def _count(share: float, droppable: int, real: int, least: int = LEAST) -> int:
-    """How many tokens of a sequence to change: its share rounded, at least one if the share is above 0."""
-    wanted = max(1, round(share * droppable)) if share > 0 else 0
-    return max(0, min(wanted, droppable, real - least))
+def _counts(share: float, allowed: Tensor, real: Tensor, least: int = 0) -> list[int]:
+    """How many tokens of each sequence to change: the share rounded, at least one if it is above 0; `least` stay."""
+    pairs = zip(allowed.sum(1).tolist(), real.sum(1).tolist(), strict=True)
+    return [max(0, min(max(1, round(share * n)) if share > 0 else 0, n, total - least)) for n, total in pairs]
 
 
-def _chosen(allowed: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    places = allowed.nonzero().squeeze(1)
-    return places[torch.randperm(len(places), generator=generator)[:count].to(places.device)]
-
-
-def _rows_chosen(may_go: Tensor, real: Tensor, share: float, generator: torch.Generator, *, least: int) -> Tensor:
-    chosen = torch.zeros_like(may_go)
-    for row, (allowed, real_row) in enumerate(zip(may_go, real, strict=True)):
-        count = _count(share, int(allowed.sum()), int(real_row.sum()), least)
-        chosen[row, _chosen(allowed, count, generator)] = True
+def _chosen(allowed: Tensor, counts: Sequence[int], generator: torch.Generator) -> Tensor:
+    """A mask of as many random tokens of each sequence, among those allowed."""
+    chosen = torch.zeros_like(allowed)
+    for row, count in enumerate(counts):
+        places = allowed[row].nonzero().squeeze(1)
+        chosen[row, places[torch.randperm(len(places), generator=generator)[:count].to(places.device)]] = True
     return chosen
 
 
@@ -167,15 +163,6 @@ def _places(keep: Tensor, left: bool) -> tuple[Tensor, Tensor]:
     if left:
         return order[:, keep.shape[1] - width :], columns >= width - lengths[:, None]
     return order[:, :width], columns < lengths[:, None]
-
-
-def _padding(model: nn.Module, tokenizer: Any, tokens: Tensor) -> int:
-    """The id at positions that the mask hides: the padding token, or an id of the batch, which is always valid."""
-    config = getattr(unwrap(model), "config", None)
-    rows = getattr(config, "vocab_size", None)
-    candidates = [getattr(tokenizer, "pad_token_id", None), getattr(config, "pad_token_id", None)]
-    known = [token for token in candidates if isinstance(token, int) and 0 <= token < (rows or token + 1)]
-    return known[0] if known else int(tokens.flatten()[0])
 
 
 def with_tokens(batch: Any, tokens: Tensor, new: Tensor) -> Any:

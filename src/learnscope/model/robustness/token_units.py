@@ -25,30 +25,27 @@ _SPECIAL = ("bos", "eos", "pad", "unk", "sep", "cls", "mask", "decoder_start")
 def special_tokens(model: nn.Module, tokenizer: Any = None) -> set[int]:
     """Ids that are not text: the special tokens of the tokenizer, and those that the configuration names."""
     config = getattr(unwrap(model), "config", None)
-    named = [getattr(config, f"{kind}_token_id", None) for kind in _SPECIAL]
-    listed = [token for ids in named for token in (ids if isinstance(ids, list | tuple) else [ids])]
-    listed += getattr(tokenizer, "all_special_ids", None) or ()
-    special = {token for token in listed if isinstance(token, int)}
+    listed = list(getattr(tokenizer, "all_special_ids", None) or ())
+    for kind in _SPECIAL:
+        ids = getattr(config, f"{kind}_token_id", None)
+        listed += ids if isinstance(ids, list | tuple) else [ids]
     for name in ("added_tokens_decoder", "get_added_tokens_decoder"):
         added = getattr(tokenizer, name, None)
         added = added() if callable(added) else added
         if isinstance(added, Mapping):
-            special |= {int(number) for number, token in added.items() if getattr(token, "special", False)}
-    return special
+            listed += [int(number) for number, token in added.items() if getattr(token, "special", False)]
+    return {token for token in listed if isinstance(token, int)}
 
 
 def real_tokens(model: nn.Module, rows: int, tokenizer: Any = None) -> Tensor:
-    """Ids of the vocabulary's real tokens, in order: not special, and not rows that only pad the table.
-
-    Without a tokenizer every row of the table counts as a token, except for those that the configuration names.
-    """
-    known: set[int] = set(range(rows))
+    """Ids of the tokens that are text, in order; without a tokenizer all rows that the configuration does not name."""
+    tokens: set[int] = set(range(rows))
     vocabulary = getattr(tokenizer, "get_vocab", None)
     if callable(vocabulary):
-        known &= {int(token) for token in vocabulary().values()}
+        tokens &= {int(token) for token in vocabulary().values()}
     elif isinstance(size := getattr(tokenizer, "vocab_size", None), int):
-        known &= set(range(size))
-    real = known - special_tokens(model, tokenizer)
+        tokens &= set(range(size))
+    real = tokens - special_tokens(model, tokenizer)
     if not real:
         raise ValueError(
             f"the tokenizer and the model share no token that is text: the table has {rows} rows. Give the tokenizer "
@@ -86,20 +83,20 @@ def nearest_distances(points: Tensor, table: Tensor) -> Tensor:
         return points.new_full((len(points),), torch.inf, dtype=torch.float64)
     centre = table.double().mean(0)
     rows = table.double() - centre
-    own, which = torch.unique(points, dim=0, return_inverse=True)
+    distinct, inverse = torch.unique(points, dim=0, return_inverse=True)
     squares = rows.square().sum(1)
     distances = []
-    for chunk in (own.double() - centre).split(max(1, CHUNK // max(1, len(rows)))):
+    for chunk in (distinct.double() - centre).split(max(1, CHUNK // max(1, len(rows)))):
         size = chunk.square().sum(1, keepdim=True) + squares
-        apart = size - 2 * (chunk @ rows.T)
-        at, row = (apart <= NEAR * size).nonzero(as_tuple=True)
+        squared = size - 2 * (chunk @ rows.T)
+        at, row = (squared <= NEAR * size).nonzero(as_tuple=True)
         for part in torch.arange(len(at), device=at.device).split(max(1, CHUNK // max(1, rows.shape[1]))):
-            apart[at[part], row[part]] = (chunk[at[part]] - rows[row[part]]).square().sum(1)
-        apart[apart == 0] = torch.inf
-        nearest, row = apart.min(1)
+            squared[at[part], row[part]] = (chunk[at[part]] - rows[row[part]]).square().sum(1)
+        squared[squared == 0] = torch.inf
+        nearest, row = squared.min(1)
         direct = torch.linalg.vector_norm(chunk - rows[row], dim=1)
         distances.append(torch.where(nearest.isfinite(), direct, torch.inf))
-    return torch.cat(distances)[which] if distances else points.new_empty(0, dtype=torch.float64)
+    return torch.cat(distances)[inverse] if distances else points.new_empty(0, dtype=torch.float64)
 
 
 @torch.no_grad()
@@ -116,11 +113,11 @@ def nearest_within(origin: Tensor, attacked: Tensor, radius: Tensor, table: Tens
         chunk, moved = chunk.double(), moved.double()
         from_origin = torch.cdist(chunk, rows, p=torch.inf if norm == "linf" else 2.0, **_EXACT)
         from_attacked = torch.cdist(moved, rows, **_EXACT)
-        own = torch.linalg.vector_norm(moved - chunk, dim=1)
+        to_original = torch.linalg.vector_norm(moved - chunk, dim=1)
         # a radius that equals the distance to a token must include that token, despite rounding
         from_attacked[(from_origin > limit[:, None].double() * (1 + 1e-6)) | (from_origin == 0)] = torch.inf
         nearest, row = from_attacked.min(1)
-        chosen.append(torch.where(nearest < own, row, -1))
+        chosen.append(torch.where(nearest < to_original, row, -1))
     return torch.cat(chosen) if chosen else torch.empty(0, dtype=torch.int64)
 
 
@@ -131,5 +128,5 @@ def token_count(embedding: nn.Module) -> int:
     """Rows of the embedding's table; refuses one that does not tell."""
     rows = table_rows(embedding)
     if not rows:
-        raise ValueError(f"{type(embedding).__name__} does not say how many tokens it knows: it has no num_embeddings")
+        raise ValueError(f"{type(embedding).__name__} has no num_embeddings, so the number of its tokens is not known")
     return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -19,10 +19,7 @@ NoiseKind = Literal["weight_noise", "quantisation_noise"]
 
 
 def channel_noise(matrix: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
-    """N(0, (σ·rms of the channel)²) for every entry of a weight [out, in]; a channel is a row.
-
-    In float32 or better. A channel of zeros gets no noise.
-    """
+    """N(0, (σ·rms of its row)²) for every entry of a weight [out, in], in float32 or better; 0 for a row of zeros."""
     wide = matrix.to(arithmetic_dtype(matrix))
     rms: Tensor = torch.linalg.vector_norm(wide, dim=1, keepdim=True) / max(1, wide.shape[1]) ** 0.5
     drawn = torch.randn(wide.shape, generator=generator, dtype=wide.dtype, device=generator.device)
@@ -46,29 +43,16 @@ def rounding_noise(matrix: Tensor, bits: int, generator: torch.Generator) -> Ten
 
 @contextmanager
 def noised(model: nn.Module, units: Sequence[Unit], kind: NoiseKind, level: float, seed: int) -> Iterator[None]:
-    """`model` with noise on the weights of the units; they are restored bit for bit afterwards, also after an error.
-
-    `level` is σ, or the bits. For use under the guard. The noise is drawn from its own generator.
-    """
+    """`model` with noise of this level (σ, or bits) on the units, under the guard; restored bit for bit afterwards."""
     generator = torch.Generator().manual_seed(seed)
-
-    def noise(matrix: Tensor) -> Tensor:
-        if kind == "weight_noise":
-            return channel_noise(matrix, level, generator)
-        return rounding_noise(matrix, int(level), generator)
-
-    with swapped(model, noised_weights(model, units, noise)):
-        yield
-
-
-@torch.no_grad()
-def noised_weights(model: nn.Module, units: Sequence[Unit], noise: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    """New values of the units' parameters, by name: with noise added to the matrix [out, in], in their own dtype."""
     parameters = dict(model.named_parameters())
     new: dict[str, Tensor] = {}
-    for unit in units:
-        for tensor in unit.tensors:
-            matrix = readable(tensor, parameters[tensor.name])
-            added = noise(matrix)
-            new[tensor.name] = tensor.as_stored((matrix.to(added.dtype) + added).to(matrix.dtype))
-    return new
+    for tensor in (tensor for unit in units for tensor in unit.tensors):
+        matrix = readable(tensor, parameters[tensor.name])
+        if kind == "weight_noise":
+            noise = channel_noise(matrix, level, generator)
+        else:
+            noise = rounding_noise(matrix, int(level), generator)
+        new[tensor.name] = tensor.as_stored((matrix.to(noise.dtype) + noise).to(matrix.dtype))
+    with swapped(model, new):
+        yield

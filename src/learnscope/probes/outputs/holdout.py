@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
@@ -31,29 +30,25 @@ class Holdout(Probe):
     cost: ClassVar[str] = "one forward of the holdout"
 
     def measure(self, moment: Moment) -> Measurement:
-        seen = moment.holdout
-        arrays = {"logits": seen.logits, "example": seen.example}
-        if seen.targets is None or not seen.targets.is_floating_point():
-            arrays["predictions"] = predictions(seen.logits)
+        logits, targets, losses = moment.holdout.logits, moment.holdout.targets, moment.holdout.losses
+        arrays = {"logits": logits, "example": moment.holdout.example}
+        if targets is None or not targets.is_floating_point():
+            arrays["predictions"] = predictions(logits)
+        nonfinite = (~logits.isfinite()).reshape(logits.shape[0], -1).any(1)
         columns = [
-            Q.holdout_examples.column([int(torch.unique(seen.example).numel())]),
-            Q.holdout_positions.column([seen.logits.shape[0]]),
-            Q.holdout_nonfinite.column([_nonfinite(seen.logits)]),
+            Q.holdout_examples.column([int(torch.unique(moment.holdout.example).numel())]),
+            Q.holdout_positions.column([logits.shape[0]]),
+            Q.holdout_nonfinite.column([int(nonfinite.sum())]),
         ]
-        if seen.targets is not None:
-            arrays["labels"] = seen.targets
-            if not seen.targets.is_floating_point():
-                right = correct(seen.logits, seen.targets).double()
-                columns.append(Q.holdout_accuracy.column(right.mean().reshape(1)))
-        if seen.losses is not None:
-            arrays["losses"] = seen.losses
-            columns.append(Q.holdout_loss.column(seen.losses.double().mean().reshape(1)))
+        if targets is not None:
+            arrays["labels"] = targets
+            if not targets.is_floating_point():
+                columns.append(Q.holdout_accuracy.column(correct(logits, targets).double().mean().reshape(1)))
+        if losses is not None:
+            arrays["losses"] = losses
+            columns.append(Q.holdout_loss.column(losses.double().mean().reshape(1)))
         notes = {}
-        if seen.logits.numel() > self.max_logits:
+        if logits.numel() > self.max_logits:
             del arrays["logits"]
-            notes["logits"] = f"left out: {seen.logits.numel()} are more than max_logits={self.max_logits}"
+            notes["logits"] = f"left out: {logits.numel()} are more than max_logits={self.max_logits}"
         return Measurement([Table("model", ["model"], columns)], arrays=arrays if self.keep_arrays else {}, notes=notes)
-
-
-def _nonfinite(logits: Tensor) -> int:
-    return int((~logits.isfinite()).reshape(logits.shape[0], -1).any(1).sum())

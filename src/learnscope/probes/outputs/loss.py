@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -25,21 +24,16 @@ class Loss(Probe):
     def measure(self, moment: Moment) -> Table:
         columns = []
         for name, values in moment.logged.items():
+            for value in values:
+                if isinstance(value, torch.Tensor) and value.numel() != 1:
+                    raise ValueError(
+                        f"w.log({name}=…) was given a tensor of shape {tuple(value.shape)}; log one number"
+                    )
+            logged, deviation = Q.logged.at(key=name), Q.deviation.at(key=name)
             if len(values) == 1:
-                columns.append(Q.logged.at(key=name).column([_scalar(name, values[0])]))
+                columns.append(logged.column(list(values)))
             else:
-                stacked = _stack(name, values)
-                columns.append(Q.logged.at(key=name).column(stacked.mean().reshape(1)))
-                columns.append(Q.deviation.at(key=name).column(stacked.std().reshape(1)))
+                parts = [torch.as_tensor(value).reshape(()).to(torch.float64) for value in values]
+                stacked = torch.stack([part.to(parts[0].device) for part in parts])
+                columns += [logged.column(stacked.mean().reshape(1)), deviation.column(stacked.std().reshape(1))]
         return Table("model", ["model"], columns)
-
-
-def _scalar(name: str, value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.numel() != 1:
-        raise ValueError(f"w.log({name}=…) was given a tensor of shape {tuple(value.shape)}; log one number")
-    return value
-
-
-def _stack(name: str, values: Sequence[Any]) -> torch.Tensor:
-    parts = [torch.as_tensor(_scalar(name, value)).reshape(()).to(torch.float64) for value in values]
-    return torch.stack([part.to(parts[0].device) for part in parts])

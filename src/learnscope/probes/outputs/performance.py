@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.intervals import wilson
-from learnscope.model.outputs.metrics import Sums, summed_by_example
+from learnscope.model.outputs.outcomes import Sums, summed_by_example
 from learnscope.options import check_whole, is_whole
 from learnscope.quantities import Quantities, Quantity
 from learnscope.quantities.outputs import Performance as Q
@@ -27,8 +27,8 @@ class Performance(Probe):
     """Loss and accuracy over all of the data, in one pass.
 
     Intervals are a bootstrap over examples; of shares, Wilson's over examples where each has one position, and where
-    all or none are right, of which a bootstrap knows nothing.
-    Of equal logits the first counts as the larger, as argmax has it. A row of logits with a NaN is never right.
+    all or none are right, which a bootstrap cannot judge.
+    Of equal logits the first counts as the largest, as in argmax. A row of logits with a NaN is never right.
     """
 
     at: At = "once"
@@ -50,76 +50,61 @@ class Performance(Probe):
 
     def measure(self, moment: Moment) -> Measurement:
         part = {"what": "performance", "top_k": list(self.top_k), "resamples": self.resamples, "seed": self.seed}
-        found = moment.remember(part, lambda: self._measured(moment))
+        rows = moment.remember(part, lambda: {"columns": self._rows(moment)})["columns"]
         columns = [
-            Q.named(name).column([value], labels, {0: status} if status else {})
-            for name, labels, value, status in found["columns"]
+            Q.named(name).column([value], labels, {0: status} if status else {}) for name, labels, value, status in rows
         ]
         return Measurement([Table("model", ["model"], columns)])
 
-    def _measured(self, moment: Moment) -> dict[str, Any]:
+    def _rows(self, moment: Moment) -> list[_Row]:
         batches = moment.track(list(moment.subject.holdout or ()), "loss and accuracy")
         sums = summed_by_example(moment.model, moment.task, batches, self.top_k)
         positions, examples = int(sums.positions.sum()), int((sums.positions > 0).sum())
-        out = _Numbers()
         loss = float(sums.loss.sum()) / positions if positions else math.nan
-        ends = ratio_interval(sums.loss, sums.positions, resamples=self.resamples, seed=self.seed)
-        why = None if positions else NO_POSITIONS
+        low, high = ratio_interval(sums.loss, sums.positions, resamples=self.resamples, seed=self.seed)
+        reason = None if positions else NO_POSITIONS
         if math.isnan(loss) and positions:
-            why = f"the losses of {int(sums.loss.isnan().sum())} of {examples} examples are NaN"
-        few = TOO_FEW if why is None and examples < FEWEST else why
-        out.put(Q.loss, loss, ends, why, few)
-        why, few = (why, few) if sums.tokens else (NO_TOKENS, NO_TOKENS)
-        exps = _exp(loss), (_exp(ends[0]), _exp(ends[1]))
-        out.put(
-            Q.perplexity,
-            *(exps if sums.tokens else _NOTHING),
-            why,
-            TOO_FEW if sums.tokens and examples < FEWEST else why,
-        )
-        self._share(out, Q.accuracy, {}, sums.right, sums)
+            reason = f"the losses of {int(sums.loss.isnan().sum())} of {examples} examples are NaN"
+        few = TOO_FEW if reason is None and examples < FEWEST else reason
+        rows = _with_interval(Q.loss, {}, (loss, low, high), reason, few)
+        if sums.tokens:
+            few = TOO_FEW if examples < FEWEST else reason
+            rows += _with_interval(Q.perplexity, {}, (_exp(loss), _exp(low), _exp(high)), reason, few)
+        else:
+            rows += _with_interval(Q.perplexity, {}, _NOTHING, NO_TOKENS, NO_TOKENS)
+        rows += self._share(Q.accuracy, {}, sums.right, sums)
         for k in self.top_k:
-            self._share(out, Q.top_k_accuracy, {"k": k}, sums.within.get(k), sums)
-        counts = (Q.examples, examples), (Q.positions, positions)
-        return {"columns": [*out.columns, *([quantity.name, {}, number, None] for quantity, number in counts)]}
+            rows += self._share(Q.top_k_accuracy, {"k": k}, sums.within.get(k), sums)
+        return [*rows, (Q.examples.name, {}, examples, None), (Q.positions.name, {}, positions, None)]
 
-    def _share(
-        self, out: _Numbers, quantity: Quantity, labels: dict[str, Label], right: Tensor | None, sums: Sums
-    ) -> None:
+    def _share(self, quantity: Quantity, labels: dict[str, Label], right: Tensor | None, sums: Sums) -> list[_Row]:
         positions, examples = float(sums.positions.sum()), int((sums.positions > 0).sum())
         if right is None or not positions:
-            why = NO_CLASSES if sums.classes is None else NO_POSITIONS if not positions else (
-                f"the model tells only {sums.classes} classes apart"
-            )  # fmt: skip
-            out.put(quantity, *_NOTHING, why, why, labels)
-            return
+            reason = f"the model has only {sums.classes} classes" if positions else NO_POSITIONS
+            reason = NO_CLASSES if sums.classes is None else reason
+            return _with_interval(quantity, labels, _NOTHING, reason, reason)
         share = float(right.sum()) / positions
         if share in (0.0, 1.0) or positions == examples:
             ends = wilson(share, examples)
         else:
             ends = ratio_interval(right, sums.positions, resamples=self.resamples, seed=self.seed)
-        out.put(quantity, share, ends, None, TOO_FEW, labels)
+        return _with_interval(quantity, labels, (share, *ends), None, TOO_FEW)
 
 
-_NOTHING: tuple[float, tuple[float, float]] = math.nan, (math.nan, math.nan)
+_Row = tuple[str, dict[str, Label], float | None, str | None]
+"""A number as JSON keeps it: name, labels, value, and the reason if there is none."""
+_NOTHING = math.nan, math.nan, math.nan
 
 
-class _Numbers:
-    """Columns as JSON keeps them: name, labels, value, and why there is none."""
-
-    def __init__(self) -> None:
-        self.columns: list[list[Any]] = []
-
-    def put(
-        self, quantity: Quantity, value: float, ends: tuple[float, float], why: str | None,
-        why_no_interval: str | None, labels: dict[str, Label] | None = None,
-    ) -> None:  # fmt: skip
-        reasons = why, why_no_interval, why_no_interval
-        for end, number, reason in zip(("", "_low", "_high"), (value, *ends), reasons, strict=True):
-            missing = math.isnan(number)
-            self.columns.append(
-                [f"{quantity.name}{end}", labels or {}, None if missing else number, reason if missing else None]
-            )
+def _with_interval(
+    quantity: Quantity, labels: dict[str, Label], numbers: Sequence[float], reason: str | None, no_interval: str | None
+) -> list[_Row]:
+    """A value and the ends of its interval; the reasons are for those that are NaN."""
+    rows: list[_Row] = []
+    for end, number, status in zip(("", "_low", "_high"), numbers, (reason, no_interval, no_interval), strict=True):
+        missing = math.isnan(number)
+        rows.append((f"{quantity.name}{end}", labels, None if missing else number, status if missing else None))
+    return rows
 
 
 def _exp(number: float) -> float:

@@ -1,17 +1,13 @@
-"""Choosing a bit width for every unit: the least damage within a size, or the smallest size within a damage.
-
-Nothing here depends on a model. NumPy and SciPy only.
-"""
+"""Choosing a bit width for every unit: the least damage within a size, or the smallest size within a damage."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 _TOP = 1e6
 """Damages are scaled to this: the solver's tolerances are absolute, 1e-6, so that the relative error is 1e-12."""
@@ -51,12 +47,13 @@ class FrontierPoint:
     merged: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Option:
-    unit: int
+class _Option(NamedTuple):
+    unit: str
     width: int
     damage: float
     bytes: int
+    excess: float
+    """Damage above the least of the unit."""
 
 
 def pareto(
@@ -66,23 +63,24 @@ def pareto(
 
     Sorted by bytes, a point is kept if its damage is strictly below that of the last kept one. `paired(a, b)` is the
     95 % interval of the damage of a minus that of b over the same examples: unless it lies above 0, b is not
-    measurably better than the smaller a, and is merged with it. The comparison is always with the kept point, so that
-    a chain of small steps is not merged into one. Without an interval (NaN) only the damages decide. A point without
-    a damage (NaN) is left out.
+    measurably better than the smaller a, and is merged with it; NaN does not merge. The comparison is always with the
+    kept point, so that a chain of small steps is not merged into one. A point without a damage (NaN) is left out.
 
     >>> [p.name for p in pareto([Point("a", 10, 0.5), Point("b", 20, 0.6), Point("c", 20, 0.1)])]
     ['a', 'c']
     """
-    kept: list[tuple[Point, list[str]]] = []
-    known = [point for point in points if not math.isnan(point.damage)]
-    for point in sorted(known, key=lambda p: (p.bytes, p.damage, p.name)):
-        if kept and not point.damage < kept[-1][0].damage:
-            continue
-        if kept and paired is not None and paired(kept[-1][0].name, point.name)[0] <= 0:  # false for NaN
-            kept[-1][1].append(point.name)
-            continue
-        kept.append((point, []))
-    return [FrontierPoint(point.name, tuple(merged)) for point, merged in kept]
+    frontier: list[tuple[Point, list[str]]] = []
+    measured = [point for point in points if not math.isnan(point.damage)]
+    for point in sorted(measured, key=lambda p: (p.bytes, p.damage, p.name)):
+        last, merged = frontier[-1] if frontier else (None, [])
+        if last is None:
+            frontier.append((point, []))
+        elif point.damage < last.damage:
+            if paired is not None and paired(last.name, point.name)[0] <= 0:  # false for NaN
+                merged.append(point.name)
+            else:
+                frontier.append((point, []))
+    return [FrontierPoint(point.name, tuple(merged)) for point, merged in frontier]
 
 
 def allocate(
@@ -105,26 +103,31 @@ def allocate(
     if (max_bytes is None) == (max_damage is None):
         raise TypeError("give one of max_bytes= and max_damage=: the other one is minimised")
     options = _options(damage, size)
-    least_bytes = sum(min(o.bytes for o in group) for group in options)
-    least_damage = math.fsum(min(o.damage for o in group) for group in options)
+    least_bytes = sum(group[0].bytes for group in options)
+    least_damage = math.fsum(group[-1].damage for group in options)
     if max_bytes is not None:
         if not least_bytes <= max_bytes:
             raise NoAllocation(f"max_bytes={max_bytes}: every unit at its smallest takes {least_bytes} bytes")
         best = _least_damage(options, max_bytes)
-        total = math.fsum(o.damage for o in best)
+        total = _damage(best)
         best = _least_bytes(options, total + _TIE * abs(total), best)
     else:
         assert max_damage is not None
         if not least_damage <= max_damage:
             raise NoAllocation(f"max_damage={max_damage:g}: every unit at its best has {least_damage:g} together")
         # a budget above the sum of all damages allows no more than that sum, and may be infinite
-        max_damage = min(max_damage, math.fsum(max(o.damage for o in group) for group in options))
-        best = _least_bytes(options, max_damage, [min(g, key=lambda o: (o.damage, o.bytes)) for g in options])
-        best = _least_damage(options, sum(o.bytes for o in best))
-    names = list(damage)
-    return Allocation(
-        {names[o.unit]: o.width for o in best}, math.fsum(o.damage for o in best), sum(o.bytes for o in best), "optimal"
-    )
+        max_damage = min(max_damage, math.fsum(group[0].damage for group in options))
+        best = _least_bytes(options, max_damage, [group[-1] for group in options])
+        best = _least_damage(options, _bytes(best))
+    return Allocation({o.unit: o.width for o in best}, _damage(best), _bytes(best), "optimal")
+
+
+def _damage(choice: Iterable[_Option]) -> float:
+    return math.fsum(o.damage for o in choice)
+
+
+def _bytes(choice: Iterable[_Option]) -> int:
+    return sum(o.bytes for o in choice)
 
 
 def _options(damage: Mapping[str, Mapping[int, float]], size: Mapping[str, Mapping[int, int]]) -> list[list[_Option]]:
@@ -132,41 +135,41 @@ def _options(damage: Mapping[str, Mapping[int, float]], size: Mapping[str, Mappi
     if not damage:
         raise ValueError("there are no units to choose widths for")
     groups = []
-    for unit, (name, widths) in enumerate(damage.items()):
-        missing = [width for width in widths if width not in size.get(name, {})]
+    for unit, widths in damage.items():
+        missing = [width for width in widths if width not in size.get(unit, {})]
         if missing:
-            raise ValueError(f"the size of {name} at {missing[0]} bits is not given")
-        finite = [_Option(unit, w, float(d), int(size[name][w])) for w, d in widths.items() if math.isfinite(d)]
+            raise ValueError(f"the size of {unit} at {missing[0]} bits is not given")
+        finite = sorted((int(size[unit][w]), float(d), w) for w, d in widths.items() if math.isfinite(d))
         if not finite:
-            raise NoAllocation(f"{name} has no width with a finite damage: leave it as it is")
-        kept: list[_Option] = []
-        for option in sorted(finite, key=lambda o: (o.bytes, o.damage, o.width)):
-            if not kept or option.damage < kept[-1].damage:
-                kept.append(option)
-        groups.append(kept)
+            raise NoAllocation(f"{unit} has no width with a finite damage: leave it as it is")
+        least = min(d for _, d, _ in finite)
+        group: list[_Option] = []
+        for nbytes, d, width in finite:
+            if not group or d < group[-1].damage:
+                group.append(_Option(unit, width, d, nbytes, d - least))
+        groups.append(group)
     return groups
 
 
 def _least_damage(options: Sequence[Sequence[_Option]], max_bytes: int) -> list[_Option]:
     """The smallest sum of damages within the bytes, improving on what a greedy search gives."""
     best = _greedy(options, max_bytes)
-    least = [min(o.damage for o in group) for group in options]
     while True:
-        excess = math.fsum(o.damage - least[o.unit] for o in best)
+        excess = math.fsum(o.excess for o in best)
         if excess == 0:
             return best
-        # a width that alone does more damage than a whole known choice is not part of a better one, and its damage
-        # would only make the others small compared with the solver's tolerance
-        left = [[o for o in group if o.damage - least[o.unit] <= excess * (1 + 1e-9)] for group in options]
+        # a width that alone does more damage than a whole choice is not part of a better one, and its damage would
+        # only make the others small compared with the solver's tolerance
+        left = [[o for o in group if o.excess <= excess * (1 + 1e-9)] for group in options]
         scale = _TOP / excess
         better = _solve(
             left,
-            cost=[(o.damage - least[o.unit]) * scale for group in left for o in group],
+            cost=[o.excess * scale for group in left for o in group],
             weight=[float(o.bytes) for group in left for o in group],
             limit=float(max_bytes),
-            fits=lambda chosen: sum(o.bytes for o in chosen) <= max_bytes,
+            fits=lambda choice: _bytes(choice) <= max_bytes,
         )
-        now = math.fsum(o.damage - least[o.unit] for o in better)
+        now = math.fsum(o.excess for o in better)
         if now >= excess:
             return best
         best = better
@@ -174,25 +177,24 @@ def _least_damage(options: Sequence[Sequence[_Option]], max_bytes: int) -> list[
             return best
 
 
-def _least_bytes(options: Sequence[Sequence[_Option]], max_damage: float, known: list[_Option]) -> list[_Option]:
-    """The fewest bytes within the damage; `known` is a choice that keeps it."""
-    least = [min(o.damage for o in group) for group in options]
+def _least_bytes(options: Sequence[Sequence[_Option]], max_damage: float, start: list[_Option]) -> list[_Option]:
+    """The fewest bytes within the damage; `start` is a choice that keeps it."""
+    least = [group[-1].damage for group in options]
     # slightly more than allowed, for the rounding of differences: what exceeds the budget is ruled out exactly
     room = max_damage - math.fsum(least) + 1e-14 * max(abs(max_damage), *map(abs, least))
-    left = [[o for o in group if o.damage - least[o.unit] <= room or o in known] for group in options]
-    smallest = sum(min(o.bytes for o in group) for group in left)
-    if smallest == sum(o.bytes for o in known):
-        return known
+    left = [[o for o in group if o.excess <= room or o in start] for group in options]
+    if sum(group[0].bytes for group in left) == _bytes(start):
+        return start
     scale = _TOP / room if room > 0 else 1.0
-    step = math.gcd(*(o.bytes - min(x.bytes for x in group) for group in left for o in group)) or 1
+    step = math.gcd(*(o.bytes - group[0].bytes for group in left for o in group)) or 1
     best = _solve(
         left,
         cost=[o.bytes / step for group in left for o in group],
-        weight=[(o.damage - least[o.unit]) * scale for group in left for o in group],
+        weight=[o.excess * scale for group in left for o in group],
         limit=room * scale,
-        fits=lambda chosen: math.fsum(o.damage for o in chosen) <= max_damage,
+        fits=lambda choice: _damage(choice) <= max_damage,
     )
-    return best if sum(o.bytes for o in best) < sum(o.bytes for o in known) else known
+    return best if _bytes(best) < _bytes(start) else start
 
 
 def _greedy(options: Sequence[Sequence[_Option]], max_bytes: int) -> list[_Option]:
@@ -230,14 +232,8 @@ def _solve(
     columns = np.arange(len(flat))
     rows = np.repeat(np.arange(len(options)), [len(group) for group in options])
     one_each = csr_array((np.ones(len(flat)), (rows, columns)), shape=(len(options), len(flat)))
-    ruled_out: list[NDArray[np.float64]] = []
+    constraints: list[Any] = [LinearConstraint(one_each, 1, 1), LinearConstraint(np.array([weight]), -np.inf, limit)]
     for _ in range(_CUTS):
-        constraints: list[Any] = [
-            LinearConstraint(one_each, 1, 1),
-            LinearConstraint(np.array([weight]), -np.inf, limit),
-        ]
-        if ruled_out:
-            constraints.append(LinearConstraint(np.stack(ruled_out), -np.inf, len(options) - 1))
         result = milp(
             np.array(cost), integrality=np.ones(len(flat)), bounds=Bounds(0, 1),
             constraints=constraints, options={"mip_rel_gap": 0.0},
@@ -249,5 +245,6 @@ def _solve(
         ]
         if fits(chosen):
             return chosen
-        ruled_out.append(np.isin(columns, [flat.index(o) for o in chosen]).astype(np.float64))
+        used = np.isin(columns, [flat.index(o) for o in chosen]).astype(np.float64)
+        constraints.append(LinearConstraint(used[None], -np.inf, len(options) - 1))
     raise RuntimeError(f"{_CUTS} choices kept the budget only within the solver's tolerance: widen the budget a little")

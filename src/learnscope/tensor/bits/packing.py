@@ -28,14 +28,7 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     if flat.numel() and not (int(flat.min()) >= 0 and int(flat.max()) < 2**bits):
         raise ValueError(f"codes from {int(flat.min())} to {int(flat.max())} do not fit {bits} bits")
     flat = flat.to(torch.uint8)
-    if bits == 8:
-        return flat.clone()
-    eights = _padded(flat, 8).view(-1, 8)
-    packed = torch.empty(len(eights), bits, dtype=torch.uint8, device=flat.device)
-    for start in range(0, len(eights), _AT_ONCE):
-        rows = slice(start, start + _AT_ONCE)
-        _spread(_joined(eights[rows], bits), packed[rows], 8)
-    return packed.view(-1)[: packed_length(flat.numel(), bits)].clone()
+    return flat.clone() if bits == 8 else _regrouped(flat, bits, 8)[: packed_length(flat.numel(), bits)].clone()
 
 
 @torch.no_grad()
@@ -47,33 +40,22 @@ def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
             f"{tuple(packed.shape)} {packed.dtype} cannot hold {count} numbers of {bits} bits: "
             f"{packed_length(count, bits)} bytes are needed"
         )
-    if bits == 8:
-        return packed.clone()
-    words = _padded(packed, bits).view(-1, bits)
-    codes = torch.empty(len(words), 8, dtype=torch.uint8, device=packed.device)
-    for start in range(0, len(words), _AT_ONCE):
-        rows = slice(start, start + _AT_ONCE)
-        _spread(_joined(words[rows], 8), codes[rows], bits)
-    return codes.view(-1)[:count].clone()
+    return packed.clone() if bits == 8 else _regrouped(packed, 8, bits)[:count].clone()
 
 
-def _joined(numbers: Tensor, bits: int) -> Tensor:
-    """Each row of numbers as one int64, the first number lowest: eight of up to 7 bits, or up to 7 bytes."""
-    word = numbers[:, 0].to(torch.int64)
-    for place in range(1, numbers.shape[1]):
-        word |= numbers[:, place].to(torch.int64) << (place * bits)
-    return word
-
-
-def _spread(words: Tensor, into: Tensor, bits: int) -> None:
-    """The inverse of `_joined`, for as many numbers as `into` has columns."""
-    for place in range(into.shape[1]):
-        into[:, place] = (words >> (place * bits)) & (2**bits - 1)
-
-
-def _padded(flat: Tensor, multiple: int) -> Tensor:
-    missing = -flat.numel() % multiple
-    return torch.cat([flat, flat.new_zeros(missing)]) if missing else flat
+def _regrouped(numbers: Tensor, bits: int, new_bits: int) -> Tensor:
+    """The same bits as numbers of `new_bits` bits: every `new_bits` numbers, as one int64, become `bits` numbers."""
+    missing = -numbers.numel() % new_bits
+    padded = torch.cat([numbers, numbers.new_zeros(missing)]) if missing else numbers
+    old = padded.view(-1, new_bits)
+    new = torch.empty(len(old), bits, dtype=torch.uint8, device=numbers.device)
+    for rows, into in zip(old.split(_AT_ONCE), new.split(_AT_ONCE), strict=True):
+        word = rows[:, 0].to(torch.int64)
+        for place in range(1, new_bits):
+            word |= rows[:, place].to(torch.int64) << (place * bits)
+        for place in range(bits):
+            into[:, place] = (word >> (place * new_bits)) & (2**new_bits - 1)
+    return new.view(-1)
 
 
 def _check_bits(bits: int) -> None:

@@ -1,4 +1,4 @@
-"""Weights as integers of a few bits: the quantiser that every measurement and every packed file shares.
+"""Weights and activations as integers of a few bits: the quantiser that every measurement and every packed file shares.
 
 Symmetric: s = max|w|/(2^(b-1) - 1), q = clamp(round(w/s), ±(2^(b-1) - 1)), w' = q·s.
 Asymmetric: the range is extended to contain 0, s = (max - min)/(2^b - 1), z = round(-min/s),
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -33,19 +33,18 @@ class QuantiseError(ValueError):
 class Scheme:
     """How weights become integers.
 
-    symmetric: around 0 without a zero point, or over the range with one; None: asymmetric at 3 bits and fewer, where a
-        symmetric range would leave one of four (or eight) numbers unused.
-    granularity: a scale for the tensor, for each output channel, or for each `group_size` input features of a channel.
-    scale_dtype: dtype of the stored scales. Weights are quantised with the scale as it is stored.
-
     >>> Scheme(granularity="group", group_size=32)
     Scheme(symmetric=None, granularity='group', group_size=32, scale_dtype=torch.float32)
     """
 
     symmetric: bool | None = None
+    """Around 0 without a zero point, or over the range with one; None: asymmetric at 3 bits and fewer, where a
+    symmetric range would leave one of four (or eight) numbers unused."""
     granularity: Granularity = "channel"
+    """A scale for the tensor, for each output channel, or for each `group_size` input features of a channel."""
     group_size: int = 64
     scale_dtype: torch.dtype = torch.float32
+    """Of the stored scales. Weights are quantised with the scale as it is stored."""
 
     def __post_init__(self) -> None:
         if self.granularity not in get_args(Granularity):
@@ -77,20 +76,18 @@ class Scheme:
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """A weight [out, in] as integers.
-
-    codes: [out, in]; int8 around 0 if symmetric, uint8 otherwise; at 16 bits the weight itself in half precision.
-    scale: [out, groups], [out, 1] or [1, 1], in the scheme's dtype; None at 16 bits.
-    zero: the code that stands for 0, uint8, shaped like `scale`; None if symmetric.
-    dtype: of the weight.
-    """
+    """A weight [out, in] as integers."""
 
     codes: Tensor
+    """[out, in]; int8 around 0 if symmetric, uint8 otherwise; at 16 bits the weight itself in half precision."""
     scale: Tensor | None
+    """[out, groups], [out, 1] or [1, 1], in the scheme's dtype; None at 16 bits."""
     zero: Tensor | None
+    """The code that stands for 0, uint8, shaped like `scale`; None if symmetric."""
     bits: int
     scheme: Scheme
     dtype: torch.dtype
+    """Of the weight."""
 
 
 def checked_bits(bits: Any) -> int:
@@ -106,10 +103,7 @@ def checked_bits(bits: Any) -> int:
 
 @torch.no_grad()
 def quantize(weight: Tensor, bits: int, scheme: Scheme | None = None) -> Quantised:
-    """`weight` [out, in] in 2 to 8 bits, or in half precision for 16.
-
-    Refuses a weight with NaN or Inf, or whose scale `scheme.scale_dtype` cannot hold.
-    """
+    """`weight` [out, in] in 2 to 8 bits, or half precision for 16; refuses NaN, Inf, and scales beyond their dtype."""
     scheme = scheme or Scheme()
     if checked_bits(bits) > HALF_BITS:
         raise QuantiseError(f"bits={bits}: with more than 16 a weight stays as it is, there is nothing to quantise")
@@ -210,33 +204,67 @@ def _levels(matrix: Tensor, bits: int, scheme: Scheme) -> tuple[Tensor, Tensor, 
     grouped = _grouped(matrix.to(compute), scheme)
     if scheme.is_symmetric(bits):
         most = 2 ** (bits - 1) - 1
-        scale = _kept(grouped.abs().amax(-1, keepdim=True) / most, grouped, scheme)
-        # + 0.0 turns -0.0 into 0.0, as an integer has no -0
-        return (grouped / scale).round_().clamp_(-most, most).add_(0.0), scale, None
+        scale = _as_stored(grouped.abs().amax(-1, keepdim=True) / most, grouped, scheme)
+        return _rounded(grouped, scale, most), scale, None
     most = 2**bits - 1
     low = grouped.amin(-1, keepdim=True).clamp_(max=0)
     high = grouped.amax(-1, keepdim=True).clamp_(min=0)
     spread = (high - low) / most
     if not bool(spread.isfinite().all()):  # high - low overflows, the scale does not
         spread = torch.where(spread.isfinite(), spread, (high / 2 - low / 2) / (most / 2))
-    scale = _kept(spread, grouped, scheme)
+    scale = _as_stored(spread, grouped, scheme)
     zero = (-low / scale).round_().clamp_(0, most).add_(0.0)
     return (grouped / scale).round_().add_(zero).clamp_(0, most), scale, zero
 
 
-def _kept(scale: Tensor, grouped: Tensor, scheme: Scheme) -> Tensor:
+def _rounded(values: Tensor, scale: Tensor, most: int) -> Tensor:
+    # + 0.0 turns -0.0 into 0.0, as an integer has no -0
+    return (values / scale).round_().clamp_(-most, most).add_(0.0)
+
+
+def _as_stored(scale: Tensor, grouped: Tensor, scheme: Scheme) -> Tensor:
     """The scale as stored: 1 for a group of zeros, the smallest positive number where it would round to 0."""
-    kept = scale.to(scheme.scale_dtype).to(scale.dtype)
-    if not bool(kept.isfinite().all()):
+    stored = scale.to(scheme.scale_dtype).to(scale.dtype)
+    if not bool(stored.isfinite().all()):
         raise QuantiseError(
             f"a scale of {float(scale.amax()):.3g} is more than {scheme.scale_dtype} can hold: give a wider scale_dtype"
         )
-    if bool((kept == 0).any()):
+    if bool((stored == 0).any()):
         least = torch.finfo(scheme.scale_dtype).smallest_normal * torch.finfo(scheme.scale_dtype).eps
         empty = (grouped == 0).all(-1, keepdim=True)
-        kept = torch.where(kept == 0, torch.where(empty, 1.0, least).to(kept.dtype), kept)
-    return kept
+        stored = torch.where(stored == 0, torch.where(empty, 1.0, least).to(stored.dtype), stored)
+    return stored
 
 
 def _restored(levels: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
     return levels.mul_(scale) if zero is None else levels.sub_(zero).mul_(scale)
+
+
+def fake_quantize_tokens(values: Tensor, bits: int) -> Tensor:
+    """Activations [..., features] with every token (last dimension) symmetric in `bits` bits, in their own dtype.
+
+    As a kernel with dynamic quantisation does: each token by its own range. A token with NaN or Inf becomes NaN, so
+    that a broken model is noticed. The gradient is the straight-through one, as if nothing had been rounded.
+
+    >>> fake_quantize_tokens(torch.tensor([[1.0, 0.3], [100.0, 0.3]]), 2)
+    tensor([[  1.,   0.],
+            [100.,   0.]])
+    """
+    if not values.is_floating_point() or not values.numel():
+        return values
+    rounded: Tensor = cast(Any, _StraightThrough).apply(values, bits)  # its stubs have no types
+    return rounded
+
+
+class _StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, values: Tensor, bits: int) -> Tensor:
+        most = 2 ** (bits - 1) - 1
+        wide = values.to(compute_dtype(values.dtype))
+        scale = wide.abs().amax(-1, keepdim=True) / most
+        scale = torch.where(scale == 0, torch.finfo(scale.dtype).tiny, scale)
+        return _rounded(wide, scale, most).mul_(scale).to(values.dtype)
+
+    @staticmethod
+    def backward(_ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None

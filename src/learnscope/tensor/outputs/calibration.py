@@ -45,10 +45,7 @@ def calibration_error(confidence: Tensor, correct: Tensor, bins: int) -> float:
 
 
 def reliability(confidence: Tensor, correct: Tensor, bins: int) -> Tensor:
-    """Mean confidence, accuracy and number of predictions of each bin of `calibration_error`, `[bins, 3]` in float64.
-
-    Mean and accuracy of an empty bin are NaN; bins can be empty where many confidences are equal.
-    """
+    """Mean confidence, accuracy (NaN if empty) and size of each bin of `calibration_error`, [bins, 3] in float64."""
     sums = _bin_sums(confidence, correct, bins)
     return torch.stack([sums[0] / sums[2], sums[1] / sums[2], sums[2]], 1)
 
@@ -62,10 +59,7 @@ def _bin_sums(confidence: Tensor, correct: Tensor, bins: int) -> Tensor:
 
 
 def membership_auc(train_losses: Tensor, test_losses: Tensor) -> float:
-    """The probability that a training example's loss is below a test example's, ties counting half.
-
-    At 1/2 the losses do not reveal which examples were trained on.
-    """
+    """P(loss of a training example < loss of a test example), ties counting half; 1/2 reveals nothing."""
     if not len(train_losses) or not len(test_losses):
         return math.nan
     if not bool(train_losses.isfinite().all() & test_losses.isfinite().all()):

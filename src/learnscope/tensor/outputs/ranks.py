@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from learnscope.tensor.context import arithmetic_dtype
 
 CHUNK = 1 << 18
 """Logits processed at a time: small enough that intermediate results stay in the processor's cache."""
@@ -21,23 +21,16 @@ def losses_and_ranks(logits: Tensor, targets: Tensor, rows: Tensor | None) -> tu
     `logits` is [P, C]; `rows` [N] are the positions that `targets` [N] belong to, None for all. Equal logits rank by
     class number, as in argmax, so that rank 0 is always a correct prediction.
     """
-    losses, ranks = [], []
-    for chunk, gold in _chunks(logits, targets, rows):
-        each = F.cross_entropy(chunk, gold, reduction="none")
-        losses.append(each)
-        ranks.append(_ranks(chunk, gold, each))
-    if not losses:
-        return torch.zeros(0, device=logits.device), torch.zeros(0, dtype=torch.int64, device=logits.device)
-    return torch.cat(losses), torch.cat(ranks)
-
-
-def _chunks(logits: Tensor, targets: Tensor, rows: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
     limit = CHUNK if logits.device.type == "cpu" else CHUNK_ON_ACCELERATORS
     step = max(1, limit // max(1, logits.shape[1]))
-    for start in range(0, targets.numel(), step):
+    losses, ranks = [], []
+    for start in range(0, max(targets.numel(), 1), step):
         part = slice(start, start + step)
         chunk = logits[part] if rows is None else logits[rows[part]]
-        yield chunk if chunk.dtype == torch.float64 else chunk.float(), targets[part]
+        chunk = chunk.to(arithmetic_dtype(chunk))
+        losses.append(F.cross_entropy(chunk, targets[part], reduction="none"))
+        ranks.append(_ranks(chunk, targets[part], losses[-1]))
+    return torch.cat(losses), torch.cat(ranks)
 
 
 def _ranks(logits: Tensor, targets: Tensor, losses: Tensor) -> Tensor:

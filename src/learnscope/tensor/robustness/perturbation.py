@@ -6,7 +6,7 @@ or one per token (`lead` = 2, [B, T, H]). Every cell has its own radius. L∞ bo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -31,16 +31,14 @@ class Ball:
 
     def of(self, share: float) -> Ball:
         """The ball with this share of the radii."""
-        return Ball(self.norm, self.radius * share, self.free, self.lead)
+        return replace(self, radius=self.radius * share)
 
 
 def lengths(values: Tensor, lead: int) -> Tensor:
-    """The L2 norm of each cell, with the cell's dimensions kept at length 1.
-
-    Entries are first divided by the cell's largest: the square of 1e-25 is 0 in float32.
-    """
+    """The L2 norm of each cell, with the cell's dimensions kept at length 1."""
     cells = values.reshape(*values.shape[:lead], -1)
     top = cells.abs().amax(-1, keepdim=True) if cells.shape[-1] else cells.sum(-1, keepdim=True)
+    # entries are first divided by the cell's largest: the square of 1e-25 is 0 in float32
     scale = torch.where((top > 0) & top.isfinite(), top, 1)
     norms: Tensor = scale * torch.linalg.vector_norm(cells / scale, dim=-1, keepdim=True)
     return norms.reshape(_cells(values, lead))
@@ -53,10 +51,7 @@ def entries(values: Tensor, free: Tensor, lead: int) -> Tensor:
 
 
 def ascend(gradient: Tensor, ball: Ball) -> Tensor:
-    """The unit step along which the loss rises fastest: sign(g) for L∞, g/‖g‖ of each cell for L2.
-
-    0 where the gradient is 0, which has no direction. NaN counts as 0.
-    """
+    """The unit step along which the loss rises fastest: sign(g) for L∞, g/‖g‖ of each cell for L2; 0 for 0 and NaN."""
     gradient = torch.where(ball.free & ~gradient.isnan(), gradient, 0)
     if ball.norm == "linf":
         return gradient.sign()
@@ -78,44 +73,42 @@ def project(delta: Tensor, ball: Ball) -> Tensor:
     return torch.where(length > radius, delta * (radius / torch.where(length > 0, length, 1)), delta)
 
 
-def inside(delta: Tensor, origin: Tensor, clip: tuple[float, float] | None) -> Tensor:
+def clipped(delta: Tensor, origin: Tensor, clip: tuple[float, float] | None) -> Tensor:
     """The perturbation with which `origin` stays within the range of valid inputs."""
     return delta if clip is None else (origin + delta).clamp(*clip) - origin
 
 
 def uniform(ball: Ball, like: Tensor, generator: torch.Generator) -> Tensor:
-    """A perturbation drawn uniformly from the ball, for the free entries.
-
-    Numbers are drawn for these only, so that the amount of padding does not change what other entries get.
-    """
+    """A perturbation drawn uniformly from the ball; padding does not change what other entries get."""
+    radius = ball.radius.to(like.dtype)
     if ball.norm == "linf":
-        return _drawn(ball.free, like, generator, "uniform") * ball.radius.to(like.dtype)
+        return _drawn(ball.free, like, generator) * radius
     count = entries(like, ball.free, ball.lead)
-    share = _drawn(count > 0, ball.radius.to(like.dtype), generator, "uniform").abs()
+    share = _drawn(count > 0, radius, generator).abs()
     # the volume within a share of the radius grows with the share to the power of the dimension
-    return _direction(ball, like, generator) * ball.radius.to(like.dtype) * share ** (1 / count.clamp(min=1))
+    return _direction(ball, like, generator) * radius * share ** (1 / count.clamp(min=1))
 
 
 def random_of_equal_norm(ball: Ball, like: Tensor, generator: torch.Generator) -> Tensor:
     """A random perturbation of the largest allowed size: random signs for L∞, a uniform direction for L2."""
-    if ball.norm == "linf":
-        return _drawn(ball.free, like, generator, "uniform").sign() * ball.radius.to(like.dtype)
-    return _direction(ball, like, generator) * ball.radius.to(like.dtype)
+    linf = ball.norm == "linf"
+    direction = _drawn(ball.free, like, generator).sign() if linf else _direction(ball, like, generator)
+    return direction * ball.radius.to(like.dtype)
 
 
 def _direction(ball: Ball, like: Tensor, generator: torch.Generator) -> Tensor:
-    drawn = _drawn(ball.free, like, generator, "normal")
+    drawn = _drawn(ball.free, like, generator, normal=True)
     length = lengths(drawn, ball.lead)
     return drawn / torch.where(length > 0, length, 1)
 
 
-def _drawn(free: Tensor, like: Tensor, generator: torch.Generator, kind: Literal["uniform", "normal"]) -> Tensor:
+def _drawn(free: Tensor, like: Tensor, generator: torch.Generator, *, normal: bool = False) -> Tensor:
     """Random numbers for the free entries, 0 elsewhere: normal, or uniform in [−1, 1). On the generator's device."""
     free = free.expand(like.shape)
-    draw = torch.randn if kind == "normal" else torch.rand
+    draw = torch.randn if normal else torch.rand
     numbers = draw(int(free.sum()), generator=generator, dtype=arithmetic_dtype(like), device=generator.device)
     drawn = torch.zeros_like(like)
-    drawn[free] = (numbers if kind == "normal" else numbers * 2 - 1).to(like)
+    drawn[free] = (numbers if normal else numbers * 2 - 1).to(like)
     return drawn
 
 
