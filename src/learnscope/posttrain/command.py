@@ -17,7 +17,7 @@ from learnscope.comparison import compare
 from learnscope.posttrain.analyzer import PARTS, ModelAnalyzer, with_thresholds
 from learnscope.posttrain.builtin import make_builtin
 from learnscope.posttrain.errors import PosttrainError
-from learnscope.posttrain.examined import check_folder
+from learnscope.posttrain.session import check_folder
 from learnscope.progress import progress_bar
 from learnscope.record import Finding
 from learnscope.run import Run, open_run

@@ -5,33 +5,24 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from learnscope.record import Record, Row
-
-Entry = dict[str, Any]
-
-
-def number(row: Row, reasons: dict[str, str], key: str | None = None) -> Any:
-    """The value under its key; NaN, and its reason, where there is none."""
-    if row.value is None:
-        reasons[key or row.name] = row.status or "not measured"
-        return math.nan
-    return row.value
+from learnscope.reading.audit_numbers import Entry, entries_of
+from learnscope.record import Record
 
 
-def entries(record: Record, kind: str) -> dict[str, list[Entry]]:
-    """The numbers of a kind by scope, those of the same labels together; `reasons` only where a number is missing."""
-    by_scope: dict[str, dict[Any, Entry]] = {}
-    for row in record.rows():
-        if row.kind == kind:
-            key = tuple(sorted(row.labels.items()))
-            entry = by_scope.setdefault(row.scope, {}).setdefault(key, dict(row.labels))
-            reasons: dict[str, str] = {}
-            entry[row.name] = number(row, reasons)
-            if reasons:
-                entry.setdefault("reasons", {}).update(reasons)
-    return {scope: list(by_labels.values()) for scope, by_labels in by_scope.items()}
+def values_of(entry: Entry) -> dict[str, Any]:
+    return {name: math.nan if value is None else value for name, value in entry.values.items()}
 
 
-def by_scope(record: Record, kind: str) -> dict[str, Entry]:
-    """The same where a scope has numbers under one set of labels only."""
+def entries(record: Record, kind: str) -> dict[str, list[dict[str, Any]]]:
+    """The numbers of a kind by scope, one dictionary per set of labels; `reasons` only where a number is missing."""
+    by_scope: dict[str, list[dict[str, Any]]] = {}
+    for entry in entries_of([record]):
+        if entry.kind == kind:
+            reasons = {"reasons": entry.reasons} if entry.reasons else {}
+            by_scope.setdefault(entry.scope, []).append({**entry.labels, **values_of(entry), **reasons})
+    return by_scope
+
+
+def by_scope(record: Record, kind: str) -> dict[str, dict[str, Any]]:
+    """The same for a kind whose scopes have one set of labels each."""
     return {scope: entry for scope, [entry] in entries(record, kind).items()}

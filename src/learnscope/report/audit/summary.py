@@ -7,8 +7,8 @@ from typing import Any
 
 from learnscope.findings.bits.bit_widths import MEASURES, recommended_configuration, unseen
 from learnscope.findings.robustness.robustness import worst_attack
-from learnscope.reading.audit import Audit
-from learnscope.reading.audit_numbers import PROBES, Number
+from learnscope.reading.audit import PROBES, Audit
+from learnscope.reading.audit_numbers import Number
 from learnscope.reading.audit_parts import Configuration, Level
 from learnscope.reading.audit_words import DISTURBED, at_level, by_strength, duration, signed, size
 from learnscope.reading.words import capital, num

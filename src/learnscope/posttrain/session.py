@@ -1,4 +1,4 @@
-"""A finished model under examination: probes fired one by one, and the run that remembers what they said last."""
+"""Probes fired one by one at a finished model, and the run of their last records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from learnscope.core.moment import Moment
-from learnscope.core.probe import NEEDS, Probe
+from learnscope.core.probe import Probe
 from learnscope.core.subject import Subject
 from learnscope.model.data import fixed_batches
 from learnscope.posttrain.errors import PosttrainError
@@ -19,23 +19,22 @@ from learnscope.posttrain.reader import check_tokens
 from learnscope.record import Record
 from learnscope.run import Run, open_run
 from learnscope.session.manifest import new_manifest
+from learnscope.session.manual import ManualSession, NotKept
 from learnscope.session.opening import check_model
-from learnscope.session.replay import opened
-from learnscope.sinks.last import LastRecords
-from learnscope.store.backend import Backend, MemoryBackend, RunError
+from learnscope.store.backend import MemoryBackend, RunError
 from learnscope.store.memo import Memo
 from learnscope.store.replacing import check_replaceable, replace_run
 from learnscope.task import Task, task_for
 
 AUDITED = "audited"
-"""The entry of a manifest that marks runs written here: the model's name, and facts that no probe measures."""
+"""The manifest's entry for runs written here: the model's name, and facts that no probe measures."""
 
 
-class Examined:
-    """A model, how its batches are read, and what probes have said about it.
+class AuditSession:
+    """A finished model, how its batches are read, and the last record of each probe that measured it.
 
-    With `cache`, a folder, results are remembered by content: of the same weights on the same data nothing is computed
-    twice, also by another process.
+    With `cache`, a folder, results are cached by content, also for other processes: nothing is computed twice for the
+    same weights and data.
     """
 
     def __init__(
@@ -45,29 +44,22 @@ class Examined:
         check_model(model)
         self.model, self.task, self.tokenizer, self.name, self.progress = model, task, tokenizer, name, progress
         self.memo = Memo(None if cache is None else _writable(Path(cache)))
-        self._looks: dict[str, tuple[Probe, Record, Backend]] = {}
+        self._measured: dict[str, tuple[Probe, Record]] = {}
         self._shared: Moment | None = None
 
-    def look(self, probe: Probe, data_loader: Any) -> Record:
-        """Fire the probe at the model on these data: any loader, data set, list of batches, or one batch.
-
-        What fails is raised. Asked again, a probe's later record takes the place of its earlier one.
-        """
-        moment = self._shared if self._shared is not None else self._moment(data_loader)
-        last = LastRecords()
-        engine = opened(
-            moment.subject, [probe], None, source="audit", provides=set(NEEDS), sinks=[last], strict=True
-        )  # fmt: skip
-        [bound] = engine.bound
-        engine.fire(bound, moment)
-        engine.flush()
-        record = last.take()[bound.label]
-        self._looks[bound.label] = probe, record, engine.backend
+    def measure(self, probe: Probe, data_loader: Any) -> Record:
+        """Fire the probe on these data: a loader, a data set, a list of batches, or one batch. Errors are raised."""
+        moment = self._shared or self._moment(data_loader)
+        session = ManualSession({}, NotKept(), source="audit")
+        label = session.add(probe).label
+        session.open(self.model)
+        record = session.measure(moment)[label]
+        self._measured[label] = probe, record
         return record
 
     @contextmanager
-    def together(self, data_loader: Any) -> Iterator[None]:
-        """Within it, looks share what they ask for; the weights must stay as they are meanwhile."""
+    def sharing(self, data_loader: Any) -> Iterator[None]:
+        """Measurements in this block share what they compute; the weights must not change in it."""
         if self._shared is not None:
             yield
             return
@@ -78,31 +70,30 @@ class Examined:
             self._shared = None
 
     def record(self, probe: str) -> Record | None:
-        """What the probe of this name said last; None if it has not looked."""
-        return self._looks[probe][1] if probe in self._looks else None
+        """The last record of the probe with this name, if it has measured."""
+        return self._measured[probe][1] if probe in self._measured else None
 
     @property
     def run(self) -> Run:
-        """All that was said, as a run in memory."""
+        """The last records, as a run in memory."""
         return Run(self._backend({}))
 
     def save(self, folder: Path, about: Mapping[str, Any]) -> Run:
-        """All that was said, as a run folder, in place of one that was saved there before; `about` is kept with it."""
+        """Write the run and `about` to the folder, replacing a run that was saved there before."""
         check_folder(folder)
         replace_run(self._backend({AUDITED: {"name": self.name, "about": dict(about)}}), folder)
         return open_run(folder)
 
     def _backend(self, facts: Mapping[str, Any]) -> MemoryBackend:
         backend = MemoryBackend()
-        probes = [(label, probe) for label, (probe, _, _) in self._looks.items()]
+        records = [record for _, record in self._measured.values()]
+        probes = [(label, probe) for label, (probe, _) in self._measured.items()]
         manifest = new_manifest("audit", Subject(self.model), probes, git=False)
-        times = [record.time for _, record, _ in self._looks.values()]
-        attempt = {"attempt": 0, "start_step": 0, "started": min(times, default=0.0), "last_step": 0}
+        started = min((record.time for record in records), default=0.0)
+        attempt = {"attempt": 0, "start_step": 0, "started": started, "last_step": 0}
         backend.put_manifest({**manifest, "attempts": [attempt], "status": "finished", **facts})
-        for _, record, kept in self._looks.values():
+        for record in records:
             backend.append(record.to_json())
-            if record.arrays is not None:
-                backend.put_arrays(record.arrays, kept.arrays(record.arrays))
         return backend
 
     def _moment(self, data_loader: Any) -> Moment:
@@ -123,8 +114,8 @@ def check_folder(folder: Path) -> None:
 
 
 def _writable(folder: Path) -> Path:
-    """Said now: what cannot be kept would only come up when the first result has been computed."""
-    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise PosttrainError(f"cache={str(folder)!r}: {there} is no folder that can be written to; name another")
+    """Refuse a folder that could not be written to once the first result has been computed."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise PosttrainError(f"cache={str(folder)!r}: {existing} is no folder that can be written to; name another")
     return folder
