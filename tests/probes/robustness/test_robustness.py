@@ -20,7 +20,7 @@ from learnscope.probes.robustness.attacks import Attacks
 from learnscope.probes.robustness.bit_robustness import BitRobustness
 from learnscope.probes.robustness.input_perturbation import InputPerturbation
 from learnscope.probes.robustness.noise_robustness import NoiseRobustness
-from learnscope.probes.robustness.rows import accuracy, mean_kl, mean_loss
+from learnscope.probes.robustness.shared import accuracy, mean_kl, mean_loss
 from learnscope.record import Record, Row
 from learnscope.tensor.bits.quantize import fake_quantize
 from model.robustness.attacked import digits_classifier, language_models, plain_pgd, token_batch
