@@ -133,9 +133,7 @@ class ModelAnalyzer:
         return folder
 
     def _analyze(self, part: str, analyze: Any, data_loader: Any, **options: Any) -> dict[str, Any]:
-        data = self.data(data_loader)
-        with self.session.together(data):
-            self.results[part] = analyze(data, **options)
+        self.results[part] = analyze(self.data(data_loader), **options)
         return self.results[part]
 
     def _about(self) -> dict[str, Any]:
