@@ -28,7 +28,7 @@ Show = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the model depends on, besides the text; the same recipe gives the same model on the same machine."""
+    """What the model depends on, besides the text."""
 
     version: int = 2
     vocabulary: int = 1024
@@ -45,39 +45,39 @@ class Recipe:
 def make_builtin(
     folder: str | Path, *, steps: int = STEPS, show: Show | None = None, recipe: Recipe | None = None
 ) -> Path:
-    """The folder with the model in it, as transformers saves it: made there, unless it is there already.
+    """The folder with the model, as transformers saves it; made unless it is there already.
 
-    `show(step, steps)` is called after every step. The folder is written whole or not at all, and one that was not made
-    here is left alone. `recipe` is for another size; it has its own steps.
+    `show(step, steps)` is called after every step. The folder is written as a whole or not at all, and one that was not
+    made here is refused. `recipe` is for another size, with its own steps.
     """
-    wanted = recipe or Recipe(steps=steps)
+    recipe = recipe or Recipe(steps=steps)
     path = Path(folder)
-    made_by = {**asdict(wanted), "text": text_hash()}
+    mark = {**asdict(recipe), "text": text_hash()}
     if path.exists() and not (path / MARK).is_file():
         if not path.is_dir() or any(path.iterdir()):
             raise PosttrainError(f"{path} is there and was not made here: name another folder for the built-in model")
         path.rmdir()
-    if path.exists() and _mark(path) == made_by:
+    if path.exists() and _mark(path) == mark:
         return path
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    tokenizer = bpe_tokenizer([row["text"] for row in builtin_rows("train")], wanted.vocabulary)
+    tokenizer = bpe_tokenizer([row["text"] for row in builtin_rows("train")], recipe.vocabulary)
     with hushed(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = small_gpt2(tokenizer, wanted)
+        model = small_gpt2(tokenizer, recipe)
         with fixed_threads(1):  # for a model this small, more threads mostly wait for each other
-            _train(model, tokenizer, wanted, show or (lambda _step, _steps: None))
+            _train(model, tokenizer, recipe, show or (lambda _step, _steps: None))
         with no_bars():
             model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
-    write_json(partial / MARK, made_by)
+    write_json(partial / MARK, mark)
     shutil.rmtree(path, ignore_errors=True)
     partial.rename(path)
     return path
 
 
 def bpe_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
-    """Byte-level pairs, as GPT-2's, so that any text can be written with it."""
+    """Byte-level BPE, as GPT-2's, which can encode any text."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -96,7 +96,7 @@ def bpe_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
 
 
 def small_gpt2(tokenizer: Any, recipe: Recipe) -> Any:
-    """Without dropout: it is trained for less than a minute."""
+    """Without dropout, since it is trained so briefly."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     make: Any = GPT2LMHeadModel  # has no types
@@ -127,7 +127,7 @@ def _train(model: Any, tokenizer: Any, recipe: Recipe, show: Show) -> None:
 
 
 def _stream(tokenizer: Any) -> Tensor:
-    """The whole of the training text, its passages parted by the token that ends them."""
+    """The training text, its passages separated by the end token."""
     ids: list[int] = []
     for row in builtin_rows("train"):
         ids += [*tokenizer(row["text"])["input_ids"], tokenizer.eos_token_id]

@@ -84,8 +84,8 @@ def _completed(fields: dict[str, Any], where: str, shapes: dict[str, int] | None
     if "n_head" not in full:
         full["n_head"] = _heads(shapes["n_embd"], where)
         notes.append(
-            f"n_head={full['n_head']} is assumed ({HEAD} entries a head), since shapes do not tell it; if it is not so, "
-            "give the configuration with config_path"
+            f"n_head={full['n_head']} is assumed ({HEAD} entries a head), since shapes do not tell it; if it is not "
+            "so, give the configuration with config_path"
         )
         warnings.warn(notes[-1], PosttrainWarning, stacklevel=2)
     # the published GPT-2's, which smaller vocabularies do not have

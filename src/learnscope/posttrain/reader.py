@@ -1,4 +1,4 @@
-"""What a model reads: how many tokens it knows, how long its texts may be, what it answers with."""
+"""What a model reads: its vocabulary, the length of its texts, and the kind of its answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Answer = Literal["tokens", "class", "number", "several"]
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A model as one who reads rows of tokens; `positions` is None where any number is taken."""
+    """A model that reads tokens; `positions` is None if texts may have any length."""
 
     name: str
     answer: Answer
@@ -32,7 +32,7 @@ class Reader:
 
 
 def reader_of(model: nn.Module) -> Reader:
-    """A model that reads no tokens is refused: its data have to be given as it takes them."""
+    """Facts about a model that reads tokens; any other is refused."""
     inner = unwrap(model)
     name = type(inner).__name__
     config: Any = getattr(inner, "config", None)
@@ -43,9 +43,7 @@ def reader_of(model: nn.Module) -> Reader:
             "takes, such as (inputs, targets) or a dictionary with pixel_values and labels"
         )
     positions = getattr(config, "max_position_embeddings", None)
-    positions = positions if isinstance(positions, int) and positions > 0 else None
-    if positions is not None:
-        positions -= _before_first(inner)
+    positions = positions - _before_first(inner) if isinstance(positions, int) and positions > 0 else None
     if not name.endswith("ForSequenceClassification"):
         return Reader(name, "tokens", vocabulary, positions)
     labels = tuple(str(config.id2label[place]) for place in range(config.num_labels))
@@ -56,7 +54,7 @@ def reader_of(model: nn.Module) -> Reader:
 
 
 def check_tokens(model: nn.Module, batches: Sequence[Any]) -> None:
-    """Refuse token ids that the model's table has no rows for, which torch would only call out of range."""
+    """Refuse token ids outside the vocabulary, which torch would only call out of range."""
     inner = unwrap(model)
     known = _vocabulary(inner, getattr(inner, "config", None))
     for number, batch in enumerate(batches):
@@ -72,7 +70,7 @@ def check_tokens(model: nn.Module, batches: Sequence[Any]) -> None:
 
 
 def _before_first(model: nn.Module) -> int:
-    """Rows of a table of positions that no token uses: RoBERTa and its kin count from after the padding's."""
+    """Rows of the position embedding that no token uses: RoBERTa counts positions from after the padding's."""
     for path, module in model.named_modules():
         if path.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
             return module.padding_idx + 1

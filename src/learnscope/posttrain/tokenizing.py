@@ -15,7 +15,7 @@ from learnscope.sources.hushed import hushed
 BYTES = "bytes"
 MARKS = ("tokenizer_config.json", "tokenizer.json")
 _OLDER = ("vocab.json", "vocab.txt", "tokenizer.model", "spiece.model")
-"""Without the others, a folder's tokenizer can be told by its config.json alone."""
+"""Files of a tokenizer whose kind only config.json tells."""
 
 
 class ByteTokenizer:
@@ -32,7 +32,7 @@ class ByteTokenizer:
         return {"input_ids": list(text.encode())}
 
     def decode(self, ids: Sequence[int]) -> str:
-        return bytes(int(one) for one in ids).decode(errors="replace")
+        return bytes(int(token) for token in ids).decode(errors="replace")
 
     def __len__(self) -> int:
         return self.vocab_size
@@ -66,7 +66,7 @@ def load_tokenizer(given: Any) -> Any:
 
 
 def tokenizer_beside(path: Path) -> tuple[Any, list[str]]:
-    """The one in a model's folder or beside its file, if there is one; why one that is there cannot be used."""
+    """The tokenizer in a model's folder or beside its file, if there is one; or why it cannot be loaded."""
     folder = path if path.is_dir() else path.parent
     marks = MARKS if path.is_file() else (*MARKS, *_OLDER)
     if not any((folder / name).is_file() for name in marks):

@@ -1,7 +1,8 @@
-"""Numbers of an audit as sentences write them: bytes, seconds, intervals."""
+"""Numbers of an audit in words: bytes, seconds, intervals."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from learnscope.reading.audit_numbers import Number
@@ -14,7 +15,7 @@ DISTURBED = {
     "token_dropout": ("dropped tokens", "share"), "token_substitution": ("replaced tokens", "share"),
     "input_dropout": ("dropped inputs", "share"), "input_noise": ("noise on the inputs", "σ"),
 }  # fmt: skip
-"""What each disturbance is called, and what its level counts."""
+"""The name of each kind of noise, and the unit of its level."""
 
 
 def size(n: float) -> str:
@@ -47,8 +48,8 @@ def signed(value: float) -> str:
     return ("+" if value > 0 else "−" if value < 0 else "") + num(abs(value))
 
 
-def told(number: Number, unit: str = "", *, sign: bool = False) -> str:
-    """A number with its interval, or why there is none.
+def told(number: Number, *, sign: bool = False) -> str:
+    """A number with its interval, or the reason why there is none.
 
     >>> told(Number(0.5, 0.4, 0.6)), told(Number(None, why="3 passes are too few"))
     ('0.5 (95 % interval 0.4 to 0.6)', 'n/a (3 passes are too few)')
@@ -56,38 +57,36 @@ def told(number: Number, unit: str = "", *, sign: bool = False) -> str:
     write = signed if sign else num
     if number.value is None:
         return f"n/a ({number.why or 'not measured'})"
-    said = f"{write(number.value)}{unit}"
-    if number.interval is None:
-        return said
-    return f"{said} (95 % interval {write(number.interval[0])} to {write(number.interval[1])})"
+    ends = "" if number.interval is None else " (95 % interval {} to {})".format(*map(write, number.interval))
+    return f"{write(number.value)}{ends}"
 
 
-def on(examples: int | None, what: str = "example") -> str:
+def on(examples: int | None) -> str:
     """
     >>> on(64), on(None)
     (' on 64 examples', '')
     """
-    return "" if examples is None else f" on {count(examples, what)}"
+    return "" if examples is None else f" on {count(examples, 'example')}"
 
 
 def widths(bits: Mapping[str, int]) -> str:
-    """How many units have which bits, the most bits first.
+    """How many units have how many bits, most bits first.
 
     >>> widths({"a": 4, "b": 8, "c": 4})
     '8 bits for 1 unit, 4 bits for 2 units'
     """
-    have = sorted(set(bits.values()), reverse=True)
-    return ", ".join(f"{b} bits for {count(sum(v == b for v in bits.values()), 'unit')}" for b in have)
+    units = sorted(Counter(bits.values()).items(), reverse=True)
+    return ", ".join(f"{width} bits for {count(n, 'unit')}" for width, n in units)
 
 
 def evidence(probe: str, name: str, n: int | None, number: Number) -> Evidence:
-    """What a sentence rests on; of how many is 1 where the probe does not say."""
+    """The evidence of a finding; n is 1 where the probe does not record it."""
     return Evidence(probe=probe, name=name, n=1 if n is None else n, value=number.value, interval=number.interval)
 
 
 def by_strength(name: str, levels: Sequence[Level]) -> list[Level]:
     """From the weakest to the strongest: fewer bits are more noise."""
-    return sorted(levels, key=lambda one: one.level, reverse=name == "quantisation_noise")
+    return sorted(levels, key=lambda level: level.level, reverse=name == "quantisation_noise")
 
 
 def at_level(name: str, level: float) -> str:
