@@ -9,8 +9,7 @@ from typing import Any
 from learnscope.comparison.series import SeriesOf
 from learnscope.findings.bits.bit_widths import recommended_configuration
 from learnscope.reading.audit import PROBES, Audit, read_audit
-from learnscope.reading.audit_numbers import NONE, Number
-from learnscope.reading.audit_words import size
+from learnscope.reading.audit_numbers import NONE, Number, size
 from learnscope.reading.gather import class_of
 from learnscope.reading.words import count, listed, num
 from learnscope.run import Run

@@ -29,8 +29,7 @@ from learnscope.model.bits.sensitivities import Sensitivities, load, save
 from learnscope.model.bits.torchao_export import to_torchao
 from learnscope.model.weights.content import model_content
 from learnscope.posttrain.errors import PosttrainError
-from learnscope.posttrain.session import AuditSession
-from learnscope.posttrain.views import by_scope, values_of
+from learnscope.posttrain.session import AuditSession, by_scope, values_of
 from learnscope.probes.bits.bit_optimum import BitOptimum
 from learnscope.probes.bits.bit_sensitivity import BitSensitivity
 from learnscope.probes.bits.bit_widths import BitWidths

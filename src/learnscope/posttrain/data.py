@@ -14,8 +14,7 @@ from learnscope.model.data import fixed_batches
 from learnscope.options import whole_number
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.examples import Encoder, Example
-from learnscope.posttrain.reader import Reader, reader_of
-from learnscope.posttrain.tokenizing import ByteTokenizer, load_tokenizer
+from learnscope.posttrain.reader import ByteTokenizer, Reader, load_tokenizer, reader_of
 from learnscope.sources import SourceError, Split, builtin_rows, read_rows
 from learnscope.sources.hushed import hushed
 from learnscope.task.shapes import IGNORE

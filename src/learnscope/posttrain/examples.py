@@ -10,8 +10,7 @@ from typing import Any
 
 from learnscope.options import did_you_mean
 from learnscope.posttrain.errors import PosttrainError
-from learnscope.posttrain.reader import Reader
-from learnscope.posttrain.tokenizing import ByteTokenizer
+from learnscope.posttrain.reader import ByteTokenizer, Reader
 from learnscope.task.shapes import IGNORE
 
 IDS = "input_ids"

@@ -11,8 +11,8 @@ from torch import nn
 
 from learnscope.posttrain.configuration import build, find_configuration
 from learnscope.posttrain.errors import PosttrainError
+from learnscope.posttrain.reader import load_tokenizer, tokenizer_beside
 from learnscope.posttrain.stored import files_of, load_stored, packed_tensors, read_files, unpack_into
-from learnscope.posttrain.tokenizing import load_tokenizer, tokenizer_beside
 from learnscope.sources.errors import first_line
 from learnscope.sources.files import near_names
 from learnscope.sources.hub import hub_reason

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from learnscope.posttrain.session import AuditSession
-from learnscope.posttrain.views import by_scope, entries, values_of
+from learnscope.posttrain.session import AuditSession, by_scope, entries, values_of
 from learnscope.probes.cost.inference_speed import InferenceSpeed
 from learnscope.probes.cost.layer_times import LayerTimes
 from learnscope.probes.cost.memory_use import MemoryUse

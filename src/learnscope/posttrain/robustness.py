@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from learnscope.options import explain_options
-from learnscope.posttrain.session import AuditSession
-from learnscope.posttrain.views import entries
+from learnscope.posttrain.session import AuditSession, entries
 from learnscope.probes.robustness.attacks import Attacks
 from learnscope.probes.robustness.bit_robustness import BitRobustness
 from learnscope.probes.robustness.input_perturbation import InputPerturbation

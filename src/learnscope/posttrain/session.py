@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from learnscope.core.subject import Subject
 from learnscope.model.data import fixed_batches
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.reader import check_tokens
+from learnscope.reading.audit_numbers import Entry, entries_of
 from learnscope.record import Record
 from learnscope.run import Run, open_run
 from learnscope.session.manifest import new_manifest
@@ -119,3 +121,23 @@ def _writable(folder: Path) -> Path:
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise PosttrainError(f"cache={str(folder)!r}: {existing} is no folder that can be written to; name another")
     return folder
+
+
+def values_of(entry: Entry) -> dict[str, Any]:
+    """The numbers of an entry; NaN is "not measured"."""
+    return {name: math.nan if value is None else value for name, value in entry.values.items()}
+
+
+def entries(record: Record, kind: str) -> dict[str, list[dict[str, Any]]]:
+    """The numbers of a kind by scope, one dictionary per set of labels; `reasons` only where a number is missing."""
+    by_scope: dict[str, list[dict[str, Any]]] = {}
+    for entry in entries_of([record]):
+        if entry.kind == kind:
+            reasons = {"reasons": entry.reasons} if entry.reasons else {}
+            by_scope.setdefault(entry.scope, []).append({**entry.labels, **values_of(entry), **reasons})
+    return by_scope
+
+
+def by_scope(record: Record, kind: str) -> dict[str, dict[str, Any]]:
+    """The same for a kind whose scopes have one set of labels each."""
+    return {scope: entry for scope, [entry] in entries(record, kind).items()}

@@ -6,29 +6,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from learnscope.reading import audit_parts
 from learnscope.reading.audit_numbers import Part, entries_of
-from learnscope.reading.audit_parts import (
-    Attacks,
-    Configurations,
-    Exported,
-    Layers,
-    Memory,
-    Noise,
-    Optimum,
-    Perturbations,
-    Quality,
-    Sensitivity,
-    Speed,
-    Transfer,
-)
 from learnscope.reading.gather import class_of, one_pass
 from learnscope.record import Record
 from learnscope.store.reader import RunReader
 
 PARTS: dict[str, type[Part]] = {
-    "quality": Quality, "speed": Speed, "memory": Memory, "layers": Layers, "sensitivity": Sensitivity,
-    "configurations": Configurations, "optimum": Optimum, "exported": Exported, "attacks": Attacks, "noise": Noise,
-    "perturbations": Perturbations, "transfer": Transfer,
+    "quality": audit_parts.Quality, "speed": audit_parts.Speed, "memory": audit_parts.Memory,
+    "layers": audit_parts.Layers, "sensitivity": audit_parts.Sensitivity,
+    "configurations": audit_parts.Configurations, "optimum": audit_parts.Optimum, "exported": audit_parts.Exported,
+    "attacks": audit_parts.Attacks, "noise": audit_parts.Noise, "perturbations": audit_parts.Perturbations,
+    "transfer": audit_parts.Transfer,
 }  # fmt: skip
 PROBES = {name: part.quantities.probe for name, part in PARTS.items()}
 """The probe that measures each part."""
@@ -38,18 +27,18 @@ PROBES = {name: part.quantities.probe for name, part in PARTS.items()}
 class Audit:
     """All parts of an audit. A part that was not measured is None, and `missing` has the reason."""
 
-    quality: Quality | None = None
-    speed: Speed | None = None
-    memory: Memory | None = None
-    layers: Layers | None = None
-    sensitivity: Sensitivity | None = None
-    configurations: Configurations | None = None
-    optimum: Optimum | None = None
-    exported: Exported | None = None
-    attacks: Attacks | None = None
-    noise: Noise | None = None
-    perturbations: Perturbations | None = None
-    transfer: Transfer | None = None
+    quality: audit_parts.Quality | None = None
+    speed: audit_parts.Speed | None = None
+    memory: audit_parts.Memory | None = None
+    layers: audit_parts.Layers | None = None
+    sensitivity: audit_parts.Sensitivity | None = None
+    configurations: audit_parts.Configurations | None = None
+    optimum: audit_parts.Optimum | None = None
+    exported: audit_parts.Exported | None = None
+    attacks: audit_parts.Attacks | None = None
+    noise: audit_parts.Noise | None = None
+    perturbations: audit_parts.Perturbations | None = None
+    transfer: audit_parts.Transfer | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:

@@ -259,12 +259,12 @@ class Levels(Part):
         return next((level for level in self.levels if level.name == "clean"), None)
 
     def by_name(self) -> dict[str, list[Level]]:
-        """Each kind of noise from its lowest level to its highest."""
-        out: dict[str, list[Level]] = {}
+        """The levels of each kind of noise, weakest first: fewer bits are more noise."""
+        kinds: dict[str, list[Level]] = {}
         for level in sorted(self.levels, key=lambda level: level.level):
             if level.name != "clean":
-                out.setdefault(level.name, []).append(level)
-        return out
+                kinds.setdefault(level.name, []).append(level)
+        return {name: levels[::-1] if name == "quantisation_noise" else levels for name, levels in kinds.items()}
 
 
 class Noise(Levels):

@@ -6,9 +6,8 @@ import numpy as np
 
 from learnscope.findings.registry import analysis
 from learnscope.reading.audit import Audit, read_audit
-from learnscope.reading.audit_numbers import NONE
+from learnscope.reading.audit_numbers import NONE, duration, evidence, on, size, told, widths
 from learnscope.reading.audit_parts import Configuration, Configurations, Exported, Optimum, Sensitivity
-from learnscope.reading.audit_words import duration, evidence, on, size, told, widths
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import NONFINITE
 from learnscope.reading.words import count, listed, num, percent

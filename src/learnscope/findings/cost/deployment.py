@@ -9,9 +9,8 @@ from learnscope.findings.bits.bit_widths import recommended_configuration
 from learnscope.findings.registry import analysis
 from learnscope.findings.robustness.robustness import masked, nothing_to_lose, within
 from learnscope.reading.audit import Audit, read_audit
-from learnscope.reading.audit_numbers import NONE, Number
+from learnscope.reading.audit_numbers import NONE, Number, evidence, size
 from learnscope.reading.audit_parts import Setting
-from learnscope.reading.audit_words import evidence, size
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, listed, num
 from learnscope.record import Evidence, Finding

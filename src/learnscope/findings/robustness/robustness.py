@@ -9,9 +9,8 @@ from itertools import compress, takewhile
 from learnscope.findings.registry import analysis
 from learnscope.intervals import difference
 from learnscope.reading.audit import read_audit
-from learnscope.reading.audit_numbers import NONE, Number
+from learnscope.reading.audit_numbers import DISTURBED, NONE, Number, at_level, evidence, on, told
 from learnscope.reading.audit_parts import Attack, Attacks, Level, Levels, Transfer
-from learnscope.reading.audit_words import DISTURBED, at_level, by_strength, evidence, on, told
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, listed, num, percent
 from learnscope.record import Evidence, Finding
@@ -142,7 +141,7 @@ def _upper(number: Number) -> float:
 
 def tolerance(part: Levels, name: str, levels: Sequence[Level], cuts: Cuts) -> Finding:
     """The strongest noise up to which the outputs stay within the threshold at all levels."""
-    ordered = [level for level in by_strength(name, levels) if level.kl.value is not None]
+    ordered = [level for level in levels if level.kl.value is not None]
     if not ordered:
         return _not_judged(part, name, "kl_mean", levels[0].kl.why)
     near = list(takewhile(lambda level: _upper(level.kl) <= cuts.audit_kl, ordered))
@@ -181,7 +180,7 @@ def _not_judged(part: Levels, name: str, number: str, why: str | None) -> Findin
 def perturbed(part: Levels, name: str, levels: Sequence[Level]) -> Finding:
     """What damaged inputs cost, and from which level on that is more than chance."""
     measure = "accuracy" if any(level.accuracy.value is not None for level in levels) else "loss"
-    ordered = [level for level in by_strength(name, levels) if getattr(level, measure).value is not None]
+    ordered = [level for level in levels if getattr(level, measure).value is not None]
     clean = None if part.clean is None else getattr(part.clean, measure).value
     if not ordered or clean is None:
         return _not_judged(part, name, f"{measure}_mean", "there is no number on clean inputs to compare with")

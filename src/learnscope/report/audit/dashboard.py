@@ -13,8 +13,7 @@ from learnscope.findings.cost.deployment import audit_deployment
 from learnscope.findings.registry import findings_of
 from learnscope.findings.robustness.robustness import within
 from learnscope.reading.audit import PARTS, Audit, read_audit
-from learnscope.reading.audit_numbers import NONE, Number
-from learnscope.reading.audit_words import on, signed, size
+from learnscope.reading.audit_numbers import NONE, Number, on, signed, size
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, num
 from learnscope.report.audit.marks import LIMIT, message, tile, values, without_stem
@@ -180,7 +179,7 @@ def _plot_noise(axes: Axes, audit: Audit, cuts: Cuts) -> bool:
     name = "weight_noise" if "weight_noise" in kinds else next(iter(kinds), "")
     if not name or not np.isfinite(values([level.kl for level in kinds[name]])).any():
         return False
-    over_strength(axes, name, kinds[name], "kl", cuts.audit_kl)
+    over_strength(axes, kinds[name], "kl", cuts.audit_kl)
     finish(axes, "σ of the weights" if name == "weight_noise" else name.replace("_", " "), "mean KL, nats", size=10)
     return True
 

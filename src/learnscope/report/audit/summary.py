@@ -8,9 +8,8 @@ from typing import Any
 from learnscope.findings.bits.bit_widths import MEASURES, recommended_configuration, unseen
 from learnscope.findings.robustness.robustness import worst_attack
 from learnscope.reading.audit import PARTS, Audit
-from learnscope.reading.audit_numbers import Number
+from learnscope.reading.audit_numbers import DISTURBED, Number, at_level, duration, signed, size
 from learnscope.reading.audit_parts import Configuration
-from learnscope.reading.audit_words import DISTURBED, at_level, by_strength, duration, signed, size
 from learnscope.reading.words import capital, num
 from learnscope.report.audit.panels import AuditFigure
 from learnscope.report.markdown import escape, table
@@ -195,7 +194,7 @@ def _robustness(audit: Audit) -> list[Row]:
                 for flag, text in FLAGS.items()]  # fmt: skip
     for levels in (audit.noise, audit.perturbations):
         for name, each in ({} if levels is None else levels.by_name()).items():
-            strongest = by_strength(name, each)[-1]
+            strongest = each[-1]
             what = f"{DISTURBED.get(name, (name, ''))[0]}, {at_level(name, strongest.level)}"
             numbers = {"KL": strongest.kl, "accuracy": strongest.accuracy, "loss": strongest.loss}
             out += [row(f"{key}, {what}", n, strongest.seeds) for key, n in numbers.items() if n.value is not None]

@@ -11,9 +11,8 @@ from matplotlib.lines import Line2D
 
 from learnscope.findings.bits.bit_widths import MEASURES
 from learnscope.reading.audit import read_audit
-from learnscope.reading.audit_numbers import Number
+from learnscope.reading.audit_numbers import Number, on
 from learnscope.reading.audit_parts import Configuration, Tried
-from learnscope.reading.audit_words import on
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, num
 from learnscope.report.audit.marks import absent, dots, ends, limit, log_axis, log_span, name_rows, values

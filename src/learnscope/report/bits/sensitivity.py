@@ -16,9 +16,8 @@ from matplotlib.patches import Patch
 
 from learnscope.findings.bits.bit_widths import MEASURES
 from learnscope.reading.audit import read_audit
-from learnscope.reading.audit_numbers import NONE
+from learnscope.reading.audit_numbers import NONE, on
 from learnscope.reading.audit_parts import Unit
-from learnscope.reading.audit_words import on
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import NONFINITE
 from learnscope.reading.words import count, num

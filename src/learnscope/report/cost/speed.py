@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from learnscope.findings.bits.bit_widths import recommended_configuration
 from learnscope.findings.outputs.performance import PARTS
 from learnscope.reading.audit import Audit, read_audit
+from learnscope.reading.audit_numbers import size
 from learnscope.reading.audit_parts import Layers, Setting, Speed
-from learnscope.reading.audit_words import size
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, num
 from learnscope.report.audit import marks

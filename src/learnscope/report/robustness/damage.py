@@ -9,9 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from learnscope.reading.audit import read_audit
-from learnscope.reading.audit_numbers import NONE, Number
+from learnscope.reading.audit_numbers import DISTURBED, NONE, Number, on
 from learnscope.reading.audit_parts import Attack, Attacks, Level, Levels, Transfer
-from learnscope.reading.audit_words import DISTURBED, by_strength, on
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, count, num, percent
 from learnscope.report.audit import marks
@@ -143,7 +142,7 @@ def noise_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
         what, unit = DISTURBED.get(name, (name, "level"))
         for row, (measure, label) in enumerate(rows):
             axes = grid[row, column]
-            over_strength(axes, name, levels, measure, cuts.audit_kl if measure == "kl" else None)
+            over_strength(axes, levels, measure, cuts.audit_kl if measure == "kl" else None)
             finish(axes, unit if row == len(rows) - 1 else "", label if column == 0 else "", size=10)
         grid[0, column].set_title(capital(what), loc="left", fontsize=10, color=INK)
     legend_below(figure, 3)
@@ -156,13 +155,12 @@ def noise_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
 MEASURED = (("kl", "mean KL, nats"), ("accuracy", "accuracy"), ("loss", "loss"))
 
 
-def over_strength(axes: Axes, name: str, levels: Sequence[Level], measure: str, most: float | None = None) -> None:
+def over_strength(axes: Axes, levels: Sequence[Level], measure: str, most: float | None = None) -> None:
     """Noise from weak to strong, its few levels at equal distances."""
-    ordered = by_strength(name, levels)
-    numbers: list[Number] = [getattr(level, measure) for level in ordered]
-    line(axes, range(len(ordered)), numbers, COLOURS[0], "")
-    axes.set_xticks(range(len(ordered)), [f"{level.level:g}" for level in ordered])
-    axes.set_xlim(-0.4, len(ordered) - 0.6)
+    numbers: list[Number] = [getattr(level, measure) for level in levels]
+    line(axes, range(len(levels)), numbers, COLOURS[0], "")
+    axes.set_xticks(range(len(levels)), [f"{level.level:g}" for level in levels])
+    axes.set_xlim(-0.4, len(levels) - 0.6)
     if most is not None:
         limit(axes, most, f"KL {num(most)}", across=True)
     span = log_span(np.concatenate(ends(numbers)), *([] if most is None else [most]))
