@@ -20,7 +20,7 @@ from learnscope.probes.robustness.attacks import Attacks
 from learnscope.probes.robustness.bit_robustness import BitRobustness
 from learnscope.probes.robustness.input_perturbation import InputPerturbation
 from learnscope.probes.robustness.noise_robustness import NoiseRobustness
-from learnscope.probes.robustness.shared import accuracy, mean_kl, mean_loss
+from learnscope.probes.robustness.shared import means
 from learnscope.record import Record, Row
 from learnscope.tensor.bits.quantize import fake_quantize
 from model.robustness.attacked import digits_classifier, language_models, plain_pgd, token_batch
@@ -86,7 +86,7 @@ def test_attacks_on_digits(digits: tuple[nn.Module, Tensor, Tensor]) -> None:
 
 def test_means_are_over_positions_not_over_examples() -> None:
     sums = {"positions": [1, 5], "loss": [3.0, 0.0], "correct": [1, 2], "kl": [2.0, 4.0]}
-    assert (mean_loss(sums), accuracy(sums), mean_kl(sums)) == (0.5, 0.5, 1.0)
+    assert means(sums) == {"accuracy": 0.5, "loss": 0.5, "kl": 1.0}
 
 
 class Saturated(nn.Module):

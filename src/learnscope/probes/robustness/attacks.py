@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -14,16 +15,7 @@ from learnscope.model.robustness.ball import Threat
 from learnscope.model.robustness.target import What
 from learnscope.options import check_whole
 from learnscope.probes.robustness.attack_runner import AttackProbe, AttackRunner
-from learnscope.probes.robustness.shared import (
-    REGRESSION,
-    accuracy,
-    bootstrap,
-    check_numbers,
-    column,
-    mean_kl,
-    mean_loss,
-    outcome_columns,
-)
+from learnscope.probes.robustness.shared import REGRESSION, bootstrap, check_numbers, column, means, outcome_columns
 from learnscope.quantities import Quantities, Quantity
 from learnscope.quantities.robustness import Attacks as Q
 from learnscope.record import Column, Label, Measurement, Table
@@ -45,7 +37,8 @@ class Attack:
 
     @property
     def loss(self) -> float:
-        return mean_loss(self.result)
+        loss = means(self.result)["loss"]
+        return math.nan if loss is None else loss
 
 
 class Attacks(AttackProbe):
@@ -115,14 +108,12 @@ class Attacks(AttackProbe):
             key = {**runner.key("attack"), "scope": scope, "epsilon": epsilon, "steps": steps}
             key |= {"restarts": self.restarts, "texts": texts} if scope == "pgd" else {}
             key |= {"seeds": self.seeds} if scope == "random" else {}
-
-            def run(scope: str = scope, epsilon: float = epsilon, steps: int = steps, texts: int = texts) -> Any:
-                if scope == "clean":
-                    return runner.evaluate()
-                if scope == "random":
-                    return runner.random(epsilon, self.seeds)
-                return runner.fgsm(epsilon) if scope == "fgsm" else runner.pgd(epsilon, steps, self.restarts, texts)
-
+            run = {
+                "clean": runner.evaluate,
+                "random": partial(runner.random, epsilon, self.seeds),
+                "fgsm": partial(runner.fgsm, epsilon),
+                "pgd": partial(runner.pgd, epsilon, steps, self.restarts, texts),
+            }[scope]
             attacks.append(Attack(scope, epsilon, steps, runner.moment.remember(key, run)))
         return attacks
 
@@ -132,7 +123,7 @@ def _columns(attack: Attack, threat: Threat, what: What) -> list[Column]:
     labels: dict[str, Label] = {
         "norm": threat.norm, "epsilon": attack.epsilon, "unit": threat.unit, "steps": attack.steps
     }  # fmt: skip
-    columns = [*outcome_columns(Q, result, labels), column(Q.kl, mean_kl(result), labels, REGRESSION)]
+    columns = [*outcome_columns(Q, result, labels), column(Q.kl, means(result)["kl"], labels, REGRESSION)]
     if attack.scope == "clean":
         return columns
     share = result["zero_gradients"] / result["gradients"] if result.get("gradients") else math.nan
@@ -147,6 +138,10 @@ def _columns(attack: Attack, threat: Threat, what: What) -> list[Column]:
     return columns + [column(size, result[size.name], labels, reason) for size, reason in sizes.items()]
 
 
+def _accuracy(result: Mapping[str, Any]) -> float:
+    return means(result)["accuracy"] or 0.0
+
+
 def _gap_columns(attacks: Sequence[Attack]) -> list[Column]:
     """`robustness_gap`: clean accuracy less the lowest of FGSM and PGD at the largest ε, paired by example."""
     clean = next(attack for attack in attacks if attack.scope == "clean").result
@@ -156,13 +151,13 @@ def _gap_columns(attacks: Sequence[Attack]) -> list[Column]:
     if clean["correct"] is None:
         return [column(quantity, None, {}, REGRESSION) for quantity in quantities]
     at_largest = [attack.result for attack in by_gradient if attack.epsilon == largest]
-    worst = min(at_largest, key=lambda result: accuracy(result) or 0.0)
+    worst = min(at_largest, key=_accuracy)
     positions = clean["positions"]
     lost = [a - b for a, b in zip(clean["correct"], worst["correct"], strict=True)]
     low, high = bootstrap(lost, positions)
     if low == high:  # all alike: a bootstrap knows nothing of what it has not seen
         examples = sum(n > 0 for n in positions)
-        low, high = difference((accuracy(clean) or 0.0, examples), (accuracy(worst) or 0.0, examples))
+        low, high = difference((_accuracy(clean), examples), (_accuracy(worst), examples))
     gap = sum(lost) / sum(positions) if sum(positions) else math.nan
     numbers = zip(quantities, (gap, low, high), (None, TOO_FEW, TOO_FEW), strict=True)
     return [column(quantity, value, {}, reason) for quantity, value, reason in numbers]

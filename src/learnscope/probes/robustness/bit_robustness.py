@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar
 
 from learnscope.core.moment import Moment
@@ -62,10 +63,7 @@ class BitRobustness(AttackProbe):
         }  # fmt: skip
         transfer, positions = [], []
         for attack_bits in moment.track(widths, "attacks at fewer bits"):
-
-            def run(attack_bits: int = attack_bits) -> dict[str, Any]:
-                return self._attacked(runner, epsilon, attack_bits, widths)
-
+            run = partial(self._attacked, runner, epsilon, attack_bits, widths)
             results = moment.remember({**key, "attack_bits": attack_bits}, run)
             for test_bits, sums in zip(widths, results["at"], strict=True):
                 transfer += outcome_columns(Q, sums, {"attack_bits": attack_bits, "test_bits": test_bits})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -20,17 +21,7 @@ from learnscope.model.robustness.token_noise import (
     substitute_tokens,
 )
 from learnscope.model.robustness.token_units import real_tokens, token_count, vocabulary_digest
-from learnscope.options import check_whole
-from learnscope.probes.robustness.shared import (
-    FEWEST_SEEDS,
-    RobustnessProbe,
-    accuracy,
-    check_counted,
-    check_numbers,
-    column,
-    mean_loss,
-    over_seeds,
-)
+from learnscope.probes.robustness.shared import SeededProbe, check_counted, check_numbers, column, means, over_seeds
 from learnscope.quantities import Quantities
 from learnscope.quantities.robustness import InputPerturbation as Q
 from learnscope.record import Measurement, Table
@@ -42,7 +33,7 @@ SCOPES: dict[What, tuple[str, str]] = {
 }
 
 
-class InputPerturbation(RobustnessProbe):
+class InputPerturbation(SeededProbe):
     """The model on inputs of which a share was removed or replaced at random, for several seeds.
 
     Scopes for token ids, where `level` is the share of each sequence's tokens (one at least; never special tokens, and
@@ -65,14 +56,12 @@ class InputPerturbation(RobustnessProbe):
 
     levels: Sequence[float] = (0.05, 0.1, 0.2)
     dropout: Literal["remove", "mask"] = "remove"
-    seeds: int = 5
 
     quantities: ClassVar[type[Quantities]] = Q
     cost: ClassVar[str] = "a forward pass over the examples for each level and seed"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole(self, examples=1, seeds=FEWEST_SEEDS, seed=0)
         check_numbers(self, "levels", self.levels, low=0)
         if max(self.levels) > 1:
             raise ValueError(f"InputPerturbation(levels={self.levels!r}): shares, from 0 to 1")
@@ -85,11 +74,9 @@ class InputPerturbation(RobustnessProbe):
         tables: list[Table] = []
         clean: dict[str, Any] = {}
         for scope, level in moment.track([("clean", 0.0), *plan], "changed inputs"):
-
-            def run(scope: str = scope, level: float = level) -> dict[str, Any]:
-                return self._changed(moment, batches, scope, level)
-
-            result, labels = moment.remember(self._key(moment, batches, scope, level), run), {"level": level}
+            key = self._key(moment, batches, scope, level)
+            result = moment.remember(key, partial(self._changed, moment, batches, scope, level))
+            labels = {"level": level}
             clean = result if scope == "clean" else clean
             columns = [
                 *over_seeds(Q, result["runs"], labels),
@@ -118,7 +105,7 @@ class InputPerturbation(RobustnessProbe):
             sums = (check_counted(totals) if change is None else totals).plain()
             examples, positions = len(sums["positions"]), sum(sums["positions"])
             changed, of = changed + sum(part.changed for part in parts), of + sum(part.of for part in parts)
-            runs.append({"accuracy": accuracy(sums), "loss": mean_loss(sums)})
+            runs.append({name: value for name, value in means(sums).items() if name != "kl"})
         share = changed / of if of else None
         return {"runs": runs, "examples": examples, "positions": positions, "changed_share": share}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from learnscope.core.moment import Moment
@@ -10,25 +11,14 @@ from learnscope.model.bits.quantised_units import Unit, find_units
 from learnscope.model.guard import guard
 from learnscope.model.outputs.example_sums import kept_outputs, passed
 from learnscope.model.robustness.weight_noise import NoiseKind, noised
-from learnscope.options import check_whole
-from learnscope.probes.robustness.shared import (
-    FEWEST_SEEDS,
-    RobustnessProbe,
-    accuracy,
-    check_counted,
-    check_numbers,
-    column,
-    mean_kl,
-    mean_loss,
-    over_seeds,
-)
+from learnscope.probes.robustness.shared import SeededProbe, check_counted, check_numbers, column, means, over_seeds
 from learnscope.quantities import Quantities
 from learnscope.quantities.robustness import NoiseRobustness as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.bits.quantize import WHOLE_BITS
 
 
-class NoiseRobustness(RobustnessProbe):
+class NoiseRobustness(SeededProbe):
     """The model with noise on its weights, for several seeds; its own weights are restored bit for bit.
 
     Noise is added to the weights that could be quantised: Linear, Conv, Conv1D, attention and recurrent weights, for
@@ -43,14 +33,12 @@ class NoiseRobustness(RobustnessProbe):
 
     sigmas: Sequence[float] = (0.01, 0.05, 0.1)
     bits: Sequence[int] = (8, 6, 4)
-    seeds: int = 5
 
     quantities: ClassVar[type[Quantities]] = Q
     cost: ClassVar[str] = "a forward pass over the examples for each level and seed"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole(self, examples=1, seeds=FEWEST_SEEDS, seed=0)
         check_numbers(self, "sigmas", self.sigmas, low=0)
         check_numbers(self, "bits", self.bits, low=WHOLE_BITS.start, whole=True)
         if max(self.bits) not in WHOLE_BITS:
@@ -64,11 +52,8 @@ class NoiseRobustness(RobustnessProbe):
         tables, results = [], {}
         for kind, level in moment.track(plan, "noise on weights"):
             key = {"what": kind, "level": level, "seeds": self.seeds, "seed": self.seed, "examples": sizes}
-
-            def run(kind: NoiseKind = kind, level: float = level) -> dict[str, Any]:
-                return self._noised(moment, batches, kind, level)
-
-            results, labels = moment.remember(key, run), {"level": level}
+            results = moment.remember(key, partial(self._noised, moment, batches, kind, level))
+            labels = {"level": level}
             columns = [*over_seeds(Q, results["runs"], labels), column(Q.seeds, self.seeds, labels)]
             tables.append(Table("noise", [kind], columns))
         weights = {kind: sum(unit.numel for unit in _units(moment, kind)) for kind in dict(plan)}
@@ -86,7 +71,7 @@ class NoiseRobustness(RobustnessProbe):
             with guard(model), noised(model, units, kind, level, self.seed + place), moment.sealing():
                 sums = check_counted(passed(model, task, batches, reference)).plain()
             positions = sum(sums["positions"])
-            runs.append({"accuracy": accuracy(sums), "loss": mean_loss(sums), "kl": mean_kl(sums)})
+            runs.append(means(sums))
         return {"runs": runs, "positions": positions}
 
 

@@ -14,6 +14,7 @@ from learnscope.intervals import wilson
 from learnscope.model.data import DataError
 from learnscope.model.outputs.example_sums import ExampleSums
 from learnscope.model.robustness.target import What, what_is_attacked
+from learnscope.options import check_whole
 from learnscope.quantities import Quantities, Quantity
 from learnscope.quantities.robustness import Attacks, BitRobustness
 from learnscope.record import Column, Label
@@ -47,6 +48,16 @@ class RobustnessProbe(Probe):
         return moment.holdout_batches(EXAMPLES[what] if self.examples is None else self.examples), what
 
 
+class SeededProbe(RobustnessProbe):
+    """Options of the probes that average over seeds."""
+
+    seeds: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole(self, examples=1, seeds=FEWEST_SEEDS, seed=0)
+
+
 def check_numbers(owner: Any, name: str, given: Any, *, low: float, whole: bool = False) -> None:
     """Refuse an option that is not a sequence of finite numbers from `low` on."""
     numbers = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
@@ -67,17 +78,10 @@ def check_counted(sums: ExampleSums) -> ExampleSums:
     return sums
 
 
-def mean_loss(sums: Sums) -> float:
-    """Σ losses / Σ positions; NaN without positions."""
-    return _ratio(sums["loss"], sums["positions"])
-
-
-def accuracy(sums: Sums) -> float | None:
-    return None if sums["correct"] is None else _ratio(sums["correct"], sums["positions"])
-
-
-def mean_kl(sums: Sums) -> float | None:
-    return None if sums["kl"] is None else _ratio(sums["kl"], sums["positions"])
+def means(sums: Sums) -> dict[str, float | None]:
+    """Σ / Σ positions of accuracy, loss and KL; NaN without positions, None where there are no classes."""
+    names = {"accuracy": "correct", "loss": "loss", "kl": "kl"}
+    return {name: None if sums[key] is None else _ratio(sums[key], sums["positions"]) for name, key in names.items()}
 
 
 def outcome_columns(
@@ -88,10 +92,10 @@ def outcome_columns(
     low, high = (None, None) if correct is None else interval(correct, positions)
     reason = REGRESSION if correct is None else TOO_FEW
     return [
-        column(quantities.accuracy, accuracy(sums), labels, reason),
+        column(quantities.accuracy, means(sums)["accuracy"], labels, reason),
         column(quantities.accuracy_low, low, labels, reason),
         column(quantities.accuracy_high, high, labels, reason),
-        column(quantities.loss, mean_loss(sums), labels),
+        column(quantities.loss, means(sums)["loss"], labels),
     ]
 
 
