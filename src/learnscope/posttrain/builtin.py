@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from learnscope.model.cost.timing import fixed_threads
 from learnscope.posttrain.errors import PosttrainError
@@ -42,15 +41,13 @@ class Recipe:
     steps: int = STEPS
 
 
-def make_builtin(
-    folder: str | Path, *, steps: int = STEPS, show: Show | None = None, recipe: Recipe | None = None
-) -> Path:
+def make_builtin(folder: str | Path, *, show: Show | None = None, recipe: Recipe | None = None) -> Path:
     """The folder with the model, as transformers saves it; made unless it is there already.
 
     `show(step, steps)` is called after every step. The folder is written as a whole or not at all, and one that was not
-    made here is refused. `recipe` is for another size, with its own steps.
+    made here is refused.
     """
-    recipe = recipe or Recipe(steps=steps)
+    recipe = recipe or Recipe()
     path = Path(folder)
     mark = {**asdict(recipe), "text": text_hash()}
     if path.exists() and not (path / MARK).is_file():
@@ -100,17 +97,17 @@ def small_gpt2(tokenizer: Any, recipe: Recipe) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     make: Any = GPT2LMHeadModel  # has no types
-    return make(
-        GPT2Config(
-            vocab_size=len(tokenizer), n_positions=recipe.positions, n_embd=recipe.width, n_layer=recipe.layers,
-            n_head=recipe.heads, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=True,
-            bos_token_id=tokenizer.eos_token_id, eos_token_id=tokenizer.eos_token_id,
-        )
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_positions=recipe.positions, n_embd=recipe.width, n_layer=recipe.layers,
+        n_head=recipe.heads, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=True,
+        bos_token_id=tokenizer.eos_token_id, eos_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
+    return make(config)
 
 
 def _train(model: Any, tokenizer: Any, recipe: Recipe, show: Show) -> None:
-    stream = _stream(tokenizer)
+    texts = [tokenizer(row["text"])["input_ids"] for row in builtin_rows("train")]
+    stream = torch.tensor([token for ids in texts for token in (*ids, tokenizer.eos_token_id)])
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.rate, weight_decay=0.1, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.rate, total_steps=recipe.steps, pct_start=0.1)
@@ -124,14 +121,6 @@ def _train(model: Any, tokenizer: Any, recipe: Recipe, show: Show) -> None:
         optimizer.zero_grad()
         show(step + 1, recipe.steps)
     model.eval()
-
-
-def _stream(tokenizer: Any) -> Tensor:
-    """The training text, its passages separated by the end token."""
-    ids: list[int] = []
-    for row in builtin_rows("train"):
-        ids += [*tokenizer(row["text"])["input_ids"], tokenizer.eos_token_id]
-    return torch.tensor(ids)
 
 
 def _mark(folder: Path) -> Any:

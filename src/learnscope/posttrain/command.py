@@ -86,8 +86,8 @@ def audited(options: AuditOptions, say: Say) -> dict[str, tuple[Run, list[Findin
 def _check(options: AuditOptions) -> None:
     """Refuse wrong options before minutes are spent."""
     with_thresholds(None, options.thresholds)
-    budgets, export = {"max_mb": options.max_bytes, "max_kl": options.max_kl}, options.export
-    budgets = {name: value for name, value in budgets.items() if value is not None}
+    asked, export = {"max_mb": options.max_bytes, "max_kl": options.max_kl}, options.export
+    budgets = {name: value for name, value in asked.items() if value is not None}
     if not options.parts or not set(options.parts) <= set(PARTS):
         raise PosttrainError(f"parts={list(options.parts)!r}: some of {', '.join(PARTS)} are needed")
     if len(budgets) > 1:

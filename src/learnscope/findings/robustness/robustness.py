@@ -57,8 +57,8 @@ def gap(part: Attacks, cuts: Cuts) -> Finding:
             evidence=Evidence(probe=part.probe, name="robustness_gap", n=part.examples or 0),
         )  # fmt: skip
     detail = f"The gap is {told(part.gap)}{on(part.examples)}"
-    robust, severity = within(part.gap, cuts.audit_robustness_gap), "info"
-    if (nothing := nothing_to_lose(part, cuts)) is not None:
+    robust, nothing = within(part.gap, cuts.audit_robustness_gap), nothing_to_lose(part, cuts)
+    if nothing is not None:
         verdict = f"which says nothing: {nothing}"
         detail += "; a gap cannot be larger than the accuracy that attacks begin with."
         advice = "Compare the losses under attack instead, or attack data that the model is good at."
@@ -68,7 +68,7 @@ def gap(part: Attacks, cuts: Cuts) -> Finding:
             verdict = f"and whether that is at most {most} cannot be told"
             advice = "Attack more examples: the interval shrinks with their square root."
         elif not robust:
-            verdict, severity = f"above {most}: attacks take more accuracy than that", "warning"
+            verdict = f"above {most}: attacks take more accuracy than that"
             advice = "Train on attacked inputs, or keep inputs of strangers away from it."
         elif masked(part, cuts) is not None:
             verdict = f"at most {most}, but gradient masking is suspected"
@@ -77,8 +77,9 @@ def gap(part: Attacks, cuts: Cuts) -> Finding:
             verdict = f"at most {most}: the model withstands these attacks"
             advice = "It holds for these attacks only, at these sizes; see the flags beside them."
     return Finding(
-        kind="audit_robustness_gap", severity=severity, title=f"The robustness gap is {num(part.gap.value)}, {verdict}",
-        detail=detail, advice=advice, evidence=evidence(part.probe, "robustness_gap", part.examples, part.gap),
+        kind="audit_robustness_gap", severity="warning" if nothing is None and robust is False else "info",
+        title=f"The robustness gap is {num(part.gap.value)}, {verdict}", detail=detail, advice=advice,
+        evidence=evidence(part.probe, "robustness_gap", part.examples, part.gap),
     )  # fmt: skip
 
 

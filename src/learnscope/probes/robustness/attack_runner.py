@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ from learnscope.options import check_whole
 from learnscope.probes.robustness.shared import RobustnessProbe, check_counted
 from learnscope.task import Outputs
 from learnscope.tensor.robustness.perturbation import NORMS, Ball, Norm
+
+T = TypeVar("T")
 
 
 class AttackProbe(RobustnessProbe):
@@ -150,7 +152,7 @@ class AttackRunner:
         model, tokenizer = self.moment.model, self.moment.subject.tokenizer
         return self._once("token distances", lambda: token_distances(model, self.targets, tokenizer))
 
-    def _once(self, what: str, compute: Any) -> Any:
+    def _once(self, what: str, compute: Callable[[], T]) -> T:
         return self.moment.once((what, sum(self.moment.task.size(batch) for batch in self.batches)), compute)
 
     def _generator(self, stream: int) -> torch.Generator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -108,13 +108,13 @@ class Attacks(AttackProbe):
             key = {**runner.key("attack"), "scope": scope, "epsilon": epsilon, "steps": steps}
             key |= {"restarts": self.restarts, "texts": texts} if scope == "pgd" else {}
             key |= {"seeds": self.seeds} if scope == "random" else {}
-            run = {
+            runs: dict[str, Callable[[], dict[str, Any]]] = {
                 "clean": runner.evaluate,
                 "random": partial(runner.random, epsilon, self.seeds),
                 "fgsm": partial(runner.fgsm, epsilon),
                 "pgd": partial(runner.pgd, epsilon, steps, self.restarts, texts),
-            }[scope]
-            attacks.append(Attack(scope, epsilon, steps, runner.moment.remember(key, run)))
+            }
+            attacks.append(Attack(scope, epsilon, steps, runner.moment.remember(key, runs[scope])))
         return attacks
 
 

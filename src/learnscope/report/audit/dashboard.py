@@ -192,8 +192,7 @@ def _plot_damage(axes: Axes, audit: Audit, cuts: Cuts) -> bool:  # noqa: ARG001 
         return False
     damage_lines(axes, part, measured[0])
     finish(axes, "share of the inputs damaged", measured[0], size=10)
-    place = "lower left" if measured[0] == "accuracy" else "best"
-    axes.legend(fontsize=8, framealpha=0.8, edgecolor="none", loc=place)
+    axes.legend(fontsize=8, framealpha=0.8, edgecolor="none", loc="lower left" if measured[0] == "accuracy" else "best")
     return True
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from learnscope.findings.bits.bit_widths import recommended_configuration
 from learnscope.findings.outputs.performance import PARTS
-from learnscope.reading.audit import Audit, read_audit
+from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_numbers import size
 from learnscope.reading.audit_parts import Layers, Setting, Speed
 from learnscope.reading.cuts import Cuts
@@ -73,7 +73,7 @@ def _latency(axes: Axes, settings: Sequence[Setting]) -> None:
     median, mean, p95, p99 = (
         1e3 * values([getattr(setting, name) for setting in settings]) for name in ("p50", "mean", "p95", "p99")
     )
-    for row in np.flatnonzero(np.isfinite(median)):
+    for row in np.flatnonzero(np.isfinite(median)).tolist():
         axes.plot(median[row], row, "o", color=PHASES.get(settings[row].phase, COLOURS[5]), ms=9)
     if np.isfinite(median).any():
         axes.plot([], [], "o", color=COLOURS[5], ms=9, label="median", ls="")
@@ -113,69 +113,58 @@ def throughput(axes: Axes, settings: Sequence[Setting], cuts: Cuts, *, names: bo
 
 def _profile(axes: Axes, part: Layers) -> None:
     """Layers in the model's order; of a model with one layer or none, the modules that take most themselves."""
-    known = {name: n.value for name, n in part.layers.items() if n.value is not None}
+    times = {name: n.value for name, n in part.layers.items() if n.value is not None}
     what = "layer"
-    if len(known) < 2:
+    if len(times) < 2:
         own = {name: n.value for name, n in part.modules.items() if n.value is not None}
-        known, what = dict(sorted(own.items(), key=lambda item: -item[1])[:8]), "module, what is inside it apart"
-    places = np.arange(len(known))
-    axes.bar(places, [1e3 * s for s in known.values()], 0.75, color=COLOURS[4])
-    names, common = layer_names(without_stem(list(known)), {})
-    room = max(110 // len(names), 4)
-    shown = [shorten(name, max(room, 12)) for name in names]
+        times, what = dict(sorted(own.items(), key=lambda item: -item[1])[:8]), "module, what is inside it apart"
+    places = np.arange(len(times))
+    axes.bar(places, [1e3 * s for s in times.values()], 0.75, color=COLOURS[4])
+    names, common = layer_names(without_stem(list(times)), {})
+    shown = [shorten(name, max(110 // len(names), 12)) for name in names]
     every = max(1, int(np.ceil((max(len(name) for name in shown) + 1.5) * len(shown) / 125)))
     axes.set_xticks(places[::every], shown[::every])
-    axes.set_xlim(-0.6, max(len(known), 6) - 0.4)
+    axes.set_xlim(-0.6, max(len(times), 6) - 0.4)
     guides(axes, "y")
     axes.locator_params(axis="y", nbins=5)
     finish(axes, f"{what}{f' of {common}' if common else ''}", "ms in a pass", size=10)
 
 
 def memory_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
-    """Bytes by what they are for, and what the model takes beside what it may take."""
+    """Bytes by purpose, and what the model takes beside the threshold."""
     audit, cuts = read_audit(reader), cuts or Cuts()
     part = audit.memory
     if part is None or part.model_bytes.value is None:
         return None
-    known = [(name, n.value) for name, n in part.parts.items() if n.value is not None and n.value > 0]
-    figure = new_figure(1.9 + max(0.36 * max(len(known), 4), 1.4))
+    parts = [(name, n.value) for name, n in part.parts.items() if n.value is not None and n.value > 0]
+    figure = new_figure(1.9 + max(0.36 * max(len(parts), 4), 1.4))
     left, right = figure.subplots(1, 2)
-    total = sum(n for _, n in known)
-    _sizes(left, [(PARTS.get(name, name), n, f"{size(n)}, {100 * n / total:.2g} %") for name, n in known])
+    total = sum(n for _, n in parts)
+    _sizes(left, [(PARTS.get(name, name), n, f"{size(n)}, {100 * n / total:.2g} %") for name, n in parts])
     left.set_title("Weights, by what they are for", loc="left", fontsize=10, color=INK)
-    _sizes(right, [(name, n, size(n)) for name, n in needs(audit)], cuts.audit_memory_bytes)
+    weights, run, best = part.model_bytes.value, part.run_bytes.value, recommended_configuration(audit)
+    needs = {"weights": weights} | ({} if run is None else {"running": run, "both": weights + run})
+    if best is not None and (packed := best["packed_bytes"].value) is not None:
+        needs[f"weights as {shorten(best.name, 18)}"] = packed
+    _sizes(right, [(name, n, size(n)) for name, n in needs.items()], cuts.audit_memory_bytes)
     right.set_title("What it takes", loc="left", fontsize=10, color=INK)
     figure.legend(handles=right.get_legend_handles_labels()[0], loc="lower center", fontsize=10, frameon=False)
     facts = [f"{part.parameters.value:,.0f} parameters" if part.parameters.value is not None else ""]
     if part.peak_bytes.value is not None:
         which = {"fresh": "a process of its own", "own": "this process"}.get(part.process or "", "the process")
         facts.append(f"peak of {which}, libraries included: {size(part.peak_bytes.value)}")
-    if part.run_bytes.value is None:
+    if run is None:
         facts.append(f"what running takes was not measured: {part.run_bytes.why}")
     head(figure, "Memory", "; ".join(fact for fact in facts if fact))
     return figure
 
 
-def needs(audit: Audit) -> list[tuple[str, float]]:
-    """Bytes of the weights, of running them, and of the widths that are recommended."""
-    part = audit.memory
-    if part is None or part.model_bytes.value is None:
-        return []
-    out = [("weights", part.model_bytes.value)]
-    if part.run_bytes.value is not None:
-        out += [("running", part.run_bytes.value), ("both", part.model_bytes.value + part.run_bytes.value)]
-    best = recommended_configuration(audit)
-    if best is not None and best["packed_bytes"].value is not None:
-        out.append((f"weights as {shorten(best.name, 18)}", best["packed_bytes"].value))
-    return out
-
-
 def _sizes(axes: Axes, rows: list[tuple[str, float, str]], most: float | None = None) -> None:
     largest = max([n for _, n, _ in rows] + ([most] if most else []), default=1.0)
     unit, scale = next(((u, s) for u, s in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if largest >= s), ("bytes", 1.0))
-    for row, (_, n, said) in enumerate(rows):
+    for row, (_, n, text) in enumerate(rows):
         axes.barh(row, n / scale, 0.62, color=COLOURS[0], alpha=0.75)
-        axes.annotate(said, (n / scale, row), (4, 0), textcoords="offset points", va="center", fontsize=9, color=QUIET)
+        axes.annotate(text, (n / scale, row), (4, 0), textcoords="offset points", va="center", fontsize=9, color=QUIET)
     if most:
         limit(axes, most / scale, f"at most {size(most)} asked for")
     finish(axes, unit, size=10)
