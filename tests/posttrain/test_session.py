@@ -11,8 +11,10 @@ from torch import nn
 
 import learnscope as ls
 from learnscope.posttrain.session import AuditSession
-from learnscope.record import Record
+from learnscope.quantities import Quantity
+from learnscope.reading.cells import value
 
+SUM = Quantity("of all logits", name="sum")
 DATA = [(torch.arange(24.0).reshape(8, 3), torch.arange(8) % 2)]
 
 
@@ -28,11 +30,6 @@ class Counted(ls.Probe):
         return moment.remember(part, lambda: {"sum": self.scale * float(moment.holdout.logits.sum()), "n": len(seen)})
 
 
-def value(record: Record, name: str) -> float:
-    [found] = [row.value for row in record.rows() if row.name == name]
-    return found
-
-
 def model() -> nn.Module:
     torch.manual_seed(0)
     return nn.Linear(3, 2)
@@ -46,7 +43,7 @@ def test_the_last_word_of_every_probe_is_kept() -> None:
     frame = session.run.frame()
     assert set(frame["probe"]) == {"Holdout", "Counted"}
     [kept] = frame[(frame["probe"] == "Counted") & (frame["name"] == "sum")]["value"]
-    assert kept == value(twice, "sum")
+    assert kept == value(twice, SUM)
     assert session.record("Counted") == twice
     assert session.record("Attacks") is None
     assert session.run.manifest["probes"]["Counted"]["scale"] == 2.0
@@ -54,16 +51,16 @@ def test_the_last_word_of_every_probe_is_kept() -> None:
 
 def test_the_same_weights_on_the_same_data_are_not_computed_twice(tmp_path: Path) -> None:
     first = AuditSession(model(), cache=tmp_path)
-    numbers = [value(first.measure(Counted(), DATA), "sum") for _ in range(2)]
+    numbers = [value(first.measure(Counted(), DATA), SUM) for _ in range(2)]
     other = AuditSession(model(), cache=tmp_path)
-    numbers.append(value(other.measure(Counted(), list(DATA)), "sum"))
+    numbers.append(value(other.measure(Counted(), list(DATA)), SUM))
     assert (first.memo.computed, other.memo.computed) == (1, 0)
     assert len(set(numbers)) == 1
     # other options, other data and other weights are: also weights written past the version counter
     other.measure(Counted(scale=3.0), DATA)
     other.measure(Counted(), [(DATA[0][0] + 1, DATA[0][1])])
     other.model.weight.data.mul_(2)
-    assert value(other.measure(Counted(), DATA), "sum") != numbers[0]
+    assert value(other.measure(Counted(), DATA), SUM) != numbers[0]
     assert other.memo.computed == 3
 
 

@@ -55,7 +55,13 @@ class Encoder:
             if len(ids) < self.reader.least:
                 self.too_short += 1
                 continue
-            self._check_ids(ids, number)
+            known = self.reader.vocabulary
+            wrong = next((token for token in ids if not 0 <= token < known), None)
+            if wrong is not None:
+                raise PosttrainError(
+                    f"row {number} has token {wrong}, and {self.reader.name} knows the tokens 0 to {known - 1}: "
+                    "the tokenizer or the data are another model's"
+                )
             self.documents += 1
             if self.reader.answer != "tokens":
                 yield Example(ids, self._answer(row, label, number), number)
@@ -126,15 +132,6 @@ class Encoder:
             if len(other) != len(ids):
                 raise PosttrainError(f"row {number} has {name} of {len(other)} entries for {len(ids)} input_ids")
         return list(compress(ids, mask)), list(compress(labels, mask))
-
-    def _check_ids(self, ids: list[int], number: int) -> None:
-        known = self.reader.vocabulary
-        wrong = next((token for token in ids if not 0 <= token < known), None)
-        if wrong is not None:
-            raise PosttrainError(
-                f"row {number} has token {wrong}, and {self.reader.name} knows the tokens 0 to {known - 1}: "
-                "the tokenizer or the data are another model's"
-            )
 
     def _answer(self, row: Mapping[str, Any], label: str | None, number: int) -> Any:
         assert label is not None

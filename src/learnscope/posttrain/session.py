@@ -62,9 +62,6 @@ class AuditSession:
     @contextmanager
     def sharing(self, data_loader: Any) -> Iterator[None]:
         """Measurements in this block share what they compute; the weights must not change in it."""
-        if self._shared is not None:
-            yield
-            return
         self._shared = self._moment(data_loader)
         try:
             yield

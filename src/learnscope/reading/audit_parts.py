@@ -115,9 +115,9 @@ class Sensitivity(Part):
             by_bits = costs.setdefault(entry.scope, {})
             if "bits" in entry.labels:
                 by_bits[int(entry.labels["bits"])] = entry[self.judged_by]
-        facts = {name: (self.notes.get("units") or {}).get(name) or {} for name in costs}
+        facts = {name: self.notes.get("units", {}).get(name, {}) for name in costs}
         return [
-            Unit(name, str(facts[name].get("layer", name)), str(facts[name].get("part", "other")), by_bits)
+            Unit(name, facts[name].get("layer", name), facts[name].get("part", "other"), by_bits)
             for name, by_bits in costs.items()
         ]
 
@@ -211,12 +211,8 @@ class Exported(Part):
 
     @property
     def copies(self) -> dict[str, Copy]:
-        """By format, such as int8."""
-        return {copy.name: copy for copy in self.of("exported", Copy) if copy.name != "original"}
-
-    @property
-    def original(self) -> Copy | None:
-        return next((copy for copy in self.of("exported", Copy) if copy.name == "original"), None)
+        """The original, and packed copies by format, such as int8."""
+        return {copy.name: copy for copy in self.of("exported", Copy)}
 
 
 class Attack(Entry):

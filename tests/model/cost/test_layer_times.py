@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from learnscope.model.cost.layer_times import Stopwatch, layer_times
 from learnscope.posttrain.session import AuditSession
 from learnscope.probes.cost.layer_times import LayerTimes
+from learnscope.quantities.cost import LayerTimes as Q
 from learnscope.reading.cells import by_scope, value
 from learnscope.task import TupleTask
 from probes.reference import tiny_gpt2, tokens
@@ -122,13 +123,13 @@ def test_a_language_model() -> None:
     model = tiny_gpt2()
     model.train()
     record = AuditSession(model).measure(LayerTimes(repeats=3), [{"input_ids": tokens(2, 8)}])
-    layers, _ = by_scope(record, "layer", "total_seconds")
+    layers, _ = by_scope(record, "layer", Q.total_seconds)
     assert {"transformer.wte", "transformer.h.0", "transformer.h.1", "lm_head", "(root)"} <= layers.keys()
-    assert sum(layers.values()) == pytest.approx(value(record, "total_seconds", "model"))
-    calls, _ = by_scope(record, "module", "calls")
+    assert sum(layers.values()) == pytest.approx(value(record, Q.total_seconds, "model"))
+    calls, _ = by_scope(record, "module", Q.calls)
     assert calls["transformer.h.1.attn.c_attn"] == 1
-    own, _ = by_scope(record, "module", "self_seconds")
-    total, _ = by_scope(record, "module", "total_seconds")
+    own, _ = by_scope(record, "module", Q.self_seconds)
+    total, _ = by_scope(record, "module", Q.total_seconds)
     inside = [name for name in own if name == "transformer.h.0" or name.startswith("transformer.h.0.")]
     assert total["transformer.h.0"] == pytest.approx(sum(own[name] for name in inside))
     assert "transformer.h" in record.notes["not_called"], "a list is never called"

@@ -16,6 +16,7 @@ from learnscope.model.cost.high_water import NoHighWaterMark, kilobytes, most_so
 from learnscope.model.cost.memory_parts import sizes
 from learnscope.posttrain.session import AuditSession
 from learnscope.probes.cost.memory_use import MemoryUse
+from learnscope.quantities.cost import MemoryUse as Q
 from learnscope.reading.cells import by_scope, value
 from learnscope.record import Record
 from probes.reference import tiny_gpt2
@@ -48,13 +49,13 @@ def looked(model: nn.Module, data: Any = DATA) -> Record:
 
 def test_the_peak_of_a_pass_in_this_process_is_what_it_allocates() -> None:
     record = looked(Allocates())
-    assert value(record, "run_bytes", process="own") == pytest.approx(BUFFER, rel=0.1)
-    assert float(value(record, "peak_bytes", process="own") or 0) > BUFFER
+    assert value(record, Q.run_bytes, process="own") == pytest.approx(BUFFER, rel=0.1)
+    assert float(value(record, Q.peak_bytes, process="own") or 0) > BUFFER
     assert record.notes["not_fresh"] == (
         "only models of transformers can be loaded again by another process, and Allocates is none"
     )
     small = looked(nn.Linear(4, 2))
-    assert float(value(small, "run_bytes") or 0) < 0.1 * BUFFER, "the mark of the pass before is set back"
+    assert float(value(small, Q.run_bytes) or 0) < 0.1 * BUFFER, "the mark of the pass before is set back"
 
 
 def test_a_model_of_transformers_is_run_in_a_fresh_process() -> None:
@@ -67,9 +68,9 @@ def test_a_model_of_transformers_is_run_in_a_fresh_process() -> None:
     ids = torch.randint(0, vocabulary, (8, 128))
     record = looked(model, [{"input_ids": ids, "labels": ids}])
     logits = 8 * 128 * vocabulary * 4
-    assert value(record, "run_bytes", process="fresh") == pytest.approx(logits, rel=0.1)
+    assert value(record, Q.run_bytes, process="fresh") == pytest.approx(logits, rel=0.1)
     libraries = record.notes["libraries_bytes"]
-    assert logits < float(value(record, "peak_bytes", process="fresh") or 0) - libraries < 1.5 * logits
+    assert logits < float(value(record, Q.peak_bytes, process="fresh") or 0) - libraries < 1.5 * logits
     assert ballast.nbytes > 1.5 * logits
     assert model.training
     assert model.config.to_dict() == config
@@ -83,7 +84,7 @@ def test_why_a_model_is_not_run_in_a_fresh_process(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(memory.sys, "executable", "/nowhere/python")
     record = looked(tiny_gpt2(), data)
     assert record.notes["not_fresh"].startswith("another process could not run the model")
-    assert value(record, "peak_bytes", process="own") is not None
+    assert value(record, Q.peak_bytes, process="own") is not None
 
 
 def test_a_process_that_may_not_set_its_mark_back_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -159,6 +160,6 @@ def test_buffers_shared_memory_and_dtypes_count_as_they_lie() -> None:
     assert (parts["norm"].parameters, parts["norm"].bytes) == (6, 4 * 12 + 8)
     assert tied == {"again": "narrow"}
     record = looked(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)))
-    assert value(record, "parameters", "model") == 10 + 4
-    assert value(record, "model_bytes") == 4 * (10 + 4 + 4) + 8
-    assert sum(by_scope(record, "part", "bytes")[0].values()) == value(record, "model_bytes")
+    assert value(record, Q.parameters, "model") == 10 + 4
+    assert value(record, Q.model_bytes) == 4 * (10 + 4 + 4) + 8
+    assert sum(by_scope(record, "part", Q.bytes)[0].values()) == value(record, Q.model_bytes)

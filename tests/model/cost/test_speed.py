@@ -14,6 +14,7 @@ from learnscope.model.cost.flops import counted_flops
 from learnscope.model.outputs.resized import real_tokens, resized, token_length
 from learnscope.posttrain.session import AuditSession
 from learnscope.probes.cost.inference_speed import InferenceSpeed
+from learnscope.quantities.cost import InferenceSpeed as Q
 from learnscope.reading.cells import value
 from learnscope.record import Record
 from learnscope.task import HuggingFaceTask, TupleTask
@@ -82,7 +83,7 @@ def test_a_causal_language_model_is_timed_in_three_phases(gpt2_record: Record) -
             f"{needed} tokens are more than the model's 16 positions"
         )
     assert "too few" in str(why(gpt2_record, "latency_p95", phase="forward", batch=1, length=16))
-    assert value(gpt2_record, "latency_n", phase="decode", batch=1, length=4) == 3
+    assert value(gpt2_record, Q.latency_n, phase="decode", batch=1, length=4) == 3
     assert gpt2_record.notes["threads"] == torch.get_num_threads()
 
 
@@ -92,13 +93,13 @@ def test_rates_are_real_tokens_and_operations_over_the_mean(gpt2_record: Record)
         ({"phase": "forward", "batch": 1, "length": 16}, 1, 2 + 2 + 0),
         ({"phase": "decode", "batch": 3, "length": 4}, 3, 3),
     ):
-        mean = float(value(gpt2_record, "latency_mean", **labels) or 0)
-        assert value(gpt2_record, "batches_per_second", **labels) == pytest.approx(1 / mean)
-        assert value(gpt2_record, "examples_per_second", **labels) == pytest.approx(examples / mean)
-        assert value(gpt2_record, "tokens_per_second", **labels) == pytest.approx(real / mean)
-        flops = value(gpt2_record, "flops", **labels)
+        mean = float(value(gpt2_record, Q.latency_mean, **labels) or 0)
+        assert value(gpt2_record, Q.batches_per_second, **labels) == pytest.approx(1 / mean)
+        assert value(gpt2_record, Q.examples_per_second, **labels) == pytest.approx(examples / mean)
+        assert value(gpt2_record, Q.tokens_per_second, **labels) == pytest.approx(real / mean)
+        flops = value(gpt2_record, Q.flops, **labels)
         assert flops is not None
-        assert value(gpt2_record, "flops_per_second", **labels) == pytest.approx(flops / mean)
+        assert value(gpt2_record, Q.flops_per_second, **labels) == pytest.approx(flops / mean)
 
 
 def gpt2_flops(rows: int, queries: int, keys: int, logits: int, *, layers: int, width: int, vocabulary: int) -> int:
@@ -148,7 +149,7 @@ def test_inputs_without_length_and_batches_too_large(monkeypatch: pytest.MonkeyP
     record = AuditSession(mlp(3, 5, 2)).measure(InferenceSpeed(batches=(1, 40), **QUICK), data)
     assert settings(record) == [("forward", 4, 0, True), ("forward", 1, 0, False), ("forward", 40, 0, False)]
     assert why(record, "tokens_per_second", batch=4) == "the inputs are no token ids"
-    assert value(record, "flops", batch=4) == 2 * 4 * (3 * 5 + 5 * 2)
+    assert value(record, Q.flops, batch=4) == 2 * 4 * (3 * 5 + 5 * 2)
     assert str(why(record, "latency_mean", batch=40)).startswith("its outputs alone would take")
     record = AuditSession(mlp(3, 5, 2)).measure(InferenceSpeed(batches=(1,), lengths=(8,), **QUICK), data)
     assert "no length" in str(why(record, "latency_mean", batch=1))
@@ -157,7 +158,7 @@ def test_inputs_without_length_and_batches_too_large(monkeypatch: pytest.MonkeyP
 def test_data_that_fills_all_positions_leaves_room_to_decode() -> None:
     record = AuditSession(tiny_gpt2()).measure(InferenceSpeed(batches=(), **QUICK), [{"input_ids": tokens(1, 16)}])
     assert settings(record) == [("forward", 1, 16, True), ("prefill", 1, 16, False), ("decode", 1, 15, False)]
-    assert value(record, "latency_n", phase="decode") == 3
+    assert value(record, Q.latency_n, phase="decode") == 3
 
 
 def test_a_size_that_the_model_refuses_is_left_out_with_its_words() -> None:
@@ -168,7 +169,7 @@ def test_a_size_that_the_model_refuses_is_left_out_with_its_words() -> None:
     data = [(torch.randn(2, 3), torch.zeros(2, dtype=torch.long))]
     record = AuditSession(nn.Sequential(nn.Linear(3, 3), Fixed())).measure(InferenceSpeed(batches=(1,), **QUICK), data)
     assert str(why(record, "latency_mean", batch=1)).startswith("RuntimeError: shape '[2, 3]' is invalid")
-    assert value(record, "latency_n", batch=2) == 3
+    assert value(record, Q.latency_n, batch=2) == 3
 
 
 def test_options_are_refused_early() -> None:

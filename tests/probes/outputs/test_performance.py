@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import learnscope.tensor.outputs.ranks as ranks
 from learnscope.posttrain.session import AuditSession
 from learnscope.probes.outputs.performance import Performance
+from learnscope.quantities.outputs import Performance as Q
 from learnscope.reading.cells import value
 from learnscope.record import Record
 from learnscope.task import HuggingFaceTask, Task, TupleTask
@@ -88,21 +89,21 @@ def test_a_language_model_on_ragged_batches(monkeypatch: pytest.MonkeyPatch) -> 
     flat = [pair for example in examples for pair in example]
     loss = sum(each for each, _ in flat) / len(flat)
     assert len(flat) == 4 + 4 + 9 + 13
-    assert value(record, "positions") == len(flat)
-    assert value(record, "examples") == 4
-    assert value(record, "loss") == pytest.approx(loss, rel=1e-6)
-    assert value(record, "perplexity") == pytest.approx(math.exp(loss), rel=1e-6)
-    assert value(record, "accuracy") == sum(place == 0 for _, place in flat) / len(flat)
+    assert value(record, Q.positions) == len(flat)
+    assert value(record, Q.examples) == 4
+    assert value(record, Q.loss) == pytest.approx(loss, rel=1e-6)
+    assert value(record, Q.perplexity) == pytest.approx(math.exp(loss), rel=1e-6)
+    assert value(record, Q.accuracy) == sum(place == 0 for _, place in flat) / len(flat)
     for k in (1, 7, 39):
-        assert value(record, "top_k_accuracy", k=k) == sum(place < k for _, place in flat) / len(flat)
+        assert value(record, Q.top_k_accuracy, k=k) == sum(place < k for _, place in flat) / len(flat)
     assert status(record, "top_k_accuracy", k=40) == "the model tells only 40 classes apart"
     assert status(record, "loss_low") == TOO_FEW
     record, examples = measured(model, batches * 2), examples * 2
     sums = torch.tensor([sum(each for each, _ in example) for example in examples], dtype=torch.float64)
     low, high = ratio_interval(sums, torch.tensor([float(len(example)) for example in examples]))
-    assert value(record, "loss_low") == pytest.approx(low, rel=1e-6)
-    assert value(record, "loss_high") == pytest.approx(high, rel=1e-6)
-    assert value(record, "perplexity_low") == pytest.approx(math.exp(low), rel=1e-6)
+    assert value(record, Q.loss_low) == pytest.approx(low, rel=1e-6)
+    assert value(record, Q.loss_high) == pytest.approx(high, rel=1e-6)
+    assert value(record, Q.perplexity_low) == pytest.approx(math.exp(low), rel=1e-6)
     assert low < loss < high
 
 
@@ -112,14 +113,14 @@ def test_the_loss_is_over_tokens_not_over_batches() -> None:
     logits[4, 0] = 3.0
     data = [(logits[:4], torch.zeros(4, dtype=torch.long)), (logits[4:], torch.ones(1, dtype=torch.long))]
     expected = (4 * math.log(2) + nll(array(logits[4]), 1)) / 5
-    assert value(measured(Given(), data), "loss") == pytest.approx(expected, rel=1e-6)
+    assert value(measured(Given(), data), Q.loss) == pytest.approx(expected, rel=1e-6)
 
 
 def test_ties_go_to_the_first_class_as_in_argmax() -> None:
     logits = torch.tensor([[1.0, 1.0, 1.0, 0.0]]).repeat(4, 1)
     record = measured(Given(), [(logits, torch.arange(4))], top_k=(1, 2, 3))
-    assert value(record, "accuracy") == 0.25, "one of three equal ones, not all and not none"
-    assert [value(record, "top_k_accuracy", k=k) for k in (1, 2, 3)] == [0.25, 0.5, 0.75]
+    assert value(record, Q.accuracy) == 0.25, "one of three equal ones, not all and not none"
+    assert [value(record, Q.top_k_accuracy, k=k) for k in (1, 2, 3)] == [0.25, 0.5, 0.75]
     assert status(record, "perplexity") == (
         "the model does not predict tokens: its classes are no vocabulary, or its task has a loss of its own"
     )
@@ -129,8 +130,8 @@ def test_rows_with_nan_are_never_right_and_infinite_ones_have_a_rank() -> None:
     inf, nan = math.inf, math.nan
     logits = torch.tensor([[nan, 5.0, 1.0], [0.0, inf, 1.0], [2.0, -inf, 1.0], [3.0, 0.0, 1.0]])
     record = measured(Given(), [(logits, torch.tensor([1, 1, 0, 0]))], top_k=(1, 2))
-    assert value(record, "accuracy") == 0.75
-    assert value(record, "top_k_accuracy", k=2) == 0.75
+    assert value(record, Q.accuracy) == 0.75
+    assert value(record, Q.top_k_accuracy, k=2) == 0.75
     assert status(record, "loss") == "the losses of 2 of 4 examples are NaN"
     assert status(record, "loss_low") == "the losses of 2 of 4 examples are NaN"
 
@@ -139,8 +140,8 @@ def test_a_single_logit_is_yes_or_no() -> None:
     logits, targets = torch.tensor([2.0, -1.0, 0.5, 0.0]), torch.tensor([1, 0, 0, 0])
     record = measured(Given(), [(logits[:, None], targets)], top_k=(1, 5))
     by_hand = [math.log1p(math.exp(-2)), math.log1p(math.exp(-1)), math.log1p(math.exp(0.5)), math.log(2)]
-    assert value(record, "loss") == pytest.approx(sum(by_hand) / 4, rel=1e-6)
-    assert value(record, "accuracy") == value(record, "top_k_accuracy", k=1) == 0.75
+    assert value(record, Q.loss) == pytest.approx(sum(by_hand) / 4, rel=1e-6)
+    assert value(record, Q.accuracy) == value(record, Q.top_k_accuracy, k=1) == 0.75
     assert status(record, "top_k_accuracy", k=5) == "the model tells only 2 classes apart"
     with pytest.raises(ValueError, match="single logit"):
         measured(Given(), [(logits[:, None], torch.tensor([2, 0, 0, 0]))])
@@ -149,7 +150,7 @@ def test_a_single_logit_is_yes_or_no() -> None:
 def test_numbers_and_several_labels_have_no_accuracy() -> None:
     guessed, wanted = torch.randn(6, 2), torch.randn(6, 2)
     record = measured(Given(), [(guessed[:4], wanted[:4]), (guessed[4:], wanted[4:])])
-    assert value(record, "loss") == pytest.approx(float(((array(guessed) - array(wanted)) ** 2).mean()), rel=1e-6)
+    assert value(record, Q.loss) == pytest.approx(float(((array(guessed) - array(wanted)) ** 2).mean()), rel=1e-6)
     for name, labels in (("accuracy", {}), ("accuracy_low", {}), ("top_k_accuracy", {"k": 5})):
         assert "float targets" in str(status(record, name, **labels))
     assert "does not predict tokens" in str(status(record, "perplexity"))
@@ -167,7 +168,7 @@ def test_numbers_and_several_labels_have_no_accuracy() -> None:
     with torch.no_grad():
         z, y = array(model(input_ids=ids).logits), array(labels)
     expected = np.mean(np.logaddexp(0, z) - y * z)
-    assert value(record, "loss") == pytest.approx(float(expected), rel=1e-5)
+    assert value(record, Q.loss) == pytest.approx(float(expected), rel=1e-5)
     assert "several yes/no answers" in str(status(record, "accuracy"))
 
 
@@ -179,17 +180,17 @@ def test_a_loss_of_the_tasks_own_is_no_perplexity() -> None:
     torch.manual_seed(0)
     model, batches = tiny_gpt2(), ragged()
     plain, doubled = measured(model, batches), measured(model, batches, Doubled())
-    assert value(doubled, "loss") == pytest.approx(2 * float(value(plain, "loss") or 0), rel=1e-6)
-    assert value(doubled, "accuracy") == value(plain, "accuracy")
+    assert value(doubled, Q.loss) == pytest.approx(2 * float(value(plain, Q.loss) or 0), rel=1e-6)
+    assert value(doubled, Q.accuracy) == value(plain, Q.accuracy)
     assert "a loss of its own" in str(status(doubled, "perplexity"))
 
 
 def test_intervals_where_a_bootstrap_knows_nothing() -> None:
     logits = torch.eye(3).repeat(4, 1)
     record = measured(Given(), [(logits, torch.arange(3).repeat(4))], top_k=())
-    assert value(record, "accuracy") == 1
-    assert value(record, "accuracy_low") == pytest.approx(1 / (1 + 1.959963984540054**2 / 12)), "Wilson's, 12 of 12"
-    assert value(record, "loss_low") == pytest.approx(float(value(record, "loss") or 0)), "all are alike"
+    assert value(record, Q.accuracy) == 1
+    assert value(record, Q.accuracy_low) == pytest.approx(1 / (1 + 1.959963984540054**2 / 12)), "Wilson's, 12 of 12"
+    assert value(record, Q.loss_low) == pytest.approx(float(value(record, Q.loss) or 0)), "all are alike"
     one = measured(Given(), [(logits[:1], torch.tensor([0]))], top_k=())
     assert status(one, "loss_low") == status(one, "loss_high") == TOO_FEW
 
@@ -201,7 +202,7 @@ def test_what_has_no_targets_and_what_is_no_class() -> None:
     with pytest.raises(ValueError, match="target 3 is none of the model's 3 classes"):
         measured(Given(), [(logits, torch.tensor([0, 1, 2, 3]))])
     record = measured(Given(), [(logits, torch.full((4,), -100))])
-    assert value(record, "positions") == value(record, "examples") == 0
+    assert value(record, Q.positions) == value(record, Q.examples) == 0
     for name in ("loss", "accuracy", "loss_low"):
         assert status(record, name) is not None
     assert status(record, "loss") == status(record, "accuracy") == "no position of the data has a target"
@@ -212,11 +213,11 @@ def test_half_precision_is_summed_in_full() -> None:
     targets = torch.randint(0, 50, (300,))
     record = measured(Given().bfloat16(), [(logits, targets)], top_k=(5,))
     rows = array(logits)
-    assert value(record, "loss") == pytest.approx(
+    assert value(record, Q.loss) == pytest.approx(
         sum(nll(row, int(t)) for row, t in zip(rows, targets, strict=True)) / 300, rel=1e-6
     )
     expected = [rank(row, int(t)) for row, t in zip(rows, targets, strict=True)]
-    assert value(record, "top_k_accuracy", k=5) == sum(place < 5 for place in expected) / 300
+    assert value(record, Q.top_k_accuracy, k=5) == sum(place < 5 for place in expected) / 300
 
 
 def test_options_are_refused_early() -> None:

@@ -238,8 +238,10 @@ def sensitive(part: Sensitivity, cuts: Cuts) -> Finding | None:
 
 def exported(part: Exported) -> Finding | None:
     """The fastest of the packed copies, and the times of all."""
-    timed = {name: copy for name, copy in part.copies.items() if copy.speed_up.value is not None}
-    if not timed or part.original is None or part.original.latency.value is None:
+    copies = part.copies
+    original = copies.pop("original", None)
+    timed = {name: copy for name, copy in copies.items() if copy.speed_up.value is not None}
+    if not timed or original is None or original.latency.value is None:
         return None
     name, best = max(timed.items(), key=lambda item: item[1].speed_up.value or 0)
     gain = best.speed_up.value or 0
@@ -247,7 +249,7 @@ def exported(part: Exported) -> Finding | None:
     ratio = f"{num(gain)} times as fast as" if faster or slower else "as fast as"
     each = "; ".join(
         f"{label} {duration(copy.latency.value or 0)} a pass in {size(copy.held.value or 0)}"
-        for label, copy in {"the model itself": part.original, **timed}.items()
+        for label, copy in {"the model itself": original, **timed}.items()
     )
     return Finding(
         kind="audit_exported_speed", severity="info", title=f"Really packed, {name} is {ratio} the model itself",

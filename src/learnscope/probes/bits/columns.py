@@ -72,15 +72,14 @@ def _row(item: Configuration, original: Mapping[str, Any]) -> dict[str, tuple[fl
     reasons = undefined(scores)
     reasons |= dict.fromkeys(("broke", "mended", "accuracy"), _OF_CLASSES) if scores["accuracy"] is None else {}
     row = {name: _value(scores.get(name), reasons.get(name)) for name in _COMPARED}
-    low, high = interval(scores, "kl")
-    row["kl_low"], row["kl_high"] = (_value(x, reasons.get("kl") or _few(scores)) for x in (low, high))
+    few = _FEW if sum(n > 0 for n in scores["sums"]["positions"]) < 2 else None
     loss = scores["loss"]
-    without = "the data has no targets" if loss is None else None
-    row["loss"] = _value(loss, without)
-    change = None if loss is None else loss - original["loss"]
-    row["loss_change"] = _value(change, without)
-    low, high = (math.nan, math.nan) if loss is None else interval(scores, "loss", original)
-    row["loss_change_low"], row["loss_change_high"] = (_value(x, without or _few(scores)) for x in (low, high))
+    missing = "the data has no targets" if loss is None else None
+    row["kl_low"], row["kl_high"] = (_value(end, reasons.get("kl") or few) for end in interval(scores, "kl"))
+    row["loss"] = _value(loss, missing)
+    row["loss_change"] = _value(None if loss is None else loss - original["loss"], missing)
+    ends = (math.nan, math.nan) if loss is None else interval(scores, "loss", original)
+    row["loss_change_low"], row["loss_change_high"] = (_value(end, missing or few) for end in ends)
     row["perplexity"] = _perplexity(scores)
     row["accuracy"] = _value(scores["accuracy"], reasons.get("accuracy"))
     return row | {name: (getattr(item.ledger, name), None) for name in _BYTES}
@@ -91,10 +90,6 @@ def _value(value: float | None, reason: str | None) -> tuple[float | None, str |
     if value is None or (reason is not None and math.isnan(value)):
         return None, reason or "not measured"
     return value, None
-
-
-def _few(scores: Mapping[str, Any]) -> str | None:
-    return _FEW if sum(n > 0 for n in scores["sums"]["positions"]) < 2 else None
 
 
 def _perplexity(scores: Mapping[str, Any]) -> tuple[float | None, str | None]:

@@ -157,7 +157,7 @@ def _exported(audit: Audit) -> list[str]:
     if part is None:
         return [escape(f"Real latencies: {audit.missing['exported']}.")] if "exported" in audit.missing else []
     rows: list[Sequence[str]] = []
-    for copy in ([part.original] if part.original is not None else []) + list(part.copies.values()):
+    for copy in part.copies.values():
         if copy.latency.value is None:
             rows.append((copy.name, "n/a", "", "", "", copy.latency.why or "not measured"))
             continue
