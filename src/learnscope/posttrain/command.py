@@ -1,4 +1,4 @@
-"""What `learnscope audit` does: one model or several, all parts or some, and a report of each."""
+"""`learnscope audit`: examines one or more models and writes a report of each."""
 
 from __future__ import annotations
 

@@ -99,14 +99,13 @@ class Encoder:
         self, row: Mapping[str, Any], column: str, label: str | None, number: int
     ) -> tuple[list[int], list[int]]:
         """Ids and labels of a row; a classifier's ids are truncated."""
-        truncated = self.reader.answer != "tokens"
         if column == IDS:
             ids, labels = self._given(row, label, number)
         elif isinstance(row[column], str):
             ids = labels = list(self.tokenizer(row[column])["input_ids"])
         else:
             raise PosttrainError(f"row {number}: {column!r} is {row[column]!r}; text is needed")
-        if not truncated or len(ids) <= self.length:
+        if self.reader.answer == "tokens" or len(ids) <= self.length:
             return ids, labels
         self.cut += 1
         if column == IDS or isinstance(self.tokenizer, ByteTokenizer):

@@ -19,7 +19,7 @@ from learnscope.sources.hub import hub_reason
 from learnscope.sources.hushed import hushed
 
 FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
-_TAKEN = f"a Hugging Face folder (config.json and weights) or a file ({', '.join(FILES)})"
+_ACCEPTED = f"a Hugging Face folder (config.json and weights) or a file ({', '.join(FILES)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _files(path: Path) -> list[Path]:
     """The files with the weights; refuses what is no model."""
     if path.is_file():
         if path.suffix not in FILES:
-            raise PosttrainError(f"{path} ends in {path.suffix!r}: a model is {_TAKEN}")
+            raise PosttrainError(f"{path} ends in {path.suffix!r}: a model is {_ACCEPTED}")
         return [path]
     if (path / "adapter_config.json").is_file():
         raise PosttrainError(
@@ -112,14 +112,14 @@ def _files(path: Path) -> list[Path]:
         return files
     names = sorted(entry.name for entry in path.iterdir())
     if not names:
-        raise PosttrainError(f"{path} is an empty folder: a model is {_TAKEN}")
+        raise PosttrainError(f"{path} is an empty folder: a model is {_ACCEPTED}")
     hint = ""
     if weights := [name for name in names if name.endswith(FILES)]:
         hint = f"; name the file, {path / weights[0]}"
     elif checkpoints := [name for name in names if name.startswith("checkpoint-")]:
         hint = f"; name one of its models, {path / checkpoints[-1]}"
     shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
-    raise PosttrainError(f"{path} holds no weights of a model (it has {shown}){hint}: a model is {_TAKEN}")
+    raise PosttrainError(f"{path} holds no weights of a model (it has {shown}){hint}: a model is {_ACCEPTED}")
 
 
 def _on(model: nn.Module, device: str | torch.device | None) -> nn.Module:

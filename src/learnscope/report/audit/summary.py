@@ -82,11 +82,11 @@ def _section(rows: list[Row], audit: Audit, parts: Sequence[str]) -> list[str]:
 
 def row(name: str, number: Number, n: int | None, write: Any = num) -> Row:
     """A row of the table; a missing number has its reason in place of an interval."""
-    size_of_sample = "" if n is None else f"{n:,}"
+    sample = "" if n is None else f"{n:,}"
     if number.value is None:
-        return name, "n/a", number.why or "not measured", size_of_sample
-    ends = "" if number.interval is None else f"{write(number.interval[0])} to {write(number.interval[1])}"
-    return name, write(number.value), ends, size_of_sample
+        return name, "n/a", number.why or "not measured", sample
+    ends = "" if number.interval is None else "{} to {}".format(*map(write, number.interval))
+    return name, write(number.value), ends, sample
 
 
 def _cell(number: Number, write: Any = num) -> str:
@@ -142,11 +142,11 @@ def _bits(audit: Audit) -> list[str]:
     if tried is not None:
         ordered = sorted(tried.items, key=lambda item: -(item["packed_bytes"].value or 0.0))
         columns = [MEASURES[tried.judged_by] if name == "KL" else name for name in COLUMNS]
-        rows_of = [_configuration_row(item, tried.judged_by) for item in ordered[:MOST]]
-        out += ["### All configurations", table(columns, rows_of)]
+        lines = [_configuration_row(item, tried.judged_by) for item in ordered[:MOST]]
+        out += ["### All configurations", table(columns, lines)]
         if len(ordered) > MOST:
             out.append(f"{len(ordered) - MOST:,} more are in `analysis_results.json`.")
-    elif "configurations" in audit.missing:
+    else:
         out.append(escape(f"No configurations were compared: {audit.missing['configurations']}."))
     return out + _exported(audit)
 
@@ -155,7 +155,7 @@ def _exported(audit: Audit) -> list[str]:
     """Copies that were timed; nothing else in this section is about time."""
     part = audit.exported
     if part is None:
-        return [escape(f"Real latencies: {audit.missing['exported']}.")] if "exported" in audit.missing else []
+        return [escape(f"Real latencies: {audit.missing['exported']}.")]
     rows: list[Sequence[str]] = []
     for copy in part.copies.values():
         if copy.latency.value is None:

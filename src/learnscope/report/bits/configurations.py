@@ -1,4 +1,4 @@
-"""Bit widths: what every configuration takes and costs, and which of them are worth having."""
+"""Figures of bit widths: the size and the damage of every configuration, and the Pareto frontier."""
 
 from __future__ import annotations
 
