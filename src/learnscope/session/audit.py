@@ -50,7 +50,7 @@ def audit(
     cache: str | Path | None = None,
     progress: bool = True,
 ) -> Run:
-    """Examine a finished model once. It is as it was afterwards.
+    """Examine a finished model once; it is unchanged afterwards.
 
     Args:
         model: the model.
@@ -65,8 +65,8 @@ def audit(
         sinks: where else records go.
         strict: raise when a probe fails.
         tokenizer: of a language model, for texts that an attack changes.
-        cache: a folder in which results are remembered by content, so that a second audit, or one that was broken off,
-            only does what is missing.
+        cache: a folder in which results are cached by content, so that a second audit, or an interrupted one, only
+            does what is missing.
         progress: show progress bars on a terminal.
     """
     if isinstance(model, str | Path):
@@ -79,7 +79,7 @@ def audit(
     subject.tokenizer = tokenizer
     provides = provided(subject) | ({"grads"} if fixed_batch(subject) is not None else set())
     provides |= {"previous"} if base is not None else set()
-    chosen = list(probes) if probes is not None else [*usual_probes(provides), *_of_finished(provides)]
+    chosen = list(probes) if probes is not None else [*usual_probes(provides), *_audit_probes(provides)]
     if not chosen:
         raise ValueError("there is nothing to examine: pass data, base= weights to compare with, or probes")
     snapshots: dict[str, Snapshot] = {}
@@ -94,8 +94,8 @@ def audit(
     return Run(engine.backend)
 
 
-def _of_finished(provides: set[str]) -> list[Probe]:
-    """What is asked of a finished model rather than of one in training."""
+def _audit_probes(provides: set[str]) -> list[Probe]:
+    """Probes for finished models rather than for models in training."""
     candidates: list[Probe] = [
         Performance(), MemoryUse(), InferenceSpeed(), LayerTimes(), BitSensitivity(), BitWidths(), BitOptimum(),
         ExportedSpeed(), Attacks(), NoiseRobustness(), InputPerturbation(), BitRobustness(),

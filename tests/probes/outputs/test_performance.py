@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import learnscope.tensor.outputs.ranks as ranks
-from learnscope.posttrain.examined import Examined
+from learnscope.posttrain.session import AuditSession
 from learnscope.probes.outputs.performance import Performance
 from learnscope.quantities.outputs import Performance as Q
 from learnscope.reading.cells import value
@@ -33,7 +33,7 @@ class Given(nn.Module):
 
 
 def measured(model: nn.Module, data: Any, task: Task | None = None, **options: Any) -> Record:
-    return Examined(model, task=task).look(Performance(**options), data)
+    return AuditSession(model, task=task).measure(Performance(**options), data)
 
 
 def status(record: Record, name: str, **labels: Any) -> str | None:

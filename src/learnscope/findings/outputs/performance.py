@@ -6,9 +6,8 @@ import numpy as np
 
 from learnscope.findings.registry import analysis
 from learnscope.reading.audit import read_audit
-from learnscope.reading.audit_numbers import Number
+from learnscope.reading.audit_numbers import Number, duration, evidence, on, size, told
 from learnscope.reading.audit_parts import Layers, Memory, Quality, Speed
-from learnscope.reading.audit_words import duration, evidence, on, size, told
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, listed, num, percent
 from learnscope.record import Evidence, Finding
