@@ -55,10 +55,10 @@ class RunFacts:
     source: str | None
     status: str | None
     first_step: int | None
+    """The first recorded step; None for a run without numbers."""
     last_step: int | None
-    """Of what was recorded; None for a run without numbers."""
     resumed_at: tuple[int, ...]
-    """The first step of each later attempt; what they superseded is left out."""
+    """The first step of each later attempt."""
     problems: tuple[str, ...]
     """Lines that could not be read."""
 
@@ -79,16 +79,11 @@ def facts_of(label: str, run: Run, manifest: Mapping[str, Any], series: SeriesOf
 
 def notes_on(runs: Sequence[RunFacts]) -> list[str]:
     """Warnings about the runs for the reader of the comparison."""
-    notes = [
-        f"{facts.label}: {problem}; a difference may come from that" for facts in runs for problem in facts.problems
-    ]
-    clocks = {facts.source == "telemetry" for facts in runs}
-    if len(clocks) > 1:
+    problems = [f"{facts.label}: {problem}" for facts in runs for problem in facts.problems]
+    notes = [f"{problem}; a difference may come from that" for problem in problems]
+    if len({facts.source == "telemetry" for facts in runs}) > 1:
         notes.append("a step of telemetry is a batch, elsewhere it is an optimizer step: the same number may not be "
                      "the same moment")  # fmt: skip
     notes += [f"{facts.label} holds no numbers" for facts in runs if facts.last_step is None]
-    notes += [f"{facts.label} is not finished: {facts.status}" for facts in runs if facts.status not in _ENDED]
-    return notes
-
-
-_ENDED = ("finished", None)
+    unfinished = [facts for facts in runs if facts.status not in ("finished", None)]
+    return notes + [f"{facts.label} is not finished: {facts.status}" for facts in unfinished]

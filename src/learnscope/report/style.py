@@ -103,6 +103,15 @@ def maybe_log(axes: Axes, parts: list[Floats], factor: float = 50, most: int = 9
     axes.minorticks_off()
 
 
+def few_ticks(axes: Axes, parts: list[Floats], factor: float) -> None:
+    """For small axes: `lined` and `maybe_log` with four ticks."""
+    lined(axes, ticks=4)
+    maybe_log(axes, parts, factor, most=4)
+    if axes.get_yscale() == "linear":
+        axes.locator_params(axis="y", nbins=4)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+
+
 def legend(axes: Axes) -> None:
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=10, framealpha=0.8, edgecolor="none", loc="best")
