@@ -85,12 +85,12 @@ def line(key: Key, series: Mapping[str, SeriesOf], partings: Sequence[Parting]) 
 
 def as_frame(lines: Sequence[Line], labels: Sequence[str]) -> pd.DataFrame:
     """A row for each series; columns are (what, run): `frame["last"]` has a column for each run."""
-    columns: dict[tuple[str, str], pd.Series[Any]] = {}
+    columns: dict[tuple[str, str], Any] = {}
     for what in Summary._fields:
-        dtype = "object" if what == "status" else "float64" if what in ("last", "best") else "Int64"
+        dtype = "float64" if what in ("last", "best") else "Int64"
         for label in labels:
             cells = [getattr(line.of.get(label), what, None) for line in lines]
-            columns[what, label] = pd.Series(cells, dtype=dtype)
+            columns[what, label] = np.array(cells, object) if what == "status" else pd.Series(cells, dtype=dtype)
     for label in labels[1:]:
         columns["difference", label] = pd.Series([line.differences[label] for line in lines], dtype="float64")
         columns["parts_at", label] = pd.Series([line.parts_at.get(label) for line in lines], dtype="Int64")

@@ -15,15 +15,14 @@ Value = float | int | None
 def value(record: Record, quantity: Quantity, scope: str | None = None, **labels: Any) -> Value:
     """One number of a record; None if it was not measured or is not there."""
     for table, column in _columns(record, quantity, labels):
-        for place, here in enumerate(table.scopes):
+        for here, number in zip(table.scopes, column.values, strict=True):
             if scope is None or here == scope:
-                number: Value = column.values[place]
-                return number
+                return number  # type: ignore[no-any-return]
     return None
 
 
 def by_scope(record: Record, kind: str, quantity: Quantity, **labels: Any) -> tuple[dict[str, float], dict[str, str]]:
-    """One number of every scope of a kind, NaN where there is none, and the reasons of those that have none."""
+    """One number of every scope of a kind, NaN where it is missing, and why it is."""
     numbers: dict[str, float] = {}
     reasons: dict[str, str] = {}
     for table, column in _columns(record, quantity, labels):
@@ -36,8 +35,8 @@ def by_scope(record: Record, kind: str, quantity: Quantity, **labels: Any) -> tu
 
 
 def _columns(record: Record, quantity: Quantity, labels: Mapping[str, Any]) -> Iterator[tuple[Table, Column]]:
-    """Those of a quantity that bear these labels, each with its table."""
+    """The columns of a quantity with these labels, each with its table."""
     for table in record.tables:
         for column in table.columns:
-            if column.name == quantity.name and all(column.labels.get(key) == wanted for key, wanted in labels.items()):
+            if column.name == quantity.name and labels.items() <= column.labels.items():
                 yield table, column

@@ -30,7 +30,7 @@ def streaks(holds: NDArray[np.bool_], measured: NDArray[np.bool_], at_least: int
 
     What was not measured neither continues a run nor ends it.
     """
-    found = []
+    latest = []
     for column in range(holds.shape[1]):
         rows = np.flatnonzero(measured[:, column])
         held = holds[rows, column]
@@ -38,6 +38,6 @@ def streaks(holds: NDArray[np.bool_], measured: NDArray[np.bool_], at_least: int
         breaks = np.concatenate([[-1], np.flatnonzero(~held), [len(rows)]])
         for start, end in zip(breaks[-2::-1], breaks[:0:-1], strict=True):
             if end - start - 1 >= at_least:
-                found.append(Streak(column, rows[start + 1 : end], lasting=bool(end == len(rows))))
+                latest.append(Streak(column, rows[start + 1 : end], lasting=bool(end == len(rows))))
                 break
-    return found
+    return latest

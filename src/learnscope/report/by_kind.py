@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from learnscope.quantities import Quantity
 from learnscope.quantities.outputs import Loss
-from learnscope.reading.gather import Grid, Series, series
-from learnscope.reading.undrawn import Undrawn, undrawn
+from learnscope.reading.gather import Grid, Series, as_grid, as_series, layers, series
+from learnscope.reading.other_numbers import OtherNumber, other_numbers
 from learnscope.reading.words import count
 from learnscope.report.broken import breaks, patch
 from learnscope.report.heatmap import ColourScale, heatmap, layer_types
@@ -34,9 +34,9 @@ FILES = "layers-*.png"
 def other_figure(reader: RunReader) -> Figure | None:
     """Small multiples over the same steps, a name each, with a line for every combination of labels."""
     candidates: list[tuple[str, dict[str, Series]]] = []
-    for number in undrawn(reader, "model"):
-        series_of = {labels: values for labels, values in number.series().items() if len(values) > 1}
-        curves = {labels: values for labels, values in series_of.items() if len(values.finite)}
+    for number in other_numbers(reader, "model"):
+        series_by_labels = {labels: as_series(rows) for labels, rows in number.by_labels().items()}
+        curves = {key: values for key, values in series_by_labels.items() if len(values) > 1 and len(values.finite)}
         candidates += [(number.title, curves)] if curves else []
     if not candidates:
         return None
@@ -67,8 +67,9 @@ def other_figure(reader: RunReader) -> Figure | None:
 def layer_panels(reader: RunReader) -> list[Panel]:
     """A heatmap for every name of kind layer that no other panel shows, one for each combination of its labels."""
     panels = []
-    for number in undrawn(reader, "layer"):
-        for labels, grid in number.grids(reader).items():
+    for number in other_numbers(reader, "layer"):
+        for labels, rows in number.by_labels().items():
+            grid = as_grid(rows, layers(reader))
             if np.isfinite(grid.values).any() or grid.broken.any():
                 panels.append(_layer_panel(number, labels, grid))
     shown, left = panels[:HEATMAPS], len(panels) - HEATMAPS
@@ -82,7 +83,7 @@ def layer_panels(reader: RunReader) -> list[Panel]:
     ]
 
 
-def _layer_panel(number: Undrawn, labels: str, grid: Grid) -> Panel:
+def _layer_panel(number: OtherNumber, labels: str, grid: Grid) -> Panel:
     title = f"{number.title} by layer" + (f" ({labels})" if labels else "")
     file = re.sub(r"[^\w.-]+", "-", f"layers-{number.title}-{labels}").strip("-")[:100]
     name = number.title.split(": ")[-1]

@@ -12,7 +12,7 @@ from learnscope.quantities.outputs import BatchStats, Holdout, Loss, Performance
 from learnscope.quantities.robustness import Attacks, BitRobustness, InputPerturbation, NoiseRobustness
 from learnscope.quantities.updates import LearningRate, ParameterChange
 from learnscope.reading.gather import labels_of, series
-from learnscope.reading.undrawn import measured_once
+from learnscope.reading.other_numbers import measured_once
 from learnscope.reading.words import count, listed, num
 from learnscope.store.reader import RunReader
 

@@ -10,7 +10,7 @@ from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.outputs import Holdout, Loss
 from learnscope.quantities.updates import LearningRate, ParameterChange
 from learnscope.reading.gather import Floats, Series, as_series, grid, labels_of, rows, series
-from learnscope.reading.undrawn import is_accuracy
+from learnscope.reading.other_numbers import is_accuracy
 from learnscope.reading.words import count, num, percent
 from learnscope.report.broken import Breaks, breaks, weights
 from learnscope.report.layout import QUIET, head, new_figure

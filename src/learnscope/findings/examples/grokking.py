@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from learnscope.findings.outputs.stuck import labelled_series, logged_accuracy
+from learnscope.findings.outputs.stuck import logged_accuracy
 from learnscope.findings.registry import analysis
 from learnscope.quantities import Quantity
 from learnscope.quantities.examples import Memorization
 from learnscope.quantities.outputs import Holdout
 from learnscope.reading.changepoints import change_points, first_lasting
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Floats, Series, as_series, labels_of, series
+from learnscope.reading.gather import Floats, Series, as_series, labels_of, rows, series
 from learnscope.reading.words import count, num, percent
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
@@ -100,8 +100,8 @@ def _accuracies(reader: RunReader) -> list[Accuracies]:
     """From `Memorization`, which has both; else from what the loop logged and a holdout."""
     found, accuracy = [], Memorization.accuracy
     for label in labels_of(reader, Memorization):
-        frame = reader.frame(label, accuracy.name, "split").drop_duplicates(["step", "scope"], keep="last")
-        both = [as_series(frame[frame["scope"] == split].sort_values("step")).finite for split in ("train", "test")]
+        frame = rows(reader, accuracy, "split", label)
+        both = [as_series(frame[frame["scope"] == split]).finite for split in ("train", "test")]
         steps, first, second = np.intersect1d(both[0].steps, both[1].steps, return_indices=True)
         if len(steps):
             values = both[0].values[first], both[1].values[second]
@@ -115,7 +115,7 @@ def _accuracies(reader: RunReader) -> list[Accuracies]:
     if not len(train) or train.values.min() < 0 or train.values.max() > 100:
         return []
     for label in labels_of(reader, Holdout):
-        test = labelled_series(reader, label, Holdout.holdout_accuracy).finite
+        test = series(reader, Holdout.holdout_accuracy, probe=label).finite
         found += _together(train, test, label, f"`{logged.name}` of the batches since the measurement before")
     return found
 

@@ -8,7 +8,7 @@ from learnscope.findings.registry import analysis
 from learnscope.quantities import Quantity
 from learnscope.quantities.landscape import LossLandscape
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Series, as_series, labels_of
+from learnscope.reading.gather import Series, labels_of, series
 from learnscope.reading.streaks import streaks
 from learnscope.reading.words import between, num
 from learnscope.record import Evidence, Finding
@@ -27,8 +27,7 @@ def landscape(reader: RunReader, cuts: Cuts) -> list[Finding]:
     found = []
     for label in labels_of(reader, LossLandscape):
         for ratio in RATIOS:
-            frame = reader.frame(label, ratio.name, "model").drop_duplicates("step", keep="last").sort_values("step")
-            ratios = as_series(frame).finite
+            ratios = series(reader, ratio, probe=label).finite
             if len(ratios):
                 found += _edge(label, ratio, ratios, cuts)
                 break

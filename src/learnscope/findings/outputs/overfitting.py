@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from learnscope.findings.outputs.stuck import labelled_series, stuck
+from learnscope.findings.outputs.stuck import stuck
 from learnscope.findings.registry import analysis
 from learnscope.quantities.outputs import Holdout, Loss
 from learnscope.reading.cuts import Cuts
@@ -47,7 +47,7 @@ class Fall:
 def overfitting(reader: RunReader, cuts: Cuts) -> list[Finding]:
     found = []
     for label in labels_of(reader, Holdout):
-        losses = labelled_series(reader, label, Holdout.holdout_loss).finite
+        losses = series(reader, Holdout.holdout_loss, probe=label).finite
         if len(losses) >= cuts.holdout_measurements:
             found += _judge(reader, label, losses, cuts)
     return found
@@ -157,7 +157,7 @@ def _said_accuracy(accuracy: tuple[float, float] | None) -> str:
 
 
 def _accuracy(reader: RunReader, label: str, best: int, last: int) -> tuple[float, float] | None:
-    values = labelled_series(reader, label, Holdout.holdout_accuracy)
+    values = series(reader, Holdout.holdout_accuracy, probe=label)
     first, second = values.at(best), values.at(last)
     return None if first is None or second is None else (first, second)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from learnscope.quantities import Quantity
 from learnscope.quantities.outputs import BatchStats, Holdout, Loss
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Floats, Series, as_series, labels_of, one_pass, rows, series
+from learnscope.reading.gather import Floats, Series, labels_of, one_pass, rows, series
 from learnscope.reading.proportions import Share
 from learnscope.reading.words import between, count, percent
 from learnscope.store.reader import RunReader
@@ -99,7 +99,7 @@ def _stuck(reader: RunReader, cuts: Cuts) -> Stuck | None:
     batches = _batches(reader)
     found = None
     for label in labels_of(reader, Holdout) if batches is not None else ():
-        accuracies = labelled_series(reader, label, Holdout.holdout_accuracy)
+        accuracies = series(reader, Holdout.holdout_accuracy, probe=label)
         if not len(accuracies):
             continue
         assert batches is not None
@@ -110,7 +110,7 @@ def _stuck(reader: RunReader, cuts: Cuts) -> Stuck | None:
 
 
 def _judge(reader: RunReader, label: str, accuracies: Series, batches: Batches, cuts: Cuts) -> Stuck | None:
-    n = labelled_series(reader, label, Holdout.holdout_examples).at(int(accuracies.steps[-1]))
+    n = series(reader, Holdout.holdout_examples, probe=label).at(int(accuracies.steps[-1]))
     guesses = _guesses(reader, label)
     measured = accuracies.finite
     if (
@@ -133,12 +133,6 @@ def _judge(reader: RunReader, label: str, accuracies: Series, batches: Batches, 
     if (training - holdout)[0] <= 0 or training.interval[0] <= chance:
         return None
     return Stuck(label, measured, holdout, width, chance, training, batches, chosen)
-
-
-def labelled_series(reader: RunReader, label: str, quantity: Quantity) -> Series:
-    """A model-wide number of the one probe of a class that recorded under this label."""
-    frame = reader.frame(label, quantity.name, "model").drop_duplicates("step", keep="last")
-    return as_series(frame.sort_values("step"))
 
 
 def logged_accuracy(reader: RunReader) -> Quantity | None:
