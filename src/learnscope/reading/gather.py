@@ -232,9 +232,10 @@ class Grid:
         frame = pd.DataFrame(self.values, index=self.steps, columns=self.scopes)
         return frame.reindex(index=other.steps, columns=other.scopes).to_numpy(np.float64)
 
-    def series(self, place: int) -> Series:
-        """The values of one scope, by its place."""
-        return Series(self.steps, self.values[:, place], [None] * len(self.steps), self.probe)
+    def of(self, scope: str) -> Series:
+        """The values of one scope."""
+        values = self.values[:, self.scopes.index(scope)]
+        return Series(self.steps, values, [None] * len(values), self.probe)
 
 
 def grid(reader: RunReader, quantity: Quantity, kind: str = "layer", **conditions: object) -> Grid:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Literal
 
 import numpy as np
@@ -14,14 +15,24 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from learnscope.reading.gather import Floats, Grid, Series
-from learnscope.reading.words import count
+from learnscope.reading.words import count, percent
 from learnscope.report.broken import Breaks, patch
 from learnscope.report.layout import INK, head, margins, new_figure
-from learnscope.report.style import BROKEN, COLOURS, ZERO, finish, log_ticks, maybe_log, plain, step_edges, whole_steps
+from learnscope.report.style import (
+    BROKEN,
+    COLOURS,
+    ZERO,
+    finish,
+    linear_ticks,
+    log_ticks,
+    maybe_log,
+    plain,
+    step_edges,
+    whole_steps,
+)
 from learnscope.store.reader import RunReader
 
 ColourScale = Literal["log", "linear"]
@@ -30,6 +41,7 @@ MAX_COLUMNS = 400
 """Columns beyond which neighbouring measurements share one: a screen has no more to give them."""
 GAPS = 60
 """Columns up to which cells are set apart by white lines (rows: half as many); more would be mostly lines."""
+QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 ROW = 0.26
 """Inches for a layer, while there are few enough for every one to be named."""
 
@@ -121,12 +133,11 @@ def heatmap(
         legend += [patch(breaks)] if breaks.spans else []
     if legend:
         figure.legend(handles=legend, loc="lower center", ncols=3, fontsize=10, frameon=False)
-    where = f" of {common}" if common else ""
-    what = f"colour: {' '.join(part for part in (quantity, meaning) if part)}"
+    what = f"colour: {' '.join(filter(None, (quantity, meaning)))}"
     mean = "geometric mean" if scale == "log" else "mean"
-    merged = f"a column is the {mean} of {drawn.per_column}" if drawn.per_column > 1 else ""
-    rows = f"{count(len(grid.scopes), 'layer')}{where}{unnamed}"
-    head(figure, title, "; ".join(part for part in (f"{rows}, {measured(grid.steps)}", what, merged) if part))
+    merged = f"; a column is the {mean} of {drawn.per_column}" if drawn.per_column > 1 else ""
+    rows = f"{count(len(grid.scopes), 'layer')}{f' of {common}' if common else ''}{unnamed}"
+    head(figure, title, f"{rows}, {measured(grid.steps)}; {what}{merged}")
     return figure
 
 
@@ -187,7 +198,7 @@ def _colours(finite: Floats, scale: ColourScale) -> tuple[Any, list[float], list
     low, high = (float(v) for v in np.quantile(finite, [0.01, 0.99]))
     if high <= low:  # one value: a scale around it
         low, high = low - max(abs(low), 1.0) / 2, high + max(abs(high), 1.0) / 2
-    ticks = [float(tick) for tick in MaxNLocator(nbins=5).tick_values(low, high) if low <= tick <= high]
+    ticks = linear_ticks(low, high, 5)
     return Normalize(low, high), ticks, [f"{tick:,.6g}" for tick in ticks]
 
 
@@ -206,6 +217,26 @@ def paint_marks(axes: Axes, drawn: Cells, style: Mapping[str, Any]) -> list[Patc
 def cell_style(columns: int, rows: int) -> dict[str, Any]:
     few = columns <= GAPS and rows <= GAPS / 2
     return {"edgecolors": "white" if few else "none", "linewidth": 0.8 if few else 0.0, "rasterized": True}
+
+
+def painted_rows(
+    axes: Axes, bar: Axes, steps: NDArray[np.int64], values: Floats, names: Sequence[str], height: float, *,
+    row: str, what: str, most: float | None = 1.0,
+) -> str:  # fmt: skip
+    """A heatmap of shares from 0 to `most`, a row for each name, with its colour bar; what to say of it."""
+    mesh, size = paint_means(axes, steps, values, vmin=0, vmax=most)
+    finish(axes, x="step", y=row)
+    unnamed = name_rows(axes, names, height)
+    tick_steps(axes, steps)
+    share_bar(mesh, bar, what, QUARTERS if most else linear_ticks(0, mesh.get_clim()[1], 5))
+    return unnamed + (f"; a column is the mean of {size}" if size > 1 else "")
+
+
+def share_bar(mesh: ScalarMappable, bar: Axes, what: str, ticks: Sequence[float] = QUARTERS) -> None:
+    """A colour bar of shares, in percent."""
+    figure = bar.get_figure()
+    assert isinstance(figure, Figure)
+    colour_bar(figure, mesh, bar, what, ticks, names=[percent(tick) for tick in ticks])
 
 
 def colour_bar(
@@ -247,12 +278,9 @@ def layer_names(scopes: list[str], types: Mapping[str, str]) -> tuple[list[str],
     (['0 Linear', '2 ReLU'], 'net')
     """
     prefix = common_prefix(scopes)
-    names = []
-    for scope in scopes:
-        name = scope[len(prefix) :]
-        only_numbers = re.fullmatch(r"[\d.]+", name) is not None
-        names.append(f"{name} {types[scope]}" if only_numbers and scope in types else name)
-    return names, prefix[:-1]
+    names = {scope: scope[len(prefix) :] for scope in scopes}
+    typed = {scope for scope, name in names.items() if scope in types and re.fullmatch(r"[\d.]+", name)}
+    return [f"{name} {types[scope]}" if scope in typed else name for scope, name in names.items()], prefix[:-1]
 
 
 def name_rows(axes: Axes, names: Sequence[str], height: float) -> str:
@@ -275,11 +303,9 @@ def common_prefix(scopes: list[str]) -> str:
     """
     if len(scopes) < 2:
         return ""
-    paths = [scope.split(".")[:-1] for scope in scopes]
-    shared = 0
-    while all(len(path) > shared and path[shared] == paths[0][shared] for path in paths):
-        shared += 1
-    return "".join(f"{part}." for part in paths[0][:shared])
+    modules = zip(*(scope.split(".")[:-1] for scope in scopes), strict=False)
+    shared = takewhile(lambda names: len(set(names)) == 1, modules)
+    return "".join(f"{names[0]}." for names in shared)
 
 
 def shorten(name: str, limit: int = 30) -> str:

@@ -104,12 +104,10 @@ def _overhang(axes: Axes, renderer: RendererAgg, dpi: float) -> tuple[float, flo
     left = max((box.x0 - b.x0 for b in known), default=0.0)
     right = max((b.x1 - box.x1 for b in known), default=0.0)
     bottom = max((box.y0 - b.y0 for b in known), default=0.0)
-    top = 0.0
-    if axes.get_title() or axes.get_title(loc="left"):
-        top = 1.6 * 10 / 72 * dpi
+    top = 1.6 * 10 / 72 if axes.get_title() or axes.get_title(loc="left") else 0.0
     if axes.get_title():  # centred above a narrow colour bar
         right = max(right, (axes.title.get_window_extent(renderer).width - box.width) / 2)
-    return max(left, 0) / dpi, max(right, 0) / dpi, top / dpi, max(bottom, 0) / dpi
+    return max(left, 0) / dpi, max(right, 0) / dpi, top, max(bottom, 0) / dpi
 
 
 def _share(gap: float, total: float, n: int) -> float:
@@ -122,6 +120,14 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
     figure = Figure(figsize=(width, height), dpi=DPI, layout=Margins(), facecolor="white")
     FigureCanvasAgg(figure)
     return figure
+
+
+def figure_with_bar(height: float, width: float = WIDTH) -> tuple[Figure, Axes, Axes]:
+    """A figure, its axes, and those of a colour bar beside them."""
+    figure = new_figure(height, width)
+    margins(figure).bar = True
+    axes, bar = figure.subplots(1, 2)
+    return figure, axes, bar
 
 
 def margins(figure: Figure) -> Margins:

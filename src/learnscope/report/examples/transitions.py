@@ -16,7 +16,7 @@ from learnscope.findings.examples.critical import Attributions, CriticalExamples
 from learnscope.reading.gather import Floats
 from learnscope.reading.words import count, num, percent
 from learnscope.report.heatmap import colour_bar
-from learnscope.report.layout import INK, QUIET, head, margins, new_figure, save_all
+from learnscope.report.layout import INK, QUIET, figure_with_bar, head, new_figure, save_all
 from learnscope.report.style import BROKEN, COLOURS, finish, guides, legend, log_ticks, plain
 
 MOST_LABELS = 24
@@ -77,10 +77,7 @@ def draw_scores(transition: Attributions, critical: CriticalExamples) -> Figure:
 
 def draw_losses(transition: Attributions, before: Floats, after: Floats) -> Figure:
     """Loss after against loss before, coloured by score; examples below the line were learned."""
-    figure = new_figure(6.4)
-    spec = figure.add_gridspec(1, 2)
-    margins(figure).bar = True
-    axes, beside = figure.add_subplot(spec[0, 0]), figure.add_subplot(spec[0, 1])
+    figure, axes, bar = figure_with_bar(6.4)
     known = np.flatnonzero(np.isfinite(before) & np.isfinite(after) & np.isfinite(transition.scores))
     shown = known
     if len(known) > DRAWN:
@@ -98,7 +95,7 @@ def draw_losses(transition: Attributions, before: Floats, after: Floats) -> Figu
     _scaled(axes, x_limits, y_limits, logarithmic)
     legend(axes)
     ticks = [float(tick) for tick in np.linspace(-(reach or 1.0), reach or 1.0, 5)]
-    colour_bar(figure, mesh, beside, "score", ticks, "both", [num(tick) for tick in ticks])
+    colour_bar(figure, mesh, bar, "score", ticks, "both", [num(tick) for tick in ticks])
     finish(axes, f"loss at epoch {transition.before}", f"loss at epoch {transition.after}")
     lower = int((after[known] < before[known]).sum())
     zeros = int(sum((side <= 0).sum() for side in sides)) if logarithmic else 0

@@ -16,7 +16,7 @@ from learnscope.quantities.outputs import Loss
 from learnscope.reading.gather import Floats, Grid, grid, rows, series
 from learnscope.reading.words import count, listed
 from learnscope.report.broken import breaks
-from learnscope.report.heatmap import body_height, heatmap, layer_names, name_rows
+from learnscope.report.heatmap import body_height, heatmap, layer_names, layer_types, name_rows
 from learnscope.report.layout import INK, QUIET, head, new_figure, save_all
 from learnscope.report.style import BROKEN, COLOURS, finish, guides, log_ticks, plain
 from learnscope.store.reader import RunReader
@@ -31,7 +31,7 @@ NAMED = 4
 def plot_gradients(reader: RunReader, layer_norms: LayerNorms, folder: Path) -> list[Path]:
     """Write `gradient_flow.png` and `gradient_profile.png`; returns their paths."""
     norms = grid(reader, GradientFlow.norm, stage="stepped")
-    types = dict((reader.manifest.get("model") or {}).get("layer_types") or {})
+    types = layer_types(reader)
     figures = {
         "gradient_flow": _over_batches(reader, norms, layer_norms, types),
         "gradient_profile": _profile(reader, norms, layer_norms, types),
