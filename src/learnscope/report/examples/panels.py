@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from learnscope.ledger.of_run import ledger_of
@@ -14,9 +15,6 @@ from learnscope.reading.epochs import epoch_statistics
 from learnscope.reading.gather import labels_of
 from learnscope.report.examples.learning import curves, data_map, hardest, with_confidence
 from learnscope.store.reader import RunReader
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def learning_figure(reader: RunReader) -> Figure | None:

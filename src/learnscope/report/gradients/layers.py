@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -84,9 +84,7 @@ def _profile(reader: RunReader, norms: Grid, layer_norms: LayerNorms, types: dic
 def _band(axes: Axes, values: Floats) -> None:
     """Median and quantiles of each layer over the batches whose gradient was finite and not zero."""
     present = np.where(np.isfinite(values) & (values > 0), values, np.nan)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a layer without a number stays without one
-        low, middle, high = np.nanquantile(present, [BAND[0], 0.5, BAND[1]], axis=0)
+    low, middle, high = pd.DataFrame(present).quantile([BAND[0], 0.5, BAND[1]]).to_numpy()
     place = np.arange(values.shape[1]) + 0.5
     shown = np.isfinite(middle)
     if not shown.any():
@@ -105,13 +103,11 @@ def _band(axes: Axes, values: Floats) -> None:
 
 
 def _marks(axes: Axes, values: Floats, layers: Sequence[str], layer_norms: LayerNorms) -> None:
+    medians = pd.DataFrame(values, columns=list(layers)).where(values > 0).median()
     for names, marker, label in ((layer_norms.vanishing, "<", "vanishes"), (layer_norms.exploding, ">", "explodes")):
-        columns = [layers.index(name) for name in names or ()]
-        if columns:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)
-                middle = np.nanmedian(np.where(values > 0, values, np.nan)[:, columns], axis=0)
-            axes.plot(middle, np.array(columns) + 0.5, marker, color=BROKEN, markersize=9, label=label)
+        if names:
+            places = np.array([layers.index(name) for name in names]) + 0.5
+            axes.plot(medians[list(names)], places, marker, color=BROKEN, markersize=9, label=label)
 
 
 def _colour_names(axes: Axes, norms: Grid, layer_norms: LayerNorms) -> None:
@@ -140,6 +136,4 @@ def _left_out(norms: Grid) -> str:
 def _epoch_starts(reader: RunReader) -> list[int]:
     """The first step of each epoch."""
     frame = rows(reader, GradientFlow.norm, stage="stepped")
-    epochs = frame["epoch"].to_numpy()
-    changed = np.flatnonzero(np.concatenate([[True], epochs[1:] != epochs[:-1]])[: len(epochs)])
-    return [int(frame["step"].iloc[i]) for i in changed.tolist()]
+    return [int(step) for step in frame["step"][frame["epoch"] != frame["epoch"].shift()]]
