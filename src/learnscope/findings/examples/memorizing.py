@@ -26,7 +26,7 @@ class Evolution:
     epochs: list[int]
     gaps: Floats
     peak_gap: float
-    """NaN if there is no gap at all, and so the final one."""
+    """NaN if there is no gap at all, like the final one."""
     peak_epoch: int | None
     final_gap: float
     transition_epoch: int | None
@@ -51,10 +51,10 @@ def evolution(epochs: Sequence[int], gaps: Sequence[float]) -> Evolution:
     if not order:
         none = "no evaluation has a generalization gap"
         return Evolution(order, values, np.nan, None, np.nan, None, none, changes, [])
-    found, why = _transition(values)
+    place, reason = _transition(values)
     return Evolution(
         order, values, float(values.max()), order[int(values.argmax())], float(values[-1]),
-        None if found is None else order[found], why, changes, [order[place] for place in changes.places],
+        None if place is None else order[place], reason, changes, [order[place] for place in changes.places],
     )  # fmt: skip
 
 
@@ -71,10 +71,10 @@ def _transition(values: Floats) -> tuple[int | None, str | None]:
     return None, f"the gap has not stayed below {num(SHARE * peak)}, half its peak, for {LASTING} evaluations: {times}"
 
 
-def why_no_changes(found: Evolution) -> str | None:
+def why_no_changes(evolution: Evolution) -> str | None:
     """Why there are no change-points; None if there are some."""
-    if found.change_epochs:
+    if evolution.change_epochs:
         return None
-    if found.changes.n < 2 * MIN_SIZE:
-        return f"{count(found.changes.n, 'evaluation')}; {2 * MIN_SIZE} are needed"
-    return f"p = {num(found.changes.p_value)}: the gap may well have kept one level"
+    if evolution.changes.n < 2 * MIN_SIZE:
+        return f"{count(evolution.changes.n, 'evaluation')}; {2 * MIN_SIZE} are needed"
+    return f"p = {num(evolution.changes.p_value)}: the gap may well have kept one level"

@@ -59,10 +59,11 @@ def level_changes(
 ) -> LevelChanges:
     """Where the level of a series changes. Values that were not measured are left out, and named."""
     known = series.finite
-    found = change_points(known.values, alpha=alpha, permutations=permutations, min_size=min_size, seed=seed)
-    epochs = [int(known.steps[place]) for place in found.places]
-    reason = None if epochs else _why_none(found, known, alpha, min_size)
-    return LevelChanges(epochs, found.p_value, alpha, found.n, permutations, found.method, unmeasured(series), reason)
+    changes = change_points(known.values, alpha=alpha, permutations=permutations, min_size=min_size, seed=seed)
+    epochs = [int(known.steps[place]) for place in changes.places]
+    reason = None if epochs else _why_none(changes, known, alpha, min_size)
+    p, n, method = changes.p_value, changes.n, changes.method
+    return LevelChanges(epochs, p, alpha, n, permutations, method, unmeasured(series), reason)
 
 
 def fewest_values(alpha: float) -> int:
@@ -74,15 +75,15 @@ def fewest_values(alpha: float) -> int:
     return next(n for n in counting(2) if 2 / math.comb(n, n // 2) <= alpha)
 
 
-def _why_none(found: Changes, known: Series, alpha: float, min_size: int) -> str:
+def _why_none(changes: Changes, known: Series, alpha: float, min_size: int) -> str:
     fewest = max(fewest_values(alpha), 2 * min_size)
-    if found.n < fewest:
-        return f"{count(found.n, 'value')}: from {fewest} on, a change can be told from chance at alpha={alpha:g}"
+    if changes.n < fewest:
+        return f"{count(changes.n, 'value')}: from {fewest} on, a change can be told from chance at alpha={alpha:g}"
     if np.ptp(known.values) == 0:
         return "all values are equal"
-    if found.p_value > alpha:
-        return f"p = {found.p_value:.3g}, which is above alpha={alpha:g}: no more of a change than chance has"
-    return f"no change is worth its penalty ({found.method})"
+    if changes.p_value > alpha:
+        return f"p = {changes.p_value:.3g}, which is above alpha={alpha:g}: no more of a change than chance has"
+    return f"no change is worth its penalty ({changes.method})"
 
 
 def evolution(reader: RunReader, layers: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -103,7 +104,7 @@ def evolution(reader: RunReader, layers: Sequence[str]) -> dict[str, dict[str, A
         halfway = int(order.steps[order.places[layer]]) if layer in order.places else None
         found[layer] = {
             "epochs": epochs,
-            "metrics": {name: _told(series) for name, series in courses.items()},
+            "metrics": {name: _summary(series) for name, series in courses.items()},
             "halfway_epoch": halfway,
             "order": ranks.get(layer),
             "changed_first": ranks.get(layer) == 1 and len(order.ranks) > 1,
@@ -112,15 +113,13 @@ def evolution(reader: RunReader, layers: Sequence[str]) -> dict[str, dict[str, A
     return found
 
 
-def _told(series: Series) -> dict[str, Any]:
-    known = series.finite
-    first, last = (known.values[0], known.values[-1]) if len(known) else (None, None)
-    several = len(known) > 1
+def _summary(series: Series) -> dict[str, Any]:
+    known = [float(value) for value in series.finite.values]
     return {
         "values": [float(value) if np.isfinite(value) else None for value in series.values],
-        "first": None if first is None else float(first),
-        "last": None if last is None else float(last),
-        "change": float(last - first) if several and first is not None and last is not None else None,
+        "first": known[0] if known else None,
+        "last": known[-1] if known else None,
+        "change": known[-1] - known[0] if len(known) > 1 else None,
         "reasons": unmeasured(series),
     }
 
