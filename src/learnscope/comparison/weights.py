@@ -70,11 +70,11 @@ def compare_weights(folders: Mapping[str, Path | None], manifests: Mapping[str, 
                 missing[label] = _NONE
             else:
                 weights[label] = last
-    reference, *others = weights or [None]
+    reference = next(iter(weights), None)
     distances = {}
     if reference is not None:
         order = (manifests[reference].get("model") or {}).get("layers") or []
-        for label in others:
+        for label in list(weights)[1:]:
             distances[label] = weight_distance(weights[reference].weights, weights[label].weights, order)
     return Weights(reference, {label: last.step for label, last in weights.items()}, distances, missing)
 

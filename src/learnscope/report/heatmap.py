@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from learnscope.reading.gather import Floats, Grid, Series
-from learnscope.reading.words import count, percent
+from learnscope.reading.words import count
 from learnscope.report.broken import Breaks, patch
 from learnscope.report.layout import INK, head, margins, new_figure
 from learnscope.report.style import (
@@ -41,7 +41,6 @@ MAX_COLUMNS = 400
 """Columns beyond which neighbouring measurements share one: a screen has no more to give them."""
 GAPS = 60
 """Columns up to which cells are set apart by white lines (rows: half as many); more would be mostly lines."""
-QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 ROW = 0.26
 """Inches for a layer, while there are few enough for every one to be named."""
 
@@ -217,26 +216,6 @@ def paint_marks(axes: Axes, drawn: Cells, style: Mapping[str, Any]) -> list[Patc
 def cell_style(columns: int, rows: int) -> dict[str, Any]:
     few = columns <= GAPS and rows <= GAPS / 2
     return {"edgecolors": "white" if few else "none", "linewidth": 0.8 if few else 0.0, "rasterized": True}
-
-
-def painted_rows(
-    axes: Axes, bar: Axes, steps: NDArray[np.int64], values: Floats, names: Sequence[str], height: float, *,
-    row: str, what: str, most: float | None = 1.0,
-) -> str:  # fmt: skip
-    """A heatmap of shares from 0 to `most`, a row for each name, with its colour bar; what to say of it."""
-    mesh, size = paint_means(axes, steps, values, vmin=0, vmax=most)
-    finish(axes, x="step", y=row)
-    unnamed = name_rows(axes, names, height)
-    tick_steps(axes, steps)
-    share_bar(mesh, bar, what, QUARTERS if most else linear_ticks(0, mesh.get_clim()[1], 5))
-    return unnamed + (f"; a column is the mean of {size}" if size > 1 else "")
-
-
-def share_bar(mesh: ScalarMappable, bar: Axes, what: str, ticks: Sequence[float] = QUARTERS) -> None:
-    """A colour bar of shares, in percent."""
-    figure = bar.get_figure()
-    assert isinstance(figure, Figure)
-    colour_bar(figure, mesh, bar, what, ticks, names=[percent(tick) for tick in ticks])
 
 
 def colour_bar(

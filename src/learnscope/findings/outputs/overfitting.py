@@ -172,7 +172,7 @@ def _paired(reader: RunReader, label: str, best: int, last: int) -> Difference |
         sums = np.bincount(where, weights=losses.reshape(-1).astype(np.float64))
         ids.append(unique)
         means.append(sums / np.bincount(where))
-    _, first, second = np.intersect1d(*ids, assume_unique=True, return_indices=True)
+    _, first, second = np.intersect1d(ids[0], ids[1], assume_unique=True, return_indices=True)
     differences = means[1][second] - means[0][first]
     finite = differences[np.isfinite(differences)]
     return paired_interval(finite, dropped=len(differences) - len(finite)) if len(finite) >= 2 else None

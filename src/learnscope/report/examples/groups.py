@@ -13,9 +13,10 @@ from learnscope.reading.group_curves import GroupCurves, attribute_numbers, grou
 from learnscope.reading.ordering import plural
 from learnscope.reading.words import num, percent
 from learnscope.report.broken import breaks, patch
-from learnscope.report.heatmap import body_height, measured, painted_rows, shorten
+from learnscope.report.heatmap import body_height, measured, shorten
 from learnscope.report.layout import QUIET, head, margins, new_figure
 from learnscope.report.lines import curve
+from learnscope.report.shares import painted_rows
 from learnscope.report.style import COLOURS, finish, legend, lined
 from learnscope.store.reader import RunReader
 

@@ -98,7 +98,7 @@ def _groups(axes: Axes, epochs: pd.DataFrame) -> None:
     if groups.empty:
         axes.text(0.5, 0.5, "no groups to tell apart", ha="center", va="center", transform=axes.transAxes)
         return
-    order = sorted(groups, key=lambda name: float(np.nanmean(groups[name])))
+    order = sorted(map(str, groups), key=lambda name: float(np.nanmean(groups[name])))
     shown = order if len(order) <= GROUPS else [*order[: GROUPS // 2], *order[-(GROUPS // 2) :]]
     for colour, name in zip(COLOURS, shown, strict=False):
         axes.plot(groups.index, groups[name], color=colour, label=f"group {name}" if name.isdecimal() else name)

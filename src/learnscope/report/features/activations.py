@@ -17,10 +17,10 @@ from learnscope.report.heatmap import (
     measured,
     name_rows,
     paint_means,
-    share_bar,
     tick_steps,
 )
 from learnscope.report.layout import INK, head, margins, new_figure
+from learnscope.report.shares import share_bar
 from learnscope.report.style import finish
 from learnscope.store.reader import RunReader
 

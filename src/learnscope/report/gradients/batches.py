@@ -13,9 +13,10 @@ from learnscope.quantities.outputs import BatchStats
 from learnscope.reading.gather import Floats, as_series, grid, rows
 from learnscope.reading.words import count, num, percent
 from learnscope.report.broken import Breaks, breaks, patch
-from learnscope.report.heatmap import body_height, measured, painted_rows
+from learnscope.report.heatmap import body_height, measured
 from learnscope.report.layout import figure_with_bar, head, new_figure
 from learnscope.report.lines import curve, finished
+from learnscope.report.shares import painted_rows
 from learnscope.report.style import COLOURS, finish, lined, maybe_log
 from learnscope.store.reader import RunReader
 

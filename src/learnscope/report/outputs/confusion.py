@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from learnscope.quantities.outputs import Holdout
 from learnscope.reading.gather import labels_of
 from learnscope.reading.words import percent
-from learnscope.report.heatmap import share_bar
 from learnscope.report.layout import INK, figure_with_bar, head
+from learnscope.report.shares import share_bar
 from learnscope.report.style import finish
 from learnscope.store.reader import RunReader
 

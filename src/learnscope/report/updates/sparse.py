@@ -105,8 +105,9 @@ def _kept(axes: Axes, frame: pd.DataFrame, measure: str) -> None:
     stretch(axes, "x", below=0.1)
     finish(axes, x="share of the entries that is kept", y=measure)
     largest = frame[frame["mask"] == "magnitude"]
-    x, y = at_foot(largest["kept"].to_numpy(np.float64), left), at_foot(largest["far"].to_numpy(np.float64), foot)
-    _name_thresholds(axes, x, y, largest["threshold"].astype(float).tolist())
+    if len(largest):
+        x, y = at_foot(largest["kept"].to_numpy(np.float64), left), at_foot(largest["far"].to_numpy(np.float64), foot)
+        _name_thresholds(axes, x, y, largest["threshold"].astype(float).tolist())
 
 
 def _whole_at_most(axes: Axes) -> None:
@@ -120,7 +121,7 @@ def _whole_at_most(axes: Axes) -> None:
 def _name_thresholds(axes: Axes, x: Floats, y: Floats, thresholds: Sequence[float]) -> None:
     """Labels below and left of the points, as the line falls to the right; one label for points close together."""
     to_share = axes.transData + axes.transAxes.inverted()
-    places = to_share.transform(np.column_stack([x, y])) if len(x) else []
+    places = to_share.transform(np.column_stack([x, y]))
     groups: list[list[int]] = []
     for i, place in enumerate(places):
         near = [g for g in groups if (np.abs(place - places[g[0]]) < TOGETHER).all()]
@@ -140,8 +141,9 @@ def _name_thresholds(axes: Axes, x: Floats, y: Floats, thresholds: Sequence[floa
 def _over_steps(axes: Axes, frame: pd.DataFrame, measure: str, reader: RunReader) -> None:
     foot = log_foot([frame["far"].to_numpy(np.float64)])
     colours = colormaps["viridis"](np.linspace(0, 0.8, frame["threshold"].nunique()))
-    for i, (threshold, part) in enumerate(frame.groupby("threshold")):
-        label = f"t = {plain(float(threshold)) if threshold else '0'}"
+    for i, (_, part) in enumerate(frame.groupby("threshold")):
+        threshold = float(part["threshold"].iloc[0])
+        label = f"t = {plain(threshold) if threshold else '0'}"
         x, y = (part[column].to_numpy(np.float64) for column in ("step", "far"))
         points(axes, x, y, foot, to_hex(colours[i]), label, DASHES[i % len(DASHES)])
     lined(axes, ticks=5)
