@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA_VERSION = 1
-"""Version of compare.json."""
 
 
 def compare(

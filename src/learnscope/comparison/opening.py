@@ -60,7 +60,6 @@ class RunFacts:
     resumed_at: tuple[int, ...]
     """The first step of each later attempt."""
     problems: tuple[str, ...]
-    """Lines that could not be read."""
 
 
 def facts_of(label: str, run: Run, manifest: Mapping[str, Any], series: SeriesOf) -> RunFacts:

@@ -54,7 +54,6 @@ class Line(NamedTuple):
     differences: Mapping[str, float | None]
     """The last value minus the first run's, for each of the other runs; None where one of the two is missing."""
     common_steps: int
-    """Steps that all runs have."""
     parts_at: Mapping[str, int | None]
     """The first step at which it differs from the first run's, None if it never does. Without the runs that share no
     step with the first; empty for times and memory."""

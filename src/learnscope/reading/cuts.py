@@ -34,11 +34,11 @@ class Cuts:
     overfitting_critical: float = 0.25
     """Relative rise of the holdout loss above its best from which it is critical."""
     chance_examples: int = 40
-    """Examples of the holdout, and of training batches, below which nothing is said about guessing: of 40, a model that
-    guesses one of two gets between 35 % and 65 % right."""
+    """Examples of the holdout, and of training batches, below which nothing is said about guessing: of 40, guessing one
+    of two classes gets between 35 % and 65 % right."""
     shortcut_gap: float = 0.1
-    """What training examples seen for the first time are predicted better by than the holdout, at the lower end of the
-    interval, from which they carry something that the holdout does not."""
+    """Accuracy on new training examples minus that on the holdout, at the lower end of the interval, from which training
+    examples carry something that the holdout lacks."""
     group_measurements: int = 6
     """Measurements of two groups of weights below which their updates are not compared."""
     slow_head: float = 3.0
@@ -64,18 +64,17 @@ class Cuts:
     generalised_accuracy: float = 0.95
     """Test accuracy from which test data are understood."""
     grokking_gap: Share = 0.2
-    """What test accuracy lies below training accuracy by, at the least, when training data are known by heart and test
-    data are understood only later."""
+    """Training minus test accuracy when the training data are first known by heart, from which a late rise is grokking."""
     spurious_gap: Share = 0.1
-    """What examples whose group suggests their class are predicted better by than those whose group suggests another,
-    at the lower end of the interval, from which the model follows the group."""
+    """Accuracy where the group suggests the class minus that where it suggests another, at the lower end of the interval,
+    from which the model follows the group."""
     spurious_critical: float = 0.5
     """The same, from which it is critical."""
     order_measurements: int = 6
     """Measurements below which nothing is said about which layer moved first, or which group was learned first."""
     order_spread: Share = 0.1
-    """Share of the measured steps by which the first and the last lie apart at least, where that is said. It must also
-    be more than one interval between measurements."""
+    """Share of the measured steps that must lie between the first and the last to call one the first; more than one
+    interval between measurements too."""
     moved_distance: float = 0.05
     """1 − CKA with its first features from which on a layer has moved."""
     learned_rise: float = 0.1

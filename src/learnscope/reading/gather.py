@@ -233,7 +233,6 @@ class Grid:
         return frame.reindex(index=other.steps, columns=other.scopes).to_numpy(np.float64)
 
     def of(self, scope: str) -> Series:
-        """The values of one scope."""
         values = self.values[:, self.scopes.index(scope)]
         return Series(self.steps, values, [None] * len(values), self.probe)
 
@@ -244,7 +243,6 @@ def grid(reader: RunReader, quantity: Quantity, kind: str = "layer", **condition
 
 
 def layers(reader: RunReader) -> list[str]:
-    """The layers in the order of the model, where the manifest has it."""
     return (reader.manifest.get("model") or {}).get("layers") or []
 
 

@@ -29,7 +29,6 @@ class Order:
     margins: dict[str, Floats] = field(default_factory=dict)
     """How far past half of its way (below 0: before it) a scope is at every step, in standard errors."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Scopes that are not in the order, and why."""
 
     def add(self, scope: str, place: int, margins: Floats) -> None:
         self.places[scope], self.margins[scope] = place, margins

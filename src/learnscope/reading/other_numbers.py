@@ -21,7 +21,6 @@ class OtherNumber:
     title: str
     frame: pd.DataFrame
     quantity: Quantity | None
-    """Its declaration, where there is one."""
 
     def by_labels(self) -> dict[str, pd.DataFrame]:
         """The rows of every combination of labels, by its description."""
@@ -35,7 +34,6 @@ class OtherNumber:
 
 
 def other_numbers(reader: RunReader, kind: str) -> Iterator[OtherNumber]:
-    """The names of a kind that no panel shows."""
     for label in labels(reader):
         frame = reader.frame(label, kind=kind)
         names = [str(name) for name in frame["name"].unique()]

@@ -21,7 +21,6 @@ class Streak:
     """Whether it reaches the scope's last measurement."""
 
     def median(self, values: Floats) -> float:
-        """The median over the streak of a number of the scope."""
         return float(np.nanmedian(values[self.rows, self.column]))
 
 

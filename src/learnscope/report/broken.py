@@ -95,5 +95,4 @@ def weights(reader: RunReader) -> Source:
 
 
 def patch(breaks: Breaks, alpha: float = 1.0) -> Patch:
-    """For a legend of the whole figure."""
     return Patch(color=BROKEN, alpha=alpha, label=breaks.label)

@@ -28,7 +28,7 @@ LINES = len(COLOURS) * len(DASHES)
 """Series that can be told apart on one pair of axes."""
 HEATMAPS = 8
 FILES = "layers-*.png"
-"""What the figures of layers are called, by which those of an earlier report are known."""
+"""The file names of these figures, by which those of an earlier report are removed."""
 
 
 def other_figure(reader: RunReader) -> Figure | None:

@@ -38,7 +38,7 @@ from learnscope.store.reader import RunReader
 ColourScale = Literal["log", "linear"]
 
 MAX_COLUMNS = 400
-"""Columns beyond which neighbouring measurements share one: a screen has no more to give them."""
+"""With more measurements, neighbouring ones share a column: a screen shows no more."""
 GAPS = 60
 """Columns up to which cells are set apart by white lines (rows: half as many); more would be mostly lines."""
 ROW = 0.26
@@ -141,7 +141,6 @@ def heatmap(
 
 
 def body_height(rows: int, row: float = ROW, most: float = 8.5) -> float:
-    """Inches for the rows of a heatmap."""
     return min(max(row * rows, 1.4), most)
 
 
@@ -246,7 +245,6 @@ def limits(finite: Floats) -> tuple[float, float]:
 
 
 def layer_types(reader: RunReader) -> dict[str, str]:
-    """The class of every layer, where the manifest has it."""
     return dict((reader.manifest.get("model") or {}).get("layer_types") or {})
 
 
@@ -263,7 +261,7 @@ def layer_names(scopes: list[str], types: Mapping[str, str]) -> tuple[list[str],
 
 
 def name_rows(axes: Axes, names: Sequence[str], height: float) -> str:
-    """Every row's name, or every k-th where they would run into each other, which is said."""
+    """Every row's name, or every k-th where they would overlap, which the returned text says."""
     every = math.ceil(len(names) * 0.2 / height)
     # the last one is named as well, unless the name would touch its neighbour's
     places = list(range(0, len(names), every))

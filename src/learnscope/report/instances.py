@@ -44,7 +44,6 @@ def by_instance(
     parts: Callable[[RunReader, str], Sequence[Part]],
     height: float = 3.6,
 ) -> Figure | None:
-    """A row for each instance of the probe that has something to draw."""
     instances = [(label, drawn) for label in labels_of(reader, probe) if (drawn := parts(reader, label))]
     if not instances:
         return None
@@ -104,13 +103,12 @@ def without_value(values: pd.Series[float], what: str) -> str:
 
 
 def span(reader: RunReader, label: str, step: int) -> str:
-    """Between which steps the update lies that was looked at in this step."""
+    """The steps between which the update lies that was examined at this step."""
     spans = [record.notes.get("span") for record in reader.records(label) if record.step == step]
     return f"steps {spans[-1][0]:,} to {spans[-1][1]:,}" if spans and spans[-1] else f"step {step:,}"
 
 
 def has_zeros(values: pd.Series[float] | Floats) -> bool:
-    """Whether there are zeros that a logarithmic scale of the others must show at its foot."""
     return bool((values <= 0).any() and (values > 0).any())
 
 

@@ -43,9 +43,7 @@ class Margins(LayoutEngine):
     def __init__(self) -> None:
         super().__init__()
         self.head = 0.0
-        """Height of the heading, in inches."""
         self.bar = False
-        """Whether the last column is a colour bar."""
 
     def set(self) -> None:
         """Required by matplotlib; there is nothing to set."""
@@ -123,7 +121,6 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
 
 
 def figure_with_bar(height: float, width: float = WIDTH) -> tuple[Figure, Axes, Axes]:
-    """A figure, its axes, and those of a colour bar beside them."""
     figure = new_figure(height, width)
     margins(figure).bar = True
     axes, bar = figure.subplots(1, 2)

@@ -25,7 +25,6 @@ MANY = 300
 
 
 def loss_figure(reader: RunReader) -> Figure | None:
-    """Training loss with holdout loss, and accuracies below on axes of their own."""
     loss, holdout = series(reader, Loss.loss), series(reader, Holdout.holdout_loss)
     shares = accuracies(reader)
     if not len(loss) and not len(holdout.finite) and not shares:
@@ -54,7 +53,7 @@ def loss_figure(reader: RunReader) -> Figure | None:
 
 
 def accuracies(reader: RunReader) -> dict[str, Series]:
-    """Every accuracy there is: what the loop logged under such a name, then the holdout's."""
+    """The accuracies that the loop logged, then the holdout's."""
     names: list[str] = []
     for label in labels_of(reader, Loss):
         frame = reader.frame(label, kind="model")
@@ -131,7 +130,6 @@ def norm_figure(reader: RunReader) -> Figure | None:
 
 
 def rate_figure(reader: RunReader) -> Figure | None:
-    """The learning rate of every optimizer group."""
     rates = grid(reader, LearningRate.learning_rate, kind="group")
     if not rates:
         return None
@@ -180,7 +178,6 @@ def change_figure(reader: RunReader) -> Figure | None:
 
 
 def finished(reader: RunReader, axes: Axes, y: str, title: str, facts: str) -> Figure:
-    """The figure of these axes, with labels, shaded steps, a legend and a heading."""
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
     finish(axes, x="step", y=y)
@@ -191,7 +188,7 @@ def finished(reader: RunReader, axes: Axes, y: str, title: str, facts: str) -> F
 
 
 def _say_broken(axes: Axes, reader: RunReader) -> None:
-    """In the shaded steps themselves: weights that are NaN look as if they rested."""
+    """Written into the shaded steps: weights that are NaN look as if they did not move."""
     bad = weights(reader)
     if not len(bad.bad):
         return
@@ -222,7 +219,7 @@ def curve(
     axes: Axes, values: Series, colour: str, label: str, *, smooth: bool = True, markers: bool = False,
     dash: str = "-", width: float = 1.8,
 ) -> None:  # fmt: skip
-    """A line; long ones thin with a running median over them; one lonely point as a dot. Gaps stay gaps."""
+    """A line; a long one is thin with its running median over it, a single point is a dot. Gaps stay gaps."""
     n = len(values.finite)
     dot = "o" if n == 1 or (markers and n <= 60) else ""
     heavy = smooth and n > MANY and not markers

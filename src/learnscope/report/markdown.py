@@ -22,7 +22,6 @@ from learnscope.store.reader import RunReader
 
 
 def write_report(reader: RunReader, findings: Sequence[Finding], target: Path, *, name: str) -> Path:
-    """Write report.md and its figures into `target`; the path of report.md."""
     run = one_pass(reader)
     panels = []
     for panel, figure in drawn(run):
@@ -108,7 +107,7 @@ def evidence_text(evidence: Evidence) -> str:
 
 
 def _further(run: OnePass) -> str:
-    """Code to go on with, about this very run and its richest probe."""
+    """Code that opens this run and reads its richest probe."""
     if isinstance(run.backend, FolderBackend):
         path = run.backend.path
         if path.is_absolute() and path.is_relative_to(Path.cwd()):

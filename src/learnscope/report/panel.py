@@ -19,4 +19,4 @@ class Panel:
     reading: str
     draw: Callable[[RunReader], Figure | None]
     note: Callable[[RunReader], str] = field(default=lambda _: "")
-    """What this run's figure needs said beside the general."""
+    """What to say about the figure of this run."""

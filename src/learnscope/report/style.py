@@ -21,7 +21,6 @@ BROKEN, ZERO = "#D55E00", "#C4C4C4"
 
 
 def finish(axes: Axes, x: str = "", y: str = "", size: float = 11) -> None:
-    """Labels, a light frame, and readable ticks."""
     axes.set_facecolor("white")
     axes.set_xlabel(x, fontsize=size, color=INK)
     axes.set_ylabel(y, fontsize=size, color=INK)

@@ -39,9 +39,7 @@ class Attributions(Mapping[int, float]):
     reasons: Mapping[int, str] = field(default_factory=dict)
     """By id: why an example has no score."""
     unlabelled: str | None = None
-    """Why there are no labels."""
     how: str = ""
-    """How the gradients were computed."""
 
     def __getitem__(self, example: int) -> float:
         return float(self.scores[self.place[example]])

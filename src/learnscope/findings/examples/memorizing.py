@@ -16,7 +16,6 @@ LEAST_PEAK = 0.1
 SHARE = 0.5
 """Share of the peak below which the gap must fall."""
 LASTING = 2
-"""Evaluations for which it must stay there."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,6 @@ class Evolution:
     final_gap: float
     transition_epoch: int | None
     reason: str | None
-    """Why there is no transition."""
     changes: Changes
     change_epochs: list[int]
     """The first epoch of each new level of the gap; empty if it is one level."""

@@ -78,7 +78,6 @@ def _worst(shares: Grid, chosen: Sequence[Streak]) -> Streak:
 
 
 def _common(quantity: Quantity, what: str, shares: Grid, chosen: Sequence[Streak]) -> dict[str, Any]:
-    """Title, evidence and scopes."""
     worst = _worst(shares, chosen)
     first = min(int(shares.steps[streak.rows[0]]) for streak in chosen)
     last = max(int(shares.steps[streak.rows[-1]]) for streak in chosen)
@@ -96,7 +95,6 @@ def _common(quantity: Quantity, what: str, shares: Grid, chosen: Sequence[Streak
 
 
 def _sizes(what: str, shares: Grid, chosen: Sequence[Streak], reader: RunReader, cuts: Cuts) -> str:
-    """How large the shares are and what they were measured on."""
     values = sorted(streak.median(shares.values) for streak in chosen)
     lengths = sorted(len(streak.rows) for streak in chosen)
     n = f"{lengths[0]:,}" if lengths[0] == lengths[-1] else f"{lengths[0]:,} to {lengths[-1]:,}"

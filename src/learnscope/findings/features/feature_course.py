@@ -33,13 +33,11 @@ class LevelChanges:
     """That the largest step is as large in a random order of the same values; see `change_points`."""
     alpha: float
     n: int
-    """Values that were measured."""
     permutations: int
     method: str
     left_out: dict[int, str]
     """Epochs without a value, and why they have none."""
     reason: str | None
-    """Why there is no change, where there is none."""
 
 
 def course(reader: RunReader, layer: str, quantity: Quantity) -> Series:
@@ -49,7 +47,6 @@ def course(reader: RunReader, layer: str, quantity: Quantity) -> Series:
 
 
 def unmeasured(series: Series) -> dict[int, str]:
-    """The epochs without a value, with the reason of each."""
     each = zip(series.steps.tolist(), series.values, series.status, strict=True)
     return {int(step): status or "not measured" for step, value, status in each if not np.isfinite(value)}
 

@@ -34,7 +34,6 @@ def audit_performance(reader: RunReader, cuts: Cuts) -> list[Finding]:
 
 
 def quality(part: Quality) -> Finding | None:
-    """Loss and accuracy, and how sure they are."""
     if part.loss.value is None:
         return Finding(
             kind="audit_loss_unknown", severity="warning", title=f"The loss is not a number: {part.loss.why}",

@@ -34,7 +34,6 @@ class Batches:
     sizes: Floats
 
     def share(self, chosen: NDArray[np.intp]) -> Share:
-        """Over all examples of the chosen batches."""
         n = self.sizes[chosen].sum()
         right = float((self.values[chosen] * self.sizes[chosen]).sum())
         return Share(min(right / n, 1.0), int(n))
@@ -134,7 +133,6 @@ def _judge(reader: RunReader, label: str, accuracies: Series, batches: Batches, 
 
 
 def logged_accuracy(reader: RunReader) -> Quantity | None:
-    """The accuracy on training batches that the loop logged, if it did."""
     return next((quantity for quantity in LOGGED if len(rows(reader, quantity))), None)
 
 

@@ -21,7 +21,7 @@ from learnscope.report.style import COLOURS, finish, legend, lined
 from learnscope.store.reader import RunReader
 
 LINES = len(COLOURS)
-"""Up to so many groups, each has a line; more become rows of a heatmap."""
+"""Groups up to which each has a line; more become rows of a heatmap."""
 LONGEST = 50
 """Most letters of a group's name in a legend."""
 ABOVE = 3.0
@@ -29,7 +29,6 @@ ABOVE = 3.0
 
 
 def group_figure(reader: RunReader) -> Figure | None:
-    """The groups of the test data, or else of the first data that has groups."""
     candidates = group_curves(reader)
     if not candidates or not np.isfinite(candidates[0].accuracies.values).any():
         return None

@@ -16,11 +16,9 @@ from learnscope.report.layout import INK, figure_with_bar, head, new_figure, sav
 from learnscope.report.style import COLOURS, finish, legend, lined
 
 HARDEST = 20
-"""Most examples in the figure of the hardest."""
 POINTS = 20_000
 """Most examples in the data map; of more, every k-th."""
 GROUPS = 6
-"""Most groups with a curve: the slowest and the fastest."""
 
 
 def plot_learning(

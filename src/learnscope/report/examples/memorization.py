@@ -21,7 +21,6 @@ from learnscope.report.style import BROKEN, COLOURS, finish, guides, lined, mayb
 
 SPLITS = {"train": COLOURS[0], "test": COLOURS[1]}
 SHOWN = 15
-"""Most suspicious labels shown one by one."""
 BINS = 40
 MANY = 100
 """With more labels in one bar, the scale is logarithmic above 10."""

@@ -23,7 +23,6 @@ MOST_LABELS = 24
 MARKED = 0.05
 """A label with at most this adjusted p-value is marked."""
 DRAWN = 20_000
-"""Most points of a scatter plot."""
 
 
 def plot_attributions(transition: Attributions, folder: Path, top_k: int) -> list[Path]:
@@ -107,7 +106,6 @@ def draw_losses(transition: Attributions, before: Floats, after: Floats) -> Figu
 
 
 def _sizes_differ(losses: Floats) -> bool:
-    """Whether most losses would overlap on a linear scale."""
     positive = losses[losses > 0]
     return bool(len(positive)) and bool(losses.min() >= 0 and losses.max() > 50 * np.quantile(positive, 0.05))
 

@@ -26,7 +26,6 @@ from learnscope.store.reader import RunReader
 
 
 def activation_figure(reader: RunReader) -> Figure | None:
-    """The share of dead units above, of saturated ones below, with the same colours from 0 to 100 %."""
     dead = grid(reader, Activations.dead_share)
     if not dead or not np.isfinite(dead.values).any():
         return None

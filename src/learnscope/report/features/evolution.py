@@ -35,7 +35,6 @@ FLAT = 0.02
 LONGEST = 120
 """Most bytes of a layer's name in a file name, which may have 255."""
 LONGEST_SHOWN = 32
-"""Most letters of a layer's name in a title."""
 NAMED_CLASSES = 20
 """Most classes in a legend; of more, some are named."""
 

@@ -21,11 +21,10 @@ from learnscope.report.style import COLOURS, finish, lined, maybe_log
 from learnscope.store.reader import RunReader
 
 STACKED = len(COLOURS)
-"""Up to so many classes, shares are stacked areas; more become a heatmap."""
+"""Classes up to which shares are stacked areas; more become a heatmap."""
 
 
 def noise_figure(reader: RunReader) -> Figure | None:
-    """The gradient noise scale, a curve for each unit."""
     frame = rows(reader, GradientFlow.noise_scale)
     units = [str(unit) for unit in frame["unit"].dropna().unique()] if "unit" in frame else [""]
     curves = {unit: as_series(frame[frame["unit"] == unit] if unit else frame) for unit in units}

@@ -24,7 +24,7 @@ from learnscope.store.reader import RunReader
 BAND = (0.1, 0.9)
 """Quantiles at the ends of the profile's band."""
 MOST_EPOCHS = 12
-"""Up to so many epochs, a line marks the start of each."""
+"""Epochs up to which a line marks the start of each."""
 NAMED = 4
 
 
@@ -134,6 +134,5 @@ def _left_out(norms: Grid) -> str:
 
 
 def _epoch_starts(reader: RunReader) -> list[int]:
-    """The first step of each epoch."""
     frame = rows(reader, GradientFlow.norm, stage="stepped")
     return [int(step) for step in frame["step"][frame["epoch"] != frame["epoch"].shift()]]

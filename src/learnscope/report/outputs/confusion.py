@@ -18,7 +18,7 @@ from learnscope.store.reader import RunReader
 
 MAX_CLASSES = 20
 COUNTED = 12
-"""Up to so many classes, every cell shows its count."""
+"""Classes up to which every cell shows its count."""
 
 
 class Confusion(NamedTuple):

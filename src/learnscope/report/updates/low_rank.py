@@ -18,7 +18,7 @@ from learnscope.report.updates.sparse import KL, distance
 from learnscope.store.reader import RunReader
 
 NAMED = 9
-"""At most so many ranks are named below the axes."""
+"""Most ranks that are named below the axes."""
 
 
 def low_rank_figure(reader: RunReader) -> Figure | None:

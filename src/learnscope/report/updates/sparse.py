@@ -111,7 +111,6 @@ def _kept(axes: Axes, frame: pd.DataFrame, measure: str) -> None:
 
 
 def _whole_at_most(axes: Axes) -> None:
-    """No tick above 100 %."""
     low, high = axes.get_xlim()
     ticks = [tick for tick in axes.get_xticks() if low <= tick <= min(high, 1 + 1e-9)]
     axes.set_xticks(ticks)
