@@ -70,31 +70,22 @@ def _setting(value: Any) -> str:
 def parting_text(parting: Parting, tolerance: float) -> str:
     """Whether and where two runs part, in a sentence or two."""
     pair = f"{parting.first} and {parting.other}"
+    shared = f"what both recorded ({count(len(parting.series), 'series', 'series')})"
     if parting.state == "no common step":
-        return f"{pair} have no step in common, in {_of_both(parting)}: whether they part cannot be told."
+        return f"{pair} have no step in common, in {shared}: whether they part cannot be told."
     alike = f"within a relative {tolerance:g}" if tolerance else "bit for bit"
+    left_out = sorted({key.name for key in parting.left_out})
+    not_compared = f" Times and memory were not compared: {listed(left_out, 6)}." if left_out else ""
     if parting.state == "never":
-        return (
-            f"{pair} never part: {_of_both(parting)} is the same {alike} at all of their "
-            f"{count(parting.common_steps, 'common step')}.{_aside(parting)}"
-        )
+        steps = count(parting.common_steps, "common step")
+        return f"{pair} never part: {shared} is the same {alike} at all of their {steps}.{not_compared}"
     shown = [f"{key} ({_values(parting.series[key])})" for key in parting.parted[:3]]
-    more = len(parting.parted) - len(shown)
-    also = f" and {more:,} more" if more else ""
+    also = f" and {len(parting.parted) - 3:,} more" if len(parting.parted) > 3 else ""
     before = "which is the first that they have in common"
     if parting.steps_before:
         n = parting.steps_before
         before = f"the same {alike} at {'the one common step' if n == 1 else f'the {n:,} common steps'} before"
-    return f"{pair} part at step {parting.step:,}, {before}: in {', '.join(shown)}{also}.{_aside(parting)}"
-
-
-def _of_both(parting: Parting) -> str:
-    return f"what both recorded ({count(len(parting.series), 'series', 'series')})"
-
-
-def _aside(parting: Parting) -> str:
-    left_out = sorted({key.name for key in parting.left_out})
-    return f" Times and memory were not compared: {listed(left_out, 6)}." if left_out else ""
+    return f"{pair} part at step {parting.step:,}, {before}: in {', '.join(shown)}{also}.{not_compared}"
 
 
 def _values(parting: SeriesParting) -> str:

@@ -37,8 +37,8 @@ class Cuts:
     """Examples of the holdout, and of training batches, below which nothing is said about guessing: of 40, guessing one
     of two classes gets between 35 % and 65 % right."""
     shortcut_gap: float = 0.1
-    """Accuracy on new training examples minus that on the holdout, at the lower end of the interval, from which training
-    examples carry something that the holdout lacks."""
+    """Accuracy on new training examples minus that on the holdout, at the lower end of the interval, from which they
+    carry something that the holdout lacks."""
     group_measurements: int = 6
     """Measurements of two groups of weights below which their updates are not compared."""
     slow_head: float = 3.0
@@ -64,10 +64,10 @@ class Cuts:
     generalised_accuracy: float = 0.95
     """Test accuracy from which test data are understood."""
     grokking_gap: Share = 0.2
-    """Training minus test accuracy when the training data are first known by heart, from which a late rise is grokking."""
+    """Training minus test accuracy when training data are first known by heart, from which a late rise is grokking."""
     spurious_gap: Share = 0.1
-    """Accuracy where the group suggests the class minus that where it suggests another, at the lower end of the interval,
-    from which the model follows the group."""
+    """Accuracy where the group suggests the class minus that where it suggests another, at the lower end of the
+    interval, from which the model follows the group."""
     spurious_critical: float = 0.5
     """The same, from which it is critical."""
     order_measurements: int = 6

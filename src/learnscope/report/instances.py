@@ -114,12 +114,11 @@ def has_zeros(values: pd.Series[float] | Floats) -> bool:
 
 def log_foot(parts: Sequence[Floats]) -> float | None:
     """Where zeros stand on a logarithmic scale: below the smallest other number. None without such a number."""
-    values = np.concatenate([np.ravel(part) for part in parts]) if parts else np.empty(0)
-    above = values[np.isfinite(values) & (values > 0)]
+    above = np.concatenate([np.empty(0), *(np.ravel(part) for part in parts)])
+    above = above[np.isfinite(above) & (above > 0)]
     if not len(above):
         return None
-    low, high = float(above.min()), float(above.max())
-    return float(low / max(3.0, (high / low) ** 0.15))
+    return float(above.min() / max(3.0, (above.max() / above.min()) ** 0.15))
 
 
 def at_foot(values: Floats, foot: float | None) -> Floats:

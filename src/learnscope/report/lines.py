@@ -31,10 +31,7 @@ def loss_figure(reader: RunReader) -> Figure | None:
         return None
     figure = new_figure(7.0 if shares else 4.6)
     broken = breaks(reader)
-    if shares:
-        axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1.1])
-    else:
-        axes, below = figure.subplots(), None
+    axes, *below = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1.1]) if shares else [figure.subplots()]
     if len(loss):
         curve(axes, loss, COLOURS[0], "training")
     if len(holdout.finite):
@@ -43,8 +40,8 @@ def loss_figure(reader: RunReader) -> Figure | None:
     lined(axes)
     maybe_log(axes, [loss.finite.values, holdout.finite.values])
     finish(axes, x="" if shares else "step", y="loss")
-    if below is not None:
-        _accuracies(below, shares, broken)
+    for lower in below:
+        _accuracies(lower, shares, broken)
     broken.shade(axes)
     legend(axes)
     title = " and ".join(name for name, have in (("Training", len(loss)), ("holdout", len(holdout))) if have)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from learnscope.findings.examples.critical import Attributions, CriticalExamples, critical_examples, enrichment
@@ -48,10 +47,10 @@ def draw_scores(transition: Attributions, critical: CriticalExamples) -> Figure:
     """A histogram of the scores, with logarithmic counts, so that the few high scores can be seen."""
     figure = new_figure(4.6)
     axes = figure.subplots()
+    finish(axes, "score", "examples")
     known = transition.scores[np.isfinite(transition.scores)]
     if not len(known):
         axes.text(0.5, 0.5, "no example has a score", ha="center", transform=axes.transAxes, color=QUIET)
-        finish(axes, "score", "examples")
         _titled(figure, "Scores of examples", transition)
         return figure
     axes.hist(known, bins=60, color=COLOURS[0], alpha=0.85)
@@ -67,7 +66,6 @@ def draw_scores(transition: Attributions, critical: CriticalExamples) -> Figure:
     middle = float(np.median(known))
     axes.axvline(middle, color=INK, linestyle="--", linewidth=1, label=f"median, {num(middle)}")
     legend(axes)
-    finish(axes, "score", "examples")
     guides(axes)
     meaning = "cosine of its gradients before and after × the loss it lost" if transition.method == "transition" else ""
     _titled(figure, "Scores of examples", transition, meaning)
@@ -78,22 +76,21 @@ def draw_losses(transition: Attributions, before: Floats, after: Floats) -> Figu
     """Loss after against loss before, coloured by score; examples below the line were learned."""
     figure, axes, bar = figure_with_bar(6.4)
     known = np.flatnonzero(np.isfinite(before) & np.isfinite(after) & np.isfinite(transition.scores))
-    shown = known
-    if len(known) > DRAWN:
-        shown = np.sort(np.random.default_rng(0).choice(known, DRAWN, replace=False))
+    many = len(known) > DRAWN
+    shown = np.sort(np.random.default_rng(0).choice(known, DRAWN, replace=False)) if many else known
     shown = shown[np.argsort(np.abs(transition.scores[shown]), kind="stable")]  # large scores on top
     sides = before[shown], after[shown]
     logarithmic = _sizes_differ(np.concatenate(sides))
     (x, x_limits), (y, y_limits) = (_placed(side, logarithmic) for side in sides)
-    reach = float(np.quantile(np.abs(transition.scores[shown]), 0.99)) if len(shown) else 0.0
+    reach = (float(np.quantile(np.abs(transition.scores[shown]), 0.99)) if len(shown) else 0.0) or 1.0
     mesh = axes.scatter(x, y, c=transition.scores[shown], cmap="RdBu", s=14, linewidths=0.2, edgecolors="#888888",
-                        norm=Normalize(-(reach or 1.0), reach or 1.0))  # fmt: skip
+                        vmin=-reach, vmax=reach)  # fmt: skip
     ends = max(x_limits[0], y_limits[0]), min(x_limits[1], y_limits[1])
     if ends[0] < ends[1]:
         axes.plot(ends, ends, color=INK, linewidth=1, linestyle="--", label="no change", zorder=0)
     _scaled(axes, x_limits, y_limits, logarithmic)
     legend(axes)
-    ticks = [float(tick) for tick in np.linspace(-(reach or 1.0), reach or 1.0, 5)]
+    ticks = [float(tick) for tick in np.linspace(-reach, reach, 5)]
     colour_bar(figure, mesh, bar, "score", ticks, "both", [num(tick) for tick in ticks])
     finish(axes, f"loss at epoch {transition.before}", f"loss at epoch {transition.after}")
     lower = int((after[known] < before[known]).sum())
