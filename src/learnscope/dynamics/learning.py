@@ -24,7 +24,7 @@ from learnscope.model.outputs.evaluate import model_device
 from learnscope.options import explain_options, whole_number
 from learnscope.probes.examples.example_ledger import ExampleLedger, batch_of
 from learnscope.probes.examples.gathering import Gathering, check_announced, presentations
-from learnscope.reading.epochs import epoch_statistics
+from learnscope.reading.cells import epoch_statistics
 from learnscope.record import Record
 from learnscope.run import Run
 from learnscope.session.manual import ManualSession, own_backend

@@ -17,9 +17,8 @@ from learnscope.reading.other_numbers import OtherNumber, other_numbers
 from learnscope.reading.words import count
 from learnscope.report.broken import breaks, patch
 from learnscope.report.heatmap import ColourScale, heatmap, layer_types
-from learnscope.report.layout import INK, head, new_figure, panels_on
+from learnscope.report.layout import INK, Panel, head, new_figure, panels_on
 from learnscope.report.lines import curve
-from learnscope.report.panel import Panel
 from learnscope.report.style import COLOURS, DASHES, few_ticks, finish, legend
 from learnscope.store.reader import RunReader
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from learnscope.store.files import write_atomically
+from learnscope.store.reader import RunReader
 
 T = TypeVar("T")
 
@@ -28,6 +30,18 @@ BAR = 0.22
 """Width of a colour bar, in inches."""
 LINE = 1.35 / 72
 """Height of a line of text, in inches for each point of its size."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A kind of figure: its file, what it is, and how to read it."""
+
+    file: str
+    title: str
+    reading: str
+    draw: Callable[[RunReader], Figure | None]
+    note: Callable[[RunReader], str] = field(default=lambda _: "")
+    """What to say about the figure of this run."""
 
 
 class Margins(LayoutEngine):

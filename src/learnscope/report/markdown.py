@@ -13,8 +13,7 @@ from learnscope.reading.words import between, capital, count, listed, num
 from learnscope.record import Evidence, Finding
 from learnscope.report.by_kind import FILES as LAYER_FILES
 from learnscope.report.facts import costs, not_recorded, watched
-from learnscope.report.layout import save
-from learnscope.report.panel import Panel
+from learnscope.report.layout import Panel, save
 from learnscope.report.panels import PANELS, drawn
 from learnscope.store.backend import FolderBackend
 from learnscope.store.files import write_text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,15 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from learnscope.ledger.of_run import ledger_of
+from learnscope.ledger.patterns import patterns
+from learnscope.quantities.examples import ExampleLedger
+from learnscope.reading.cells import epoch_statistics
+from learnscope.reading.gather import labels_of
 from learnscope.report.heatmap import colour_bar
 from learnscope.report.layout import INK, figure_with_bar, head, new_figure, save_all
 from learnscope.report.style import COLOURS, finish, legend, lined
+from learnscope.store.reader import RunReader
 
 HARDEST = 20
 POINTS = 20_000
@@ -161,3 +167,28 @@ def hardest(frame: pd.DataFrame, kinds: Mapping[str, Any]) -> Figure:
 def _name(row: Any) -> str:
     target = row.get("target", pd.NA)
     return f"id {row['id']}" if pd.isna(target) or target >= 10_000 else f"id {row['id']}, class {target}"
+
+
+def learning_figure(reader: RunReader) -> Figure | None:
+    epochs = [
+        epoch_statistics(record)
+        for label in labels_of(reader, ExampleLedger)[:1]
+        for record in reader.records(label)
+        if record.tables
+    ]
+    return curves(epochs) if epochs else None
+
+
+def data_map_figure(reader: RunReader) -> Figure | None:
+    return _of_ledger(reader, data_map)
+
+
+def hardest_figure(reader: RunReader) -> Figure | None:
+    return _of_ledger(reader, hardest)
+
+
+def _of_ledger(reader: RunReader, draw: Callable[[pd.DataFrame, Mapping[str, Any]], Figure]) -> Figure | None:
+    ledger = ledger_of(reader.backend)
+    if ledger is None or (known := with_confidence(ledger.frame())).empty:
+        return None
+    return draw(known, patterns(ledger.arrays()))
