@@ -102,9 +102,9 @@ class Comparison:
         if len(matches) == 1:
             return self.aligned(matches[0])
         if not matches:
-            known = sorted({key.name for key in self.keys if key.kind == kind or kind is None})
+            names = sorted({key.name for key in self.keys if key.kind == kind or kind is None})
             raise RunError(
-                f"no run has a series {name!r} of that kind, with these labels; there are: {listed(known, 20)}"
+                f"no run has a series {name!r} of that kind, with these labels; there are: {listed(names, 20)}"
             )
         several = "; ".join(map(str, matches[:5]))
         raise RunError(f"{len(matches)} series are called {name!r}: {several}. Say probe=, kind=, scope= or a label")
@@ -155,10 +155,10 @@ class Comparison:
 
 
 def _only(metrics: Sequence[str], series: dict[str, SeriesOf]) -> dict[str, SeriesOf]:
-    known = sorted({key.name for run in series.values() for key in run})
+    names = sorted({key.name for run in series.values() for key in run})
     for metric in metrics:
-        if metric not in known:
-            close = nearest(metric, known)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are: {listed(known, 20)}"
+        if metric not in names:
+            close = nearest(metric, names)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are: {listed(names, 20)}"
             raise RunError(f"no run recorded {metric!r}; {hint}")
     return {label: {key: run[key] for key in run if key.name in metrics} for label, run in series.items()}

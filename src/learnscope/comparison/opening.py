@@ -18,13 +18,13 @@ def open_runs(runs: Sequence[str | Path | Run], names: Sequence[str] | None = No
     if isinstance(runs, str | Path | Run) or len(runs) < 2:
         raise RunError("a comparison needs two runs or more: ls.compare(['runs/a', 'runs/b'])")
     opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
-    seen: list[Path | Run] = []
+    identities: list[Path | Run] = []
     for run in opened:
         itself = run.path.resolve() if run.path is not None else run
-        if itself in seen:
+        if itself in identities:
             raise RunError(f"{run.path or 'a run in memory'} is given twice: a run does not differ from itself")
-        seen.append(itself)
-    labels = _labels(seen) if names is None else [str(name) for name in names]
+        identities.append(itself)
+    labels = _labels(identities) if names is None else [str(name) for name in names]
     if len(labels) != len(opened):
         raise RunError(f"{len(labels)} names for {len(opened)} runs: give one name a run, or none")
     if len(set(labels)) < len(labels) or not all(label.strip() for label in labels):

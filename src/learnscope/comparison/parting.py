@@ -77,11 +77,11 @@ def find_parting(first: str, other: str, runs: Mapping[str, SeriesOf], tolerance
     left, right = runs[first], runs[other]
     shared = [key for key in left if key in right]
     compared = {key: part(left[key], right[key], tolerance) for key in shared if not is_clock(key.name)}
-    known = np.unique(np.concatenate([np.array([], np.int64), *(series.common for series in compared.values())]))
+    common = np.unique(np.concatenate([np.array([], np.int64), *(series.common for series in compared.values())]))
     step = min((series.step for series in compared.values() if series.step is not None), default=None)
     return Parting(
-        first=first, other=other, step=step, series=compared, common_steps=len(known),
-        steps_before=len(known) if step is None else int((known < step).sum()),
+        first=first, other=other, step=step, series=compared, common_steps=len(common),
+        steps_before=len(common) if step is None else int((common < step).sum()),
         left_out=tuple(key for key in shared if is_clock(key.name)),
         only_first=len(left) - len(shared), only_other=len(right) - len(shared),
     )  # fmt: skip

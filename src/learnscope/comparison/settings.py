@@ -60,13 +60,13 @@ def _place(section: str) -> int:
 
 
 def _settings(manifest: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
-    kept = {key: value for key, value in manifest.items() if key not in _NOT_SETTINGS}
+    settings = {key: value for key, value in manifest.items() if key not in _NOT_SETTINGS}
     attempts = manifest.get("attempts") or []
     cost = attempts[-1].get("cost") if attempts else None
     if isinstance(cost, Mapping) and cost.get("budget") is not None:
-        kept["budget"] = cost["budget"]  # an option of the run, although it is recorded with the cost
+        settings["budget"] = cost["budget"]  # an option of the run, although it is recorded with the cost
     parts = folder.resolve().parts if folder is not None else ()
-    cleaned: dict[str, Any] = _cleaned(kept, parts, manifest.get("id"))
+    cleaned: dict[str, Any] = _cleaned(settings, parts, manifest.get("id"))
     return cleaned
 
 
@@ -127,6 +127,8 @@ def _child(value: Any, key: str | int) -> Any:
 
 def _canonical(value: Any) -> str:
     """The same text for equal settings: 1 equals 1.0, but not true."""
+    if value is ABSENT:
+        return repr(value)
     plain = json.loads(json.dumps(value, default=repr), parse_int=_as_float)
     return json.dumps(plain, sort_keys=True)
 

@@ -114,9 +114,9 @@ class Cuts:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            whole = field.type == "int"
-            if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-                raise TypeError(f"{field.name}={value!r}: {'a whole number' if whole else 'a number'} is needed")
+            integer = field.type == "int"
+            if isinstance(value, bool) or not isinstance(value, int if integer else int | float):
+                raise TypeError(f"{field.name}={value!r}: {'a whole number' if integer else 'a number'} is needed")
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{field.name}={value!r}: it must be positive and finite")
             if field.type == "Share" and value >= 1:

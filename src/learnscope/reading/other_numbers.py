@@ -28,8 +28,8 @@ class OtherNumber:
         if not used:
             return {"": self.frame}
         parts = [part for _, part in self.frame.groupby(used, dropna=False, sort=False)]
-        known = [part[used].iloc[0].dropna() for part in parts]
-        descriptions = [", ".join(f"{label} {value}" for label, value in each.items()) for each in known]
+        values = [part[used].iloc[0].dropna() for part in parts]
+        descriptions = [", ".join(f"{label} {value}" for label, value in each.items()) for each in values]
         return dict(zip(descriptions, parts, strict=True))
 
 

@@ -32,9 +32,9 @@ def streaks(holds: NDArray[np.bool_], measured: NDArray[np.bool_], at_least: int
     latest = []
     for column in range(holds.shape[1]):
         rows = np.flatnonzero(measured[:, column])
-        held = holds[rows, column]
+        holding = holds[rows, column]
         # a run ends before each measurement that does not hold, and at the end
-        breaks = np.concatenate([[-1], np.flatnonzero(~held), [len(rows)]])
+        breaks = np.concatenate([[-1], np.flatnonzero(~holding), [len(rows)]])
         for start, end in zip(breaks[-2::-1], breaks[:0:-1], strict=True):
             if end - start - 1 >= at_least:
                 latest.append(Streak(column, rows[start + 1 : end], lasting=bool(end == len(rows))))

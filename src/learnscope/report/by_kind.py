@@ -88,11 +88,11 @@ def _layer_panel(number: OtherNumber, labels: str, grid: Grid) -> Panel:
     name = number.title.split(": ")[-1]
     meaning = number.quantity.meaning if number.quantity else name
     # above the colour bar there is room for a short name only
-    above, said = (name, meaning if number.quantity else "") if len(name) <= 10 else ("", meaning)
+    above, rest = (name, meaning if number.quantity else "") if len(name) <= 10 else ("", meaning)
     return Panel(
         f"{file}.png", title, f"Layers from input to output, top to bottom, over the steps. The colour is {meaning}.",
         lambda reader: heatmap(
-            grid, title, above, series(reader, Loss.loss), meaning=said, breaks=breaks(reader),
+            grid, title, above, series(reader, Loss.loss), meaning=rest, breaks=breaks(reader),
             types=layer_types(reader), scale=_scale(number.quantity, grid),
         ),
     )  # fmt: skip

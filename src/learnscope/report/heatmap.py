@@ -79,9 +79,9 @@ def column_means(
     """Means over neighbouring steps (down), their edges, and how many steps share a column. NaN without a value."""
     size = math.ceil(len(steps) / max_columns)
     starts = np.arange(0, len(steps), size)
-    known = np.isfinite(values)
-    sums = np.add.reduceat(np.where(known, values, 0.0), starts, axis=0)
-    counts = np.add.reduceat(known.astype(np.int64), starts, axis=0)
+    finite = np.isfinite(values)
+    sums = np.add.reduceat(np.where(finite, values, 0.0), starts, axis=0)
+    counts = np.add.reduceat(finite.astype(np.int64), starts, axis=0)
     means = np.full(sums.shape, np.nan)
     np.divide(sums, counts, out=means, where=counts > 0)
     edges = step_edges(steps)
@@ -178,8 +178,8 @@ def _paint(
     if beside is not None:
         finite = drawn.values[np.isfinite(drawn.values)]
         norm, ticks, names = _colours(finite, scale)
-        known = np.ma.masked_invalid(drawn.values.T)
-        mesh = axes.pcolormesh(drawn.edges, rows, known, cmap="viridis", norm=norm, **style)
+        masked = np.ma.masked_invalid(drawn.values.T)
+        mesh = axes.pcolormesh(drawn.edges, rows, masked, cmap="viridis", norm=norm, **style)
         colour_bar(figure, mesh, beside, quantity, ticks, beyond(finite, norm.vmin, norm.vmax), names)
     explained = paint_marks(axes, drawn, style)
     if drawn.blank.any():

@@ -85,8 +85,8 @@ def stretch(axes: Axes, which: str, below: float = 0.0, above: float = 0.0) -> N
     axis = axes.xaxis if which == "x" else axes.yaxis
     scale = axis.get_transform()
     low, high = scale.transform(np.array(axis.get_view_interval()))
-    whole = (high - low) / (1 - below - above)
-    ends = scale.inverted().transform(np.array([low - below * whole, high + above * whole]))
+    length = (high - low) / (1 - below - above)
+    ends = scale.inverted().transform(np.array([low - below * length, high + above * length]))
     (axes.set_xlim if which == "x" else axes.set_ylim)(float(ends[0]), float(ends[1]))
 
 

@@ -112,10 +112,10 @@ def _overhang(axes: Axes, renderer: RendererAgg, dpi: float) -> tuple[float, flo
     boxes = [
         axis.get_tightbbox(renderer, for_layout_only=True) for axis in (axes.xaxis, axes.yaxis) if axes.get_visible()
     ]
-    known = [b for b in boxes if b is not None and b.width > 0 and b.height > 0]
-    left = max((box.x0 - b.x0 for b in known), default=0.0)
-    right = max((b.x1 - box.x1 for b in known), default=0.0)
-    bottom = max((box.y0 - b.y0 for b in known), default=0.0)
+    visible = [b for b in boxes if b is not None and b.width > 0 and b.height > 0]
+    left = max((box.x0 - b.x0 for b in visible), default=0.0)
+    right = max((b.x1 - box.x1 for b in visible), default=0.0)
+    bottom = max((box.y0 - b.y0 for b in visible), default=0.0)
     top = 1.6 * 10 / 72 if axes.get_title() or axes.get_title(loc="left") else 0.0
     if axes.get_title():  # centred above a narrow colour bar
         right = max(right, (axes.title.get_window_extent(renderer).width - box.width) / 2)

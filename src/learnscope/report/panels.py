@@ -59,8 +59,8 @@ def _broken_by_count(reader: RunReader, ratios: Grid) -> Grid:
 
 
 def _no_prediction(reader: RunReader) -> str:
-    found = confusion_table(reader)
-    if found is None or not found.none.any():
+    confusion = confusion_table(reader)
+    if confusion is None or not confusion.none.any():
         return ""
     return 'The column "none" is no class: those examples have logits that are not finite, so nothing is predicted.'
 

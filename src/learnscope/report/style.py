@@ -70,12 +70,12 @@ def plain(value: float) -> str:
 def log_ticks(low: float, high: float, most: int = 9) -> list[float]:
     """Ticks for a logarithmic scale: powers of ten if there are at least three, else multiples of them too."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    inside: list[float] = []
+    ticks: list[float] = []
     for digits in ((1,), (1, 2, 5), (1, 2, 3, 4, 5, 6, 8), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)):
-        inside = [d * 10.0**k for k in range(first, last + 1) for d in digits if low <= d * 10.0**k <= high]
-        if len(inside) >= 3:
+        ticks = [d * 10.0**k for k in range(first, last + 1) for d in digits if low <= d * 10.0**k <= high]
+        if len(ticks) >= 3:
             break
-    return inside[:: max(1, math.ceil(len(inside) / most))]
+    return ticks[:: max(1, math.ceil(len(ticks) / most))]
 
 
 def linear_ticks(low: float, high: float, most: int = 6) -> list[float]:

@@ -51,8 +51,8 @@ class Attributions(Mapping[int, float]):
         return len(self.ids)
 
     def __repr__(self) -> str:
-        known = int(np.isfinite(self.scores).sum())
-        return f"Attributions({self.method!r}, epochs {self.before} to {self.after}, {known} of {len(self)} examples)"
+        scored = int(np.isfinite(self.scores).sum())
+        return f"Attributions({self.method!r}, epochs {self.before} to {self.after}, {scored} of {len(self)} examples)"
 
     @property
     def classes(self) -> list[int | None] | None:
@@ -97,9 +97,9 @@ class CriticalExamples(Sequence[int]):
 
 def critical_examples(attributions: Attributions, top_k: int) -> CriticalExamples:
     """The `top_k` examples of the highest scores, equal ones in the order of their ids; those without one never."""
-    known = np.flatnonzero(np.isfinite(attributions.scores))
-    order = np.lexsort((attributions.ids[known], -attributions.scores[known]))
-    return CriticalExamples(attributions, known[order][:top_k])
+    scored = np.flatnonzero(np.isfinite(attributions.scores))
+    order = np.lexsort((attributions.ids[scored], -attributions.scores[scored]))
+    return CriticalExamples(attributions, scored[order][:top_k])
 
 
 def analyze(critical: CriticalExamples) -> dict[str, Any]:
@@ -140,13 +140,13 @@ def enrichment(critical: CriticalExamples, names: Sequence[Any]) -> dict[Any, di
     from scipy.stats import false_discovery_control, hypergeom
 
     population = [names[place] for place in np.flatnonzero(np.isfinite(critical.of.scores)).tolist()]
-    all_of, inside = _counts(population), Counter(names[place] for place in critical.places.tolist())
+    all_of, critical_counts = _counts(population), Counter(names[place] for place in critical.places.tolist())
     n, drawn = len(population), len(critical)
     if not drawn:
         return {}
     rows = {}
     for name, size in all_of.items():
-        k = inside[name]
+        k = critical_counts[name]
         more, fewer = hypergeom.sf(k - 1, n, size, drawn), hypergeom.cdf(k, n, size, drawn)
         rows[name] = {
             "critical": k, "all": size, "share": k / drawn, "share_interval": wilson(k / drawn, drawn),
@@ -158,8 +158,8 @@ def enrichment(critical: CriticalExamples, names: Sequence[Any]) -> dict[Any, di
 
 def _counts(names: Sequence[Any]) -> dict[Any, int]:
     """By name, in order; examples without one are left out."""
-    known = Counter(name for name in names if name is not None)
-    return {name: known[name] for name in sorted(known)}
+    counts = Counter(name for name in names if name is not None)
+    return {name: counts[name] for name in sorted(counts)}
 
 
 def _losses(critical: CriticalExamples) -> Iterator[tuple[str, float | None, str]]:
@@ -169,9 +169,9 @@ def _losses(critical: CriticalExamples) -> Iterator[tuple[str, float | None, str
             (f"mean_{name}", None if column is None else column[places], "there is no critical example"),
             (f"all_mean_{name}", column, "no example has one"),
         ):
-            known = np.empty(0) if values is None else values[np.isfinite(values)]
+            finite = np.empty(0) if values is None else values[np.isfinite(values)]
             absent = f"{of.method} compares no {name.replace('_', ' ')} of an example"
-            yield key, float(known.mean()) if len(known) else None, absent if values is None else empty
+            yield key, float(finite.mean()) if len(finite) else None, absent if values is None else empty
     if of.loss_before is None or of.loss_after is None:
         yield "share_of_loss_drop", None, f"{of.method} compares no losses"
         return

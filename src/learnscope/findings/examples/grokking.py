@@ -120,15 +120,15 @@ def _together(train: Series, test: Series, label: str, origin: str) -> list[Accu
     """Training accuracy as the mean over the batches since the last test measurement: one batch is noise."""
     values = train.values / 100 if train.values.max() > 1 else train.values  # logged in percent
     window = np.searchsorted(test.steps, train.steps)
-    inside = window < len(test)
-    sums = np.bincount(window[inside], weights=values[inside], minlength=len(test))
-    sizes = np.bincount(window[inside], minlength=len(test))
-    known = sizes > 0
-    if not known.any():
+    covered = window < len(test)
+    sums = np.bincount(window[covered], weights=values[covered], minlength=len(test))
+    sizes = np.bincount(window[covered], minlength=len(test))
+    filled = sizes > 0
+    if not filled.any():
         return []
-    steps = test.steps[known].astype(np.float64)
-    means = sums[known] / sizes[known]
-    return [Accuracies(steps, means, test.values[known], label, Holdout.holdout_accuracy, origin)]
+    steps = test.steps[filled].astype(np.float64)
+    means = sums[filled] / sizes[filled]
+    return [Accuracies(steps, means, test.values[filled], label, Holdout.holdout_accuracy, origin)]
 
 
 def _finding(pair: Accuracies, when: Grokked, cuts: Cuts) -> Finding:

@@ -90,8 +90,8 @@ def noise_scores(scores: Floats, noisy: NDArray[np.bool_], k: int) -> dict[str, 
     from scipy.stats import rankdata
     from sklearn.metrics import precision_score, roc_auc_score
 
-    known = ~np.isnan(scores)
-    scores, noisy = scores[known], noisy[known]
+    scored = ~np.isnan(scores)
+    scores, noisy = scores[scored], noisy[scored]
     both = 0 < int(noisy.sum()) < len(noisy)
     k = min(k, len(scores))
     first = np.zeros(len(scores), bool)

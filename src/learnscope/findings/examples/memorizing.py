@@ -42,9 +42,9 @@ def evolution(epochs: Sequence[int], gaps: Sequence[float]) -> Evolution:
     peak must be at least 0.1. After a peak that is reached more than once: after the last time.
     """
     latest = dict(zip(epochs, gaps, strict=True))
-    known = sorted((epoch, gap) for epoch, gap in latest.items() if np.isfinite(gap))
-    order = [epoch for epoch, _ in known]
-    values = np.array([gap for _, gap in known], dtype=np.float64)
+    pairs = sorted((epoch, gap) for epoch, gap in latest.items() if np.isfinite(gap))
+    order = [epoch for epoch, _ in pairs]
+    values = np.array([gap for _, gap in pairs], dtype=np.float64)
     changes = change_points(values)
     if not order:
         none = "no evaluation has a generalization gap"

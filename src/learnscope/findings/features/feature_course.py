@@ -55,10 +55,10 @@ def level_changes(
     series: Series, *, alpha: float = 0.05, permutations: int = PERMUTATIONS, min_size: int = MIN_SIZE, seed: int = 0
 ) -> LevelChanges:
     """Where the level of a series changes. Values that were not measured are left out, and named."""
-    known = series.finite
-    changes = change_points(known.values, alpha=alpha, permutations=permutations, min_size=min_size, seed=seed)
-    epochs = [int(known.steps[place]) for place in changes.places]
-    reason = None if epochs else _why_none(changes, known, alpha, min_size)
+    finite = series.finite
+    changes = change_points(finite.values, alpha=alpha, permutations=permutations, min_size=min_size, seed=seed)
+    epochs = [int(finite.steps[place]) for place in changes.places]
+    reason = None if epochs else _why_none(changes, finite, alpha, min_size)
     p, n, method = changes.p_value, changes.n, changes.method
     return LevelChanges(epochs, p, alpha, n, permutations, method, unmeasured(series), reason)
 
@@ -72,11 +72,11 @@ def fewest_values(alpha: float) -> int:
     return next(n for n in counting(2) if 2 / math.comb(n, n // 2) <= alpha)
 
 
-def _why_none(changes: Changes, known: Series, alpha: float, min_size: int) -> str:
+def _why_none(changes: Changes, finite: Series, alpha: float, min_size: int) -> str:
     fewest = max(fewest_values(alpha), 2 * min_size)
     if changes.n < fewest:
         return f"{count(changes.n, 'value')}: from {fewest} on, a change can be told from chance at alpha={alpha:g}"
-    if np.ptp(known.values) == 0:
+    if np.ptp(finite.values) == 0:
         return "all values are equal"
     if changes.p_value > alpha:
         return f"p = {changes.p_value:.3g}, which is above alpha={alpha:g}: no more of a change than chance has"
@@ -94,12 +94,12 @@ def evolution(reader: RunReader, layers: Sequence[str]) -> dict[str, dict[str, A
     recorded = [quantity for quantity in FeatureEvolution.all() if quantity.name in names]
     order = by_features(grid(reader, FeatureEvolution.cka_first), replace(Cuts(), measurements=1))
     ranks = {layer: rank for rank, (_, tied) in enumerate(order.ranks, start=1) for layer in tied}
-    found: dict[str, dict[str, Any]] = {}
+    by_layer: dict[str, dict[str, Any]] = {}
     for layer in layers:
         courses = {quantity.name: course(reader, layer, quantity) for quantity in recorded}
         epochs = next(iter(courses.values())).steps.tolist() if courses else []
         halfway = int(order.steps[order.places[layer]]) if layer in order.places else None
-        found[layer] = {
+        by_layer[layer] = {
             "epochs": epochs,
             "metrics": {name: _summary(series) for name, series in courses.items()},
             "halfway_epoch": halfway,
@@ -107,16 +107,16 @@ def evolution(reader: RunReader, layers: Sequence[str]) -> dict[str, dict[str, A
             "changed_first": ranks.get(layer) == 1 and len(order.ranks) > 1,
             "how": _how(layer, courses, order.left_out, halfway, len(ranks)),
         }
-    return found
+    return by_layer
 
 
 def _summary(series: Series) -> dict[str, Any]:
-    known = [float(value) for value in series.finite.values]
+    finite = [float(value) for value in series.finite.values]
     return {
         "values": [float(value) if np.isfinite(value) else None for value in series.values],
-        "first": known[0] if known else None,
-        "last": known[-1] if known else None,
-        "change": known[-1] - known[0] if len(known) > 1 else None,
+        "first": finite[0] if finite else None,
+        "last": finite[-1] if finite else None,
+        "change": finite[-1] - finite[0] if len(finite) > 1 else None,
         "reasons": unmeasured(series),
     }
 

@@ -57,10 +57,10 @@ def _first_sight(run: Stuck) -> FirstSight | None:
     if not len(chosen):
         return None
     first, last = (int(step) for step in run.batches.steps[chosen][[0, -1]])
-    inside = (run.accuracies.steps >= first) & (run.accuracies.steps <= last)
-    if not inside.any():
+    in_epoch = (run.accuracies.steps >= first) & (run.accuracies.steps <= last)
+    if not in_epoch.any():
         return None
-    holdout = Share(float(np.clip(run.accuracies.values[inside].mean(), 0, 1)), run.holdout.n)
+    holdout = Share(float(np.clip(run.accuracies.values[in_epoch].mean(), 0, 1)), run.holdout.n)
     return FirstSight(run.batches.share(chosen), holdout, (first, last), len(chosen))
 
 

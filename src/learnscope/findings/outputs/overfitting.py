@@ -119,9 +119,9 @@ def _advice(best: int, diverging: bool, only_confidence: bool, training: Trainin
             f"them: if accuracy is what counts, go on; if probabilities are used, take step {best:,} or calibrate "
             "(label smoothing, a temperature)."
         )
-    known = "" if training is not None else "Log the training loss to tell overfitting from divergence. "
+    hint = "" if training is not None else "Log the training loss to tell overfitting from divergence. "
     return (
-        f"{known}Take the checkpoint of step {best:,}, or stop there next time; to train longer, use more data, "
+        f"{hint}Take the checkpoint of step {best:,}, or stop there next time; to train longer, use more data, "
         "augmentation, weight decay or dropout."
     )
 

@@ -157,11 +157,11 @@ def _guesses_from_batches(reader: RunReader) -> tuple[float, float] | None:
     # once through the data: later epochs show the same examples again, and would make their sample look larger
     frame = frame[(frame["epoch"] == frame["epoch"].iloc[0]) | frame["epoch"].isna()]
     targets = series(reader, BatchStats.targets)
-    known = dict(zip(targets.steps.tolist(), targets.values.tolist(), strict=True))
-    n = sum(known.get(step, 0.0) for step in set(frame["step"].tolist()))
+    targets_at = dict(zip(targets.steps.tolist(), targets.values.tolist(), strict=True))
+    n = sum(targets_at.get(step, 0.0) for step in set(frame["step"].tolist()))
     if even == 1 or not n > 0:
         return None
-    weights = frame["step"].map(known).to_numpy(np.float64)
+    weights = frame["step"].map(targets_at).to_numpy(np.float64)
     largest = (frame["value"] * weights).groupby(frame["scope"]).sum().max()
     return even, max(even, Share(min(float(largest / n), 1.0), int(n)).interval[0])
 
@@ -184,6 +184,6 @@ def _batches(reader: RunReader) -> Batches | None:
     epochs = frame["epoch"].astype("float64").to_numpy()
     # `watch` stays in epoch 0 until the loop says that one ends
     recorded = reader.manifest.get("source") == "telemetry" or epochs[0] != epochs[-1]
-    known = recorded and bool(np.isfinite(epochs).all())
+    has_epochs = recorded and bool(np.isfinite(epochs).all())
     probe = str(frame["probe"].iloc[-1])
-    return Batches(accuracy.name, probe, steps, epochs.astype(np.int64) if known else None, values, each)
+    return Batches(accuracy.name, probe, steps, epochs.astype(np.int64) if has_epochs else None, values, each)

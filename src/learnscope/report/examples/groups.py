@@ -104,14 +104,14 @@ def _lines(axes: Axes, curves: GroupCurves) -> None:
 def _facts(curves: GroupCurves, numbers: pd.DataFrame) -> str:
     grid = curves.accuracies
     last = {scope: float(value) for scope, value in zip(grid.scopes, grid.values[-1], strict=True)}
-    known = {scope: value for scope, value in last.items() if np.isfinite(value)}
+    finite = {scope: value for scope, value in last.items() if np.isfinite(value)}
     total = len(grid.scopes) + curves.left_out
     largest = f"the largest {len(grid.scopes):,} of " if curves.left_out else ""
     parts = [f"{largest}{total:,} {plural(curves.word, total)}, {measured(grid.steps)}"]
-    if known:
-        ordered = sorted(known, key=lambda scope: known[scope])
+    if finite:
+        ordered = sorted(finite, key=lambda scope: finite[scope])
         extremes = dict.fromkeys((ordered[0], ordered[-1]))
-        ends = [f"{percent(known[scope])} ({curves.word} {shorten(scope, LONGEST)})" for scope in extremes]
+        ends = [f"{percent(finite[scope])} ({curves.word} {shorten(scope, LONGEST)})" for scope in extremes]
         parts.append(f"{'at the end ' if len(grid.steps) > 1 else ''}{' to '.join(ends)}")
     if len(numbers):
         final = {str(name): float(value) for name, value in numbers.iloc[-1].items()}

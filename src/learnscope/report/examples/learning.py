@@ -41,17 +41,17 @@ def plot_learning(
     figures: dict[str, Figure] = {}
     if epochs:
         figures["learning_curves"] = curves(epochs)
-    known = with_confidence(frame)
-    if len(known):
-        figures["data_map"] = data_map(known, kinds)
-        figures["hardest_examples"] = hardest(known, kinds)
+    examples = with_confidence(frame)
+    if len(examples):
+        figures["data_map"] = data_map(examples, kinds)
+        figures["hardest_examples"] = hardest(examples, kinds)
     return save_all(figures, folder)
 
 
 def with_confidence(frame: pd.DataFrame) -> pd.DataFrame:
     """The examples whose probability was finite at least once."""
-    known: pd.DataFrame = frame[np.isfinite(frame["confidence"].to_numpy(dtype=np.float64))]
-    return known
+    examples: pd.DataFrame = frame[np.isfinite(frame["confidence"].to_numpy(dtype=np.float64))]
+    return examples
 
 
 def curves(epochs: Sequence[Mapping[str, Any]]) -> Figure:
@@ -189,6 +189,6 @@ def hardest_figure(reader: RunReader) -> Figure | None:
 
 def _of_ledger(reader: RunReader, draw: Callable[[pd.DataFrame, Mapping[str, Any]], Figure]) -> Figure | None:
     ledger = ledger_of(reader.backend)
-    if ledger is None or (known := with_confidence(ledger.frame())).empty:
+    if ledger is None or (examples := with_confidence(ledger.frame())).empty:
         return None
-    return draw(known, patterns(ledger.arrays()))
+    return draw(examples, patterns(ledger.arrays()))

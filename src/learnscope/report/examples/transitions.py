@@ -48,12 +48,12 @@ def draw_scores(transition: Attributions, critical: CriticalExamples) -> Figure:
     figure = new_figure(4.6)
     axes = figure.subplots()
     finish(axes, "score", "examples")
-    known = transition.scores[np.isfinite(transition.scores)]
-    if not len(known):
+    scored = transition.scores[np.isfinite(transition.scores)]
+    if not len(scored):
         axes.text(0.5, 0.5, "no example has a score", ha="center", transform=axes.transAxes, color=QUIET)
         _titled(figure, "Scores of examples", transition)
         return figure
-    axes.hist(known, bins=60, color=COLOURS[0], alpha=0.85)
+    axes.hist(scored, bins=60, color=COLOURS[0], alpha=0.85)
     axes.set_yscale("log")
     top = float(axes.get_ylim()[1])
     ticks = [tick for tick in (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000) if tick < top]
@@ -61,9 +61,9 @@ def draw_scores(transition: Attributions, critical: CriticalExamples) -> Figure:
     axes.minorticks_off()
     axes.set_ylim(0.7, top)
     if len(critical):
-        axes.axvspan(critical.scores[-1], float(known.max()), color=COLOURS[1], alpha=0.25, linewidth=0,
+        axes.axvspan(critical.scores[-1], float(scored.max()), color=COLOURS[1], alpha=0.25, linewidth=0,
                      label=f"the {len(critical)} highest")  # fmt: skip
-    middle = float(np.median(known))
+    middle = float(np.median(scored))
     axes.axvline(middle, color=INK, linestyle="--", linewidth=1, label=f"median, {num(middle)}")
     legend(axes)
     guides(axes)
@@ -75,9 +75,9 @@ def draw_scores(transition: Attributions, critical: CriticalExamples) -> Figure:
 def draw_losses(transition: Attributions, before: Floats, after: Floats) -> Figure:
     """Loss after against loss before, coloured by score; examples below the line were learned."""
     figure, axes, bar = figure_with_bar(6.4)
-    known = np.flatnonzero(np.isfinite(before) & np.isfinite(after) & np.isfinite(transition.scores))
-    many = len(known) > DRAWN
-    shown = np.sort(np.random.default_rng(0).choice(known, DRAWN, replace=False)) if many else known
+    scored = np.flatnonzero(np.isfinite(before) & np.isfinite(after) & np.isfinite(transition.scores))
+    many = len(scored) > DRAWN
+    shown = np.sort(np.random.default_rng(0).choice(scored, DRAWN, replace=False)) if many else scored
     shown = shown[np.argsort(np.abs(transition.scores[shown]), kind="stable")]  # large scores on top
     sides = before[shown], after[shown]
     logarithmic = _sizes_differ(np.concatenate(sides))
@@ -93,11 +93,11 @@ def draw_losses(transition: Attributions, before: Floats, after: Floats) -> Figu
     ticks = [float(tick) for tick in np.linspace(-reach, reach, 5)]
     colour_bar(figure, mesh, bar, "score", ticks, "both", [num(tick) for tick in ticks])
     finish(axes, f"loss at epoch {transition.before}", f"loss at epoch {transition.after}")
-    lower = int((after[known] < before[known]).sum())
+    lower = int((after[scored] < before[scored]).sum())
     zeros = int(sum((side <= 0).sum() for side in sides)) if logarithmic else 0
     _titled(figure, "Losses before and after", transition,
-            f"{percent(lower / len(known))} have a lower loss" if len(known) else "",
-            f"{len(shown):,} of them drawn, at random" if len(shown) < len(known) else "",
+            f"{percent(lower / len(scored))} have a lower loss" if len(scored) else "",
+            f"{len(shown):,} of them drawn, at random" if len(shown) < len(scored) else "",
             f"{zeros:,} losses of 0 stand at the edge" if zeros else "")  # fmt: skip
     return figure
 

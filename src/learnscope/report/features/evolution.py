@@ -74,14 +74,14 @@ def _named(layer: str) -> str:
     return f"layer {shorten(layer, LONGEST_SHOWN)}" if layer else "the model"
 
 
-def plot_plane(kept: Sequence[Kept], layer: str, method: str, folder: Path, note: str = "") -> list[Path]:
+def plot_plane(measured: Sequence[Kept], layer: str, method: str, folder: Path, note: str = "") -> list[Path]:
     """Write `features_<layer>_<method>.png`; returns its path."""
-    return save_all({f"features_{file_part(layer)}_{method}": draw_plane(kept, layer, method, note)}, folder)
+    return save_all({f"features_{file_part(layer)}_{method}": draw_plane(measured, layer, method, note)}, folder)
 
 
-def draw_plane(kept: Sequence[Kept], layer: str, method: str, note: str = "") -> Figure:
+def draw_plane(measured: Sequence[Kept], layer: str, method: str, note: str = "") -> Figure:
     """At most six of the epochs, evenly spread, on the same plane and scale."""
-    shown = _spread(kept)
+    shown = _spread(measured)
     plane = project([epoch.features for epoch in shown], method)
     columns = 2 if len(shown) == 4 else min(len(shown), 3)
     rows = math.ceil(len(shown) / columns)
@@ -96,16 +96,16 @@ def draw_plane(kept: Sequence[Kept], layer: str, method: str, note: str = "") ->
         axes.tick_params(labelbottom=lowest)
         guides(axes, "both", "#EEEEEE")
     _class_legend(figure, colours)
-    epochs = f"{len(shown)} of {len(kept)} epochs" if len(shown) < len(kept) else count(len(kept), "epoch")
+    epochs = f"{len(shown)} of {len(measured)} epochs" if len(shown) < len(measured) else count(len(measured), "epoch")
     facts = [count(len(shown[-1].features), "example"), epochs, _how_fitted(plane.explained, method, len(shown)), note]
     head(figure, f"Features of {_named(layer)}", "; ".join(filter(None, facts)))
     return figure
 
 
-def _spread(kept: Sequence[Kept]) -> list[Kept]:
-    if len(kept) <= MOST_PANELS:
-        return list(kept)
-    return [kept[round(i * (len(kept) - 1) / (MOST_PANELS - 1))] for i in range(MOST_PANELS)]
+def _spread(measured: Sequence[Kept]) -> list[Kept]:
+    if len(measured) <= MOST_PANELS:
+        return list(measured)
+    return [measured[round(i * (len(measured) - 1) / (MOST_PANELS - 1))] for i in range(MOST_PANELS)]
 
 
 def _how_fitted(explained: tuple[float, float] | None, method: str, panels: int) -> str:
@@ -171,13 +171,13 @@ def _draw(
     changes: Mapping[Quantity, LevelChanges],
 ) -> None:  # fmt: skip
     for place, (quantity, label) in enumerate(lines.items()):
-        known = courses[quantity].finite if quantity in courses else None
-        if known is None or not len(known):
+        finite = courses[quantity].finite if quantity in courses else None
+        if finite is None or not len(finite):
             continue
         style: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.6, "color": COLOURS[place]}
         if quantity == Q.linear_probe_chance:
             style = {"linestyle": "--", "linewidth": 1.2, "color": COLOURS[5]}
-        axes.plot(known.steps, known.values, label=label, **style)
+        axes.plot(finite.steps, finite.values, label=label, **style)
         if quantity in changes:
             labels = [f"level changes (p = {num(changes[quantity].p_value)})"]  # one entry in the legend for all
             for epoch in changes[quantity].epochs:

@@ -36,11 +36,11 @@ def noise_figure(reader: RunReader) -> Figure | None:
         curve(axes, values, COLOURS[number], unit if len(shown) > 1 else "", smooth=False)
     lined(axes)
     maybe_log(axes, [values.finite.values for values in shown.values()])
-    n, known = sum(map(len, curves.values())), sum(len(values.finite) for values in shown.values())
+    n, finite = sum(map(len, curves.values())), sum(len(values.finite) for values in shown.values())
     last = next(reversed(shown.values())).finite
     facts = f"{count(n, 'measurement')}; {num(float(last.values[-1]))} at step {last.steps[-1]:,}"
     facts += "".join(f"; unit: {unit}" for unit in list(shown)[:1] if unit and len(shown) == 1)
-    facts += f"; {n - known:,} without a value" if known < n else ""
+    facts += f"; {n - finite:,} without a value" if finite < n else ""
     return finished(reader, axes, "noise scale", "Gradient noise scale", facts)
 
 

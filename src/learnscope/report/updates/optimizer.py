@@ -101,9 +101,9 @@ def _landscape_parts(reader: RunReader, label: str) -> list[Part]:
         title = "sharpness, and what the optimizer bears"
         parts.append(Part(title, lambda axes: _sharpness(axes, curves, reader), [count(n, "measurement"), *facts]))
     along = numbers(reader, label, LossLandscape.loss, "direction", "at")
-    known = along[along["value"].notna()]
-    if len(known):
-        last = int(known["step"].iloc[-1])
+    finite = along[along["value"].notna()]
+    if len(finite):
+        last = int(finite["step"].iloc[-1])
         frame = along[along["step"] == last]
         direction = str(frame["direction"].iloc[0])
         title = f"loss along {DIRECTIONS.get(direction, direction)} at step {last:,}"
@@ -119,9 +119,9 @@ def _sharpness(axes: Axes, curves: Sequence[Curve], reader: RunReader) -> None:
     for label, series, colour, dash in curves:
         above = replace(series, values=np.where(series.values > 0, series.values, np.nan))
         shown.append(above.values)
-        known = above.finite.values
-        if dash != "-" and len(known) == 1:  # a single threshold is a line: a dot would look like a sharpness
-            axes.axhline(float(known[0]), color=colour, linestyle=dash, linewidth=1.8, label=label)
+        finite = above.finite.values
+        if dash != "-" and len(finite) == 1:  # a single threshold is a line: a dot would look like a sharpness
+            axes.axhline(float(finite[0]), color=colour, linestyle=dash, linewidth=1.8, label=label)
         else:
             curve(axes, above, colour, label, dash=dash, markers=dash == "-")
     lined(axes, ticks=5)
