@@ -42,10 +42,10 @@ def group_curves(reader: RunReader) -> list[GroupCurves]:
 
 
 def _of(reader: RunReader, label: str) -> GroupCurves | None:
-    frame = rows(reader, GroupAccuracy.accuracy, "group", label)
+    frame = rows(reader, GroupAccuracy.accuracy, kind="group", probe=label)
     if not len(frame):
         return None
-    counts = pd.concat([rows(reader, quantity, "group", label) for quantity in COUNTS])
+    counts = pd.concat([rows(reader, quantity, kind="group", probe=label) for quantity in COUNTS])
     last = counts.drop_duplicates("scope", keep="last").dropna(subset="value")
     word = str(frame["by"].iloc[-1]) if "by" in frame else "group"
     examples = dict(zip(last["scope"], last["value"].astype(int), strict=True))

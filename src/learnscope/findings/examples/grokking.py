@@ -96,7 +96,7 @@ def _accuracies(reader: RunReader) -> list[Accuracies]:
     """From `Memorization`, which has both; else from what the loop logged and a holdout."""
     pairs, accuracy = [], Memorization.accuracy
     for label in labels_of(reader, Memorization):
-        frame = rows(reader, accuracy, "split", label)
+        frame = rows(reader, accuracy, kind="split", probe=label)
         both = [as_series(frame[frame["scope"] == split]).finite for split in ("train", "test")]
         steps, first, second = np.intersect1d(both[0].steps, both[1].steps, return_indices=True)
         if len(steps):
