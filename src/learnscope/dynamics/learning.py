@@ -24,7 +24,7 @@ from learnscope.model.outputs.evaluate import model_device
 from learnscope.options import explain_options, whole_number
 from learnscope.probes.examples.example_ledger import ExampleLedger, batch_of
 from learnscope.probes.examples.ledger_writer import LedgerWriter, check_num_classes, presentations
-from learnscope.reading.epochs import epoch_statistics
+from learnscope.reading.cells import epoch_statistics
 from learnscope.record import Record
 from learnscope.task import Task, task_for
 from learnscope.task.batches import first_tensor

@@ -23,9 +23,8 @@ from learnscope.run import Run, open_run
 from learnscope.session.manifest import new_manifest
 from learnscope.session.manual import ManualSession, NotKept
 from learnscope.session.opening import check_model
-from learnscope.store.backend import MemoryBackend, RunError
+from learnscope.store.backend import MemoryBackend, RunError, check_replaceable, replace_run
 from learnscope.store.memo import Memo
-from learnscope.store.replacing import check_replaceable, replace_run
 from learnscope.task import Task, task_for
 
 AUDITED = "audited"

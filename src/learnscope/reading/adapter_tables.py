@@ -77,8 +77,8 @@ def _tried(reader: RunReader, name: str) -> TriedRanks | None:
         return None
     step = int(best["step"].max())
 
-    def at_step(quantity: Quantity, kind: str = "model", **labels: object) -> pd.DataFrame:
-        frame = rows(reader, quantity, kind, **labels)
+    def at_step(quantity: Quantity, kind: str = "model", **labels: str) -> pd.DataFrame:
+        frame = rows(reader, quantity, kind, None, **labels)
         return frame[frame["step"] == step]
 
     best = best[best["step"] == step]

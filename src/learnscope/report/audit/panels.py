@@ -13,7 +13,7 @@ from learnscope.report.audit.dashboard import dashboard_figure
 from learnscope.report.bits.configurations import accuracy_figure, configurations_figure
 from learnscope.report.bits.sensitivity import sensitivity_figure
 from learnscope.report.cost.speed import memory_figure, speed_figure
-from learnscope.report.panel import Panel
+from learnscope.report.layout import Panel
 from learnscope.report.robustness.damage import attack_figure, noise_figure, perturbation_figure
 from learnscope.store.reader import RunReader
 

@@ -12,7 +12,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 
 from learnscope.reading.gather import Floats
-from learnscope.reading.undrawn import is_accuracy
+from learnscope.reading.other_numbers import is_accuracy
 from learnscope.reading.words import listed, num
 from learnscope.report.heatmap import shorten
 from learnscope.report.layout import INK, QUIET
