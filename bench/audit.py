@@ -30,7 +30,7 @@ from learnscope.model.bits.quantise import quantised
 from learnscope.model.bits.quantised_units import find_units
 from learnscope.model.outputs.reference import compare_outputs, reference_outputs
 from learnscope.posttrain.builtin import bpe_tokenizer
-from learnscope.posttrain.examined import Examined
+from learnscope.posttrain.session import AuditSession
 from learnscope.probes import BitSensitivity, Performance
 from learnscope.sources import builtin_rows
 from learnscope.task import HuggingFaceTask
@@ -74,7 +74,7 @@ def sensitivity(vocabulary: int, repeats: int, layers: int) -> dict[str, float]:
         return found
 
     def suffix() -> dict[tuple[str, int], float]:
-        record = Examined(model).look(BitSensitivity(bits=BITS), batches)
+        record = AuditSession(model).measure(BitSensitivity(bits=BITS), batches)
         return {
             (scope, int(column.labels["bits"])): value
             for table in record.tables
@@ -113,7 +113,7 @@ def metrics(vocabulary: int, repeats: int, layers: int) -> float:
                 total += float(F.cross_entropy(logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten()))
         return total
 
-    times = interleaved({"bare": bare, "probe": lambda: Examined(model).look(Performance(), batches)}, repeats)
+    times = interleaved({"bare": bare, "probe": lambda: AuditSession(model).measure(Performance(), batches)}, repeats)
     return statistics.median(p / b for p, b in zip(times["probe"], times["bare"], strict=True))
 
 

@@ -21,7 +21,7 @@ FLOORS_OF_FAMILIES = ("quantities", "tensor", "model", "probes", "findings", "re
 NOT_FAMILIES = {"report": {"audit", "telemetry"}}
 """Pages with files of their own: they draw on several families."""
 
-_NUMBERS = {"record", "intervals", "names", "options", "quantities"}
+_NUMBERS = {"characters", "record", "intervals", "names", "options", "quantities"}
 _PROBING = {*_NUMBERS, "progress", "store", "task", "tensor", "model", "core", "ledger"}
 _READING = {*_NUMBERS, "store", "ledger", "reading", "findings", "report"}
 _SESSION = {*_PROBING, "probes", "sinks", "run", "session"}
@@ -29,13 +29,15 @@ _DOOR = {*_SESSION, *_READING}
 
 # A room may import itself and what is named here; the table in docs/architecture.md says the same.
 ROOMS: dict[str, set[str]] = {
-    "record": set(),
+    "characters": set(),
+    "generators": set(),
+    "record": {"characters"},
     "intervals": set(),
     "names": set(),
     "options": set(),
     "progress": set(),
     "quantities": {"record"},
-    "store": {"record"},
+    "store": {"characters", "record"},
     "ledger": {"record", "options", "store"},
     "sources": {"record", "options"},
     "task": set(),
@@ -61,7 +63,7 @@ ROOMS: dict[str, set[str]] = {
     "__init__": {"*"},
 }
 TORCH_FREE = {
-    "record", "intervals", "names", "options", "progress", "quantities", "store", "ledger", "sources", "sinks",
+    "characters", "generators", "record", "intervals", "names", "options", "progress", "quantities", "store", "ledger", "sources", "sinks",
     "reading",
     "findings", "report", "run", "comparison",
 }  # fmt: skip

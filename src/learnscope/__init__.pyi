@@ -16,7 +16,7 @@ from learnscope.model.examples.indexed import IndexedDataset as IndexedDataset
 from learnscope.model.examples.indexed import IndexedStream as IndexedStream
 from learnscope.model.updates.patch import export_patch as export_patch
 from learnscope.model.updates.patch_apply import apply_patch as apply_patch
-from learnscope.model.updates.patch_file import PatchError as PatchError
+from learnscope.model.updates.patch_info import PatchError as PatchError
 from learnscope.model.updates.patch_info import PatchInfo as PatchInfo
 from learnscope.model.weights.checkpoint import CheckpointError as CheckpointError
 from learnscope.probes.adapters.adapter_gradients import AdapterGradients as AdapterGradients

@@ -151,7 +151,8 @@ def _block(owner: list[str]) -> int | None:
     for i, part in enumerate(owner):
         if _NUMBERED_BLOCK.fullmatch(part):
             return i + 1
-        if i == 0 or not part.isdigit() or not _is_stack(owner[i - 1]):
+        above = owner[i - 1] if i else ""
+        if not part.isdigit() or not _STACK.fullmatch(above) or _NOT_A_STACK.fullmatch(above):
             continue
         if end is None and i > 1 and owner[i - 2].isdigit() and owner[i - 1] in ("layer", "block"):
             return i - 1  # features.1.0.block.2: the sequence inside a numbered block
@@ -167,10 +168,6 @@ def _block(owner: list[str]) -> int | None:
     if len(owner) > end + 1 and owner[end].isdigit() and not owner[end + 1].isdigit():
         return end + 1
     return end
-
-
-def _is_stack(part: str) -> bool:
-    return _STACK.fullmatch(part) is not None and _NOT_A_STACK.fullmatch(part) is None
 
 
 def _component(owner: list[str], end: int | None, leaf: str) -> str:

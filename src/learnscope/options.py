@@ -1,4 +1,4 @@
-"""Refusing an option, a name or a number that cannot be meant, with what would be right."""
+"""Refusing wrong options, names and numbers, with a suggestion."""
 
 from __future__ import annotations
 
@@ -13,69 +13,69 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def nearest(given: Any, known: Iterable[Any], most: int = 1) -> list[str]:
-    """The known names that are spelt most like `given`, the nearest first; none if none is near."""
-    return difflib.get_close_matches(str(given), [str(name) for name in known], n=most)
+def nearest(name: Any, choices: Iterable[Any], most: int = 1) -> list[str]:
+    """The choices that are spelt most like `name`, the nearest first; empty if none is near."""
+    return difflib.get_close_matches(str(name), [str(choice) for choice in choices], n=most)
 
 
-def did_you_mean(given: Any, known: Iterable[Any]) -> str:
-    """A sentence with the known name nearest to `given`, with a space before it; empty if none is near.
+def did_you_mean(name: Any, choices: Iterable[Any]) -> str:
+    """A sentence with the choice nearest to `name`, with a space before it; empty if none is near.
 
     >>> did_you_mean("evry", ["every", "at"]), did_you_mean("x", ["every"])
     (" Did you mean 'every'?", '')
     """
-    near = nearest(given, known)
+    near = nearest(name, choices)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def unknown_option(owner: str, option: str, known: Iterable[str]) -> TypeError:
-    """The error for `option`, which names what `owner` does take."""
-    known = list(known)
-    hint = did_you_mean(option, known)
-    return TypeError(f"{owner} has no option {option!r}.{hint} Its options: {', '.join(known) or 'none'}.")
+def unknown_option(owner: str, option: str, options: Iterable[str]) -> TypeError:
+    """The error for `option`, which names the options that `owner` has."""
+    options = list(options)
+    hint = did_you_mean(option, options)
+    return TypeError(f"{owner} has no option {option!r}.{hint} Its options: {', '.join(options) or 'none'}.")
 
 
 def explain_options(function: Callable[P, R], owner: str | None = None) -> Callable[P, R]:
     """`function`, refusing unknown keywords with a suggestion instead of Python's bare sentence."""
-    known = [name for name in inspect.signature(function).parameters if name != "self"]
+    options = [name for name in inspect.signature(function).parameters if name != "self"]
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         for option in kwargs:
-            if option not in known:
-                raise unknown_option(owner or function.__name__, option, known)
+            if option not in options:
+                raise unknown_option(owner or function.__name__, option, options)
         return function(*args, **kwargs)
 
     return checked
 
 
-def whole_number(name: str, given: Any, least: int = 0) -> int:
-    """`given` as an integer from `least` on; whatever counts as one, such as NumPy's."""
+def whole_number(name: str, value: Any, least: int = 0) -> int:
+    """`value` as an integer from `least` on; NumPy's integers count."""
     try:
-        number = operator.index(given)
+        number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}={given!r}: a whole number is needed") from None
-    if isinstance(given, bool) or number < least:
-        raise ValueError(f"{name}={given!r}: a whole number from {least} is needed")
+        raise TypeError(f"{name}={value!r}: a whole number is needed") from None
+    if isinstance(value, bool) or number < least:
+        raise ValueError(f"{name}={value!r}: a whole number from {least} is needed")
     return number
 
 
-def is_whole(given: Any, least: int = 0) -> bool:
-    """Whether `given` is an integer of Python's from `least` on; True and False are none."""
-    return isinstance(given, int) and not isinstance(given, bool) and given >= least
+def is_whole(value: Any, least: int = 0) -> bool:
+    """Whether `value` is a Python integer from `least` on, and no bool."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def check_whole(owner: Any, **least: int) -> None:
-    """Refuse options of a dataclass that are no whole numbers from their least on; None where it is the default."""
+    """Refuse options of a dataclass that are no whole numbers from their least on; None is fine as a default."""
     for name, low in least.items():
-        given = getattr(owner, name)
-        if not is_whole(given, low) and not (given is None and owner.__dataclass_fields__[name].default is None):
-            raise ValueError(f"{type(owner).__name__}({name}={given!r}): {name} is a whole number from {low}")
+        value = getattr(owner, name)
+        if not is_whole(value, low) and not (value is None and owner.__dataclass_fields__[name].default is None):
+            raise ValueError(f"{type(owner).__name__}({name}={value!r}): {name} is a whole number from {low}")
 
 
-def known_name(what: str, given: Any, known: Iterable[Any]) -> None:
-    """Refuse a name that is not among those known, with the nearest and all of them."""
-    names = list(known)
-    if given not in names:
-        hint = did_you_mean(given, names)
-        raise ValueError(f"{what} {given!r} is not known.{hint} Known: {', '.join(map(str, names)) or 'none'}.")
+def known_name(what: str, name: Any, choices: Iterable[Any]) -> None:
+    """Refuse a name that is not among the choices, with the nearest and all of them."""
+    choices = list(choices)
+    if name not in choices:
+        hint = did_you_mean(name, choices)
+        raise ValueError(f"{what} {name!r} is not known.{hint} Known: {', '.join(map(str, choices)) or 'none'}.")

@@ -25,14 +25,13 @@ def progress_bar(
 
     console = console or Console(stderr=True)
     bar = Progress(console=console, transient=True, disable=not (show and console.is_terminal))
-    began = time.monotonic()
-    patience = PATIENCE if after is None else after
+    shown_from = time.monotonic() + (PATIENCE if after is None else after)
     line = bar.add_task(title, total=None)
     started = False
 
     def update(done: int, total: int) -> None:
         nonlocal started
-        if not started and time.monotonic() - began < patience:
+        if not started and time.monotonic() < shown_from:
             return
         if not started:
             bar.start()

@@ -52,7 +52,7 @@ class Run(RunReader):
 
     def ledger(self) -> Ledger:
         """The ledger of examples, as an `ExampleLedger` last stored it."""
-        from learnscope.ledger.of_run import ledger_of
+        from learnscope.ledger.ledger import ledger_of
 
         ledger = ledger_of(self.backend)
         if ledger is None:

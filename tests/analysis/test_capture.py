@@ -54,7 +54,7 @@ def test_a_copied_model_works_and_has_nothing_of_ours(how: str) -> None:
     assert torch.equal(copy.deepcopy(model).eval()(x), copy.deepcopy(twin).eval()(x))
     model(x)
     twin(other)
-    (args, _kwargs) = analyzer._session._batches.capture.take()  # type: ignore[union-attr]
+    (args, _kwargs) = analyzer._session._batches.take()  # type: ignore[union-attr]
     assert args[0] is x, "the copy's batch was taken for the model's"
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from learnscope.core import moment as moments
 from learnscope.core.gradients import standing_gradients
-from learnscope.core.handed import HandedOver
+from learnscope.core.handed import Examples, HandedOver
 from learnscope.core.moment import Moment, NotAvailable
 from learnscope.core.subject import Subject
 
@@ -27,8 +27,10 @@ def test_it_stays_small() -> None:
 
 
 def test_what_the_loop_handed_over_is_read_by_its_name() -> None:
-    full = made(handed=HandedOver({"loss": [0.5]}, {"batch": "b", "examples": (1, 2, 3)}))
-    assert (full.logged, full.batch, full.examples) == ({"loss": [0.5]}, "b", (1, 2, 3))
+    first, last = (Examples([n], torch.ones(1), torch.zeros(1)) for n in (1, 2))
+    full = made(handed=HandedOver({"loss": [0.5]}, "b", [first, last]))
+    assert (full.logged, full.batch, full.all_examples) == ({"loss": [0.5]}, "b", [first, last])
+    assert full.examples == (last.ids, last.logits, last.targets)
     empty = made()
     assert (dict(empty.logged), empty.micro_batches) == ({}, None)
     with pytest.raises(NotAvailable, match=r"no batch was given for step 3: call w.batch\(batch\) in the loop"):

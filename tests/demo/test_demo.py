@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 import learnscope as ls
-from learnscope.demo import SCENARIOS, folders, run_demo, runs
+from learnscope.demo import SCENARIOS, run_demo, runs
 from learnscope.demo.data import digits, few_with_wrong_labels, sums_modulo, with_a_blank_image
 from learnscope.demo.grokking import lasting_from, when_it_grokked
-from learnscope.demo.scenario import DemoRun
+from learnscope.demo.scenario import DemoRun, check_free, clear, is_demo_run
 from learnscope.probes import probe_modules
 
 BASIC = {"GradientFlow", "ParameterChange", "LearningRate", "Loss", "BatchStats", "Holdout"}
@@ -164,8 +164,8 @@ def test_links_and_files_in_the_way_are_refused(tmp_path: Path) -> None:
     (tmp_path / "digits").write_text("a file")
     for name in ("nan", "digits"):
         with pytest.raises(ls.RunError, match="left as it is"):
-            folders.check_free([tmp_path / name])
-    assert folders.is_demo_run(tmp_path / "elsewhere" / "nan")
+            check_free([tmp_path / name])
+    assert is_demo_run(tmp_path / "elsewhere" / "nan")
 
 
 def test_interrupted_demo_runs_and_empty_folders_make_room(tmp_path: Path) -> None:
@@ -178,8 +178,8 @@ def test_interrupted_demo_runs_and_empty_folders_make_room(tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         runs.train_nan(tmp_path / "nan", True, interrupt)
     (tmp_path / "digits").mkdir()
-    folders.check_free([tmp_path / "nan", tmp_path / "digits", tmp_path / "not there"])
-    folders.clear(tmp_path / "nan")
+    check_free([tmp_path / "nan", tmp_path / "digits", tmp_path / "not there"])
+    clear(tmp_path / "nan")
     assert not (tmp_path / "nan").exists()
 
 

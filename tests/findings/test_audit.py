@@ -10,8 +10,7 @@ import pytest
 import learnscope as ls
 from findings.made_run import MadeRun
 from learnscope.findings import Cuts, find
-from learnscope.reading.audit import read_audit
-from learnscope.reading.audit_numbers import PROBES
+from learnscope.reading.audit import PROBES, read_audit
 from learnscope.record import Column, Finding, Table
 from report.audit.audit_runs import AuditRun, columns, made
 

@@ -265,9 +265,7 @@ print(len(ls.Ledger.load({str(tmp_path / "l")!r}).frame()), "torch" in sys.modul
     assert result.stdout.split() == ["3", "False"]
 
 
-@pytest.mark.parametrize("together", [0, 2**16])
-def test_the_summary(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learnscope.ledger.table.TOGETHER", together)
+def test_the_summary() -> None:
     visits = [*made(500, 30), Visit(99, 4, math.nan, False, 0, 0, 0)]
     wanted, (found, quantiles) = expected(visits), fill(visits).summary()
     assert found["presentations"] == 501

@@ -17,7 +17,7 @@ from learnscope.model.bits.packed import load_packed
 from learnscope.model.bits.sensitivities import SensitivityError
 from learnscope.posttrain.bit_widths import BitWidthAnalyzer
 from learnscope.posttrain.errors import PosttrainError
-from learnscope.posttrain.examined import Examined
+from learnscope.posttrain.session import AuditSession
 from probes.bits.bit_models import token_logits, trained_gpt2, with_bits
 
 
@@ -28,7 +28,7 @@ def gpt2() -> tuple[nn.Module, list[dict[str, Tensor]]]:
 
 @pytest.fixture(scope="module")
 def analyzed(gpt2: tuple[nn.Module, list[dict[str, Tensor]]]) -> tuple[BitWidthAnalyzer, dict[str, Any]]:
-    analyzer = BitWidthAnalyzer(Examined(gpt2[0]))
+    analyzer = BitWidthAnalyzer(AuditSession(gpt2[0]))
     return analyzer, analyzer.analyze(gpt2[1], bits=(8, 4, 2))
 
 
@@ -68,7 +68,7 @@ def test_everything_is_told_in_plain_dictionaries(analyzed: tuple[BitWidthAnalyz
 
 def test_documented_configurations_by_layer(gpt2: tuple[nn.Module, list[dict[str, Tensor]]]) -> None:
     model, batches = gpt2
-    analyzer = BitWidthAnalyzer(Examined(model))
+    analyzer = BitWidthAnalyzer(AuditSession(model))
     layers = [{"attn_bits": 8, "mlp_bits": 4}, {"attn_bits": 4, "mlp_bits": 8}, {"attn_bits": 8, "mlp_bits": 8}]
     results = analyzer.test_configurations(batches, {"my_config": layers})
     assert list(results) == ["original", "my_config"]
@@ -96,7 +96,7 @@ def test_a_saved_file_serves_another_budget_of_the_same_weights(
     assert analyzer.test_configurations(batches, named)["mix"]["packed_bytes"] == mix["packed_bytes"] <= limit
     kept = analyzer.optimize_from(tmp_path / "a.json", max_kl=mix["expected_kl"])
     assert kept["packed_bytes"] <= mix["packed_bytes"]
-    tried = BitWidthAnalyzer(Examined(model)).find_optimal_configuration(
+    tried = BitWidthAnalyzer(AuditSession(model)).find_optimal_configuration(
         batches, max_bytes=limit, sensitivities=str(tmp_path / "a.json")
     )
     assert tried["sensitivities"] == "file"
@@ -105,7 +105,7 @@ def test_a_saved_file_serves_another_budget_of_the_same_weights(
     with torch.no_grad():
         next(other.parameters()).add_(1e-3)
     with pytest.raises(SensitivityError, match="of another model"):
-        BitWidthAnalyzer(Examined(other)).optimize_from(tmp_path / "a.json", max_bytes=limit)
+        BitWidthAnalyzer(AuditSession(other)).optimize_from(tmp_path / "a.json", max_bytes=limit)
     for options, words in [({"granularity": "tensor"}, "was measured with"), ({"embeddings": True}, "other units")]:
         with pytest.raises(SensitivityError, match=words):
             analyzer.find_optimal_configuration(batches, sensitivities=str(tmp_path / "a.json"), **options)
@@ -115,7 +115,7 @@ def test_the_recommended_mix_is_exported_as_it_was_measured(
     gpt2: tuple[nn.Module, list[dict[str, Tensor]]], tmp_path: Path
 ) -> None:
     model, batches = gpt2
-    analyzer = BitWidthAnalyzer(Examined(model))
+    analyzer = BitWidthAnalyzer(AuditSession(model))
     with pytest.raises(PosttrainError, match="find_optimal_configuration"):
         analyzer.export(tmp_path / "m.safetensors")
     with pytest.raises(PosttrainError, match="analyze_layer_sensitivity"):

@@ -19,7 +19,7 @@ from transformers import BertConfig, BertForSequenceClassification, GPT2Config, 
 from learnscope.model.bits.sensitivities import SensitivityError, load
 from learnscope.model.weights.content import data_content, model_content, task_content
 from learnscope.posttrain import ModelAnalyzer, PosttrainError
-from learnscope.posttrain.examined import Examined
+from learnscope.posttrain.session import AuditSession
 from learnscope.probes.bits.bit_optimum import BitOptimum
 from learnscope.task import HuggingFaceTask
 from learnscope.tensor.bits.allocation import NoAllocation, allocate
@@ -198,7 +198,7 @@ def test_what_cannot_be_is_refused_before_anything_is_measured(options: dict[str
     one = analyzer(gpt2())
     with pytest.raises(ValueError, match=message):
         one.analyze_bit_widths([batch(2)], **options)
-    assert one.examined.memo.computed == 0
+    assert one.session.memo.computed == 0
     with pytest.raises(TypeError, match="Did you mean 'max_bytes'"):
         one.analyze_bit_widths([batch(2)], maxbytes=3)
 
@@ -313,16 +313,16 @@ def test_a_second_look_and_one_after_an_interruption_only_do_what_is_missing(tmp
     fresh = analyzer(gpt2()).analyze_bit_widths(data, bits=[4, 2])["optimal"]
     half = analyzer(gpt2(), cache=tmp_path / "c ü")
     half.bit_width_analyzer.analyze_layer_sensitivity(data, bits=[4, 2])
-    first = half.examined.memo.computed
+    first = half.session.memo.computed
     whole = analyzer(gpt2(), cache=tmp_path / "c ü")
     whole.bit_width_analyzer.analyze_layer_sensitivity(data, bits=[4, 2])
-    assert (first, whole.examined.memo.computed) == (8, 0)
+    assert (first, whole.session.memo.computed) == (8, 0)
     assert whole.bit_width_analyzer.find_optimal_configuration(data, bits=[4, 2]) == fresh
     again = analyzer(gpt2(), cache=tmp_path / "c ü")
     assert again.bit_width_analyzer.find_optimal_configuration(data, bits=[4, 2]) == fresh
-    assert again.examined.memo.computed == 0
-    looked = Examined(gpt2(), cache=tmp_path / "c ü")
-    looked.look(BitOptimum(bits=[4, 2], granularity="tensor"), data)
+    assert again.session.memo.computed == 0
+    looked = AuditSession(gpt2(), cache=tmp_path / "c ü")
+    looked.measure(BitOptimum(bits=[4, 2], granularity="tensor"), data)
     assert looked.memo.computed > 0, "another scheme is another question"
     (tmp_path / "file").write_text("x")
     with pytest.raises(PosttrainError, match="is no folder that can be written to"):

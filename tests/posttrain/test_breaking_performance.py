@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from learnscope.model.cost.memory_child import _hide_unused
 from learnscope.model.cost.speed import measured_speed
 from learnscope.model.cost.timing import Timed, take_turns
-from learnscope.posttrain.examined import Examined
 from learnscope.posttrain.performance import PerformanceAnalyzer
+from learnscope.posttrain.session import AuditSession
 from learnscope.probes.cost.inference_speed import InferenceSpeed
 from learnscope.probes.outputs.performance import Performance
 from learnscope.task import TupleTask, task_for
@@ -106,7 +106,7 @@ def test_numbers_of_half_precision_padding_and_hidden_labels_are_those_of_plain_
     labels = ids.clone()
     labels[3, :4] = -100
     batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
-    found = PerformanceAnalyzer(Examined(model)).compute_basic_metrics([batch])
+    found = PerformanceAnalyzer(AuditSession(model)).compute_basic_metrics([batch])
     with torch.no_grad():
         logits = model(input_ids=ids, attention_mask=mask).logits.double().numpy()
     losses: list[float] = []

@@ -19,8 +19,8 @@ from learnscope.model.data import DataError
 from learnscope.model.robustness.ball import token_distances
 from learnscope.model.robustness.target import find_target
 from learnscope.model.robustness.token_noise import drop_tokens
-from learnscope.posttrain.examined import Examined
 from learnscope.posttrain.robustness import RobustnessAnalyzer
+from learnscope.posttrain.session import AuditSession
 from learnscope.probes.robustness.attacks import Attacks
 from learnscope.probes.robustness.bit_robustness import BitRobustness
 from learnscope.probes.robustness.input_perturbation import InputPerturbation
@@ -61,7 +61,7 @@ def test_a_linear_model_is_attacked_to_the_last_digit_and_not_suspected(norm: st
     model = nn.Linear(30, 1).double()
     x, y = torch.randn(20, 30, dtype=torch.float64), torch.randint(0, 2, (20,))
     data = [(x, y)]
-    found = RobustnessAnalyzer(Examined(model)).test_adversarial_robustness(
+    found = RobustnessAnalyzer(AuditSession(model)).test_adversarial_robustness(
         data, (0.02, 0.3), norm=norm, unit="absolute"
     )
     weight = model.weight.detach()[0]
@@ -81,17 +81,17 @@ def test_short_texts_and_rows_without_a_target_are_no_signs_of_masking() -> None
     labels[1] = -100
     mask = torch.ones_like(ids)
     mask[2] = 0
-    examined = Examined(model)
-    found = RobustnessAnalyzer(examined).test_adversarial_robustness(
+    session = AuditSession(model)
+    found = RobustnessAnalyzer(session).test_adversarial_robustness(
         {"input_ids": ids, "labels": labels, "attention_mask": mask}, (0.1, 0.5), steps=3, restarts=2, seeds=1, texts=0
     )
     assert {entry["zero_gradient_share"] for entry in (*found["fgsm"], *found["pgd"])} == {0.0}
     assert "not_finite" not in found
     assert found["positions"] == 2 * 5
-    assert "audit_gradient_masking" not in {one.kind for one in examined.run.findings()}
+    assert "audit_gradient_masking" not in {one.kind for one in session.run.findings()}
     dead = nn.Sequential(nn.Embedding(40, 8), nn.Flatten(), nn.Linear(48, 3))
     nn.init.zeros_(dead[2].weight)
-    record = Examined(dead).look(Attacks(steps=1, seeds=1, texts=0), [(ids, torch.tensor([0, 1, 2, 0]))])
+    record = AuditSession(dead).measure(Attacks(steps=1, seeds=1, texts=0), [(ids, torch.tensor([0, 1, 2, 0]))])
     assert {row.value for row in record.rows() if row.name == "zero_gradient_share" and row.scope == "fgsm"} == {1.0}
 
 
@@ -99,7 +99,7 @@ def test_short_texts_and_rows_without_a_target_are_no_signs_of_masking() -> None
 def test_examples_without_any_target_are_refused_by_name(probe: Probe) -> None:
     batch = {"input_ids": tokens(), "labels": torch.full((4, 6), -100)}
     with pytest.raises(DataError, match="no position of these 4 examples has a target"):
-        Examined(gpt2()).look(probe, [batch])
+        AuditSession(gpt2()).measure(probe, [batch])
 
 
 @pytest.mark.parametrize("kind", [Attacks, BitRobustness])
@@ -132,8 +132,8 @@ def test_distances_between_tokens_where_rows_are_nan_equal_or_zero() -> None:
         assert float(found[row, column]) == pytest.approx(float(nearest), rel=1e-9)
     table[:] = table[ids[0, 0]].clone()
     with pytest.raises(ValueError, match="no other one that differs"):
-        Examined(model).look(Attacks(steps=1, seeds=1), [batch])
-    record = Examined(model).look(Attacks(steps=1, seeds=1, unit="absolute", texts=1), [batch])
+        AuditSession(model).measure(Attacks(steps=1, seeds=1), [batch])
+    record = AuditSession(model).measure(Attacks(steps=1, seeds=1, unit="absolute", texts=1), [batch])
     [row, *_] = [row for row in record.rows() if row.name == "epsilon_token"]
     assert (row.value, row.status) == (None, "no token of the data has another that differs from it")
 
@@ -146,7 +146,7 @@ def test_an_encoder_with_an_embedding_of_its_own_is_attacked_there() -> None:
     model = T5ForConditionalGeneration(config).double().eval()
     ids, labels = tokens(), tokens().flip(1)
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
-    found = RobustnessAnalyzer(Examined(model)).test_adversarial_robustness(
+    found = RobustnessAnalyzer(AuditSession(model)).test_adversarial_robustness(
         batch, (0.1,), unit="absolute", steps=1, texts=0, seeds=1
     )
     embedded = model.shared.weight.detach()[ids].requires_grad_()
@@ -164,7 +164,7 @@ def test_an_encoder_with_an_embedding_of_its_own_is_attacked_there() -> None:
     text = (ids != config.eos_token_id).sum(1).tolist()
     assert made["attention_mask"].sum(1).tolist() == [6 - round(0.5 * n) for n in text]
     assert made["input_ids"].shape == made["attention_mask"].shape
-    record = Examined(model).look(InputPerturbation(levels=(0.5,)), [batch])
+    record = AuditSession(model).measure(InputPerturbation(levels=(0.5,)), [batch])
     assert record.notes["positions"] == labels.numel()
 
 
@@ -175,7 +175,7 @@ def test_as_many_answers_as_tokens_and_a_padding_id_that_the_model_does_not_know
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     model = BertForSequenceClassification(BertConfig(vocab_size=40, num_labels=6, **sizes))
     batch = {"input_ids": tokens(), "labels": (tokens() > 20).float()}
-    record = Examined(model).look(InputPerturbation(levels=(0.5,)), [batch])
+    record = AuditSession(model).measure(InputPerturbation(levels=(0.5,)), [batch])
     [clean] = [row.value for row in record.rows() if row.name == "loss_mean" and row.scope == "clean"]
     [worse] = [row.value for row in record.rows() if row.name == "loss_mean" and row.scope == "token_dropout"]
     assert worse is not None
@@ -183,7 +183,9 @@ def test_as_many_answers_as_tokens_and_a_padding_id_that_the_model_does_not_know
     language = gpt2(eos_token_id=50256)
     ids, mask = tokens(), torch.ones(4, 6, dtype=torch.long)
     mask[0], mask[1, 4:] = 0, 0
-    record = Examined(language).look(InputPerturbation(levels=(0.3,)), [{"input_ids": ids, "attention_mask": mask}])
+    record = AuditSession(language).measure(
+        InputPerturbation(levels=(0.3,)), [{"input_ids": ids, "attention_mask": mask}]
+    )
     assert all(row.value is not None for row in record.rows() if row.name == "loss_mean")
 
 
@@ -197,9 +199,9 @@ def test_a_gap_where_there_was_nothing_to_lose_is_not_called_robust() -> None:
     poor.once("Attacks", [*tables, Table("model", ["model"], columns(gap))], target="embeddings", examples=32)
     assert "says nothing: clean accuracy is 0.05" in said(poor, "audit_robustness_gap").title
     assert said(poor, "audit_suits_server").title.startswith("Whether it suits servers open to strangers cannot be")
-    examined = Examined(nn.Linear(4, 2))
-    examined.look(Attacks(epsilons=(0,), seeds=1), [(torch.randn(8, 4), torch.zeros(8, dtype=torch.long))])
-    [found] = [one for one in examined.run.findings() if one.kind == "audit_robustness_gap"]
+    session = AuditSession(nn.Linear(4, 2))
+    session.measure(Attacks(epsilons=(0,), seeds=1), [(torch.randn(8, 4), torch.zeros(8, dtype=torch.long))])
+    [found] = [one for one in session.run.findings() if one.kind == "audit_robustness_gap"]
     assert "every epsilon was 0" in found.title
 
 
@@ -249,18 +251,18 @@ def test_no_trace_the_same_again_and_nothing_computed_twice(dtype: torch.dtype, 
     ids = tokens()
     model(input_ids=ids, labels=ids).loss.backward()
     before = traces(model)
-    first = [Examined(model).look(probe, [{"input_ids": ids}]).rows() for probe in ALL]
+    first = [AuditSession(model).measure(probe, [{"input_ids": ids}]).rows() for probe in ALL]
     assert equal(before, traces(model))
     plain = [[(row.name, row.scope, row.labels, row.value) for row in rows] for rows in first]
     for _ in range(2):
-        examined = Examined(copy.deepcopy(model), cache=tmp_path)
-        again = [examined.look(probe, [{"input_ids": ids}]).rows() for probe in ALL]
+        session = AuditSession(copy.deepcopy(model), cache=tmp_path)
+        again = [session.measure(probe, [{"input_ids": ids}]).rows() for probe in ALL]
         assert [[(row.name, row.scope, row.labels, row.value) for row in rows] for rows in again] == plain
-    assert examined.memo.computed == 0
+    assert session.memo.computed == 0
     failing = model.lm_head.register_forward_hook(lambda *_: 1 / 0)
     before = traces(model)
     for probe in ALL:
         with pytest.raises(ZeroDivisionError):
-            Examined(model).look(probe, [{"input_ids": ids}])
+            AuditSession(model).measure(probe, [{"input_ids": ids}])
         assert equal(before, traces(model))
     failing.remove()

@@ -73,7 +73,7 @@ def test_what_was_not_made_here_is_left_alone(tmp_path: Path) -> None:
             make_builtin(tmp_path / name, recipe=TINY)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
     (tmp_path / "empty").mkdir()
-    assert load_model(make_builtin(tmp_path / "empty", recipe=TINY)).config is not None
+    assert load_model(make_builtin(tmp_path / "empty", recipe=TINY)).model.config is not None
 
 
 def test_an_interrupted_training_leaves_no_half_model(tmp_path: Path) -> None:

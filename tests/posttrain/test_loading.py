@@ -91,8 +91,7 @@ def test_a_folder_gives_what_transformers_gives(kind: str, tmp_path: Path) -> No
     exact = {p.dtype for p in made.parameters()} == {torch.float32}
     torch.testing.assert_close(outputs(loaded.model), outputs(theirs), rtol=1e-5 if exact else 0.02, atol=1e-6)
     assert not loaded.model.training
-    assert loaded.config is not None
-    assert (loaded.config["model_type"], loaded.notes, loaded.tokenizer) == (made.config.model_type, (), None)
+    assert (loaded.model.config.model_type, loaded.notes, loaded.tokenizer) == (made.config.model_type, (), None)
     assert loaded.origin == str(tmp_path)
 
 
@@ -139,8 +138,7 @@ def test_the_order_in_which_configurations_are_looked_for(gpt2: Any, tmp_path: P
     def heads(**options: Any) -> int:
         loaded = load_model(path, **options)
         model: Any = loaded.model
-        assert loaded.config is not None
-        assert loaded.config["n_head"] == model.transformer.h[0].attn.num_heads
+        assert loaded.model.config.n_head == model.transformer.h[0].attn.num_heads
         return int(model.transformer.h[0].attn.num_heads)
 
     assert heads(config_path=tmp_path / "given.json") == 16
@@ -294,7 +292,7 @@ def test_what_is_no_model(gpt2: Any, tmp_path: Path) -> None:
         load_model(gpt2, tmp_path / "loose" / "config.json")
     with pytest.raises(PosttrainError, match="device='abacus'"):
         load_model(gpt2, device="abacus")
-    assert load_model(tmp_path / "loose" / "weights.pt", tmp_path / "loose").config is not None
+    assert load_model(tmp_path / "loose" / "weights.pt", tmp_path / "loose").model.config is not None
 
 
 def test_weights_that_are_worth_a_note_or_a_refusal(gpt2: Any, tmp_path: Path) -> None:
@@ -335,11 +333,10 @@ def test_modules_are_taken_as_they_are(gpt2: Any) -> None:
     loaded = load_model(plain)
     assert loaded.model is plain
     assert plain.training
-    assert (loaded.tokenizer, loaded.config, loaded.origin) == (None, None, "Sequential")
+    assert (loaded.tokenizer, loaded.origin) == (None, "Sequential")
     loaded = load_model(gpt2, tokenizer="bytes", device="cpu")
     assert loaded.model is gpt2
-    assert loaded.config is not None
-    assert loaded.config["n_embd"] == 64
+    assert loaded.model.config.n_embd == 64
     assert loaded.tokenizer("a") == {"input_ids": [97]}
 
 

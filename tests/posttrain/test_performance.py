@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from learnscope.posttrain.examined import Examined
 from learnscope.posttrain.performance import PerformanceAnalyzer
+from learnscope.posttrain.session import AuditSession
 from probes.reference import mlp, tiny_gpt2, tokens
 
 CLASSES = [(torch.randn(4, 3), torch.tensor([0, 1, 1, 0])), (torch.randn(2, 3), torch.tensor([1, 0]))]
 
 
 def analyzer(model: nn.Module) -> PerformanceAnalyzer:
-    return PerformanceAnalyzer(Examined(model))
+    return PerformanceAnalyzer(AuditSession(model))
 
 
 def missing(found: Any, where: str = "") -> list[str]:
@@ -31,9 +31,9 @@ def missing(found: Any, where: str = "") -> list[str]:
 @pytest.fixture(scope="module")
 def analysis() -> dict[str, Any]:
     model = mlp(3, 5, 2)
-    examined = Examined(model)
-    found = PerformanceAnalyzer(examined).analyze(CLASSES, seconds=0.001)
-    assert {record.probe for record in examined.run.records()} == {
+    session = AuditSession(model)
+    found = PerformanceAnalyzer(session).analyze(CLASSES, seconds=0.001)
+    assert {record.probe for record in session.run.records()} == {
         "Performance", "InferenceSpeed", "MemoryUse", "LayerTimes",
     }  # fmt: skip
     with torch.no_grad():
@@ -97,8 +97,8 @@ def test_a_language_model_has_tokens_prefill_and_decode() -> None:
 
 def test_what_is_remembered_is_not_measured_again(tmp_path: Any) -> None:
     model = mlp(3, 5, 2)
-    first = PerformanceAnalyzer(Examined(model, cache=tmp_path)).analyze(CLASSES, seconds=0.001)
-    second = Examined(model, cache=tmp_path)
+    first = PerformanceAnalyzer(AuditSession(model, cache=tmp_path)).analyze(CLASSES, seconds=0.001)
+    second = AuditSession(model, cache=tmp_path)
     calls = []
     model.register_forward_pre_hook(lambda *_: calls.append(1))
     again = PerformanceAnalyzer(second).analyze(CLASSES, seconds=0.001)

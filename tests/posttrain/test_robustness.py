@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from learnscope.posttrain.examined import Examined
 from learnscope.posttrain.robustness import RobustnessAnalyzer
+from learnscope.posttrain.session import AuditSession
 from learnscope.tensor.bootstrap import TOO_FEW
 from model.robustness.attacked import language_models, token_batch
 
@@ -19,7 +19,7 @@ from model.robustness.attacked import language_models, token_batch
 @pytest.fixture(scope="module")
 def analyzer() -> RobustnessAnalyzer:
     torch.manual_seed(0)
-    return RobustnessAnalyzer(Examined(language_models()["gpt2"]().float()))
+    return RobustnessAnalyzer(AuditSession(language_models()["gpt2"]().float()))
 
 
 def test_all_of_it_is_plain_and_says_what_it_does_not_know(analyzer: RobustnessAnalyzer) -> None:
@@ -45,7 +45,7 @@ def test_all_of_it_is_plain_and_says_what_it_does_not_know(analyzer: RobustnessA
     assert {"token_dropout", "token_substitution"} <= found["perturbations"].keys()
     pairs = [(entry["attack_bits"], entry["test_bits"]) for entry in found["bits"]["transfer"]]
     assert pairs == [(a, b) for a in (0, 8, 4) for b in (0, 8, 4)]
-    assert {record.probe for record in analyzer.examined.run.records()} == {
+    assert {record.probe for record in analyzer.session.run.records()} == {
         "Attacks", "NoiseRobustness", "InputPerturbation", "BitRobustness",
     }  # fmt: skip
 
@@ -64,7 +64,7 @@ def test_epsilons_of_ones_own_and_of_no_size(analyzer: RobustnessAnalyzer) -> No
 
 def test_continuous_inputs() -> None:
     torch.manual_seed(0)
-    analyzer = RobustnessAnalyzer(Examined(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))))
+    analyzer = RobustnessAnalyzer(AuditSession(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))))
     found = analyzer.analyze([(torch.rand(20, 4), torch.arange(20) % 3)], epsilons=[0.1, 0.5], clip=(0.0, 1.0))
     assert found["adversarial"]["target"] == "inputs"
     assert "texts" not in found["adversarial"]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from findings.made_run import MadeRun
 from learnscope.reading.gather import Grid, one_pass
-from learnscope.reading.undrawn import measured_once, undrawn
+from learnscope.reading.other_numbers import measured_once, other_numbers
 from learnscope.record import Column, Table
 from learnscope.report.broken import Breaks, breaks
 from learnscope.report.by_kind import other_figure
@@ -94,7 +94,7 @@ def test_numbers_of_unknown_probes_and_other_logged_ones() -> None:
         run.write("Mine", step, [Table("model", ["model"], columns), Table("layer", ["a"], [Column("y", [1.0])])])
         run.model("Holdout", step, holdout_loss=1.0)
     run.model("Once", 1, size=1437.0)
-    assert [number.title for number in undrawn(run.reader, "model")] == ["reward", "Mine: x", "Once: size"]
+    assert [number.title for number in other_numbers(run.reader, "model")] == ["reward", "Mine: x", "Once: size"]
     assert measured_once(run.reader) == ["Once: size 1,437"]
     figure = drawn(other_figure(run.reader))
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["reward", "Mine: x"]

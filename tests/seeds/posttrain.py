@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 from forked import run_program
 from learnscope.cli.audit import main
 from learnscope.posttrain import ModelAnalyzer
-from learnscope.report.audit.results import SECTIONS
+from learnscope.report.audit.folder import SECTIONS
 from seeds.room import Names, Room
 
 ROOT = Path(__file__).parents[2]

@@ -209,7 +209,7 @@ def test_a_probe_that_the_loop_feeds_is_held_too() -> None:
 def test_work_outside_a_firing_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients read before a clip, micro-batches metered in hooks, weights copied for the next comparison."""
     from learnscope.model.weights.snapshot import Snapshot
-    from learnscope.session import backwards, gradients
+    from learnscope.session import backwards, clipping
 
     def slowed(function: Any) -> Any:
         def slow(*args: Any, **kwargs: Any) -> Any:
@@ -220,7 +220,7 @@ def test_work_outside_a_firing_is_charged(monkeypatch: pytest.MonkeyPatch) -> No
 
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monkeypatch.setattr(gradients, "read_gradients", slowed(gradients.read_gradients))
+    monkeypatch.setattr(clipping, "standing_gradients", slowed(clipping.standing_gradients))
     monkeypatch.setattr(backwards, "sum_squares", slowed(backwards.sum_squares))
     probes = [ls.GradientFlow(every=1), ls.ParameterChange(every=1)]
     with ls.watch(model, optimizer, probes=probes, strict=True) as w:

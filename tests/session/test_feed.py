@@ -10,22 +10,23 @@ import torch
 from torch import nn
 
 import learnscope as ls
-from learnscope.session.feed import Feed
+from learnscope.core.handed import HandedOver
+from learnscope.session.loop import Feed
 
 
 class Loop:
     """A made loop: events in the order of the places, what was completed with its step."""
 
     def __init__(self) -> None:
-        self.done: list[tuple[int, dict[str, list[Any]], dict[str, Any]]] = []
-        self.feed = Feed(lambda *parts: self.done.append(parts))
+        self.done: list[tuple[int, HandedOver]] = []
+        self.feed = Feed(lambda step, handed: self.done.append((step, handed)))
         self.steps, self.backward = 0, False
 
     def log(self, **values: Any) -> None:
-        self.feed.log(self.steps, 0, self.backward, values)
+        self.feed.add(self.steps, 0, self.backward, logged=values)
 
-    def give(self, what: str, value: Any) -> None:
-        self.feed.give(self.steps, 0, self.backward, what, value)
+    def batch(self, batch: Any) -> None:
+        self.feed.add(self.steps, 0, self.backward, batch=batch)
 
     def step(self) -> None:
         self.steps += 1
@@ -49,18 +50,18 @@ def test_every_place_in_the_loop(places: tuple[str, ...], micro: int) -> None:
             loop.backward = True
             if "between" in places:
                 loop.log(between=(number, part))
-                loop.give("batch", number)
+                loop.batch(number)
         loop.step()
         if "after" in places:
             loop.log(after=(number, 0))
     loop.feed.flush()
-    assert [step for step, _, _ in loop.done] == [1, 2, 3, 4, 5]
-    for step, logged, given in loop.done:
-        assert set(logged) == set(places)
-        for name, values in logged.items():
+    assert [step for step, _ in loop.done] == [1, 2, 3, 4, 5]
+    for step, handed in loop.done:
+        assert set(handed.logged) == set(places)
+        for name, values in handed.logged.items():
             expected = 1 if name == "after" else micro
             assert values == [(step, part) for part in range(expected)]
-        assert given == ({"batch": step} if "between" in places else {})
+        assert (handed.batch, handed.examples) == (step if "between" in places else None, [])
 
 
 def test_a_step_that_was_not_logged_is_left_out() -> None:
@@ -71,7 +72,7 @@ def test_a_step_that_was_not_logged_is_left_out() -> None:
         if number % 3 == 0:
             loop.log(loss=number)
     loop.feed.flush()
-    assert [(step, logged["loss"]) for step, logged, _ in loop.done] == [(3, [3]), (6, [6])]
+    assert [(step, handed.logged["loss"]) for step, handed in loop.done] == [(3, [3]), (6, [6])]
 
 
 def test_flushing_twice_completes_once() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from learnscope.trackers import check, check_models, setup_check
-from learnscope.trackers.check_models import FAMILIES
+from learnscope.trackers import check, setup_check
+from learnscope.trackers.check import FAMILIES, TinyModel
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "validate_tracking_setup.py"
 
@@ -28,11 +28,9 @@ def test_every_family_is_ok(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_wrong_spectrum_is_found(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    right = check_models.Tiny.updates
+    right = TinyModel.updates
     wrong = {"rslora": 1.001, "pissa": 1.0}
-    monkeypatch.setattr(
-        check_models.Tiny, "updates", lambda one: {k: wrong[one.family] * v for k, v in right(one).items()}
-    )
+    monkeypatch.setattr(TinyModel, "updates", lambda one: {k: wrong[one.family] * v for k, v in right(one).items()})
     assert check.main(["rslora", "pissa"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1:4:2] for line in lines if line.startswith(("│ rslora", "│ pissa"))] == [
@@ -41,16 +39,18 @@ def test_a_wrong_spectrum_is_found(capsys: pytest.CaptureFixture[str], monkeypat
 
 
 def test_a_wrong_gradient_and_a_wrong_family_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    right = check._norms
+    right = TinyModel.gradient_norms
     with monkeypatch.context() as patched:
-        patched.setattr(check, "_norms", lambda one: {key: norm * 1.0001 for key, norm in right(one).items()})
+        patched.setattr(
+            TinyModel, "gradient_norms", lambda one: {key: 1.0001 * norm for key, norm in right(one).items()}
+        )
         found = check.check_family("lora", tmp_path)
         assert not found.ok
-        assert "the gradient of lora_" in found.told
-    monkeypatch.setattr(check, "tiny", lambda family: check_models.tiny("dora" if family == "lora" else family))
+        assert "the gradient of lora_" in found.message
+    monkeypatch.setattr(check, "TinyModel", lambda family: TinyModel("dora" if family == "lora" else family))
     made = check.check_family("lora", tmp_path / "b")
     assert made.ok  # what it is called comes from the model
-    assert "12 gradient norms" in made.told  # A, B and the magnitude of four modules
+    assert "12 gradient norms" in made.message  # A, B and the magnitude of four modules
 
 
 def test_an_unknown_family_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +107,7 @@ def test_a_package_that_is_too_old_or_broken(monkeypatch: pytest.MonkeyPatch) ->
         patched.setattr(setup_check, "version", lambda name: "0.1")
         old = setup_check.check_package("peft")
     assert not old.ok
-    assert ">=" in old.told
+    assert ">=" in old.message
     assert "--upgrade" in old.cure
 
     def broken(name: str) -> None:
@@ -116,4 +116,4 @@ def test_a_package_that_is_too_old_or_broken(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(setup_check, "import_module", broken)
     found = setup_check.check_package("peft")
     assert not found.ok
-    assert found.told.endswith("cannot be imported: OSError: libcuda.so: cannot open")
+    assert found.message.endswith("cannot be imported: OSError: libcuda.so: cannot open")

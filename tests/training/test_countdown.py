@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learnscope.training.data.countdown import WORDED, generate, prompt, solve
-from learnscope.training.data.expression import evaluate
-from learnscope.training.data.rewards import answer_in, answer_reward, countdown_reward, countdown_score
+from learnscope.training.data.rewards import answer_in, answer_reward, countdown_reward, countdown_score, evaluate
 
 Tree = tuple[str, Fraction | None, tuple[int, ...]]
 """A text, what it comes to, its numbers."""

@@ -14,8 +14,7 @@ from datasets import Dataset, DatasetDict
 import learnscope as ls
 from learnscope.training.builtin import MARK
 from learnscope.training.data.batches import holdout_batches
-from learnscope.training.data.expression import evaluate
-from learnscope.training.data.rewards import answer_in
+from learnscope.training.data.rewards import answer_in, evaluate
 from learnscope.training.data.sources import Data, load_data
 from learnscope.training.errors import TrainError
 from learnscope.training.settings.config import Config

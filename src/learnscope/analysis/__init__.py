@@ -11,9 +11,11 @@ for batch in loader:
 
 from learnscope.analysis.computers import (
     ActivationMetrics,
+    AnalysisContext,
     GradientMetrics,
     LossLandscapeMetrics,
     LowRankQualityMetrics,
+    MetricComputer,
     MomentumMetrics,
     ParameterChangeMetrics,
     ProbeMetrics,
@@ -21,7 +23,6 @@ from learnscope.analysis.computers import (
 )
 from learnscope.analysis.config import AnalysisConfig
 from learnscope.analysis.manager import ModelAnalysisManager
-from learnscope.analysis.metrics import AnalysisContext, MetricComputer
 from learnscope.analysis.primitives import ParameterDelta, ParameterSnapshot
 
 __all__ = [

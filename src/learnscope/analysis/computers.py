@@ -1,19 +1,26 @@
-"""The metrics that come with the analysis: each a probe, and how its tables are named."""
+"""Metric computers: what they are given, those that come with the analysis, and the user's own."""
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from learnscope.analysis.metrics import AnalysisContext, MetricComputer
+from learnscope.analysis.capture import with_mask
 from learnscope.analysis.naming import parameter_change_keys, plain_keys, reasons, sparse_quality_keys
-from learnscope.analysis.primitives import ParameterDelta, ParameterSnapshot
+from learnscope.analysis.primitives import THRESHOLDS, ParameterDelta, ParameterSnapshot
 from learnscope.core.gradients import standing_gradients
 from learnscope.core.moment import Moment
-from learnscope.core.probe import Probe
+from learnscope.core.probe import Probe, probe
 from learnscope.core.subject import Subject
 from learnscope.model.guard import guard
 from learnscope.probes.features.activations import Activations
@@ -27,8 +34,37 @@ from learnscope.record import Measurement, Table
 from learnscope.session.materialise import as_measurement, read_tables
 from learnscope.task import task_for
 
+GIVEN = ("delta", "snapshot", "old_snapshot", "current_snapshot", "context")
+"""What `compute` is called with, by these names; a computer gets those that it names, or all with `**kwargs`."""
 ALL_EXAMPLES = sys.maxsize
-"""A batch that is handed over is looked at as a whole."""
+"""A batch that is handed over is used completely."""
+
+
+@dataclass(kw_only=True)
+class AnalysisContext:
+    """What a computer is given besides the change of the weights."""
+
+    model: nn.Module | None = None
+    inputs: Any = None
+    attention_mask: Tensor | None = None
+    optimizer: Optimizer | None = None
+    step: int = 0
+    metadata: dict[str, Any] = field(default_factory=dict)
+    moment: Moment | None = field(default=None, repr=False, compare=False)
+    """While a manager measures: what the other computers have already computed."""
+
+
+class MetricComputer(ABC):
+    """One kind of metric. Stateless: the same arguments give the same numbers.
+
+    >>> class LargestChange(MetricComputer):
+    ...     def compute(self, delta, **kwargs):
+    ...         return {"largest/change": max(d.abs().max().item() for d in delta.values())}
+    """
+
+    @abstractmethod
+    def compute(self, *args: Any, **kwargs: Any) -> Mapping[str, Any]:
+        """The metrics by key. Called with those of the keywords `GIVEN` that the signature names."""
 
 
 class ProbeMetrics(MetricComputer):
@@ -36,6 +72,9 @@ class ProbeMetrics(MetricComputer):
 
     Its tables become keys such as `prefix/layer_3/norm`.
     """
+
+    kinds: Collection[str] | None = None
+    """The kinds of tables that become keys; None for all."""
 
     def __init__(self, probe: Probe, prefix: str | None = None) -> None:
         self.probe = probe
@@ -58,14 +97,13 @@ class ProbeMetrics(MetricComputer):
 
     def keys(self, tables: Sequence[Table]) -> dict[str, float]:
         """The numbers of the probe's tables by their keys."""
-        return {f"{self.prefix}/{key}": value for key, value in self.plain(tables).items()}
+        chosen = [table for table in tables if self.kinds is None or table.kind in self.kinds]
+        return {f"{self.prefix}/{key}": value for key, value in self.plain(chosen).items()}
 
     def reasons(self, tables: Sequence[Table]) -> dict[str, str]:
-        """Why some of them are NaN."""
         return reasons(tables, self.keys)
 
     def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
-        """The keys without the prefix."""
         return plain_keys(tables)
 
     def __repr__(self) -> str:
@@ -77,7 +115,7 @@ class ParameterChangeMetrics(ProbeMetrics):
 
     def __init__(
         self,
-        thresholds: Sequence[float] = (1e-8, 1e-6, 1e-4),
+        thresholds: Sequence[float] = THRESHOLDS,
         per_layer: bool = False,
         track_components: bool = False,
         **snapshot: Any,
@@ -86,21 +124,14 @@ class ParameterChangeMetrics(ProbeMetrics):
         self.thresholds = list(thresholds)
         self.kinds = ["model", *(["layer"] if per_layer else []), *(["component"] if track_components else [])]
 
-    def compute(
-        self,
-        *,
-        context: AnalysisContext | None = None,
-        snapshot: ParameterSnapshot | None = None,
-        delta: ParameterDelta | None = None,
-        **_others: Any,
-    ) -> dict[str, float]:
+    def compute(self, *, delta: ParameterDelta | None = None, **others: Any) -> dict[str, float]:
         """Needs the change only: two snapshots' difference will do, `ParameterChangeMetrics().compute(delta=b - a)`."""
         if delta is None:
-            return super().compute(context=context, snapshot=snapshot)
-        return self.keys([delta.table(kind, self.thresholds) for kind in self.kinds])
+            return super().compute(**others)
+        return self.keys([delta.table(kind, self.thresholds) for kind in self.kinds or ()])
 
     def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
-        return parameter_change_keys([table for table in tables if table.kind in self.kinds], self.thresholds)
+        return parameter_change_keys(tables, self.thresholds)
 
 
 class SparseQualityMetrics(ProbeMetrics):
@@ -108,49 +139,46 @@ class SparseQualityMetrics(ProbeMetrics):
 
     def __init__(
         self,
-        thresholds: Sequence[float] = (1e-8, 1e-6, 1e-4),
+        thresholds: Sequence[float] = THRESHOLDS,
         include_random: bool = True,
         include_random_changed: bool = True,
         **snapshot: Any,
     ) -> None:
         baselines: list[Baseline] = ["random"] if include_random else []
         baselines += ["random_changed"] if include_random and include_random_changed else []
-        probe = SparseQuality(thresholds=list(thresholds), baselines=baselines, examples=ALL_EXAMPLES, **snapshot)
+        self.thresholds = list(thresholds)
+        probe = SparseQuality(thresholds=self.thresholds, baselines=baselines, examples=ALL_EXAMPLES, **snapshot)
         super().__init__(probe, "sparse")
 
     def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
-        assert isinstance(self.probe, SparseQuality)
-        return sparse_quality_keys(tables, self.probe.thresholds)
+        return sparse_quality_keys(tables, self.thresholds)
 
 
 class LowRankQualityMetrics(ProbeMetrics):
     """`low_rank/*`: how close the outputs would be with an update of low rank, and which rank would do."""
 
+    kinds = ("model", "layer", "component")
+
     def __init__(self, ranks: Sequence[int] = (1, 2, 4, 8, 16, 32), **options: Any) -> None:
         super().__init__(LowRankQuality(ranks=list(ranks), examples=ALL_EXAMPLES, **options), "low_rank")
-
-    def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
-        return plain_keys([table for table in tables if table.kind != "tensor"])
 
 
 class GradientMetrics(ProbeMetrics):
     """`gradient/*`: norm and variance overall and per layer, NaN, Inf, clipping."""
 
+    kinds = ("model", "layer", "group")
+
     def __init__(self, **options: Any) -> None:
         super().__init__(GradientFlow(**{"variance": True, **options}), "gradient")
-
-    def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
-        return plain_keys([table for table in tables if table.kind in ("model", "layer", "group")])
 
 
 class MomentumMetrics(ProbeMetrics):
     """`momentum/*`: Adam's moments, the effective step, signal-to-noise and staleness, per layer and group."""
 
+    kinds = ("model", "layer", "group")
+
     def __init__(self, **options: Any) -> None:
         super().__init__(Momentum(**options), "momentum")
-
-    def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
-        return plain_keys([table for table in tables if table.kind in ("model", "layer", "group")])
 
 
 class ActivationMetrics(ProbeMetrics):
@@ -177,18 +205,36 @@ def _moment(owner: ProbeMetrics, context: AnalysisContext | None, snapshot: Para
     if context.inputs is not None:
         batch = with_mask(context.inputs, context.attention_mask)
         subject.task, subject.holdout = task_for(batch, context.model), [batch]
-    return Moment(
-        step=context.step,
-        phase="after_step",
-        source="analysis",
-        subject=subject,
-        snapshot=None if snapshot is None else snapshot._kept,
-        take_gradients=lambda: standing_gradients(subject),
-    )
+    moment = Moment(step=context.step, phase="after_step", source="analysis", subject=subject)
+    moment.snapshot = None if snapshot is None else snapshot._kept
+    moment.take_gradients = partial(standing_gradients, subject)
+    return moment
 
 
-def with_mask(inputs: Any, attention_mask: Any) -> Any:
-    """Token ids and their mask as the dictionary that a language model takes."""
-    if isinstance(inputs, torch.Tensor) and attention_mask is not None:
-        return {"input_ids": inputs, "attention_mask": attention_mask}
-    return inputs
+def wants(function: Callable[..., Any], *names: str) -> bool:
+    """Whether a function takes one of these keywords."""
+    parameters = inspect.signature(function).parameters
+    return any(p.kind is p.VAR_KEYWORD or p.name in names for p in parameters.values())
+
+
+def probe_calling(
+    computer: MetricComputer, offers: Mapping[str, Callable[[], Any]], returned: dict[int, Mapping[str, Any]]
+) -> Probe:
+    """A probe that calls `computer` with the offers its signature names; all it returns goes into `returned`."""
+
+    def measure(_moment: Moment) -> dict[str, Any]:
+        metrics = computer.compute(**{name: offer() for name, offer in offers.items() if wants(computer.compute, name)})
+        if not isinstance(metrics, Mapping):
+            raise TypeError(f"compute returned {type(metrics).__name__}; it returns a dictionary of metrics by key")
+        returned[id(computer)] = dict(metrics)
+        return {str(key): value for key, value in metrics.items() if _is_number(value)}
+
+    # named after the computer, so that records and warnings are
+    measure.__name__, measure.__doc__ = type(computer).__name__, type(computer).__doc__
+    return probe()(measure)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Tensor | np.ndarray):
+        return value.numel() == 1 if isinstance(value, Tensor) else value.size == 1
+    return isinstance(value, bool | int | float | np.number)

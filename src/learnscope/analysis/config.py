@@ -10,12 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from learnscope.analysis.primitives import THRESHOLDS
 from learnscope.model.weights.snapshot import check_placement
 from learnscope.options import explain_options
-
-
-def _thresholds() -> list[float]:
-    return [1e-8, 1e-6, 1e-4]
 
 
 @dataclass
@@ -37,12 +34,12 @@ class AnalysisConfig:
     """Their dtype: any float dtype, or "native" for each weight's own."""
 
     param_change_enabled: bool = True
-    param_change_thresholds: list[float] = field(default_factory=_thresholds)
+    param_change_thresholds: list[float] = field(default_factory=lambda: list(THRESHOLDS))
     param_change_per_layer: bool = False
     param_change_track_components: bool = False
 
     sparse_quality_enabled: bool = True
-    sparse_quality_thresholds: list[float] = field(default_factory=_thresholds)
+    sparse_quality_thresholds: list[float] = field(default_factory=lambda: list(THRESHOLDS))
     sparse_quality_include_random: bool = True
     """Also measure random masks of the same sparsity: over all entries, and over those that changed."""
 
@@ -57,10 +54,7 @@ class AnalysisConfig:
     loss_landscape_enabled: bool = False
 
     def __post_init__(self) -> None:
-        self.check()
-
-    def check(self) -> None:
-        """Refuse what cannot be measured, by the option's name. NumPy's numbers become Python's."""
+        """Refuse options that cannot be measured. NumPy's numbers become Python's."""
         if isinstance(self.interval, bool) or not isinstance(self.interval, Integral) or self.interval < 1:
             raise ValueError(f"interval={self.interval!r}: a whole number of optimizer steps, from 1")
         self.interval = int(self.interval)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,9 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from learnscope.analysis.computers import (
-    ActivationMetrics,
-    GradientMetrics,
-    LossLandscapeMetrics,
-    LowRankQualityMetrics,
-    MomentumMetrics,
-    ParameterChangeMetrics,
-    ProbeMetrics,
-    SparseQualityMetrics,
-)
+from learnscope.analysis import computers
+from learnscope.analysis.computers import MetricComputer
 from learnscope.analysis.config import AnalysisConfig
-from learnscope.analysis.metrics import MetricComputer
 from learnscope.analysis.session import AnalysisSession
 from learnscope.core.probe import Probe, ProbeWarning
 from learnscope.options import explain_options
@@ -35,8 +26,7 @@ class ModelAnalysisManager:
     """Measures a model every so many optimizer steps, whatever the training loop is.
 
     The first call takes the weights that the first measurement compares with; metrics come `interval` steps later
-    and every `interval` steps from then on. Errors in one metric cost a warning, neither the training nor the
-    other metrics.
+    and every `interval` steps from then on. An error in one metric is a warning: training and other metrics go on.
 
     >>> model = nn.Linear(4, 2)
     >>> analyzer = ModelAnalysisManager.create(AnalysisConfig(interval=2, sparse_quality_enabled=False))
@@ -71,7 +61,7 @@ class ModelAnalysisManager:
         self._computers: list[MetricComputer] = []
         self._session: AnalysisSession | None = None
         self._state: Mapping[str, Any] | None = None
-        self._warned: set[str] = set()
+        self._has_failed = False
 
     @classmethod
     def create(cls, config: AnalysisConfig | None = None, **options: Any) -> ModelAnalysisManager:
@@ -82,9 +72,9 @@ class ModelAnalysisManager:
         return manager
 
     def add_metric(self, computer: MetricComputer | Probe) -> ModelAnalysisManager:
-        """Measure this too: a metric computer, or any probe. Returns the manager, for the next one."""
+        """Add a metric computer, or any probe. Returns the manager, to chain calls."""
         if isinstance(computer, Probe):
-            computer = ProbeMetrics(computer)
+            computer = computers.ProbeMetrics(computer)
         if not isinstance(computer, MetricComputer):
             kind = computer.__name__ if isinstance(computer, type) else type(computer).__name__
             hint = f"write {kind}() with its parentheses" if isinstance(computer, type) else "derive it from one"
@@ -107,19 +97,27 @@ class ModelAnalysisManager:
             metadata: anything else that your own metrics want to know, as `context.metadata`.
         """
         try:
-            return self._step(model, inputs, optimizer, metadata)
+            if self._session is None:
+                resumed = self._state is not None
+                self._begin(model, optimizer)
+                if not resumed:
+                    return {}
+            assert self._session is not None
+            metrics, self.reasons = self._session.step(model, inputs, optimizer, metadata)
         except Exception:  # whatever it is, it is ours and not the training's: reported, not passed on
             if self._options["strict"]:
                 raise
-            self._warn("failure", f"the analysis failed, training goes on:\n{traceback.format_exc()}")
+            if not self._has_failed:
+                message = f"the analysis failed, training goes on:\n{traceback.format_exc()}"
+                warnings.warn(message, ProbeWarning, stacklevel=2)
+            self._has_failed = True
             return {}
+        return metrics
 
     def reset(self) -> None:
         """Forget the weights and the steps so far: the next call is a first call again, also for another model."""
         self.close()
-        self._state = None
-        self._warned.clear()
-        self.reasons = {}
+        self._state, self._has_failed, self.reasons = None, False, {}
 
     def close(self) -> None:
         """Finish the run folder, if there is one, and take every hook away."""
@@ -133,7 +131,7 @@ class ModelAnalysisManager:
         return None if self._session is None or self._options["run"] is None else self._session.run
 
     def state_dict(self) -> dict[str, Any]:
-        """What going on after a restart needs: the count of steps, the kept weights, the metrics' small memories."""
+        """What resuming needs: the count of steps, the kept weights, the states of the metrics."""
         return {} if self._session is None else self._session.state_dict()
 
     def load_state_dict(
@@ -152,60 +150,30 @@ class ModelAnalysisManager:
         if model is not None and self._state is not None:
             self._begin(model, optimizer)
 
-    def _step(
-        self, model: nn.Module, inputs: Any, optimizer: Optimizer | None, metadata: dict[str, Any]
-    ) -> dict[str, Any]:
-        session = self._session
-        if session is None:
-            resumed = self._state is not None
-            session = self._begin(model, optimizer)
-            if not resumed:
-                return {}
-        metrics, self.reasons = session.step(model, inputs, optimizer, metadata)
-        return metrics
-
-    def _begin(self, model: nn.Module, optimizer: Optimizer | None) -> AnalysisSession:
+    def _begin(self, model: nn.Module, optimizer: Optimizer | None) -> None:
         """Look at this model from now on."""
         state, self._state = self._state, None
-        session = AnalysisSession(model, self.config, self._computers, optimizer, **self._options)
-        self._session = session
+        self._session = AnalysisSession(model, self.config, self._computers, optimizer, **self._options)
         if state is not None:
-            session.load_state_dict(state)
-        return session
-
-    def _warn(self, key: str, message: str) -> None:
-        """Say something once."""
-        if key not in self._warned:
-            self._warned.add(key)
-            warnings.warn(message, ProbeWarning, stacklevel=3)
+            self._session.load_state_dict(state)
 
 
 def configured(config: AnalysisConfig) -> list[MetricComputer]:
     """The metrics that a configuration switches on."""
-    kept = {"snapshot_device": config.snapshot_device, "snapshot_dtype": config.snapshot_dtype}
-    available: list[tuple[bool, Callable[[], MetricComputer]]] = [
-        (
-            config.param_change_enabled,
-            lambda: ParameterChangeMetrics(
-                config.param_change_thresholds,
-                config.param_change_per_layer,
-                config.param_change_track_components,
-                **kept,
-            ),
-        ),
-        (
-            config.sparse_quality_enabled,
-            lambda: SparseQualityMetrics(
-                config.sparse_quality_thresholds,
-                config.sparse_quality_include_random,
-                config.sparse_quality_include_random_changed,
-                **kept,
-            ),
-        ),
-        (config.low_rank_enabled, lambda: LowRankQualityMetrics(config.low_rank_ranks, **kept)),
-        (config.gradient_enabled, GradientMetrics),
-        (config.momentum_enabled, MomentumMetrics),
-        (config.activation_enabled, ActivationMetrics),
-        (config.loss_landscape_enabled, LossLandscapeMetrics),
-    ]
-    return [make() for enabled, make in available if enabled]
+    placement: dict[str, Any] = {"snapshot_device": config.snapshot_device, "snapshot_dtype": config.snapshot_dtype}
+    chosen: list[MetricComputer] = []
+    if config.param_change_enabled:
+        thresholds = config.param_change_thresholds
+        kinds = config.param_change_per_layer, config.param_change_track_components
+        chosen.append(computers.ParameterChangeMetrics(thresholds, *kinds, **placement))
+    if config.sparse_quality_enabled:
+        thresholds = config.sparse_quality_thresholds
+        baselines = config.sparse_quality_include_random, config.sparse_quality_include_random_changed
+        chosen.append(computers.SparseQualityMetrics(thresholds, *baselines, **placement))
+    if config.low_rank_enabled:
+        chosen.append(computers.LowRankQualityMetrics(config.low_rank_ranks, **placement))
+    chosen += [computers.GradientMetrics()] if config.gradient_enabled else []
+    chosen += [computers.MomentumMetrics()] if config.momentum_enabled else []
+    chosen += [computers.ActivationMetrics()] if config.activation_enabled else []
+    chosen += [computers.LossLandscapeMetrics()] if config.loss_landscape_enabled else []
+    return chosen

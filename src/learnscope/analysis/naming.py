@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from learnscope.names import resolve
 from learnscope.quantities.updates import ParameterChange, SparseQuality
-from learnscope.record import Label, Row, Table
+from learnscope.record import Column, Label, Row, Table
 
 _NOT_FINITE = {"inf": math.inf, "-inf": -math.inf}
 _CHANGE_NAMES = {
@@ -24,10 +23,10 @@ _OF_A_PART = frozenset(
     )
 )  # fmt: skip
 _SILENT = ("dtype", "unit", "origin", "function", "kl_bound")
-"""Labels that every number of a name shares, or that only explain it."""
+"""Labels that are the same for every number of a name, or only explain it: not part of a key."""
 
 _USUAL: dict[str, Label] = {"stage": "stepped", "rule": "adam", "summary": "median"}
-"""What a label says of most numbers; only the others say it in their key."""
+"""The usual values of labels, which are not part of a key."""
 
 
 def threshold_names(thresholds: Iterable[float]) -> dict[float, str]:
@@ -48,10 +47,7 @@ def threshold_names(thresholds: Iterable[float]) -> dict[float, str]:
 
 
 def parameter_change_keys(tables: Iterable[Table], thresholds: Sequence[float]) -> dict[str, float]:
-    """The documented keys of the parameter change, without their prefix.
-
-    A layer's and a component's `sparsity` is that at the first threshold.
-    """
+    """The documented keys of the parameter change; `sparsity` of a layer or component is at the first threshold."""
     names = threshold_names(thresholds)
     keys: dict[str, float] = {}
     for table in tables:
@@ -75,13 +71,12 @@ def sparse_quality_keys(tables: Iterable[Table], thresholds: Sequence[float]) ->
     names = threshold_names(thresholds)
     keys: dict[str, float] = {}
     for row in (row for table in tables for row in table.rows()):
-        mask = str(row.labels["mask"])
+        mask, value = str(row.labels["mask"]), number(row)
         end = f"_at_{names[float(row.labels['threshold'])]}" + ("" if mask == "magnitude" else f"_{mask}")
         if row.name == SparseQuality.kept_share.name:
-            keys[f"kept_ratio{end}"] = number(row)
-            keys[f"unchanged_ratio{end}"] = 1 - number(row)
+            keys |= {f"kept_ratio{end}": value, f"unchanged_ratio{end}": 1 - value}
         else:
-            keys[f"{row.name}{end}"] = number(row)
+            keys[f"{row.name}{end}"] = value
     return keys
 
 
@@ -104,41 +99,32 @@ def number(row: Row) -> float:
 
 
 def reasons(tables: Iterable[Table], keys: Callable[[list[Table]], Mapping[str, float]]) -> dict[str, str]:
-    """Why a key is NaN, for those whose table says so."""
-    found: dict[str, str] = {}
+    """Why a key is NaN, for those whose table gives a status."""
+    reasons_by_key: dict[str, str] = {}
     for table in tables:
         for column in table.columns:
             for status in dict.fromkeys(column.status.values()):
-                # all scopes are there, as a scope's key depends on the others
-                asked = _asking(column, {position for position, said in column.status.items() if said == status})
-                named = keys([Table(table.kind, table.scopes, [asked])])
-                found |= {key: status for key, value in named.items() if math.isnan(value)}
-    return found
-
-
-def _asking(column: Any, positions: Collection[int]) -> Any:
-    """A column that has nothing at these positions and a number elsewhere."""
-    values = [None if position in positions else 0.0 for position in range(len(column.values))]
-    return type(column)(column.name, values, column.labels, dict.fromkeys(positions, ""))
+                # of all scopes, as a scope's key depends on the others: NaN where this is the status, else 0
+                values = [math.nan if column.status.get(i) == status else 0.0 for i in range(len(column.values))]
+                named = keys([Table(table.kind, table.scopes, [Column(column.name, values, column.labels)])])
+                reasons_by_key |= {key: status for key, value in named.items() if math.isnan(value)}
+    return reasons_by_key
 
 
 def _scope_keys(table: Table) -> dict[str, str]:
-    """What stands for each scope in a key, with its slash."""
+    """The part of a key for each scope, with its slash."""
     if table.kind == "model":
         return dict.fromkeys(table.scopes, "")
     if table.kind != "layer":
         return {scope: f"{table.kind}/{scope}/" for scope in table.scopes}
-    numbered = {scope: _layer_number(scope) for scope in table.scopes}
+    names = {scope: resolve(f"{scope}.weight") for scope in table.scopes}
     # an encoder's and a decoder's third layer are not the same
-    often = Counter(value for value in numbered.values() if value is not None)
+    often = Counter(name.index for scope, name in names.items() if name.layer == scope)
+    numbered = {scope: name.layer == scope and name.index is not None for scope, name in names.items()}
     return {
-        scope: f"layer_{scope if value is None or often[value] > 1 else value}/" for scope, value in numbered.items()
+        scope: f"layer_{name.index if numbered[scope] and often[name.index] == 1 else scope}/"
+        for scope, name in names.items()
     }
-
-
-def _layer_number(scope: str) -> int | None:
-    found = resolve(f"{scope}.weight")
-    return found.index if found.layer == scope else None
 
 
 def _suffix(label: str, value: Label) -> str:

@@ -1,13 +1,17 @@
-"""Weights at one time, and the difference between two times: neither can be changed by what it hands out."""
+"""Weights at one time, the difference between two times, and the weights that measurements are compared with."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from learnscope.analysis.naming import parameter_change_keys
 from learnscope.model.weights.snapshot import Snapshot
 from learnscope.names import group_parameters
 from learnscope.probes.updates.parameter_change import Changes, change_table
@@ -19,17 +23,8 @@ from learnscope.tensor.segments import Segments
 THRESHOLDS = (1e-8, 1e-6, 1e-4)
 
 
-class _Immutable:
-    __slots__ = ()
-
-    def __setattr__(self, name: str, _value: Any) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} cannot be changed: {name} is as it was taken")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} cannot be changed: {name} stays")
-
-
-class ParameterSnapshot(_Immutable, Mapping[str, Tensor]):
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class ParameterSnapshot(Mapping[str, Tensor]):
     """The floating-point weights of a model at one step, by name. Every tensor it hands out is a copy.
 
     >>> layer = nn.Linear(2, 1)
@@ -39,13 +34,10 @@ class ParameterSnapshot(_Immutable, Mapping[str, Tensor]):
     True
     """
 
-    __slots__ = ("__weakref__", "_kept", "step")
     _kept: Snapshot
-    step: int
 
     def __init__(self, kept: Snapshot) -> None:
-        object.__setattr__(self, "_kept", kept)
-        object.__setattr__(self, "step", kept.step)
+        self.settle(kept)
 
     @classmethod
     def from_model(
@@ -53,6 +45,10 @@ class ParameterSnapshot(_Immutable, Mapping[str, Tensor]):
     ) -> ParameterSnapshot:
         """Take the weights as they are now, onto any torch device or "disk", in any float dtype or "native"."""
         return cls(Snapshot(dict(model.named_parameters()), step, device=device, dtype=dtype))
+
+    @property
+    def step(self) -> int:
+        return self._kept.step
 
     @property
     def device(self) -> str:
@@ -71,30 +67,29 @@ class ParameterSnapshot(_Immutable, Mapping[str, Tensor]):
         return kept.clone() if self.dtype == "native" else kept.to(getattr(torch, self.dtype), copy=True)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._kept.names)
+        return iter(self._kept.tensors)
 
     def __len__(self) -> int:
-        return len(self._kept.names)
+        return len(self._kept.tensors)
 
     def settle(self, kept: Snapshot) -> None:
-        """Hold on to this copy of the same weights instead of a model's own, which are about to be trained further."""
+        """Read this copy of the weights instead of the model's own, which are about to be trained further."""
         object.__setattr__(self, "_kept", kept)
 
     def __sub__(self, older: ParameterSnapshot) -> ParameterDelta:
-        """What changed since an older snapshot."""
         return ParameterDelta(self._kept.tensors, older, step=self.step)
 
     def __repr__(self) -> str:
         return f"ParameterSnapshot(step={self.step}, {len(self)} tensors, {self.dtype} on {self.device})"
 
 
-class ParameterDelta(_Immutable, Mapping[str, Tensor]):
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class ParameterDelta(Mapping[str, Tensor]):
     """Δ = W_new − W_old, computed when asked for: one tensor at a time, or as statistics in one pass.
 
     `delta["name"]` is a new tensor in float32 (float64 for float64 weights). Sums are float64 throughout.
     """
 
-    __slots__ = ("__weakref__", "_new", "_old", "_taken", "step")
     _new: Mapping[str, Tensor]
     _old: ParameterSnapshot
     _taken: list[Changes]
@@ -107,7 +102,7 @@ class ParameterDelta(_Immutable, Mapping[str, Tensor]):
             object.__setattr__(self, name, value)
 
     def settle(self, kept: Snapshot) -> None:
-        """Hold on to this copy of the new weights instead of a model's own, which are about to be trained further."""
+        """Read this copy of the new weights instead of the model's own, which are about to be trained further."""
         object.__setattr__(self, "_new", kept.tensors)
 
     @torch.no_grad()
@@ -123,30 +118,28 @@ class ParameterDelta(_Immutable, Mapping[str, Tensor]):
         return len(self._new)
 
     def changes(self, thresholds: Sequence[float] = THRESHOLDS) -> Changes:
-        """All statistics per tensor; asking again for no other thresholds costs nothing."""
-        for known in self._taken:
-            if set(thresholds) <= set(known.thresholds):
-                return known
-        found = Changes.between(self._new, self._old._kept.tensors, thresholds, range(len(self._new)))
-        self._taken.append(found)
-        return found
+        """All statistics per tensor, computed once for the same thresholds."""
+        for taken in self._taken:
+            if set(thresholds) <= set(taken.thresholds):
+                return taken
+        changes = Changes.between(self._new, self._old._kept.tensors, thresholds, range(len(self._new)))
+        self._taken.append(changes)
+        return changes
 
     def table(self, kind: str = "model", thresholds: Sequence[float] = THRESHOLDS) -> Table:
         """The statistics over the whole model, or per layer, component or tensor; see `ls.ParameterChange`."""
-        found = self.changes(thresholds)
+        changes = self.changes(thresholds)
         if kind == "model":
             members = {"model": list(range(len(self)))}
         elif kind == "tensor":
-            members = {name: [number] for number, name in enumerate(found.names)}
+            members = {name: [number] for number, name in enumerate(changes.names)}
         else:
-            members = group_parameters(found.names, kind)  # type: ignore[arg-type]  # it refuses other kinds itself
-        table = change_table(kind, Segments(members), found, thresholds, found.dtype, self._old.dtype)
+            members = group_parameters(changes.names, kind)  # type: ignore[arg-type]  # it refuses other kinds itself
+        table = change_table(kind, Segments(members), changes, thresholds, changes.dtype, self._old.dtype)
         return read_tables([table])[0]
 
     def statistics(self, thresholds: Sequence[float] = THRESHOLDS) -> dict[str, float]:
         """`norm_l2`, `norm_l1`, `norm_max`, `mean`, `std` and sparsity at each threshold, over the whole model."""
-        from learnscope.analysis.naming import parameter_change_keys
-
         return parameter_change_keys([self.table("model", thresholds)], thresholds)
 
     @property
@@ -163,8 +156,56 @@ class ParameterDelta(_Immutable, Mapping[str, Tensor]):
 
     def sparsity(self, threshold: float) -> float:
         """Share of entries with |Δ| ≤ threshold."""
-        found = self.changes([threshold])
-        return float(found.within([threshold]).sum() / found.table.entries.sum())
+        changes = self.changes([threshold])
+        return float(changes.within([threshold]).sum() / changes.table.entries.sum())
 
     def __repr__(self) -> str:
         return f"ParameterDelta(steps {self._old.step} to {self.step}, {len(self)} tensors)"
+
+
+class History:
+    """The weights at the last measurement, and the snapshots and deltas that computers are given of them.
+
+    During a measurement they cost nothing: they read the one copy and the model's own weights. If a computer keeps one
+    beyond it, the copy is left to it, and a new one is made.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], step: int, *, device: str, dtype: str) -> None:
+        self.kept = Snapshot(parameters, step, device=device, dtype=dtype)
+        self._holders: list[weakref.ref[Any]] = []
+        """What reads the copy."""
+        self._live: list[weakref.ref[Any]] = []
+        """What reads the model's own weights."""
+
+    def old(self) -> ParameterSnapshot:
+        """The weights at the last measurement."""
+        snapshot = ParameterSnapshot(self.kept)
+        self._holders.append(weakref.ref(snapshot))
+        return snapshot
+
+    def current(self, parameters: Mapping[str, Tensor], step: int) -> ParameterSnapshot:
+        """The weights now: the model's own, in the form of a snapshot."""
+        tensors = {name: p.detach() for name, p in parameters.items() if p.is_floating_point()}
+        live = SimpleNamespace(tensors=tensors, step=step, device=self.kept.device, dtype=self.kept.dtype)
+        snapshot = ParameterSnapshot(live)  # type: ignore[arg-type]
+        self._live.append(weakref.ref(snapshot))
+        return snapshot
+
+    def delta(self, parameters: Mapping[str, Tensor], step: int) -> ParameterDelta:
+        """What has changed since the last measurement."""
+        delta = ParameterDelta(parameters, self.old(), step=step)
+        self._live.append(weakref.ref(delta))
+        return delta
+
+    def advance(self, parameters: Mapping[str, Tensor], step: int) -> None:
+        """Copy the current weights, for the next measurement to compare with."""
+        if any(holder() is not None for holder in self._holders):
+            self.kept = Snapshot(parameters, step, device=self.kept.device, dtype=self.kept.dtype)
+        else:
+            self.kept.update(parameters, step)
+        self._holders = []
+        for reference in self._live:
+            if (viewer := reference()) is not None:
+                viewer.settle(self.kept)
+                self._holders.append(reference)
+        self._live = []

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from learnscope.analysis.batches import Batches
-from learnscope.analysis.bound import CURES, Metric, has, make_metric
+from learnscope.analysis.capture import Batches
+from learnscope.analysis.computers import GIVEN, AnalysisContext, MetricComputer, ProbeMetrics, probe_calling, wants
 from learnscope.analysis.config import AnalysisConfig
-from learnscope.analysis.history import History
-from learnscope.analysis.metrics import AnalysisContext, MetricComputer
-from learnscope.analysis.steps import StepSides
-from learnscope.core.gradients import Gradients, standing_gradients
+from learnscope.analysis.primitives import History
+from learnscope.core.gradients import standing_gradients
 from learnscope.core.moment import Moment
-from learnscope.core.probe import Probe
+from learnscope.core.probe import prepares
 from learnscope.run import Run
+from learnscope.session.engine import Bound
 from learnscope.session.manual import ManualSession, NotKept
 from learnscope.session.opening import open_backend
-from learnscope.session.optimizers import as_optimizers
+from learnscope.session.steps import StepEnds, as_optimizers
 from learnscope.task import Task
+
+CURES = {
+    "grads": "the gradients, which were cleared before on_optimizer_step was called, and no torch optimizer was seen "
+    "to step these parameters: call it before zero_grad()",
+    "optimizer": "the optimizer, and none was given nor seen to step: pass optimizer= to on_optimizer_step",
+}
+"""What a metric lacks, and what to do about it."""
+
+
+class Metric(NamedTuple):
+    """A computer in a session, with its probe."""
+
+    computer: MetricComputer
+    bound: Bound
+    needs: frozenset[str]
 
 
 class AnalysisSession:
@@ -38,133 +54,170 @@ class AnalysisSession:
         self.subject, self._engine = self._session.look_at(model), self._session.engine
         self.subject.optimizers = self._optimizers(optimizer)
         self.metrics: list[Metric] = []
+        self._offers: dict[str, Callable[[], Any]] = {}
+        """What the user's own computers may ask for while they are called."""
+        self._returned: dict[int, Mapping[str, Any]] = {}
+        """What they returned last, numbers or not."""
         self._history: History | None = None
-        self._sides: StepSides | None = None
+        self._ends: StepEnds | None = None
+        self._step_seen = False
+        """Whether the optimizer has stepped since the last call, at a step that is due."""
         self._batches = Batches(task, self._due_next)
         for computer in computers:
             self.add(computer)
 
     def add(self, computer: MetricComputer) -> None:
-        """Take a metric in, and begin to keep what it needs."""
-        metric = make_metric(computer)
-        metric.bound = self._session.add(metric.probe)
-        self.metrics.append(metric)
-        if "previous" in metric.needs and self._history is None:
-            kept = {"device": self.config.snapshot_device, "dtype": self.config.snapshot_dtype}
-            self._history = History(self.subject.by_name(), self.steps, **kept)
-        if "holdout" in metric.needs:
-            self._batches.capture.look_out(self.subject.model)
-        if metric.looks_at_step and self._sides is None:
-            self._sides = StepSides(self._engine, self._before_step, self._after_step, self._due_next)
+        """Add a metric, and begin to keep what it needs."""
+        needs = computer.probe.needs if isinstance(computer, ProbeMetrics) else frozenset[str]()
+        if isinstance(computer, ProbeMetrics) and type(computer).__module__ == ProbeMetrics.__module__:
+            probe = computer.probe
+        else:  # whatever defines its own `compute` is called
+            probe = probe_calling(computer, self._offers, self._returned)
+            needs |= {"previous"} if wants(computer.compute, *(name for name in GIVEN if name != "context")) else set()
+        self.metrics.append(Metric(computer, self._session.add(probe), needs))
+        if "previous" in needs and self._history is None:
+            placement = {"device": self.config.snapshot_device, "dtype": self.config.snapshot_dtype}
+            self._history = History(self.subject.by_name(), self.steps, **placement)
+        if "holdout" in needs:
+            self._batches.watch_forward(self.subject.model)
+        if prepares(probe) or probe.at == "before_step" or needs & {"grads", "optimizer"}:
+            self._follow_steps()
 
     def step(
         self, model: nn.Module, inputs: Any, optimizer: Any, metadata: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Count a step; the metrics that are due at it, and why some are NaN."""
+        """Count a step; returns the metrics that are due at it, and why some are NaN."""
         self.steps += 1
         if model is not self.subject.model:
             self._session.look_at(model)
         if optimizer is not None and not self.subject.optimizers:
-            self._know(optimizer)
+            self.subject.optimizers = self._optimizers(optimizer)
+            if self._ends is not None:
+                self._ends.attach(self.subject.optimizers)
         if self.steps % self.config.interval:
-            self._turn()
+            self._forget_step()
             return {}, {}
-        self._describe()
+        self._write_manifest()
         self.subject.refresh()
         parameters = self.subject.by_name()
         fits = self._fits(parameters)
-        context = self._context(inputs, metadata)
-        with self._batches.capture.paused():
-            for metric in self.metrics:
-                if metric.label not in self._session.newest.records and self._has_all(metric, fits):
-                    metric.offers = self._offers(parameters, context)
-                    self._session.fire(metric.label, self._with_snapshot(context.moment))
-                    metric.offers = {}
-        context.moment = None
+        self._measure(self._context(inputs, metadata), parameters, fits)
         if fits and self._history is not None:
             self._history.advance(parameters, self.steps)
-        self._turn()
-        records, keys, reasons = self._session.take(), dict[str, Any](), dict[str, str]()
-        for metric in self.metrics:
-            measured, why = metric.read(records.get(metric.label))
-            keys |= measured
-            reasons |= why
-        return keys, reasons
+        self._forget_step()
+        records, metrics, reasons = self._session.take(), dict[str, Any](), dict[str, str]()
+        for computer, bound, _ in self.metrics:
+            record = records.get(bound.label)
+            if record is None or record.error is not None:
+                continue
+            if id(computer) in self._returned:
+                metrics |= self._returned[id(computer)]
+            elif isinstance(computer, ProbeMetrics):
+                metrics |= computer.keys(record.tables)
+                reasons |= computer.reasons(record.tables)
+        return metrics, reasons
 
     # the two sides of the optimizer's step
 
+    def _follow_steps(self) -> None:
+        if self._ends is not None:
+            return
+        # hooks outlive a session that is forgotten: they refer to it weakly, and go with it
+        hooks = [_weakly(method) for method in (self._before_step, self._after_step, self._gradient_readers)]
+        self._ends = StepEnds(self._engine, *hooks, wanted=_weakly(self._looks_at_step))
+        weakref.finalize(self, self._ends.close)
+        if self.subject.optimizers:
+            self._ends.attach(self.subject.optimizers)
+        else:
+            self._ends.find_optimizers()
+
+    def _looks_at_step(self) -> bool:
+        return not self._step_seen and self._due_next()
+
+    def _gradient_readers(self) -> list[Bound]:
+        return [metric.bound for metric in self.metrics] if self._due_next() else []
+
     def _before_step(self) -> None:
-        assert self._sides is not None
-        self._describe()
-        moment = self._moment(self.steps + 1, "before_step", self._sides.ends.gradients)
-        for metric in self.metrics:
-            if metric.probe.at == "before_step":
-                self._session.fire(metric.label, moment)
-            elif type(metric.probe).prepare is not Probe.prepare:
-                self._engine.prepare(metric.bound, moment)
+        self._step_seen = True
+        self._write_manifest()
+        moment = self._moment_of_step("before_step")
+        for _, bound, _ in self.metrics:
+            if bound.probe.at == "before_step":
+                self._engine.fire(bound, moment)
+            elif prepares(bound.probe):
+                self._engine.prepare(bound, moment)
 
     def _after_step(self) -> None:
-        assert self._sides is not None
-        moment = self._moment(self.steps + 1, "after_step", self._sides.ends.gradients)
-        for metric in self.metrics:
-            # what was prepared before the step is for right after it, while the gradients still stand
-            prepared = any(key.startswith("_") for key in metric.bound.state)
+        if not (self._step_seen and self._due_next()):
+            return
+        moment = self._moment_of_step("after_step")
+        for _, bound, needs in self.metrics:
+            # what was prepared before the step is for right after it, while the gradients are still there
+            prepared = any(key.startswith("_") for key in bound.state)
             if prepared:
                 self.subject.refresh()
-            if metric.needs == {"optimizer"} or (prepared and self._fits(self.subject.by_name())):
-                self._session.fire(metric.label, self._with_snapshot(moment))
+            if needs == {"optimizer"} or (prepared and self._fits(self.subject.by_name())):
+                self._engine.fire(bound, self._with_snapshot(moment))
+
+    def _moment_of_step(self, phase: str) -> Moment:
+        assert self._ends is not None
+        return self._session.moment(phase, step=self.steps + 1, take_gradients=self._ends.gradients)
 
     # one measurement
 
     def _context(self, inputs: Any, metadata: dict[str, Any]) -> AnalysisContext:
         batch = self._batches.find(self.subject, inputs, metadata.get("attention_mask"))
         mask = batch.get("attention_mask") if isinstance(batch, Mapping) else metadata.get("attention_mask")
-        return AnalysisContext(
-            model=self.subject.model,
-            inputs=batch,
-            attention_mask=mask,
-            optimizer=self.subject.optimizers[0] if self.subject.optimizers else None,
-            step=self.steps,
-            metadata=metadata,
-            moment=self._moment(self.steps, "after_step", lambda: standing_gradients(self.subject)),
+        optimizer = self.subject.optimizers[0] if self.subject.optimizers else None
+        moment = self._session.moment(
+            "after_step", step=self.steps, take_gradients=lambda: standing_gradients(self.subject)
         )
+        context = AnalysisContext(model=self.subject.model, inputs=batch, attention_mask=mask, optimizer=optimizer)
+        return replace(context, step=self.steps, metadata=metadata, moment=moment)
 
-    def _moment(self, step: int, phase: str, take_gradients: Callable[[], Gradients]) -> Moment:
-        return self._session.moment(phase, step=step, take_gradients=take_gradients)
-
-    def _with_snapshot(self, moment: Moment | None) -> Moment:
-        assert moment is not None
-        moment.snapshot = None if self._history is None else self._history.kept
-        return moment
-
-    def _offers(self, parameters: Mapping[str, Tensor], context: AnalysisContext) -> dict[str, Callable[[], Any]]:
-        history = self._history
-        offers: dict[str, Callable[[], Any]] = {"context": lambda: context}
-        if history is not None:
-            offers |= {
+    def _measure(self, context: AnalysisContext, parameters: Mapping[str, Tensor], fits: bool) -> None:
+        """Fire what has not fired at the step itself."""
+        assert context.moment is not None
+        self._offers["context"] = lambda: context
+        if (history := self._history) is not None:
+            self._offers |= {
                 "delta": lambda: history.delta(parameters, self.steps),
                 "snapshot": history.old,
                 "old_snapshot": history.old,
                 "current_snapshot": lambda: history.current(parameters, self.steps),
             }
-        return offers
+        try:
+            with self._batches.paused():
+                for _, bound, needs in self.metrics:
+                    if bound.label not in self._session.newest.records and self._has_all(bound.label, needs, fits):
+                        self._engine.fire(bound, self._with_snapshot(context.moment))
+        finally:
+            self._offers.clear()  # they hold this session, and the probes hold them
+        context.moment = None
 
-    def _has_all(self, metric: Metric, fits: bool) -> bool:
-        lacking = [need for need in sorted(metric.needs) if not has(self.subject, need)]
-        if lacking:
-            cause = self._batches.problem if lacking[0] == "holdout" else CURES.get(lacking[0], lacking[0])
-            self._engine.warn(f"{metric.label} {lacking[0]}", f"{metric.label} is not measured: it needs {cause}")
-        if "grads" in metric.needs and self._sides is not None and self._sides.ends.skipped:
-            return False  # what stands is scaled, not finite, and was not used
-        # of earlier weights that do not fit a warning has been given
-        return not lacking and (fits or "previous" not in metric.needs)
+    def _with_snapshot(self, moment: Moment) -> Moment:
+        moment.snapshot = None if self._history is None else self._history.kept
+        return moment
+
+    def _has_all(self, label: str, needs: frozenset[str], fits: bool) -> bool:
+        missing = [need for need in sorted(needs) if not self._has(need)]
+        if missing:
+            cause = self._batches.problem if missing[0] == "holdout" else CURES.get(missing[0], missing[0])
+            self._engine.warn(f"{label} {missing[0]}", f"{label} is not measured: it needs {cause}")
+        if "grads" in needs and self._ends is not None and self._ends.skipped:
+            return False  # these gradients are scaled, not finite, and were not used
+        # for earlier weights that do not fit a warning has been given
+        return not missing and (fits or "previous" not in needs)
+
+    def _has(self, need: str) -> bool:
+        if need == "grads":
+            return any(p.grad is not None for p in self.subject.parameters)
+        return need == "previous" or bool(getattr(self.subject, {"optimizer": "optimizers"}.get(need, need), None))
 
     def _fits(self, parameters: Mapping[str, Tensor]) -> bool:
-        """Whether the kept weights are those of this model."""
-        if self._history is None:
-            return True
         try:
-            self._history.check(parameters)
+            if self._history is not None:
+                self._history.kept.check(parameters, "call reset() on the manager after architecture changes")
         except ValueError as error:
             if self._engine.strict:
                 raise
@@ -172,30 +225,25 @@ class AnalysisSession:
             return False
         return True
 
-    def _describe(self) -> None:
-        """Write the run folder's manifest, which waits for the optimizer to be known."""
+    def _write_manifest(self) -> None:
+        """Called late, as the optimizer may become known late."""
         if not isinstance(self._engine.backend, NotKept):
             self._session.begin()
 
-    def _turn(self) -> None:
-        """To the next step: what belonged to this one goes."""
-        self._batches.capture.take()  # what was seen in the step is not held on to
+    def _forget_step(self) -> None:
+        """Drop what belonged to this step."""
+        self._batches.take()
         self.subject.holdout = None
-        if self._sides is not None:
-            self._sides.forget()
+        self._step_seen = False
+        if self._ends is not None:
+            self._ends.forget()
 
     def _due_next(self) -> bool:
         return (self.steps + 1) % self.config.interval == 0
 
-    def _know(self, optimizer: Any) -> None:
-        found = self._optimizers(optimizer)
-        if found and self._sides is not None:
-            self._sides.attach(found)
-        self.subject.optimizers = found
-
-    def _optimizers(self, given: Any) -> list[torch.optim.Optimizer]:
+    def _optimizers(self, optimizer: Any) -> list[torch.optim.Optimizer]:
         try:
-            return as_optimizers(given, self.subject.model)
+            return as_optimizers(optimizer, self.subject.model)
         except (TypeError, ValueError) as error:  # only what needs it goes without
             if self._engine.strict:
                 raise
@@ -206,7 +254,7 @@ class AnalysisSession:
 
     @property
     def run(self) -> Run:
-        self._describe()
+        self._write_manifest()
         return self._session.run
 
     def state_dict(self) -> dict[str, Any]:
@@ -228,8 +276,14 @@ class AnalysisSession:
         self._session.restore_states(state["states"])
 
     def close(self) -> None:
-        if self._sides is not None:
-            self._sides.close()
-        self._batches.capture.close()
-        self._describe()
+        if self._ends is not None:
+            self._ends.close()
+        self._batches.close()
+        self._write_manifest()
         self._session.close(last_step=self.steps)
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A bound method that does nothing when its owner is gone."""
+    reference = weakref.WeakMethod(method)
+    return lambda: method() if (method := reference()) is not None else None

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from learnscope.cli import audit, demo, patch, probes, query, runs, train
+from learnscope.cli import audit, patch, probes, query, runs, train
 from learnscope.cli.commands import fail
 from learnscope.options import nearest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status: 0 if it worked, 2 if it could not be done as asked."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    if given[:1] == ["train"]:  # it has its own parser, for files and sections
-        return train.main(given[1:])
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["train"]:  # it has its own parser, for files and sections
+        return train.main(arguments[1:])
     parser = _parser()
     try:
-        args = parser.parse_args(given)
+        args = parser.parse_args(arguments)
     except SystemExit as stop:  # argparse has printed why
         return stop.code if isinstance(stop.code, int) else 2
     if args.command is None:
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"learnscope {version('learnscope')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
-    first = (runs.add_report, demo.add, train.add, audit.add, probes.add)
+    first = (runs.add_report, runs.add_demo, train.add, audit.add, probes.add)
     for add in (*first, patch.add, runs.add_compare, query.add, runs.add_compact):
         add(commands)
     return parser

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--tokenizer", metavar="PATH", help="its folder or file, or 'bytes' (default: beside the model)")
     data.add_argument("--examples", metavar="N", type=at_least_one, default=256, help="at most N (default: 256)")
     data.add_argument("--batch_size", metavar="N", type=at_least_one, default=8, help="(default: 8)")
-    data.add_argument("--length", metavar="N", type=at_least_one, default=128, help="most tokens in one (default: 128)")
+    data.add_argument("--length", metavar="N", type=at_least_one, default=128, help="tokens per example (default: 128)")
     what = parser.add_argument_group("what is examined")
     parts = ["performance", "bit_widths", "robustness"]
     what.add_argument("--parts", nargs="+", choices=parts, default=parts, help="(default: all three)")

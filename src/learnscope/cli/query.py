@@ -52,11 +52,11 @@ def run(args: argparse.Namespace) -> int:
         answer = query(args.sql, args.runs or ["runs"])
     for warning in caught:
         print(f"learnscope query: {warning.message}", file=sys.stderr)
-    shown = answer if args.limit is None else answer.head(args.limit)
+    rows = answer if args.limit is None else answer.head(args.limit)
     if args.json:
-        print(json.dumps(_plain_rows(shown), indent=1, allow_nan=False, ensure_ascii=False))
+        print(json.dumps(_plain_rows(rows), indent=1, allow_nan=False, ensure_ascii=False))
     elif args.csv:
-        print(_csv(shown), end="")
+        print(_csv(rows), end="")
     else:
         _print_table(answer.head(SHOWN if args.limit is None else args.limit), len(answer))
     return 0

@@ -1,13 +1,35 @@
-"""`learnscope report`, `learnscope compare` and `learnscope compact`: commands for run folders."""
+"""`learnscope demo`, `report`, `compare` and `compact`: commands that make, read or rewrite run folders."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from learnscope.cli.commands import command
 from learnscope.progress import progress_bar
+
+
+def add_demo(commands: Any) -> None:
+    demo = command(
+        commands, "demo", _demo, "train five small models under watch and show what is found in each",
+        "Trains five small models on the CPU, one healthy, three broken on purpose and one that groks, into folders "
+        "below --out, and shows what is found in each: the quickest way to see what a run holds. Runs of an earlier "
+        "demo there are made again; anything else in their place is left alone and refused.",
+        "examples:\n  learnscope demo --quick\n  learnscope demo --out runs/demo\n"
+        "  learnscope report runs/demo/nan  the report of one of them again",
+    )  # fmt: skip
+    demo.add_argument(
+        "--out", metavar="DIR", default="runs/demo", help="folder for the five run folders (default: %(default)s)"
+    )
+    demo.add_argument("--quick", action="store_true", help="fewer steps: seconds instead of a minute or so")
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from learnscope.demo import run_demo
+
+    return int(run_demo(Path(args.out), quick=args.quick))
 
 
 def add_report(commands: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,22 +14,21 @@ from learnscope.reading.audit import Audit
 from learnscope.reading.audit_numbers import Number
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, count
-from learnscope.report.audit.marks import absent, dots, ends, limit, log_axis, log_span, name_rows, ruled
-from learnscope.report.layout import INK, head, new_figure, save
+from learnscope.report.audit.marks import absent, dots, ends, limit, log_axis, log_span, name_rows
+from learnscope.report.layout import INK, head, new_figure, panels_on, save
 from learnscope.report.markdown import escape, table
-from learnscope.report.style import COLOURS, finish
+from learnscope.report.style import COLOURS, finish, guides
 from learnscope.store.files import write_text
 
 
 def save_audits(audits: Mapping[str, Audit], folder: Path, cuts: Cuts | None = None) -> Path:
-    """Write comparison.md and comparison.png; the path of the first. A number that a model lacks has its reason."""
+    """Write comparison.md and comparison.png; returns the path of the first."""
     figure, plot = audit_figure(audits, cuts or Cuts()), folder / "comparison.png"
+    parts = ["# Models side by side", *audit_text(audits)]
     if figure is None:
         plot.unlink(missing_ok=True)
     else:
         save(figure, plot)
-    parts = ["# Models side by side", *audit_text(audits)]
-    if figure is not None:
         parts.append("![Models side by side](comparison.png)")
     missing = [(name, part, why) for name, audit in audits.items() for part, why in audit.missing.items()]
     if missing:
@@ -56,44 +55,34 @@ def audit_figure(audits: Mapping[str, Audit], cuts: Cuts) -> Figure | None:
     down = -(-len(shown) // across)
     figure = new_figure(1.0 + down * (0.95 + max(0.3 * len(audits), 0.9)), 12.0)
     grid = figure.subplots(down, across, squeeze=False)
-    for place, axes in enumerate(grid.flat):
-        if place >= len(shown):
-            axes.set(xticks=[], yticks=[])
-            axes.set_visible(False)
-            continue
-        _panel(axes, shown[place], audits, cuts)
-        name_rows(axes, list(audits) if place % across == 0 else [""] * len(audits), 24)
+    for axes, metric, _ in panels_on(grid, shown):
+        _panel(axes, metric, audits, cuts)
+        name_rows(axes, list(audits) if axes in grid[:, 0] else [""] * len(audits), 24)
     head(figure, "Models side by side", f"{count(len(audits), 'model')}; bars: 95 % intervals; dashed: thresholds")
     return figure
 
 
 def _panel(axes: Axes, metric: Metric, audits: Mapping[str, Audit], cuts: Cuts) -> None:
     numbers = [_scaled(metric.get(audit), metric.scale) for audit in audits.values()]
-    dots(axes, numbers, _colours(len(numbers)), [True] * len(numbers))
+    colours = [COLOURS[place % len(COLOURS)] for place in range(len(numbers))]
+    dots(axes, numbers, colours, [True] * len(numbers))
     absent(axes, numbers)
-    most = getattr(cuts, metric.cut) / metric.scale if metric.cut else None
-    if most is not None:
-        limit(axes, most, metric.cut)
-    low, high = ends(numbers)
-    every = [*low[np.isfinite(low)], *high[np.isfinite(high)], *([most] if most is not None else [])]
-    span = log_span(every)
-    if span is not None and min(every) > 0 and max(every) > 20 * min(every):
+    shown = [value for end in ends(numbers) for value in end[np.isfinite(end)]]
+    if metric.cut:
+        shown.append(getattr(cuts, metric.cut) / metric.scale)
+        limit(axes, shown[-1], metric.cut)
+    span = log_span(shown)
+    if span is not None and min(shown) > 0 and max(shown) > 20 * min(shown):
         log_axis(axes, *span, x=True, most=5)
     else:
         axes.margins(x=0.15)
         axes.locator_params(axis="x", nbins=4)
-    ruled(axes)
+    guides(axes, "both")
     finish(axes, metric.unit, size=10)
     better = "more is better" if metric.more_is_better else "less is better"
     axes.set_title(f"{capital(metric.name)} ({better})", loc="left", fontsize=10, color=INK)
 
 
 def _scaled(number: Number, scale: float) -> Number:
-    def part(value: float | None) -> float | None:
-        return None if value is None else value / scale
-
-    return Number(part(number.value), part(number.low), part(number.high), number.why)
-
-
-def _colours(n: int) -> Sequence[str]:
-    return [COLOURS[place % len(COLOURS)] for place in range(n)]
+    value, low, high = (None if n is None else n / scale for n in (number.value, number.low, number.high))
+    return Number(value, low, high, number.why)

@@ -1,4 +1,4 @@
-"""Audits of several models side by side."""
+"""The numbers of several audits side by side."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 from learnscope.comparison.series import SeriesOf
 from learnscope.findings.bits.bit_widths import recommended_configuration
-from learnscope.reading.audit import Audit, read_audit
-from learnscope.reading.audit_numbers import NONE, PROBES, Number
-from learnscope.reading.audit_words import size
+from learnscope.reading.audit import PROBES, Audit, read_audit
+from learnscope.reading.audit_numbers import NONE, Number, size
 from learnscope.reading.gather import class_of
 from learnscope.reading.words import count, listed, num
 from learnscope.run import Run
@@ -29,10 +28,10 @@ class Metric:
     unit: str = ""
     scale: float = 1.0
     exact: bool = False
-    """Whether it is counted, not measured: it then needs no interval to be told from another."""
+    """Whether it is counted, not measured, and so needs no interval."""
 
 
-def _of_main(audit: Audit) -> Number:
+def _throughput(audit: Audit) -> Number:
     return audit.speed.main.rate[0] if audit.speed is not None and audit.speed.settings else NONE
 
 
@@ -45,7 +44,7 @@ METRICS = (
     Metric("loss", "quality", lambda a: a.quality.loss if a.quality else NONE, num, False),
     Metric("perplexity", "quality", lambda a: a.quality.perplexity if a.quality else NONE, num, False),
     Metric("accuracy", "quality", lambda a: a.quality.accuracy if a.quality else NONE, num, True),
-    Metric("throughput", "speed", _of_main, num, True, "audit_tokens_per_second", "a second"),
+    Metric("throughput", "speed", _throughput, num, True, "audit_tokens_per_second", "a second"),
     Metric("weights", "memory", lambda a: a.memory.model_bytes if a.memory else NONE, size, False,
            "audit_memory_bytes", "MB", 1e6, exact=True),
     Metric("recommended size", "optimum", _packed, size, False, "audit_memory_bytes", "MB", 1e6, exact=True),
@@ -55,11 +54,9 @@ METRICS = (
 
 
 def read_audits(runs: Mapping[str, Run], series: Mapping[str, SeriesOf]) -> dict[str, Audit]:
-    """What was audited in each run; nothing if no run holds an audit's numbers."""
-    known = set(PROBES.values())
-    if not any(class_of(key.probe) in known for keys in series.values() for key in keys):
-        return {}
-    return {label: read_audit(run.reader) for label, run in runs.items()}
+    """The audit of each run; none if no run has an audit's numbers."""
+    probes = {class_of(key.probe) for keys in series.values() for key in keys}
+    return {} if probes.isdisjoint(PROBES.values()) else {name: read_audit(run.reader) for name, run in runs.items()}
 
 
 def audit_rows(audits: Mapping[str, Audit]) -> list[tuple[str, ...]]:
@@ -73,7 +70,7 @@ def audit_rows(audits: Mapping[str, Audit]) -> list[tuple[str, ...]]:
 
 
 def audit_json(audits: Mapping[str, Audit]) -> list[dict[str, Any]]:
-    """The same as plain values: a number of every model for each metric, and the best where it can be told."""
+    """The same as plain values: every model's number of each metric, and the best model if there is a clear one."""
     out = []
     for metric in METRICS if audits else ():
         numbers = {name: metric.get(audit) for name, audit in audits.items()}
@@ -85,13 +82,12 @@ def audit_json(audits: Mapping[str, Audit]) -> list[dict[str, Any]]:
 def _cell(number: Number, metric: Metric) -> str:
     if number.value is None:
         return "n/a" if number.why in (None, "not recorded") else f"n/a ({number.why})"
-    if number.interval is None:
-        return metric.write(number.value)
-    return f"{metric.write(number.value)} ({metric.write(number.interval[0])} to {metric.write(number.interval[1])})"
+    ends = "" if number.interval is None else " ({} to {})".format(*map(metric.write, number.interval))
+    return metric.write(number.value) + ends
 
 
 def clear_best(numbers: Mapping[str, Number], metric: Metric) -> str | None:
-    """The model that is best beyond all intervals; None if there is no such, or if it cannot be told."""
+    """The model whose interval lies beyond all others'; None if there is none, or if intervals are missing."""
     known = {name: n for name, n in numbers.items() if n.value is not None}
     if len(known) < 2 or not (metric.exact or all(n.interval is not None for n in known.values())):
         return None
@@ -107,11 +103,11 @@ def notes(audits: Mapping[str, Audit]) -> list[str]:
     out = []
     examples = {name: a.quality.n_examples for name, a in audits.items() if a.quality is not None}
     if len(set(examples.values())) > 1:
-        said = [f"{name} on {count(n, 'example') if n is not None else 'n/a'}" for name, n in examples.items()]
-        out.append(f"Quality was measured on different data: {listed(said, len(said))}.")
+        each = [f"{name} on {count(n, 'example') if n is not None else 'n/a'}" for name, n in examples.items()]
+        out.append(f"Quality was measured on different data: {listed(each, len(each))}.")
     settings = {name: a.speed.main.said for name, a in audits.items() if a.speed is not None and a.speed.settings}
     threads = {name: a.speed.notes.get("threads") for name, a in audits.items() if a.speed is not None}
     if len(set(settings.values())) > 1 or len(set(threads.values())) > 1:
-        said = [f"{name} at {where}, {threads[name]} threads" for name, where in settings.items()]
-        out.append(f"Speed was measured in different settings: {listed(said, len(said))}.")
+        each = [f"{name} at {setting}, {threads[name]} threads" for name, setting in settings.items()]
+        out.append(f"Speed was measured in different settings: {listed(each, len(each))}.")
     return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from learnscope.comparison.weights import Weights
@@ -14,21 +15,19 @@ from learnscope.report.layout import QUIET, head, new_figure
 from learnscope.report.style import BROKEN, finish, guides, log_ticks
 
 MOST = 40
-"""At most so many layers are drawn: those farthest apart, in the model's order."""
+"""Layers drawn at most: those farthest apart, in the model's order."""
 
 
 def weight_figure(weights: Weights, tints: Mapping[str, str]) -> Figure | None:
     """A bar for each layer and run: ‖ΔW‖/‖W‖, on a logarithmic scale where it spans more than two decades."""
     frame = weights.frame()
     frame = frame[frame["layer"] != "model"]
-    table = frame.pivot(index="layer", columns="run", values="relative").reindex(columns=list(weights.distances))
-    table = table.reindex(list(dict.fromkeys(frame["layer"])))
+    table = frame.pivot(index="layer", columns="run", values="relative")
+    table = table.reindex(index=frame["layer"].unique(), columns=list(weights.distances))
     if not table.notna().to_numpy().any():
         return None
-    shown = table
-    if len(table) > MOST:
-        farthest = table.fillna(np.inf).max(axis=1).nlargest(MOST).index  # a layer without a value is worth a look
-        shown = table[table.index.isin(farthest)]
+    # a layer without a value is worth a look
+    shown = table[table.index.isin(table.fillna(np.inf).max(axis=1).nlargest(MOST).index)]
     runs = len(shown.columns)
     figure = new_figure(1.9 + 0.26 * len(shown) * (1 if runs == 1 else 0.45 * runs + 0.3))
     axes = figure.subplots()
@@ -45,7 +44,7 @@ def weight_figure(weights: Weights, tints: Mapping[str, str]) -> Figure | None:
             text, tint = (percent(value), QUIET) if np.isfinite(value) else ("no value", BROKEN)
             axes.annotate(text, (max(value, start) if np.isfinite(value) else start, place), (4, 0), va="center",
                           textcoords="offset points", fontsize=8, color=tint)  # fmt: skip
-    _scale(figure, float(positive.max()) if len(positive) else 1.0, start, log)
+    _scale(axes, float(positive.max()) if len(positive) else 1.0, start)
     names, common = layer_names([str(layer) for layer in table.index], {})
     names = [name for name, layer in zip(names, table.index, strict=True) if layer in shown.index]
     axes.set_yticks(np.arange(len(shown)) + 0.5, [shorten(name) for name in names])
@@ -55,17 +54,14 @@ def weight_figure(weights: Weights, tints: Mapping[str, str]) -> Figure | None:
     axes.tick_params(axis="y", length=0)
     if runs > 1:
         figure.legend(*axes.get_legend_handles_labels(), loc="lower center", ncols=5, fontsize=10, frameon=False)
-    head(
-        figure,
-        f"Distance of the weights from those of {weights.reference}",
-        _facts(weights, len(table), len(shown), common),
-    )
+    title = f"Distance of the weights from those of {weights.reference}"
+    head(figure, title, _facts(weights, len(table), len(shown), common))
     return figure
 
 
-def _scale(figure: Figure, highest: float, start: float, log: bool) -> None:
-    axes = figure.axes[0]
-    if not log:
+def _scale(axes: Axes, highest: float, start: float) -> None:
+    """Linear from 0, or logarithmic from a start above it."""
+    if not start:
         axes.set_xlim(0, 1.12 * highest)
         axes.xaxis.set_major_formatter(lambda value, _: percent(value))
         return
@@ -82,6 +78,6 @@ def _facts(weights: Weights, layers: int, shown: int, common: str) -> str:
     if shown < layers:
         facts.append(f"the {shown} farthest are shown")
     for label, distance in weights.distances.items():
-        whole = distance.whole
-        facts.append(f"{label} as a whole {percent(whole.relative) if whole.relative is not None else whole.status}")
+        model = distance.whole
+        facts.append(f"{label} as a whole {percent(model.relative) if model.relative is not None else model.status}")
     return "; ".join(facts)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from learnscope.comparison.audits import audit_json, read_audits
 from learnscope.comparison.opening import facts_of, notes_on, open_runs
-from learnscope.comparison.parting import Parting, find_parting, partings
-from learnscope.comparison.series import Key, SeriesOf, aligned, all_keys, read_series
+from learnscope.comparison.parting import Parting, find_parting
+from learnscope.comparison.series import Key, SeriesOf, aligned, read_series
 from learnscope.comparison.settings import differences
-from learnscope.comparison.table import Line, as_frame, lines
+from learnscope.comparison.table import Line, as_frame, line
 from learnscope.comparison.weights import compare_weights
 from learnscope.options import nearest
 from learnscope.reading.gather import Series
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA_VERSION = 1
-"""Version of compare.json."""
 
 
 def compare(
@@ -58,13 +57,13 @@ class Comparison:
             self._series = _only(metrics, self._series)
         self.notes: list[str] = notes_on(self.runs)
         """Warnings about the runs: damaged lines, runs that have not ended."""
-        self.keys: tuple[Key, ...] = all_keys(list(self._series.values()))
+        self.keys: tuple[Key, ...] = tuple(dict.fromkeys(key for run in self._series.values() for key in run))
         """Every series that at least one run has."""
         self.differences = differences(manifests, folders)
         """The settings that are not the same in all runs."""
-        self.partings: list[Parting] = list(partings(self._series, tolerance))
+        self.partings: list[Parting] = [self.parting(self.labels[0], other) for other in self.labels[1:]]
         """Where each of the other runs parts from the first."""
-        self.lines: list[Line] = lines(self.keys, self._series, self.partings)
+        self.lines: list[Line] = [line(key, self._series, self.partings) for key in self.keys]
         """A summary of every series, for `table()`."""
         self.audits = read_audits(runs, self._series) if metrics is None else {}
         """What was measured of finished models, where runs hold that."""
@@ -87,29 +86,25 @@ class Comparison:
         return {label: series[key] for label, series in self._series.items() if key in series}
 
     def aligned(self, key: Key) -> pd.DataFrame:
-        """A series with a column for each run and a row for each step that any of them has.
-
-        NaN where a run has no value at that step: curves are never interpolated.
-        """
-        return aligned({label: series.get(key) for label, series in self._series.items()})
+        """A column for each run, a row for each step that any of them has; NaN where a run has no value there."""
+        return aligned((label, series.get(key)) for label, series in self._series.items())
 
     def curve(
         self, name: str, *, probe: str | None = None, kind: str | None = "model", scope: str | None = None,
         **labels: Any,
     ) -> pd.DataFrame:  # fmt: skip
         """`aligned` for the one series of that name: `comparison.curve("norm", stage="stepped")`."""
-        wanted = set(labels.items())
         matches = [
             key for key in self.keys
             if key.name == name and probe in (None, key.probe) and kind in (None, key.kind)
-            and scope in (None, key.scope) and wanted <= set(key.labels)
+            and scope in (None, key.scope) and set(labels.items()) <= set(key.labels)
         ]  # fmt: skip
         if len(matches) == 1:
             return self.aligned(matches[0])
         if not matches:
-            known = sorted({key.name for key in self.keys if key.kind == kind or kind is None})
+            names = sorted({key.name for key in self.keys if key.kind == kind or kind is None})
             raise RunError(
-                f"no run has a series {name!r} of that kind, with these labels; there are: {listed(known, 20)}"
+                f"no run has a series {name!r} of that kind, with these labels; there are: {listed(names, 20)}"
             )
         several = "; ".join(map(str, matches[:5]))
         raise RunError(f"{len(matches)} series are called {name!r}: {several}. Say probe=, kind=, scope= or a label")
@@ -160,10 +155,10 @@ class Comparison:
 
 
 def _only(metrics: Sequence[str], series: dict[str, SeriesOf]) -> dict[str, SeriesOf]:
-    known = sorted({key.name for run in series.values() for key in run})
+    names = sorted({key.name for run in series.values() for key in run})
     for metric in metrics:
-        if metric not in known:
-            close = nearest(metric, known)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are: {listed(known, 20)}"
+        if metric not in names:
+            close = nearest(metric, names)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are: {listed(names, 20)}"
             raise RunError(f"no run recorded {metric!r}; {hint}")
     return {label: {key: run[key] for key in run if key.name in metrics} for label, run in series.items()}

@@ -23,7 +23,7 @@ from learnscope.reading.words import count
 from learnscope.report.heatmap import shorten
 from learnscope.report.layout import INK, QUIET, head, new_figure, panels_on, save
 from learnscope.report.lines import MANY, curve
-from learnscope.report.style import COLOURS, DASHES, finish, lined, maybe_log
+from learnscope.report.style import COLOURS, DASHES, few_ticks, finish
 
 if TYPE_CHECKING:
     from learnscope.comparison.compared import Comparison
@@ -52,15 +52,12 @@ def drawn(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
         while name in used:
             name += "_"
         used.add(name)
-        figure = family_figure(comparison, probe, keys)
-        if figure is not None:
+        if (figure := family_figure(comparison, probe, keys)) is not None:
             yield f"{name}.png", figure
-    audits = audit_figure(comparison.audits, Cuts()) if comparison.audits else None
-    if audits is not None:
+    if comparison.audits and (audits := audit_figure(comparison.audits, Cuts())) is not None:
         yield AUDITS, audits
-    tints = {label: look.colour for label, look in looks(comparison.labels).items()}
-    weights = weight_figure(comparison.weights, tints)
-    if weights is not None:
+    colours = {label: look.colour for label, look in looks(comparison.labels).items()}
+    if (weights := weight_figure(comparison.weights, colours)) is not None:
         yield "weights.png", weights
 
 
@@ -93,21 +90,19 @@ def looks(labels: Sequence[str]) -> dict[str, Look]:
 
 def family_figure(comparison: Comparison, probe: str, keys: Sequence[Key]) -> Figure | None:
     """Small multiples of a probe's series, every run in its colour; None if there is nothing to show."""
-    candidates = {key: comparison.of(key) for key in keys}
-    reasons = {key: _why_not(runs) for key, runs in candidates.items()}
+    reasons = {key: _reason_not_drawn(comparison.of(key)) for key in keys}
     drawable = [key for key, reason in reasons.items() if reason is None]
     if not drawable:
         return None
-    shown = {key: candidates[key] for key in drawable[:MOST]}
+    shown = {key: comparison.of(key) for key in drawable[:MOST]}
     columns = min(ACROSS, len(shown))
     down = math.ceil(len(shown) / columns)
     figure = new_figure(1.9 + (2.1 if down > 1 else 3.0) * down)
     grid = figure.subplots(down, columns, sharex=True, squeeze=False)
-    partings = {p.other: p for p in comparison.partings}
     titles = _titles(keys)
     marks: set[str] = set()
     for axes, (key, runs), lowest in panels_on(grid, list(shown.items())):
-        parts = {other: p.series[key].step for other, p in partings.items() if key in p.series}
+        parts = {p.other: p.series[key].step for p in comparison.partings if key in p.series}
         marks |= _panel(axes, runs, parts, looks(comparison.labels))
         finish(axes, x="step" if lowest else "", size=10)
         axes.tick_params(labelbottom=lowest)
@@ -123,7 +118,7 @@ def family_figure(comparison: Comparison, probe: str, keys: Sequence[Key]) -> Fi
     return figure
 
 
-def _why_not(runs: Mapping[str, Series]) -> str | None:
+def _reason_not_drawn(runs: Mapping[str, Series]) -> str | None:
     """Why a series is not drawn; the table has its values."""
     if len(runs) < 2:
         return "that only one run has"
@@ -166,11 +161,7 @@ def _panel(
             alone = len(parts) > 1 and parted.count(step) == 1
             axes.axvline(step, color=look_of[label].colour if alone else QUIET, linestyle=":", zorder=1)
             marks.add("parts")
-    lined(axes, ticks=4)
-    maybe_log(axes, [series.finite.values for series in runs.values()], factor=DECADES, most=4)
-    if axes.get_yscale() == "linear":
-        axes.locator_params(axis="y", nbins=4)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    few_ticks(axes, [series.finite.values for series in runs.values()], factor=DECADES)
     return marks
 
 

@@ -51,7 +51,9 @@ def _text(comparison: Comparison, figures: Sequence[Path]) -> str:
     if comparison.notes:
         parts += ["\n".join(f"- {escape(note)}" for note in comparison.notes)]
     parts += ["## Runs", table(("run", "steps", "source", "status", "folder"), words.run_rows(comparison))]
-    parts += ["## Settings that differ", *_settings(comparison, labels)]
+    settings = words.setting_rows(comparison, CELL)
+    same = "None: probes, model, optimizers, configuration, versions and code are the same."
+    parts += ["## Settings that differ", table(("setting", *labels), settings) if settings else same]
     parts += ["## Last values", *_values(comparison, labels)]
     if comparison.audits:
         parts += ["## Models side by side", *audit_text(comparison.audits)]
@@ -66,13 +68,6 @@ def _text(comparison: Comparison, figures: Sequence[Path]) -> str:
         ]
     parts += ["## Weights", *_weights(comparison, figures)]
     return "\n\n".join(parts) + "\n"
-
-
-def _settings(comparison: Comparison, labels: Sequence[str]) -> list[str]:
-    rows = words.setting_rows(comparison, CELL)
-    if not rows:
-        return ["None: probes, model, optimizers, configuration, versions and code are the same."]
-    return [table(("setting", *labels), rows)]
 
 
 def _values(comparison: Comparison, labels: Sequence[str]) -> list[str]:

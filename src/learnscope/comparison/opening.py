@@ -18,13 +18,13 @@ def open_runs(runs: Sequence[str | Path | Run], names: Sequence[str] | None = No
     if isinstance(runs, str | Path | Run) or len(runs) < 2:
         raise RunError("a comparison needs two runs or more: ls.compare(['runs/a', 'runs/b'])")
     opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
-    seen: list[Path | Run] = []
+    identities: list[Path | Run] = []
     for run in opened:
         itself = run.path.resolve() if run.path is not None else run
-        if itself in seen:
+        if itself in identities:
             raise RunError(f"{run.path or 'a run in memory'} is given twice: a run does not differ from itself")
-        seen.append(itself)
-    labels = _labels(seen) if names is None else [str(name) for name in names]
+        identities.append(itself)
+    labels = _labels(identities) if names is None else [str(name) for name in names]
     if len(labels) != len(opened):
         raise RunError(f"{len(labels)} names for {len(opened)} runs: give one name a run, or none")
     if len(set(labels)) < len(labels) or not all(label.strip() for label in labels):
@@ -55,12 +55,11 @@ class RunFacts:
     source: str | None
     status: str | None
     first_step: int | None
+    """The first recorded step; None for a run without numbers."""
     last_step: int | None
-    """Of what was recorded; None for a run without numbers."""
     resumed_at: tuple[int, ...]
-    """The first step of each later attempt; what they superseded is left out."""
+    """The first step of each later attempt."""
     problems: tuple[str, ...]
-    """Lines that could not be read."""
 
 
 def facts_of(label: str, run: Run, manifest: Mapping[str, Any], series: SeriesOf) -> RunFacts:
@@ -79,16 +78,11 @@ def facts_of(label: str, run: Run, manifest: Mapping[str, Any], series: SeriesOf
 
 def notes_on(runs: Sequence[RunFacts]) -> list[str]:
     """Warnings about the runs for the reader of the comparison."""
-    notes = [
-        f"{facts.label}: {problem}; a difference may come from that" for facts in runs for problem in facts.problems
-    ]
-    clocks = {facts.source == "telemetry" for facts in runs}
-    if len(clocks) > 1:
+    problems = [f"{facts.label}: {problem}" for facts in runs for problem in facts.problems]
+    notes = [f"{problem}; a difference may come from that" for problem in problems]
+    if len({facts.source == "telemetry" for facts in runs}) > 1:
         notes.append("a step of telemetry is a batch, elsewhere it is an optimizer step: the same number may not be "
                      "the same moment")  # fmt: skip
     notes += [f"{facts.label} holds no numbers" for facts in runs if facts.last_step is None]
-    notes += [f"{facts.label} is not finished: {facts.status}" for facts in runs if facts.status not in _ENDED]
-    return notes
-
-
-_ENDED = ("finished", None)
+    unfinished = [facts for facts in runs if facts.status not in ("finished", None)]
+    return notes + [f"{facts.label} is not finished: {facts.status}" for facts in unfinished]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learnscope.comparison.series import Key, SeriesOf, direction, is_clock
-from learnscope.reading.gather import Floats, Series
+from learnscope.reading.gather import Series
 
 
 @dataclass(frozen=True)
@@ -20,19 +20,18 @@ class SeriesParting:
     common: NDArray[np.int64]
     """The steps that both have."""
     step: int | None
-    """The first of them at which they differ; None if they never do, or if there are none."""
+    """The first of them at which they differ; None if there is none."""
     values: tuple[float | None, float | None] = (None, None)
-    """The two values there; None for one that is missing, with the reason in `status`."""
+    """The two values at that step; None for a missing one, with the reason in `status`."""
     status: tuple[str | None, str | None] = (None, None)
 
 
 @dataclass(frozen=True)
 class Parting:
-    """Where two runs part, over all series that they have in common."""
+    """Where two runs part, over all series that both have; `first` and `other` are their labels."""
 
     first: str
     other: str
-    """The labels of the two runs."""
     step: int | None
     """The first step at which any series differs."""
     series: Mapping[Key, SeriesParting]
@@ -40,12 +39,12 @@ class Parting:
     common_steps: int
     """Steps at which both have a value of at least one series."""
     steps_before: int
-    """Those before `step`: there the runs are the same in everything that both recorded."""
+    """The common steps before `step`, at which everything that both recorded is the same."""
     left_out: tuple[Key, ...]
     """Series of times and memory, which always differ and say nothing about the training."""
     only_first: int
+    """How many series only the first run has."""
     only_other: int
-    """How many series only one of the two has."""
 
     @property
     def state(self) -> str:
@@ -78,11 +77,11 @@ def find_parting(first: str, other: str, runs: Mapping[str, SeriesOf], tolerance
     left, right = runs[first], runs[other]
     shared = [key for key in left if key in right]
     compared = {key: part(left[key], right[key], tolerance) for key in shared if not is_clock(key.name)}
-    known = np.unique(np.concatenate([np.array([], np.int64), *(series.common for series in compared.values())]))
+    common = np.unique(np.concatenate([np.array([], np.int64), *(series.common for series in compared.values())]))
     step = min((series.step for series in compared.values() if series.step is not None), default=None)
     return Parting(
-        first=first, other=other, step=step, series=compared, common_steps=len(known),
-        steps_before=len(known) if step is None else int((known < step).sum()),
+        first=first, other=other, step=step, series=compared, common_steps=len(common),
+        steps_before=len(common) if step is None else int((common < step).sum()),
         left_out=tuple(key for key in shared if is_clock(key.name)),
         only_first=len(left) - len(shared), only_other=len(right) - len(shared),
     )  # fmt: skip
@@ -95,35 +94,18 @@ def part(left: Series, right: Series, tolerance: float = 0.0) -> SeriesParting:
     missing for another reason: NaN equals NaN, but not infinity.
     """
     common, at_left, at_right = np.intersect1d(left.steps, right.steps, assume_unique=True, return_indices=True)
-    differs = differ(left.values[at_left], right.values[at_right], tolerance)
+    a, b = left.values[at_left], right.values[at_right]
     reasons = [(left.status[i], right.status[j]) for i, j in zip(at_left.tolist(), at_right.tolist(), strict=True)]
-    null = np.isnan(left.values[at_left]) & np.isnan(right.values[at_right])
-    for place in np.flatnonzero(null).tolist():
-        differs[place] = reasons[place][0] != reasons[place][1]
+    if tolerance == 0:
+        different: NDArray[np.bool_] = a.view(np.int64) != b.view(np.int64)
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            different = np.abs(a - b) > tolerance * np.maximum(np.abs(a), np.abs(b))
+    missing = np.isnan(a).astype(int) + np.isnan(b)
+    other_reason = np.array([pair[0] != pair[1] for pair in reasons], dtype=bool)
+    differs = np.select([missing == 2, missing == 1], [other_reason, np.ones(len(common), bool)], different)
     if not differs.any():
         return SeriesParting(common, None)
     place = int(differs.argmax())
-    values = tuple(_number(float(v)) for v in (left.values[at_left[place]], right.values[at_right[place]]))
-    return SeriesParting(common, int(common[place]), (values[0], values[1]), reasons[place])
-
-
-def differ(left: Floats, right: Floats, tolerance: float) -> NDArray[np.bool_]:
-    """Where two numbers differ, or only one of them is missing. Two missing values count as the same here."""
-    if tolerance == 0:
-        different: NDArray[np.bool_] = left.view(np.int64) != right.view(np.int64)
-    else:
-        with np.errstate(over="ignore", invalid="ignore"):
-            different = np.abs(left - right) > tolerance * np.maximum(np.abs(left), np.abs(right))
-    missing = np.isnan(left), np.isnan(right)
-    return np.where(missing[0] | missing[1], missing[0] ^ missing[1], different)
-
-
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else value
-
-
-def partings(runs: Mapping[str, SeriesOf], tolerance: float) -> Iterator[Parting]:
-    """Each of the other runs against the first."""
-    first, *others = runs
-    for other in others:
-        yield find_parting(first, other, runs, tolerance)
+    first, second = (None if np.isnan(value) else float(value) for value in (a[place], b[place]))
+    return SeriesParting(common, int(common[place]), (first, second), reasons[place])

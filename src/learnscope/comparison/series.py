@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from learnscope.quantities import quantity_of
-from learnscope.reading.gather import Floats, Series, class_of
-from learnscope.record import Label
+from learnscope.reading.gather import Series, class_of
+from learnscope.record import Column, Label
 from learnscope.run import Run
 
 _CLOCKS = re.compile(
@@ -50,83 +49,45 @@ class Key(NamedTuple):
 SeriesOf = Mapping[Key, Series]
 
 
-@dataclass
-class _Block:
-    """The records of one quantity over the same scopes, a row for each."""
-
-    steps: list[int] = field(default_factory=list)
-    turns: list[int] = field(default_factory=list)
-    """The position of each record in the run."""
-    rows: list[Floats] = field(default_factory=list)
-    reasons: dict[int, dict[int, str]] = field(default_factory=dict)
-    """Why values are missing, by position of the scope and number of the row."""
-
-
-class _Piece(NamedTuple):
-    """The part of a block that belongs to one series."""
-
-    steps: NDArray[np.int64]
-    turns: NDArray[np.int64]
-    values: Floats
-    reasons: Mapping[int, str]
-
-
 def read_series(run: Run) -> dict[Key, Series]:
     """Every series of a run in the order of recording, without what a later attempt superseded.
 
-    Of several numbers for the same step the last counts.
+    A later number for the same step replaces an earlier one.
     """
-    # row by row: number by number would take three times as long
-    blocks: dict[tuple[Any, ...], _Block] = {}
+    # the records of one quantity over the same scopes form a matrix; number by number would take three times as long
+    blocks: dict[tuple[Any, ...], list[tuple[int, int, Column]]] = {}
     for turn, record in enumerate(run.records()):
         for table in record.tables:
-            scopes = tuple(table.scopes)
             for column in table.columns:
                 labels = tuple(sorted(column.labels.items()))
-                block = blocks.setdefault((record.probe, table.kind, scopes, column.name, labels), _Block())
-                for position, reason in column.status.items():
-                    block.reasons.setdefault(position, {})[len(block.rows)] = reason
-                block.steps.append(record.step)
-                block.turns.append(turn)
-                block.rows.append(np.array(column.values, dtype=np.float64))  # None becomes NaN
-    pieces: dict[Key, list[_Piece]] = {}
-    for (probe, kind, scopes, name, labels), block in blocks.items():
-        steps, turns = np.array(block.steps, np.int64), np.array(block.turns, np.int64)
-        values = np.ascontiguousarray(np.stack(block.rows, axis=1))
+                block = (record.probe, table.kind, tuple(table.scopes), column.name, labels)
+                blocks.setdefault(block, []).append((record.step, turn, column))
+    parts: dict[Key, list[tuple[NDArray[Any], ...]]] = {}
+    for (probe, kind, scopes, name, labels), rows in blocks.items():
+        steps, turns = (np.array([row[n] for row in rows], np.int64) for n in range(2))
+        values = np.array([column.values for *_, column in rows], dtype=np.float64)  # None becomes NaN
+        reasons = np.full(values.shape, None, dtype=object)
+        for n, (*_, column) in enumerate(rows):
+            for position, reason in column.status.items():
+                reasons[n, position] = reason
         for position, scope in enumerate(scopes):
-            piece = _Piece(steps, turns, values[position], block.reasons.get(position, {}))
-            pieces.setdefault(Key(probe, kind, scope, name, labels), []).append(piece)
-    return {key: _joined(key, parts) for key, parts in pieces.items()}
+            part = (steps, turns, values[:, position], reasons[:, position])
+            parts.setdefault(Key(probe, kind, scope, name, labels), []).append(part)
+    return {key: _joined(key, blocks_of_key) for key, blocks_of_key in parts.items()}
 
 
-def _joined(key: Key, pieces: Sequence[_Piece]) -> Series:
+def _joined(key: Key, parts: Sequence[tuple[NDArray[Any], ...]]) -> Series:
     """Sorted by step; of equal steps the last written."""
-    steps, turns, values = (np.concatenate([piece[n] for piece in pieces]) for n in range(3))
-    reasons: list[str | None] = []
-    for piece in pieces:
-        start = len(reasons)
-        reasons += [None] * len(piece.steps)
-        for row, reason in piece.reasons.items():
-            reasons[start + row] = reason
+    steps, turns, values, reasons = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     order = np.lexsort((turns, steps))
-    last = np.append(np.diff(steps[order]) > 0, True)
-    kept = order[last]
-    return Series(steps[kept], values[kept], [reasons[place] for place in kept.tolist()], key.probe)
+    last = order[np.append(np.diff(steps[order]) > 0, True)]
+    return Series(steps[last], values[last], reasons[last].tolist(), key.probe)
 
 
-def all_keys(runs: Sequence[SeriesOf]) -> tuple[Key, ...]:
-    """The series of all runs, those of the first run first."""
-    return tuple(dict.fromkeys(key for series in runs for key in series))
-
-
-def aligned(series: Mapping[str, Series | None]) -> pd.DataFrame:
+def aligned(series: Iterable[tuple[str, Series | None]]) -> pd.DataFrame:
     """One series of several runs side by side, by step. NaN where a run has none: nothing is interpolated."""
-    columns = {
-        label: pd.Series(values.values, index=values.steps, dtype="float64")
-        if values is not None
-        else pd.Series(index=pd.Index([], dtype="int64"), dtype="float64")
-        for label, values in series.items()
-    }
+    nothing = Series(np.empty(0, np.int64), np.empty(0), [])
+    columns = {label: pd.Series((run or nothing).values, (run or nothing).steps) for label, run in series}
     return pd.DataFrame(columns).sort_index().rename_axis(index="step")
 
 
@@ -144,9 +105,9 @@ _HIGHEST = re.compile(r"accuracy(?!.*std$)")
 
 
 def direction(key: Key) -> str | None:
-    """Which of a series' values is the best: the "lowest", the "highest"; None where neither is.
+    """Whether the best value of a series is the "lowest" or the "highest"; None if neither.
 
-    As the quantity is declared; where that says nothing, as of the user's own numbers, as the name tells.
+    As its quantity declares; by its name for a number that is not declared.
 
     >>> logged = [Key("Loss", "model", "model", name) for name in ("val_loss", "loss_std", "train/accuracy")]
     >>> [direction(key) for key in (*logged, Key("LossLandscape", "model", "model", "loss"))]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from learnscope.record import plain_json
 
@@ -60,35 +60,29 @@ def _place(section: str) -> int:
 
 
 def _settings(manifest: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
-    kept = {key: value for key, value in manifest.items() if key not in _NOT_SETTINGS}
+    settings = {key: value for key, value in manifest.items() if key not in _NOT_SETTINGS}
     attempts = manifest.get("attempts") or []
     cost = attempts[-1].get("cost") if attempts else None
     if isinstance(cost, Mapping) and cost.get("budget") is not None:
-        kept["budget"] = cost["budget"]  # an option of the run, although it is recorded with the cost
-    own = _Own(folder.resolve().parts if folder is not None else (), manifest.get("id"))
-    cleaned: dict[str, Any] = _cleaned(kept, own)
+        settings["budget"] = cost["budget"]  # an option of the run, although it is recorded with the cost
+    parts = folder.resolve().parts if folder is not None else ()
+    cleaned: dict[str, Any] = _cleaned(settings, parts, manifest.get("id"))
     return cleaned
 
 
-class _Own(NamedTuple):
-    """What differs in every run and is not a setting: the parts of its folder's path, and its id."""
-
-    folder: tuple[str, ...]
-    run: Any
-
-
-def _cleaned(value: Any, own: _Own, least: int = 2) -> Any:
+def _cleaned(value: Any, folder: tuple[str, ...], run_id: Any, least: int = 2) -> Any:
+    """`value` without what differs in every run and is not a setting: times, its folder's path, and its id."""
     if isinstance(value, Mapping):
         return {
-            str(key): _cleaned(inner, own, 1 if str(key).endswith(("dir", "folder", "path")) else 2)
+            str(key): _cleaned(inner, folder, run_id, 1 if str(key).endswith(("dir", "folder", "path")) else 2)
             for key, inner in value.items()
             if key not in _LEFT_OUT
         }
     if isinstance(value, list | tuple):
-        return [_cleaned(inner, own) for inner in value]
+        return [_cleaned(inner, folder, run_id) for inner in value]
     if not isinstance(value, str):
         return value
-    return "<run>" if value == own.run else own_path(value, own.folder, least)
+    return "<run>" if value == run_id else own_path(value, folder, least)
 
 
 def own_path(text: str, folder: tuple[str, ...], least: int = 2) -> str:
@@ -114,37 +108,33 @@ def _walk(path: tuple[str, ...], values: Sequence[Any]) -> Iterator[tuple[tuple[
     if len(present) == len(values) or len(path) < 2:
         if all(isinstance(value, Mapping) for value in present):
             for key in dict.fromkeys(key for value in present for key in value):
-                yield from _walk((*path, key), [_entry(value, key) for value in values])
+                yield from _walk((*path, key), [_child(value, key) for value in values])
             if any(present) or len(present) == len(values):
                 return
         elif all(isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value) for value in present):
             for n in range(max(len(value) for value in present)):
-                yield from _walk((*path, str(n)), [_item(value, n) for value in values])
+                yield from _walk((*path, str(n)), [_child(value, n) for value in values])
             return
     if len({_canonical(value) for value in values}) > 1:
         yield path, values
 
 
-def _entry(value: Any, key: str) -> Any:
-    return ABSENT if value is ABSENT else value.get(key, ABSENT)
-
-
-def _item(value: Any, n: int) -> Any:
-    return ABSENT if value is ABSENT or n >= len(value) else value[n]
+def _child(value: Any, key: str | int) -> Any:
+    if isinstance(value, Mapping):
+        return value.get(key, ABSENT)
+    return value[key] if value is not ABSENT and int(key) < len(value) else ABSENT
 
 
 def _canonical(value: Any) -> str:
     """The same text for equal settings: 1 equals 1.0, but not true."""
-    return repr(value) if value is ABSENT else json.dumps(_as_floats(value), sort_keys=True, default=repr)
+    if value is ABSENT:
+        return repr(value)
+    plain = json.loads(json.dumps(value, default=repr), parse_int=_as_float)
+    return json.dumps(plain, sort_keys=True)
 
 
-def _as_floats(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _as_floats(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_as_floats(inner) for inner in value]
-    exact = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53
-    return float(value) if exact else value
+def _as_float(digits: str) -> float | int:
+    return float(digits) if abs(int(digits)) < 1 << 53 else int(digits)
 
 
 def strict(value: Any) -> Any:

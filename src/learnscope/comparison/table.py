@@ -25,8 +25,8 @@ class Summary(NamedTuple):
     steps: int
     """How many steps it was recorded at."""
     best: float | None
+    """None where neither the lowest nor the highest value is the best."""
     best_step: int | None
-    """None where the name does not say which value is best."""
 
 
 def summarise(key: Key, series: Series) -> Summary:
@@ -37,9 +37,9 @@ def summarise(key: Key, series: Series) -> Summary:
     """
     last = float(series.values[-1])
     best, best_step = None, None
-    finite, wanted = series.finite, direction(key)
-    if wanted is not None and len(finite):
-        place = int(finite.values.argmin() if wanted == "lowest" else finite.values.argmax())
+    finite, best_is = series.finite, direction(key)
+    if best_is is not None and len(finite):
+        place = int(finite.values.argmin() if best_is == "lowest" else finite.values.argmax())
         best, best_step = float(finite.values[place]), int(finite.steps[place])
     return Summary(
         None if np.isnan(last) else last, series.status[-1], int(series.steps[-1]), len(series), best, best_step
@@ -54,10 +54,9 @@ class Line(NamedTuple):
     differences: Mapping[str, float | None]
     """The last value minus the first run's, for each of the other runs; None where one of the two is missing."""
     common_steps: int
-    """Steps that all runs have."""
     parts_at: Mapping[str, int | None]
-    """The first step at which it differs from the first run's, None if it never does. Runs that share no step with
-    the first are not in it; empty for times and memory."""
+    """The first step at which it differs from the first run's, None if it never does. Without the runs that share no
+    step with the first; empty for times and memory."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -67,18 +66,15 @@ class Line(NamedTuple):
         }  # fmt: skip
 
 
-def lines(keys: Sequence[Key], series: Mapping[str, SeriesOf], partings: Sequence[Parting]) -> list[Line]:
-    return [_line(key, series, partings) for key in keys]
-
-
-def _line(key: Key, series: Mapping[str, SeriesOf], partings: Sequence[Parting]) -> Line:
+def line(key: Key, series: Mapping[str, SeriesOf], partings: Sequence[Parting]) -> Line:
+    """A series of all runs; the first of them is the one to compare with."""
     of = {label: summarise(key, run[key]) for label, run in series.items() if key in run}
     first, *others = series
-    differences = {}
-    for label in others:
-        ends = [of[run].last if run in of else None for run in (first, label)]
-        gap = None if ends[0] is None or ends[1] is None else ends[1] - ends[0]
-        differences[label] = gap if gap is not None and math.isfinite(gap) else None
+    differences: dict[str, float | None] = dict.fromkeys(others)
+    for label in of.keys() & others:
+        start, end = of[first].last if first in of else None, of[label].last
+        if start is not None and end is not None and math.isfinite(end - start):
+            differences[label] = end - start
     common = 0
     if len(of) == len(series):
         common = len(reduce(np.intersect1d, (run[key].steps for run in series.values())))
@@ -86,33 +82,22 @@ def _line(key: Key, series: Mapping[str, SeriesOf], partings: Sequence[Parting])
     return Line(key, of, differences, common, parts_at)
 
 
-_PER_RUN = ("last", "status", "last_step", "steps", "best", "best_step")
-
-
 def as_frame(lines: Sequence[Line], labels: Sequence[str]) -> pd.DataFrame:
     """A row for each series; columns are (what, run): `frame["last"]` has a column for each run."""
     columns: dict[tuple[str, str], Any] = {}
-    for what in _PER_RUN:
+    for what in Summary._fields:
+        dtype = "float64" if what in ("last", "best") else "Int64"
         for label in labels:
-            cells = [getattr(line.of[label], what) if label in line.of else None for line in lines]
-            columns[what, label] = _column(what, cells)
+            cells = [getattr(line.of.get(label), what, None) for line in lines]
+            columns[what, label] = np.array(cells, object) if what == "status" else pd.Series(cells, dtype=dtype)
     for label in labels[1:]:
-        columns["difference", label] = pd.array([line.differences[label] for line in lines], dtype="Float64")
-        columns["parts_at", label] = pd.array([line.parts_at.get(label) for line in lines], dtype="Int64")
-    columns["common_steps", ""] = pd.array([line.common_steps for line in lines], dtype="Int64")
-    index = pd.MultiIndex.from_tuples(
-        [(*line.key[:4], line.key.conditions) for line in lines], names=["probe", "kind", "scope", "name", "labels"]
-    )
-    frame = pd.DataFrame(columns, index=index)
-    for what in ("last", "best", "difference"):
-        for label in labels:
-            if (what, label) in frame:
-                frame[what, label] = frame[what, label].astype("float64")
+        columns["difference", label] = pd.Series([line.differences[label] for line in lines], dtype="float64")
+        columns["parts_at", label] = pd.Series([line.parts_at.get(label) for line in lines], dtype="Int64")
+    columns["common_steps", ""] = pd.Series([line.common_steps for line in lines], dtype="Int64")
+    frame = pd.DataFrame(columns)
     frame.columns.names = ["what", "run"]
-    return frame
-
-
-def _column(what: str, cells: list[Any]) -> Any:
-    if what == "status":
-        return pd.Series(cells, dtype=object).to_numpy()
-    return pd.array(cells, dtype="Int64" if what in ("last_step", "steps", "best_step") else "Float64")
+    return frame.set_axis(
+        pd.MultiIndex.from_tuples(
+            [(*line.key[:4], line.key.conditions) for line in lines], names=["probe", "kind", "scope", "name", "labels"]
+        )
+    )

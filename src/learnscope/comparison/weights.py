@@ -39,10 +39,8 @@ class Weights:
             for layer in (*distance.layers, distance.whole)
         ]
         columns = ["run", "layer", "entries", "distance", "relative", "largest", "different", "status"]
-        frame = pd.DataFrame(rows, columns=columns)
-        for column in ("distance", "relative", "largest"):
-            frame[column] = frame[column].astype("float64")
-        return frame.astype({"entries": "Int64", "different": "Int64"})
+        dtypes = dict.fromkeys(("distance", "relative", "largest"), "float64")
+        return pd.DataFrame(rows, columns=columns).astype({**dtypes, "entries": "Int64", "different": "Int64"})
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -53,37 +51,35 @@ class Weights:
 
 def compare_weights(folders: Mapping[str, Path | None], manifests: Mapping[str, Mapping[str, Any]]) -> Weights:
     """The weights that the run folders keep, layer by layer."""
-    missing = {label: why for label, folder in folders.items() if (why := _why_not(folder)) is not None}
+    missing = {label: reason for label, folder in folders.items() if (reason := _reason_for_none(folder))}
     if len(folders) - len(missing) < 2:
         alone = "it kept weights, but no other run did"
         return Weights(missing={label: missing.get(label, alone) for label in folders})
     from learnscope.model.weights.checkpoint import CheckpointError
     from learnscope.model.weights.distance import last_weights, weight_distance
 
-    kept: dict[str, LastWeights] = {}
+    weights: dict[str, LastWeights] = {}
     for label, folder in folders.items():
-        if label in missing or folder is None:
-            continue
-        try:
-            last = last_weights(folder, manifests[label], CHECKPOINT)
-        except CheckpointError as error:
-            missing[label] = str(error)
-            continue
-        if last is None:  # states of probes that keep no weights
-            missing[label] = _NONE
-        else:
-            kept[label] = last
-    reference = next(iter(kept), None)
+        if label not in missing and folder is not None:
+            try:
+                last = last_weights(folder, manifests[label], CHECKPOINT)
+            except CheckpointError as error:
+                missing[label] = str(error)
+                continue
+            if last is None:  # states of probes that keep no weights
+                missing[label] = _NONE
+            else:
+                weights[label] = last
+    reference = next(iter(weights), None)
     distances = {}
     if reference is not None:
         order = (manifests[reference].get("model") or {}).get("layers") or []
-        for label, last in kept.items():
-            if label != reference:
-                distances[label] = weight_distance(kept[reference].weights, last.weights, order)
-    return Weights(reference, {label: last.step for label, last in kept.items()}, distances, missing)
+        for label in list(weights)[1:]:
+            distances[label] = weight_distance(weights[reference].weights, weights[label].weights, order)
+    return Weights(reference, {label: last.step for label, last in weights.items()}, distances, missing)
 
 
-def _why_not(folder: Path | None) -> str | None:
+def _reason_for_none(folder: Path | None) -> str | None:
     """Why a run has no weights to compare, None if it has files of them; without torch."""
     if folder is None:
         return "it is in memory and kept none; ls.watch(..., run='runs/…') with w.save_state() keeps them"

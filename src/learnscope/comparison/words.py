@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from learnscope.comparison.parting import Parting, SeriesParting
@@ -46,19 +47,14 @@ def setting_cells(values: Sequence[Any], limit: int) -> list[str]:
     if max(map(len, texts)) <= limit:
         return texts
     present = [text for text, value in zip(texts, values, strict=True) if value is not ABSENT]
-    shared = next(
-        (n for n, letters in enumerate(zip(*present, strict=False)) if len(set(letters)) > 1), min(map(len, present))
-    )
+    shared = len(list(takewhile(lambda letters: len(set(letters)) == 1, zip(*present, strict=False))))
     start = max(0, shared - limit * 3 // 4) if len(present) > 1 else 0
     return [
-        text if value is ABSENT or (len(text) <= limit and not start) else _cut(text, start, limit)
+        text
+        if value is ABSENT or (len(text) <= limit and not start)
+        else f"{'…' if start else ''}{text[start : start + limit]}{'…' if start + limit < len(text) else ''}"
         for text, value in zip(texts, values, strict=True)
     ]
-
-
-def _cut(text: str, start: int, limit: int) -> str:
-    shown = text[start : start + limit]
-    return f"{'…' if start else ''}{shown}{'…' if start + limit < len(text) else ''}"
 
 
 def _setting(value: Any) -> str:
@@ -74,31 +70,22 @@ def _setting(value: Any) -> str:
 def parting_text(parting: Parting, tolerance: float) -> str:
     """Whether and where two runs part, in a sentence or two."""
     pair = f"{parting.first} and {parting.other}"
+    shared = f"what both recorded ({count(len(parting.series), 'series', 'series')})"
     if parting.state == "no common step":
-        return f"{pair} have no step in common, in {_of_both(parting)}: whether they part cannot be told."
+        return f"{pair} have no step in common, in {shared}: whether they part cannot be told."
     alike = f"within a relative {tolerance:g}" if tolerance else "bit for bit"
+    left_out = sorted({key.name for key in parting.left_out})
+    not_compared = f" Times and memory were not compared: {listed(left_out, 6)}." if left_out else ""
     if parting.state == "never":
-        return (
-            f"{pair} never part: {_of_both(parting)} is the same {alike} at all of their "
-            f"{count(parting.common_steps, 'common step')}.{_aside(parting)}"
-        )
+        steps = count(parting.common_steps, "common step")
+        return f"{pair} never part: {shared} is the same {alike} at all of their {steps}.{not_compared}"
     shown = [f"{key} ({_values(parting.series[key])})" for key in parting.parted[:3]]
-    more = len(parting.parted) - len(shown)
-    also = f" and {more:,} more" if more else ""
+    also = f" and {len(parting.parted) - 3:,} more" if len(parting.parted) > 3 else ""
     before = "which is the first that they have in common"
     if parting.steps_before:
         n = parting.steps_before
         before = f"the same {alike} at {'the one common step' if n == 1 else f'the {n:,} common steps'} before"
-    return f"{pair} part at step {parting.step:,}, {before}: in {', '.join(shown)}{also}.{_aside(parting)}"
-
-
-def _of_both(parting: Parting) -> str:
-    return f"what both recorded ({count(len(parting.series), 'series', 'series')})"
-
-
-def _aside(parting: Parting) -> str:
-    left_out = sorted({key.name for key in parting.left_out})
-    return f" Times and memory were not compared: {listed(left_out, 6)}." if left_out else ""
+    return f"{pair} part at step {parting.step:,}, {before}: in {', '.join(shown)}{also}.{not_compared}"
 
 
 def _values(parting: SeriesParting) -> str:
@@ -134,10 +121,12 @@ def last_rows(comparison: Comparison, lines: Sequence[Line]) -> list[Cells]:
     """The last value of each series in each run, with its step where the runs' steps differ."""
     rows: list[Cells] = []
     for line in lines:
-        ends = {summary.last_step for summary in line.of.values()}
-        cells = [_last(line.of.get(label), len(ends) > 1) for label in comparison.labels]
+        with_step = len({summary.last_step for summary in line.of.values()}) > 1
+        cells = [_last(line.of.get(label), with_step) for label in comparison.labels]
         gaps = ["–" if gap is None else "0" if gap == 0 else f"{gap:+.3g}" for gap in line.differences.values()]
-        rows.append((str(line.key), *cells, *gaps, _parts_at(line)))
+        steps = [line.parts_at.get(label, "no common step") for label in line.differences]
+        parts = ["never" if step is None else f"{step:,}" if isinstance(step, int) else step for step in steps]
+        rows.append((str(line.key), *cells, *gaps, ", ".join(parts)))
     return rows
 
 
@@ -148,27 +137,15 @@ def _last(summary: Summary | None, with_step: bool) -> str:
     return f"{value} (step {summary.last_step:,})" if with_step else value
 
 
-def _parts_at(line: Line) -> str:
-    cells = []
-    for label in line.differences:
-        step = line.parts_at.get(label)
-        never = "never" if label in line.parts_at else "no common step"
-        cells.append(never if step is None else f"{step:,}")
-    return ", ".join(cells)
-
-
 def best_rows(comparison: Comparison) -> list[Cells]:
     """The best value of each loss and accuracy, and its step."""
     rows: list[Cells] = []
     for line in main_lines(comparison):
-        wanted = direction(line.key)
-        if wanted is None or len(line.of) < 2:
-            continue
-        cells = []
-        for label in comparison.labels:
-            run = line.of.get(label)
-            cells.append("–" if run is None or run.best is None else f"{exact(run.best)} (step {run.best_step:,})")
-        rows.append((f"{line.key}, {wanted}", *cells))
+        best_is = direction(line.key)
+        if best_is is not None and len(line.of) > 1:
+            runs = [line.of.get(label) for label in comparison.labels]
+            cells = [f"{exact(r.best)} (step {r.best_step:,})" if r and r.best is not None else "–" for r in runs]
+            rows.append((f"{line.key}, {best_is}", *cells))
     return rows
 
 
@@ -196,8 +173,7 @@ def weight_notes(weights: Weights) -> list[str]:
         differ = "" if len(set(weights.steps.values())) < 2 else ", which are not the same"
         notes.append(f"Weights of {listed(runs, 8)}{differ}; ΔW is a run's weights minus those of {weights.reference}.")
     for label, distance in weights.distances.items():
-        sides = ((weights.reference, distance.only_reference), (label, distance.only_other))
-        for owner, names in sides:
+        for owner, names in ((weights.reference, distance.only_reference), (label, distance.only_other)):
             if names:
                 notes.append(f"{count(len(names), 'parameter')} only in {owner}: {listed(names, 4)}.")
         if distance.other_shape:
@@ -205,5 +181,4 @@ def weight_notes(weights: Weights) -> list[str]:
             notes.append(f"Other shapes in {label}: {listed(shapes, 4)}.")
         if distance.not_floating:
             notes.append(f"Not floating-point, so not compared: {listed(distance.not_floating, 4)}.")
-    notes += [f"The weights of {label} are not compared: {why}." for label, why in weights.missing.items()]
-    return notes
+    return notes + [f"The weights of {label} are not compared: {reason}." for label, reason in weights.missing.items()]

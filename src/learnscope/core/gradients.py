@@ -1,4 +1,4 @@
-"""The gradients of one step, and what is known about them."""
+"""The gradients of one step with their statistics."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from learnscope.tensor.gradients.gradient import GradientTable, gradient_statist
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """The gradients of one step and what is known about them.
-
-    `table` holds statistics per parameter of `names`, taken before clipping where a clip was seen;
-    `coefficients` is what clipping multiplied each by (None: no clip was seen).
-    """
+    """The gradients of one step."""
 
     names: Sequence[str]
     positions: Sequence[int]
     tensors: Sequence[Tensor]
     missing: Sequence[str]
     table: GradientTable
+    """Statistics per parameter of `names`, from before clipping where a clip was seen."""
     coefficients: Tensor | None = None
+    """What clipping multiplied each gradient by; None if no clip was seen."""
     scale: float | Tensor = 1.0
     origin: str = "accumulated"
 
@@ -36,37 +34,22 @@ class Gradients:
         return {name: gradient / self.scale for name, gradient in named}
 
 
-def read_gradients(
-    subject: Subject,
-    found: Mapping[int, Tensor],
-    *,
-    scale: float | Tensor = 1.0,
-    origin: str = "accumulated",
-) -> Gradients:
-    """Statistics of the gradients `found`, by position among the subject's parameters."""
-    positions = sorted(found)
+def read_gradients(subject: Subject, gradients: Mapping[int, Tensor], origin: str = "accumulated") -> Gradients:
+    """Gradients, given by position among the subject's parameters, with their statistics."""
+    positions = sorted(gradients)
     missing = [
         name
         for position, (name, p) in enumerate(zip(subject.names, subject.parameters, strict=True))
-        if p.requires_grad and position not in found
+        if p.requires_grad and position not in gradients
     ]
-    tensors = [found[position] for position in positions]
-    return Gradients(
-        [subject.names[position] for position in positions],
-        positions,
-        tensors,
-        missing,
-        gradient_statistics(tensors),
-        scale=scale,
-        origin=origin,
-    )
+    names, tensors = [subject.names[i] for i in positions], [gradients[i] for i in positions]
+    return Gradients(names, positions, tensors, missing, gradient_statistics(tensors), origin=origin)
 
 
 def standing(subject: Subject) -> dict[int, Tensor]:
-    """The gradients that stand beside the weights, by position: after the step as before it, until they are cleared."""
+    """The gradients of the parameters (`p.grad`), by position: after the step as before it, until they are cleared."""
     return {i: p.grad for i, p in enumerate(subject.parameters) if p.grad is not None}
 
 
 def standing_gradients(subject: Subject) -> Gradients:
-    """The same with their statistics."""
     return read_gradients(subject, standing(subject))

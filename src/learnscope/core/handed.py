@@ -21,23 +21,27 @@ class MicroBatches:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """A batch that the loop has run: ids, its own logits and targets, and what else it handed over."""
+    """A batch that the loop has run, with the ids of its examples, and the loop's own logits and targets."""
 
     ids: Any
     logits: Tensor
     targets: Tensor
     inputs: Any = None
-    """What the model was given, or the whole batch: ids that come back with other inputs are noticed by it."""
+    """What the model was given, or the whole batch, to notice an id that comes back with other inputs."""
     groups: Any = None
-    """The group of each example, numbers or names; without, its class."""
+    """The group of each example, numbers or names; by default its class."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """All that a loop handed over for one step; empty where it did not."""
+    """What a loop handed over for one step."""
 
     logged: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Numbers by name, one for each call."""
-    given: Mapping[str, Any] = field(default_factory=dict)
-    """`batch`, `examples`, `all_examples`."""
+    batch: Any = None
+    examples: Sequence[Examples] = ()
     micro_batches: MicroBatches | None = None
+
+    def needs_met(self) -> set[str]:
+        met = {"logged": bool(self.logged), "batch": self.batch is not None, "examples": bool(self.examples)}
+        return {need for need, is_met in met.items() if is_met}

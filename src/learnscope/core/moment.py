@@ -1,24 +1,19 @@
-"""The moment that a probe is given: a lazy, read-only view of a model in training.
-
-What two probes ask for at the same moment is computed once.
-"""
+"""The moment that a probe is given: a read-only view of a model in training, which computes each result once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from learnscope.core.cache import Cache
 from learnscope.core.gradients import Gradients
 from learnscope.core.handed import Examples, HandedOver, MicroBatches
 from learnscope.core.subject import Subject
-from learnscope.model.features.pooling import Pooling
-from learnscope.model.features.vectors import Features, pooled_features
+from learnscope.model.features.pooling import Features, Pooling, pooled_features
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import Evaluation, evaluate
 from learnscope.model.weights.content import machine
@@ -31,26 +26,27 @@ T = TypeVar("T")
 
 
 class NotAvailable(LookupError):
-    """A probe asked for something that this moment does not have; the message says how to give it."""
+    """A probe asked for something that this moment does not have; the message says how to provide it."""
+
+
+class Cache(dict[Any, Any]):
+    sealed = False  # True while weights are exchanged
 
 
 @dataclass(slots=True, kw_only=True)
 class Moment:
-    """One look at a model: the step, the weights, and whatever the source can give about them."""
+    """A model at one step, with whatever the source can provide about it."""
 
     step: int
     phase: str
     source: str
     subject: Subject
     epoch: int | None = None
-    state: dict[str, Any] = field(default_factory=dict)
-    """The probe's own small memory, kept and saved by the session."""
+    state: dict[str, Any] = field(default_factory=dict)  # the probe's own, saved by the session
     handed: HandedOver = field(default_factory=HandedOver)
-    """What the loop handed over for this step."""
     snapshot: Snapshot | None = None
     take_gradients: Callable[[], Gradients] | None = None
     cache: Cache = field(default_factory=Cache)
-    """What has been computed at this moment."""
 
     @property
     def model(self) -> nn.Module:
@@ -74,7 +70,7 @@ class Moment:
 
     @property
     def gradients(self) -> Gradients:
-        """The gradients with their statistics, computed once for all probes."""
+        """The gradients with their statistics."""
         if self.take_gradients is None:
             raise NotAvailable(f"there are no gradients at {self.phase!r}: use at='before_step'")
         return self.once("gradients", self.take_gradients)
@@ -117,27 +113,29 @@ class Moment:
     @property
     def batch(self) -> Any:
         """What the loop passed to `w.batch(...)` for this step."""
-        return self._given("batch", "call w.batch(batch) in the loop")
+        self._check_handed("batch", "w.batch(batch)")
+        return self.handed.batch
 
     @property
     def examples(self) -> Any:
         """What the loop passed to `w.examples(ids, logits, targets)` for this step: these three."""
-        return self._given("examples", "call w.examples(ids, logits, targets) in the loop")
+        last = self.all_examples[-1]
+        return last.ids, last.logits, last.targets
 
     @property
     def all_examples(self) -> Sequence[Examples]:
         """All that it passed, for each micro-batch of the step, in order."""
-        return list(self._given("all_examples", "call w.examples(ids, logits, targets) in the loop"))
+        self._check_handed("examples", "w.examples(ids, logits, targets)")
+        return self.handed.examples
 
     def holdout_batches(self, examples: int) -> list[Any]:
-        """The first so many examples of the holdout batches, for what runs the model more than once."""
-        taken, left = [], examples
+        """The first `examples` examples of the holdout batches, for probes that run the model more than once."""
+        batches, left = [], examples
         for batch in self._data("holdout"):
-            if left <= 0:
-                break
-            taken.append(self.task.take(batch, left))
+            if left > 0:
+                batches.append(self.task.take(batch, left))
             left -= self.task.size(batch)
-        return taken
+        return batches
 
     def features(self, *layers: str) -> dict[str, Tensor]:
         """Outputs of the named layers on the holdout batches."""
@@ -155,12 +153,17 @@ class Moment:
         with guard(self.model), swapped(self.model, weights), self.sealing():
             yield
 
-    def sealing(self) -> AbstractContextManager[None]:
-        """While weights are not the model's own: what is not computed yet cannot be computed from a variant."""
-        return self.cache.sealing()
+    @contextmanager
+    def sealing(self) -> Iterator[None]:
+        """While weights are exchanged, nothing new can be computed."""
+        self.cache.sealed = True
+        try:
+            yield
+        finally:
+            self.cache.sealed = False
 
     def once(self, key: Any, compute: Callable[[], T]) -> T:
-        """`compute()`, the first time at this moment; the same object for every later asker."""
+        """`compute()`, called once for this moment; later calls return the same object."""
         if key not in self.cache:
             if self.cache.sealed:
                 raise NotAvailable(f"{key} was not computed before the weights were exchanged: ask for it first")
@@ -170,17 +173,14 @@ class Moment:
     def remember(
         self, part: Mapping[str, Any], compute: Callable[[], Mapping[str, Any]], *, on_this_machine: bool = False
     ) -> dict[str, Any]:
-        """`compute()`, unless it is known for these weights and data: plain numbers, text, lists and dictionaries.
-
-        `part` says all else that the result depends on. Times are known for this machine and thread count only.
-        """
+        """`compute()`, a JSON-able result, unless it is stored for these weights, these data and this `part`."""
         if self.cache.sealed:
             raise NotAvailable(f"{part} was asked for while the weights were exchanged: ask outside")
         memo = self.subject.memo
         if memo is None:
             return dict(compute())
-        of = self.once("content", self.subject.content)
-        return memo.once({**of, **(machine() if on_this_machine else {}), "part": part}, compute)
+        content = self.once("content", self.subject.content) | (machine() if on_this_machine else {})
+        return memo.once({**content, "part": part}, compute)
 
     def track(self, items: Sequence[T], title: str) -> Iterator[T]:
         """The items one by one, with a progress bar where the session shows any."""
@@ -194,7 +194,6 @@ class Moment:
     def _evaluate(self, layers: Sequence[str] = ()) -> Evaluation:
         return evaluate(self.model, self.task, self._data("holdout"), layers)
 
-    def _given(self, what: str, cure: str) -> Any:
-        if what not in self.handed.given:
-            raise NotAvailable(f"no {what} was given for step {self.step}: {cure}")
-        return self.handed.given[what]
+    def _check_handed(self, what: str, call: str) -> None:
+        if what not in self.handed.needs_met():
+            raise NotAvailable(f"no {what} was given for step {self.step}: call {call} in the loop")

@@ -1,4 +1,4 @@
-"""Probes: what looks at a model at a moment and returns numbers."""
+"""Probes: they measure a model at a moment and return numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from learnscope.record import Measurement, ProbeWarning, Row, Table, plain_json
 if TYPE_CHECKING:
     from learnscope.core.moment import Moment
 
-__all__ = ["At", "Measured", "Probe", "ProbeWarning", "Schedule", "check_schedule", "describe", "is_due", "probe"]
+__all__ = ["At", "Measured", "Probe", "ProbeWarning", "Schedule", "describe", "is_due", "prepares", "probe"]
 
 At = Literal["before_step", "after_step", "epoch", "once", "end"]
 MOMENTS: tuple[At, ...] = ("before_step", "after_step", "epoch", "once", "end")
@@ -29,7 +29,7 @@ Measured = Measurement | Table | Row | Mapping[str, Any] | Iterable[Table | Row]
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """Looks at a model at a moment. `measure` is all that a probe must have:
+    """Measures a model at a moment. `measure` is the only required method:
 
     >>> class WeightNorm(Probe):
     ...     every: int = 10
@@ -38,8 +38,8 @@ class Probe:
     >>> WeightNorm(every=5).every
     5
 
-    Annotated class attributes become keyword options and are kept in the run's manifest.
-    A probe keeps no history of its own; `moment.state` is a small dictionary that is saved with the session.
+    Annotated class attributes become keyword options and are written to the run's manifest.
+    A probe keeps no state of its own; `moment.state` is a small dictionary that is saved with the session.
     """
 
     every: Schedule = 1
@@ -49,19 +49,19 @@ class Probe:
     is closed after a loop that was not cut short."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What it cannot do without; refused by name when the session opens if the source cannot give it."""
+    """What it requires; if the source cannot provide it, the session refuses to open."""
     uses: ClassVar[frozenset[str]] = frozenset()
-    """What it makes use of where the source has it, such as `micro_batches`."""
+    """What it uses if the source has it, such as `micro_batches`."""
     reads_only: ClassVar[bool] = False
     """True if `measure` neither runs the model nor draws random numbers, and so needs no guard."""
     quantities: ClassVar[type[Quantities] | None] = None
-    """What the names that it records mean. A probe without them is drawn by the kinds of its rows."""
+    """The names that it records, with their meanings. A probe without them is drawn by the kinds of its rows."""
     cost: ClassVar[str] = ""
     """What one firing takes, in a few words: "one pass over the gradients"."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # `every = 5` without an annotation is what people write; make it the option's default all the same
+        # people write `every = 5` without an annotation: it is the option's default all the same
         for option in ("every", "at"):
             if option in cls.__dict__ and option not in inspect.get_annotations(cls):
                 cls.__annotations__ = {**inspect.get_annotations(cls), option: "Any"}
@@ -71,9 +71,12 @@ class Probe:
             cls.__doc__ = f"{inspect.cleandoc(cls.__doc__ or '')}\n\n{names_table(cls.quantities)}\n"
 
     def __post_init__(self) -> None:
-        check_schedule(type(self).__name__, self.every)
+        owner = type(self).__name__
+        if not callable(self.every) and not is_whole(self.every, 1):
+            kinds = "a whole number from 1, or a function from step to bool"
+            raise ValueError(f"{owner}(every={self.every!r}): every is {kinds}")
         if self.at not in MOMENTS:
-            raise ValueError(f"{type(self).__name__}(at={self.at!r}): at is one of {', '.join(MOMENTS)}")
+            raise ValueError(f"{owner}(at={self.at!r}): at is one of {', '.join(MOMENTS)}")
 
     def measure(self, moment: Moment) -> Measured:
         """The numbers at this moment: `{name: number}`, rows, tables, or a `Measurement`; None for nothing."""
@@ -96,32 +99,24 @@ class Probe:
         """Called before the session's state is saved: entries of it that begin with `_` are not. Optional."""
 
 
-def check_schedule(owner: str, every: Schedule) -> None:
-    if not callable(every) and not is_whole(every, 1):
-        raise ValueError(f"{owner}(every={every!r}): every is a whole number from 1, or a function from step to bool")
-
-
 def is_due(every: Schedule, step: int) -> bool:
-    """Whether a schedule names this step. Steps count from 1; an interval is due at its multiples."""
+    """Whether a schedule is due at this step. Steps count from 1; an interval is due at its multiples."""
     return bool(every(step)) if callable(every) else step % every == 0
+
+
+def prepares(probe: Probe) -> bool:
+    """Whether a probe has a `prepare` of its own."""
+    return type(probe).prepare is not Probe.prepare
 
 
 def describe(probe: Probe) -> dict[str, Any]:
     """A probe's name and fields, for the manifest."""
-    options = {field.name: getattr(probe, field.name) for field in fields(probe)}
-    return {
-        "probe": type(probe).__name__,
-        **{name: _plain(value) for name, value in options.items()},
-        "needs": sorted(probe.needs),
-        **_own_names(probe),
-    }
-
-
-def _own_names(probe: Probe) -> dict[str, Any]:
-    """What a user's probe declares: the package's own names are known wherever a run is read."""
-    if probe.quantities is None or type(probe).__module__.startswith("learnscope."):
-        return {}
-    return {"names": [quantity.to_json() for quantity in probe.quantities.all()]}
+    options = {field.name: _plain(getattr(probe, field.name)) for field in fields(probe)}
+    about = {"probe": type(probe).__name__, **options, "needs": sorted(probe.needs)}
+    # the names that the package's own probes record are known wherever a run is read
+    if probe.quantities is not None and not type(probe).__module__.startswith("learnscope."):
+        about["names"] = [quantity.to_json() for quantity in probe.quantities.all()]
+    return about
 
 
 def _plain(value: Any) -> Any:

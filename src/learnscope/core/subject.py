@@ -1,4 +1,4 @@
-"""What a session examines: a model with its optimizers and data, and the parts it is told apart into."""
+"""What a session examines: a model with its optimizers and data, and the groups of its parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from learnscope.task import Task
 from learnscope.tensor.segments import Segments
 
 KEPT_SEGMENTS = 64
-"""Ways of telling parameters apart that are remembered: a few for each set of them that probes look at."""
+"""Groupings of parameters that are cached: a few for each set of parameters that probes look at."""
 
 
 class GroupError(ValueError):
@@ -25,7 +25,7 @@ class GroupError(ValueError):
 
 
 def checked_groups(groups: Any) -> dict[str, str | list[str]]:
-    """A copy of the groups that the user named, so that changing theirs later changes nothing here."""
+    """A checked copy of the groups that the user named."""
     if not isinstance(groups, Mapping):
         raise TypeError(f"groups={groups!r}: a mapping from names to patterns, such as {{'head': 'classifier'}}")
     checked: dict[str, str | list[str]] = {}
@@ -33,8 +33,8 @@ def checked_groups(groups: Any) -> dict[str, str | list[str]]:
         if not isinstance(name, str) or not name:
             raise TypeError(f"groups: {name!r} cannot be the name of a group; a name is text")
         listed = [patterns] if isinstance(patterns, str) else patterns
-        given = isinstance(listed, Sequence) and len(listed) > 0
-        if not given or not all(isinstance(pattern, str) and pattern for pattern in listed):
+        is_list = isinstance(listed, Sequence) and len(listed) > 0
+        if not is_list or not all(isinstance(pattern, str) and pattern for pattern in listed):
             raise ValueError(f"groups[{name!r}]={patterns!r}: the name of a module, a pattern, or a list of them")
         checked[name] = patterns if isinstance(patterns, str) else list(patterns)
     return checked
@@ -42,7 +42,7 @@ def checked_groups(groups: Any) -> dict[str, str | list[str]]:
 
 @dataclass(slots=True)
 class Subject:
-    """What a session examines: the model with its optimizers and data. The same for all its moments."""
+    """The model with its optimizers and data: the same for all moments of a session."""
 
     model: nn.Module
     optimizers: Sequence[torch.optim.Optimizer] = ()
@@ -51,19 +51,17 @@ class Subject:
     train_data: Sequence[Any] | None = None
     test_data: Sequence[Any] | None = None
     tokenizer: Any = None
-    """Of a model that reads text, where it is known: for what shows texts."""
+    """Of a language model, if it is known: to show texts."""
     groups: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
-    """Groups of parameters that the user named, with the patterns of their names."""
+    """Patterns of parameter names, by the user's name of the group."""
     names: list[str] = field(default_factory=list)
     parameters: list[nn.Parameter] = field(default_factory=list)
     memo: Memo | None = None
     """Results of earlier examinations of the same weights on the same data."""
     show_progress: bool = False
-    """Whether what takes long shows a bar."""
     backward_order: list[str] = field(default_factory=list)
-    """Names in the order in which a backward reached them, if it has been seen."""
+    """Names in the order in which the first backward reached them, if there was one."""
     _held: list[tuple[int, ...]] = field(default_factory=list)
-    """The parameters of every optimizer's group."""
     _scopes: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     _segments: dict[tuple[str, tuple[int, ...]], Segments] = field(default_factory=dict)
 
@@ -79,7 +77,7 @@ class Subject:
             self._scopes, self._segments = {}, {}
 
     def name_groups(self, groups: Mapping[str, str | Sequence[str]]) -> None:
-        """Tell these groups of parameters apart from now on; a pattern that matches none is refused."""
+        """Use these groups of parameters from now on; a pattern that matches none is refused."""
         groups = checked_groups(groups)
         for name, patterns in groups.items():
             for pattern in [patterns] if isinstance(patterns, str) else patterns:
@@ -91,29 +89,29 @@ class Subject:
                     )
         if groups != dict(self.groups):
             self.groups = groups
-            self._scopes.pop("named", None)
-            self._segments = {key: kept for key, kept in self._segments.items() if key[0] != "named"}
+            self._forget("named")
+
+    def _forget(self, kind: str) -> None:
+        self._scopes.pop(kind, None)
+        self._segments = {key: segments for key, segments in self._segments.items() if key[0] != kind}
 
     @property
     def group_kinds(self) -> list[str]:
-        """The kinds of groups there are besides layers and components: the optimizers', and those with names."""
+        """The kinds of groups besides layers and components: the optimizers', and those the user named."""
         return [*(["group"] if self.optimizers else []), *(["named"] if self.groups else [])]
 
     def content(self) -> dict[str, str]:
         """What results depend on: hashes of the weights, the data and how they are read."""
-        given = {name: getattr(self, name) for name in ("holdout", "train_data", "test_data")}
-        return {
-            "model": model_content(self.model),
-            "task": task_content(self.task),
-            "torch": torch.__version__,
-            **{name: data_content(batches) for name, batches in given.items() if batches is not None},
-        }
+        data = {name: getattr(self, name) for name in ("holdout", "train_data", "test_data")}
+        hashes = {name: data_content(batches) for name, batches in data.items() if batches is not None}
+        of = {"model": model_content(self.model), "task": task_content(self.task), "torch": torch.__version__}
+        return of | hashes
 
     def by_name(self) -> dict[str, nn.Parameter]:
         return dict(zip(self.names, self.parameters, strict=True))
 
     def segments(self, by: str, positions: Sequence[int]) -> Segments:
-        """The scopes of a kind, over numbers that stand for the parameters at `positions`."""
+        """The scopes of a kind, over one number for each of the parameters at `positions`."""
         scopes = {} if by in ("model", "tensor") else self.scopes(by)
         key = (by, tuple(positions))
         if key not in self._segments:
@@ -123,10 +121,7 @@ class Subject:
             elif by == "tensor":
                 members = {self.names[position]: [number] for position, number in local.items()}
             else:
-                members = {
-                    scope: [local[position] for position in inside if position in local]
-                    for scope, inside in scopes.items()
-                }
+                members = {scope: [local[i] for i in in_scope if i in local] for scope, in_scope in scopes.items()}
             if len(self._segments) >= KEPT_SEGMENTS:  # other parameters have gradients at every step (layer drop)
                 del self._segments[next(iter(self._segments))]
             self._segments[key] = Segments(members)
@@ -137,8 +132,7 @@ class Subject:
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         if by == "group" and (held := [tuple(map(id, group["params"])) for group in groups]) != self._held:
             self._held = held  # a group may be added while training, or another optimizer take over
-            self._scopes.pop("group", None)
-            self._segments = {key: kept for key, kept in self._segments.items() if key[0] != "group"}
+            self._forget("group")
         if by not in self._scopes:
             if by == "group":
                 named = zip(self.names, self.parameters, strict=True)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
 import learnscope as ls
-from learnscope.demo import data, folders, screen
+from learnscope.demo import data, screen
 from learnscope.demo.grokking import train_grokking, when_it_grokked
 from learnscope.demo.runs import train_healthy, train_nan, train_overfit, train_vanishing
-from learnscope.demo.scenario import Scenario
+from learnscope.demo.scenario import Scenario, check_free, clear
 
 SCENARIOS = (
     Scenario(
@@ -56,42 +55,26 @@ def run_demo(out: Path, quick: bool = False) -> int:
     Runs of an earlier demo in `out` are replaced; any other folder in their place raises a `RunError`.
     """
     data.digits()  # fails here, if at all: before the first run is removed
-    folders.check_free(out / scenario.name for scenario in SCENARIOS)
+    check_free(out / scenario.name for scenario in SCENARIOS)
     console = screen.make_console()
     outcomes = []
-    with small_model_settings():
+    with ExitStack() as stack:
+        # one thread is fastest for models this small, and gives the same run on every machine
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
+        stack.enter_context(torch.random.fork_rng(devices=[]))
         for number, scenario in enumerate(SCENARIOS, 1):
             screen.heading(console, number, len(SCENARIOS), scenario)
-            folders.clear(out / scenario.name)
+            clear(out / scenario.name)
             started = time.perf_counter()
             with screen.progress(console) as show:
                 scenario.train(out / scenario.name, quick, show)
             seconds = time.perf_counter() - started
             with console.status("drawing the report"):
-                outcome = examine(out / scenario.name)
+                run = ls.open_run(out / scenario.name)
+                report, findings = run.report_with_findings()
+            outcome = screen.Outcome(scenario.name, run, findings, report)
             screen.result(console, scenario, outcome, seconds)
             outcomes.append(outcome)
     screen.closing(console, outcomes)
     return 0
-
-
-def examine(folder: Path) -> screen.Outcome:
-    """Open the finished run as anyone would, and write its report."""
-    run = ls.open_run(folder)
-    report, findings = run.report_with_findings()
-    return screen.Outcome(folder.name, run, findings, report)
-
-
-@contextmanager
-def small_model_settings() -> Iterator[None]:
-    """One thread: fastest for models this small, and the same run on every machine.
-
-    The caller's number of threads and random state are restored afterwards.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        torch.set_num_threads(threads)

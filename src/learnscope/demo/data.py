@@ -26,8 +26,8 @@ def digits() -> tuple[TensorDataset, TensorDataset]:
     labels = torch.tensor(bunch.target, dtype=torch.int64)
     # the file is sorted by writer: a random split has all writers in both parts
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    held, kept = order[:HELD_OUT], order[HELD_OUT:]
-    return TensorDataset(images[kept], labels[kept]), TensorDataset(images[held], labels[held])
+    test, train = order[:HELD_OUT], order[HELD_OUT:]
+    return TensorDataset(images[train], labels[train]), TensorDataset(images[test], labels[test])
 
 
 def few_with_wrong_labels(data: TensorDataset, examples: int, wrong: float) -> TensorDataset:
@@ -51,5 +51,5 @@ def sums_modulo(p: int, share: float, seed: int) -> tuple[TensorDataset, TensorD
     pairs = torch.cartesian_prod(torch.arange(p), torch.arange(p))
     sums: Tensor = pairs.sum(1) % p
     order = torch.randperm(p * p, generator=torch.Generator().manual_seed(seed))
-    kept, held = order.tensor_split([round(share * p * p)])
-    return TensorDataset(pairs[kept], sums[kept]), TensorDataset(pairs[held], sums[held])
+    train, test = order.tensor_split([round(share * p * p)])
+    return TensorDataset(pairs[train], sums[train]), TensorDataset(pairs[test], sums[test])

@@ -74,8 +74,6 @@ def when_it_grokked(run: ls.Run) -> str:
 def lasting_from(run: ls.Run, name: str, level: float) -> int | None:
     """The first step from which `name` stays at `level` or above; None if it ends below."""
     values = run.frame(name=name).sort_values("step")
-    below = values[~(values["value"] >= level)]
-    if len(below) == len(values) or (len(below) and below["step"].iloc[-1] == values["step"].iloc[-1]):
-        return None
-    after = values if below.empty else values[values["step"] > below["step"].iloc[-1]]
-    return int(after["step"].iloc[0])
+    below = values["step"][~(values["value"] >= level)]
+    after = values["step"] if below.empty else values["step"][values["step"] > below.iloc[-1]]
+    return None if after.empty else int(after.iloc[0])

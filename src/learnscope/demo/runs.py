@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -67,32 +68,23 @@ def train_overfit(run: Path, quick: bool, show: Show) -> None:
     torch.manual_seed(0)
     train, held_out = data.digits()
     train = data.few_with_wrong_labels(train, examples=200, wrong=0.2)
-    steps = 300 if quick else 500
     model = WideNet()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
-    probes = [
-        ls.GradientFlow(every=5), ls.ParameterChange(every=20), ls.Holdout(every=10), ls.Loss(),
-        ls.LearningRate(every=1), ls.BatchStats(), DemoRun(scenario="overfit", training_examples=len(train)),
-    ]  # fmt: skip
-    with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out) as w:
-        train_on(train, model, optimizer, w, steps, 50, show, accuracy=True)
+    probes = [ls.GradientFlow(every=5), ls.ParameterChange(every=20), ls.Holdout(every=10)]
+    steps = 300 if quick else 500
+    _train(run, show, model, optimizer, probes, train, held_out, steps=steps, batch_size=50, accuracy=True)
 
 
 def train_vanishing(run: Path, quick: bool, show: Show) -> None:
     """Eight sigmoid layers on small weights, and a head that came after the optimizer was made."""
     torch.manual_seed(0)
     train, held_out = data.digits()
-    steps = 60 if quick else 300
     model = DeepSigmoidNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     # the mistake: the optimizer still holds the old head's weights, so the new ones are never updated
     model.head = nn.Linear(model.head.in_features, 10)
-    probes = [
-        ls.GradientFlow(every=5, per_tensor=True), ls.ParameterChange(every=20), ls.Holdout(every=20), ls.Loss(),
-        ls.LearningRate(every=1), ls.BatchStats(), DemoRun(scenario="vanishing", training_examples=len(train)),
-    ]  # fmt: skip
-    with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out) as w:
-        train_on(train, model, optimizer, w, steps, 64, show)
+    probes = [ls.GradientFlow(every=5, per_tensor=True), ls.ParameterChange(every=20), ls.Holdout(every=20)]
+    _train(run, show, model, optimizer, probes, train, held_out, steps=60 if quick else 300, batch_size=64)
 
 
 def train_nan(run: Path, quick: bool, show: Show) -> None:
@@ -104,25 +96,25 @@ def train_nan(run: Path, quick: bool, show: Show) -> None:
     model = UnsafeNet()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     # every step: the first bad tensor can be named only at the step at which it turned bad
-    probes = [
-        ls.GradientFlow(every=1), ls.ParameterChange(every=10), ls.Holdout(every=10), ls.Loss(),
-        ls.LearningRate(every=1), ls.BatchStats(), DemoRun(scenario="nan", training_examples=len(train)),
-    ]  # fmt: skip
-    with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out) as w:
-        train_on(train, model, optimizer, w, steps, 16, show)
+    probes = [ls.GradientFlow(every=1), ls.ParameterChange(every=10), ls.Holdout(every=10)]
+    _train(run, show, model, optimizer, probes, train, held_out, steps=steps, batch_size=16)
 
 
-def train_on(
-    data: TensorDataset, model: nn.Module, optimizer: torch.optim.Optimizer, w: ls.Watch, steps: int, size: int,
-    show: Show, *, accuracy: bool = False,
+def _train(
+    run: Path, show: Show, model: nn.Module, optimizer: torch.optim.Optimizer, probes: Sequence[ls.Probe],
+    train: TensorDataset, held_out: TensorDataset, *, steps: int, batch_size: int, accuracy: bool = False,
 ) -> None:  # fmt: skip
-    """A plain training loop of `steps` batches, drawn without replacement until the data is used up, then again."""
-    for x, y in DataLoader(data, batch_size=size, sampler=RandomSampler(data, num_samples=steps * size)):
-        logits = model(x)
-        loss = cross_entropy(logits, y)
-        model.zero_grad()
-        loss.backward()
-        optimizer.step()
-        w.log(loss=loss, **({"train_accuracy": (logits.argmax(1) == y).float().mean()} if accuracy else {}))
-        w.batch((x, y))
-        show(w.steps, steps, loss)
+    """A plain loop over `steps` batches, drawn without replacement until the data is used up, then again."""
+    mark = DemoRun(scenario=run.name, training_examples=len(train))
+    probes = [*probes, ls.Loss(), ls.LearningRate(every=1), ls.BatchStats(), mark]
+    batches = DataLoader(train, batch_size=batch_size, sampler=RandomSampler(train, num_samples=steps * batch_size))
+    with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out) as w:
+        for x, y in batches:
+            logits = model(x)
+            loss = cross_entropy(logits, y)
+            model.zero_grad()
+            loss.backward()
+            optimizer.step()
+            w.log(loss=loss, **({"train_accuracy": (logits.argmax(1) == y).float().mean()} if accuracy else {}))
+            w.batch((x, y))
+            show(w.steps, steps, loss)

@@ -37,8 +37,7 @@ class Outcome:
 
 def make_console() -> Console:
     """Rich assumes 80 columns where there is no terminal; a log or a pipe has room for more."""
-    console = Console(highlight=False, emoji=False)
-    return console if console.is_terminal else Console(highlight=False, emoji=False, width=120)
+    return Console(highlight=False, emoji=False, width=None if Console().is_terminal else 120)
 
 
 def heading(console: Console, number: int, of: int, scenario: Scenario) -> None:
@@ -63,10 +62,9 @@ def progress(console: Console) -> Iterator[Show]:
 def result(console: Console, scenario: Scenario, outcome: Outcome, seconds: float) -> None:
     """Print first and last losses, the findings, and where the report is."""
     run = outcome.run
-    facts = [f"{run.last_step} steps in {seconds:.1f} s", f"loss {_course(run, Loss.loss)}"]
-    facts.append(f"held-out loss {_course(run, Holdout.holdout_loss)}")
-    if scenario.outcome is not None:
-        facts.append(scenario.outcome(run))
+    losses = [f"loss {_ends(run, Loss.loss)}", f"held-out loss {_ends(run, Holdout.holdout_loss)}"]
+    facts = [f"{run.last_step} steps in {seconds:.1f} s", *losses]
+    facts += [] if scenario.outcome is None else [scenario.outcome(run)]
     console.print(Text(", ".join(facts), style="dim"))
     print_findings(outcome.findings, console)
     # a path is for copying: it is never broken into two lines
@@ -104,8 +102,7 @@ def _summary(findings: Sequence[ls.Finding]) -> Text:
     return Text(", ").join(parts).append(f": {findings[0].title}")
 
 
-def _course(run: ls.Run, quantity: Quantity) -> str:
+def _ends(run: ls.Run, quantity: Quantity) -> str:
     """Its first and last value."""
-    values = run.frame(name=quantity.name, kind="model").sort_values("step")
-    first, last = values["value"].iloc[[0, -1]]
+    first, last = run.frame(name=quantity.name, kind="model").sort_values("step")["value"].iloc[[0, -1]]
     return f"{first:.3g} to {last:.3g}"

@@ -12,11 +12,10 @@ import numpy as np
 from torch import nn
 
 from learnscope.core.moment import NotAvailable
-from learnscope.dynamics.saved import SavedError, load_session, save_session
+from learnscope.dynamics.saved import RecordingAnalyzer, SavedError, load_session, save_session
 from learnscope.findings.features.feature_course import LevelChanges, course, evolution, level_changes
 from learnscope.model.data import fixed_batches
-from learnscope.model.features.pooling import Pooling
-from learnscope.model.features.vectors import check_layers, default_layers
+from learnscope.model.features.pooling import Pooling, check_layers, default_layers
 from learnscope.options import explain_options, known_name, whole_number
 from learnscope.probes.features.feature_evolution import FeatureEvolution
 from learnscope.quantities.features import FeatureEvolution as Q
@@ -24,8 +23,6 @@ from learnscope.reading.changepoints import PERMUTATIONS
 from learnscope.reading.gather import one_pass
 from learnscope.report.features.evolution import Kept, plot_numbers, plot_plane
 from learnscope.report.features.projection import METHODS
-from learnscope.run import Run
-from learnscope.session.manual import ManualSession, own_backend
 from learnscope.session.opening import check_model
 from learnscope.task import Task
 
@@ -40,7 +37,7 @@ _MARKED = (Q.silhouette, Q.separability, Q.linear_probe, Q.effective_rank, Q.cka
 """Numbers whose changes of level the figure marks. CKA with the first epoch falls slowly, which is no level."""
 
 
-class FeatureEvolutionTracker:
+class FeatureEvolutionTracker(RecordingAnalyzer):
     """Features of layers on the same examples, epoch after epoch: their classes, directions and distance to before.
 
     >>> import torch
@@ -54,9 +51,8 @@ class FeatureEvolutionTracker:
     (['0', '1'], 8, True)
 
     `model` is a public attribute: load weights into it (`tracker.model.load_state_dict(...)`), or put another model of
-    the same layers there, and track the next epoch. Hooks are there only while `track_epoch` runs the model, so that
-    any number of trackers share one, and it can be copied and saved between calls. `run` is a folder to record in
-    (otherwise memory); its steps are epochs.
+    the same layers there, and track the next epoch. Hooks exist only while `track_epoch` runs the model, which can be
+    shared by trackers, copied and saved between calls. The steps of the run are epochs.
     """
 
     @partial(explain_options, owner=KIND)
@@ -74,9 +70,8 @@ class FeatureEvolutionTracker:
             device: the model is moved there; None leaves it where it is. Inputs follow it.
             pooling: how a sequence becomes one vector: `mean` over the positions that the attention mask keeps, `last`
                 or `cls`. Of a tuple the first tensor counts; images are averaged over their places.
-            keep_features: keep every epoch's features, 4 · examples · dimensions bytes a layer: `visualize_evolution`
-                needs them.
-            memory_mb: of the first and the last features, which CKA needs; layers that do not fit have none.
+            keep_features: keep every epoch's features, 4 · examples · dimensions bytes a layer, to draw them.
+            memory_mb: for the first and the last features, which CKA needs; layers that do not fit have none.
             task: how a batch is read, where the defaults do not recognise it.
             run: a folder to write the records to; None keeps them in memory.
         """
@@ -92,24 +87,19 @@ class FeatureEvolutionTracker:
         self.reasons: dict[str, dict[str, str]] = {}
         """For the last epoch, by layer: why a number is None."""
         self._options: dict[str, Any] = {"pooling": pooling, "keep_features": keep_features, "memory_mb": memory_mb}
-        probe = FeatureEvolution(layers=self.layer_names, samples=None, **self._options)
-        self._session = ManualSession({_PROBE: probe}, own_backend(run), source="dynamics")
+        super().__init__({_PROBE: FeatureEvolution(layers=self.layer_names, samples=None, **self._options)}, run)
         self._samples: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
         self._epochs: list[int] = []
 
     def track_epoch(
         self, loader: Any, epoch: int, sample_limit: int | None = 500
     ) -> dict[str, dict[str, float | None]]:
-        """Run `model` once over the first `sample_limit` examples, and give the numbers of every layer.
+        """Run `model` once over the first `sample_limit` examples, and return the numbers of every layer.
 
-        The loader is not iterated: its data set is read in order, and only once for the same data set and limit, so
-        that shuffling and augmentation change nothing. What has no value is None, with the reason in `reasons`; so is
-        CKA with an epoch that had other examples. The names are those of the probe `FeatureEvolution`.
-
-        Args:
-            loader: a loader, a data set, or a list of batches.
-            epoch: a whole number, each once. `cka_previous` is with the epoch that was tracked before this one.
-            sample_limit: how many examples; None for all.
+        `loader` is a loader, a data set, or a list of batches. A loader is not iterated: its data set is read in order,
+        and only once for the same data set and limit, so that shuffling and augmentation change nothing. Each epoch is
+        tracked once. A missing number is None, with the reason in `reasons`; so is CKA with an epoch that had other
+        examples. The names are those of the probe `FeatureEvolution`.
         """
         number = whole_number("epoch", epoch)
         if number in self._epochs:
@@ -123,18 +113,18 @@ class FeatureEvolutionTracker:
         self._session.read_with(self.task, holdout=batches)
         record = self._session.measure(self._session.moment("epoch", step=number, epoch=number))[_PROBE]
         self._epochs.append(number)
-        found: dict[str, dict[str, float | None]] = {layer: {} for layer in self.layer_names}
+        numbers: dict[str, dict[str, float | None]] = {layer: {} for layer in self.layer_names}
         self.reasons = {layer: {} for layer in self.layer_names}
         for row in record.rows():
-            found[row.scope][row.name] = row.value
+            numbers[row.scope][row.name] = row.value
             if row.value is None:
                 self.reasons[row.scope][row.name] = row.status or "not measured"
-        return found
+        return numbers
 
     def analyze_evolution(self) -> dict[str, dict[str, Any]]:
         """By layer: `epochs`; `metrics`, each with `values`, `first`, `last`, `change` and `reasons` for what is None;
-        `halfway_epoch`, by which it had made half of its way from its first features (1 − CKA), its place in that
-        `order`, whether it `changed_first`, and `how`, in words.
+        `halfway_epoch`, when half of the change from its first features (1 − CKA) was made, its place in that `order`,
+        whether it `changed_first`, and `how`, in words.
         """
         self._need_epochs()
         return evolution(self._session.reader, self.layer_names)
@@ -142,17 +132,16 @@ class FeatureEvolutionTracker:
     def detect_phase_transitions(
         self, layer: str, metric: str = "silhouette_score", *, alpha: float = 0.05, permutations: int = PERMUTATIONS
     ) -> list[int]:
-        """The epochs at which a number of a layer goes over to a new level; often there are none.
+        """The epochs at which a number of a layer changes its level; often there are none.
 
-        A permutation test says whether there is any change, PELT where; see `phase_transitions` for what they found.
-        The level of a number with a slow trend changes too, as far as the test can tell.
+        A permutation test decides whether there is any change, PELT where; a slow trend counts as one too.
         """
         return self.phase_transitions(layer, metric, alpha=alpha, permutations=permutations).epochs
 
     def phase_transitions(
         self, layer: str, metric: str = "silhouette_score", *, alpha: float = 0.05, permutations: int = PERMUTATIONS
     ) -> LevelChanges:
-        """The same with its p-value, the values it rests on, the epochs left out, and why there is none."""
+        """The same with its p-value, the values used, the epochs left out, and the reason if there is none."""
         self._need_epochs()
         known_name("layer", layer, self.layer_names)
         metrics = {quantity.name: quantity for quantity in Q.all()} | ALIASES
@@ -170,8 +159,8 @@ class FeatureEvolutionTracker:
         known_name("method", method, METHODS)
         if not self._options["keep_features"]:
             raise NotAvailable("features were not kept: make the tracker with keep_features=True")
-        kept, said = self._kept(layer)
-        return plot_plane(kept, layer, method, Path(save_dir), said)
+        features, left_out = self._drawable(layer)
+        return plot_plane(features, layer, method, Path(save_dir), left_out)
 
     def plot_metrics_evolution(self, layer: str, save_dir: str | Path) -> list[Path]:
         """Draw the numbers of a layer over the epochs, with their changes of level; the paths of the figures."""
@@ -183,31 +172,25 @@ class FeatureEvolutionTracker:
         return plot_numbers(courses, changes, layer, Path(save_dir))
 
     def remove_hooks(self) -> None:
-        """Nothing is left to remove: hooks go when `track_epoch` returns. Tracking goes on to work."""
-
-    @property
-    def run(self) -> Run:
-        """All that was recorded, with the features as arrays."""
-        return self._session.run
+        """Does nothing: `track_epoch` removes its own hooks. Tracking can continue."""
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write records, features and options to one file, whole or not at all; not the model."""
-        facts = {"layer_names": self.layer_names, "epochs": self._epochs, **self._options}
-        return save_session(path, self._session, KIND, facts)
+        options = {"layer_names": self.layer_names, "epochs": self._epochs, **self._options}
+        return save_session(path, self._session, KIND, options)
 
     @classmethod
     def load(
         cls, path: str | PathLike[str], model: nn.Module, *, device: Any = None, task: Task | None = None,
         run: str | Path | None = None,
     ) -> FeatureEvolutionTracker:  # fmt: skip
-        """The tracker that was saved, which goes on with `model`; `run` is a new folder for its records, or none."""
-        saved = load_session(path, KIND)
-        facts = dict(saved.options)
-        if missing := [name for name in ("layer_names", "epochs") if name not in facts]:
+        """The saved tracker, continued with `model`; `run` is a new folder for its records, or None."""
+        options, session = load_session(path, KIND)
+        if missing := [name for name in ("layer_names", "epochs") if name not in options]:
             raise SavedError(f"{path} is damaged: it does not say its {missing[0]}. Save the tracker anew")
-        layers, epochs = facts.pop("layer_names"), facts.pop("epochs")
-        tracker = cls(model, layers, device, task=task, run=run, **facts)
-        tracker._session.restore(saved.session)
+        layers, epochs = options.pop("layer_names"), options.pop("epochs")
+        tracker = cls(model, layers, device, task=task, run=run, **options)
+        tracker._session.restore(session)
         tracker._epochs = epochs
         return tracker
 
@@ -216,7 +199,7 @@ class FeatureEvolutionTracker:
         self._session.close()
 
     def _sample(self, loader: Any, limit: int | None) -> list[Any]:
-        """The first examples, kept with what they were read from: another object may get its address."""
+        """The first examples, cached with what they were read from: another object may get its address."""
         limit = None if limit is None else whole_number("sample_limit", limit, 1)
         source = getattr(loader, "dataset", loader)  # a new loader of the same data brings the same examples
         collate = getattr(loader, "collate_fn", None)
@@ -227,25 +210,24 @@ class FeatureEvolutionTracker:
                 del self._samples[next(iter(self._samples))]
         return self._samples[key][1]
 
-    def _kept(self, layer: str) -> tuple[list[Kept], str]:
-        """The epochs whose features can be drawn together, and which cannot."""
-        found: list[Kept] = []
+    def _drawable(self, layer: str) -> tuple[list[Kept], str]:
+        """The epochs whose features can be drawn together, and a sentence on those left out."""
+        recorded: list[Kept] = []
         for epoch in sorted(self.run.array_steps(Q.probe)):
             arrays = self.run.arrays(Q.probe, epoch)
             if f"features/{layer}" in arrays:
-                found.append(Kept(epoch, arrays[f"features/{layer}"], arrays.get("labels")))
-        sound = [one for one in found if np.isfinite(one.features).all()]
-        wide = [one for one in sound if one.features.shape[1] == sound[-1].features.shape[1]]
-        if not wide:
-            why = self.reasons.get(layer, {}).get(Q.dimensions.name, "it has none")
+                recorded.append(Kept(epoch, arrays[f"features/{layer}"], arrays.get("labels")))
+        finite = [epoch for epoch in recorded if np.isfinite(epoch.features).all()]
+        if not finite:
+            missing = self.reasons.get(layer, {}).get(Q.dimensions.name, "it has none")
             raise NotAvailable(
                 f"{layer} has no features to draw at any of {len(self._epochs)} epochs: "
-                + ("none of them are finite" if found else why)
+                + ("none of them are finite" if recorded else missing)
             )
-        drawn = {one.epoch for one in wide}
-        lost = [str(epoch) for epoch in sorted(self._epochs) if epoch not in drawn]
-        why = "no features, or not finite ones, or of another width"
-        return wide, f"left out: epoch {', '.join(lost)} ({why})" if lost else ""
+        drawn = [epoch for epoch in finite if epoch.features.shape[1] == finite[-1].features.shape[1]]
+        left_out = sorted(set(self._epochs) - {epoch.epoch for epoch in drawn})
+        reason = "no features, or not finite ones, or of another width"
+        return drawn, f"left out: epoch {', '.join(map(str, left_out))} ({reason})" if left_out else ""
 
     def _need_epochs(self) -> None:
         if not self._epochs:

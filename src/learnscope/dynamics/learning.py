@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -12,22 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.core.handed import Examples
-from learnscope.dynamics.placing import check_device
-from learnscope.dynamics.saved import load_session, save_session
+from learnscope.dynamics.checks import check_device
+from learnscope.dynamics.saved import RecordingAnalyzer, load_session, save_session
 from learnscope.ledger import Ledger
+from learnscope.ledger.index import Sample
 from learnscope.ledger.patterns import patterns
-from learnscope.ledger.sampling import Sample
 from learnscope.model.data import InOrder
 from learnscope.model.examples.scores import check_classes
 from learnscope.model.guard import guard, preserve_rng
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.options import explain_options, whole_number
 from learnscope.probes.examples.example_ledger import ExampleLedger, batch_of
-from learnscope.probes.examples.gathering import Gathering, check_announced, presentations
-from learnscope.reading.epochs import epoch_statistics
+from learnscope.probes.examples.ledger_writer import LedgerWriter, check_num_classes, presentations
+from learnscope.reading.cells import epoch_statistics
 from learnscope.record import Record
-from learnscope.run import Run
-from learnscope.session.manual import ManualSession, own_backend
 from learnscope.task import Task, task_for
 from learnscope.task.batches import first_tensor
 from learnscope.task.shapes import flatten_positions, is_single, logits_in
@@ -39,7 +37,7 @@ KIND = "LearningDynamicsAnalyzer"
 _PROBE = "ledger"
 
 
-class LearningDynamicsAnalyzer:
+class LearningDynamicsAnalyzer(RecordingAnalyzer):
     """Follows training examples by their ids: forgetting, data map, EL2N, AUM, loss, when each was learned.
 
     Call `track_batch` once for every batch, with the ids of its examples. An id must always stand for the same
@@ -64,15 +62,14 @@ class LearningDynamicsAnalyzer:
         """What to follow.
 
         Args:
-            num_classes: checked against the targets, where it is given; they tell it otherwise.
+            num_classes: checked against the targets.
             track_examples: how many examples to follow at most; None for all.
             device: where the model is; inputs go there by themselves.
-            sample: which: the `first` different ids that come, or an `even` or `random` choice of 0..examples−1.
-            examples: the data set's size, for `even` and `random`.
-            seed: of the random choice.
+            sample, examples, seed: which to follow: the `first` ids that come, or an `even` or `random` choice of
+                0..examples−1.
             check_ids: refuse ids that come back with another target or input.
             check_inputs: refuse those with another input; False for inputs that are augmented at random.
-            grand_every: gradient norms (GraNd) too, in every so many epochs: one more forward and backward each batch.
+            grand_every: also gradient norms (GraNd) every this many epochs: one more forward and backward each batch.
             task: how inputs and targets are read, where the defaults do not recognise them.
             run: a folder to write the records to; None keeps them in memory.
         """
@@ -88,13 +85,13 @@ class LearningDynamicsAnalyzer:
                 "examples=, the data set's size"
             )
         self._probe = ExampleLedger(**self._options, keep_every=0)
-        self._session = ManualSession({_PROBE: self._probe}, own_backend(run), source="dynamics")
+        super().__init__({_PROBE: self._probe}, run)
         self._batches, self._measured, self._checked = 0, 0, False
         self._model: nn.Module | None = None
         self._epoch: int | None = None
-        self._gathering: Gathering | None = None
-        self._as_given = task is None and device is None and not grand_every
-        """Whether a batch like the one before needs no more than to be kept."""
+        self._writer: LedgerWriter | None = None
+        self._direct = task is None and device is None and not grand_every
+        """Whether a batch like the one before goes to the ledger as it is."""
 
     def track_batch(
         self, model: nn.Module, inputs: Any, targets: Any, batch_indices: Any, epoch: int, *, logits: Any = None,
@@ -106,22 +103,19 @@ class LearningDynamicsAnalyzer:
         guard: train/eval flags, batch norm, gradients and random numbers are as they were.
 
         Args:
-            model: being trained.
-            inputs: what it is given: a tensor, or a dictionary for Hugging Face models. Not kept. Of a classifier,
-                None or what holds no tensor will do where there are logits; it cannot tell reused ids then.
+            inputs: a tensor, or a dictionary for Hugging Face models. Not kept. With logits of a classifier, None will
+                do, but reused ids cannot be recognised by their inputs then.
             targets: classes; a causal language model's are its tokens, and are shifted here.
             batch_indices: the ids of the examples, whole numbers.
-            epoch: which epoch this is.
-            logits: the model's output for these inputs, where the loop has it.
             groups: the group of each example, numbers or names, to follow groups apart; by default the classes.
         """
-        live = self._gathering if groups is None and self._as_given else None
-        if live is not None and live.add_alike(batch_indices, logits, targets, inputs, epoch):  # as most batches are
+        writer = self._writer if groups is None and self._direct else None
+        if writer is not None and writer.add_alike(batch_indices, logits, targets, inputs, epoch):  # as most are
             self._batches, self._model = self._batches + 1, model
             return
         epoch = whole_number("epoch", epoch)
         targets = torch.as_tensor(targets)
-        if self.task is not None or not _plain(inputs, logits):
+        if self.task is not None or not _needs_no_task(inputs, logits):
             logits, targets, inputs = self._aligned(model, inputs, targets, logits)
         if self.device is not None:
             check_device(model, self.device)
@@ -131,18 +125,18 @@ class LearningDynamicsAnalyzer:
     def compute_epoch_statistics(
         self, train_loader: Any = None, model: nn.Module | None = None, epoch: int | None = None
     ) -> dict[str, Any]:
-        """What the presentations since the last call come to: accuracy, loss, what was learned and forgotten.
+        """Statistics of the presentations since the last call: accuracy, loss, what was learned and forgotten.
 
-        If batches were tracked, that is all: the loader is not read. If none was, its data set is read in order once,
-        in eval mode, and this is a presentation of each example; ids are those that batches carry, or places in the
-        data set. The loader itself is not iterated, and the model stays as it was. Without `epoch`, it is that of the
-        last batch.
+        If no batch was tracked since, the loader's data set is read in order once, in eval mode, as a presentation of
+        each example; ids are those that batches carry, or places in the data set. The loader itself is not iterated,
+        and the model stays as it was. `epoch` is by default that of the last batch.
         """
         epoch = None if epoch is None else whole_number("epoch", epoch)
         model = model if model is not None else self._model
         if self._batches == self._measured:
-            if epoch is not None and epoch in (known := self._by_epoch()):
-                return epoch_statistics(known[epoch])
+            measured = {record.epoch: record for record in self._records()}
+            if epoch is not None and epoch in measured:
+                return epoch_statistics(measured[epoch])
             if train_loader is None or model is None:
                 raise ValueError(
                     "no batch was tracked since the last call: call track_batch in the loop, or pass the loader and "
@@ -150,17 +144,16 @@ class LearningDynamicsAnalyzer:
                 )
             self._present(train_loader, model, epoch or 0)
         assert model is not None, "a batch was tracked, or the model was given"
-        self._gathered().take_in()  # what is refused is refused here, and leaves the ledger as it was
+        self._ledger_writer().flush()  # what is refused is refused here, and leaves the ledger as it was
         epoch = self._epoch if epoch is None else epoch
         record = self._measure(model, "epoch", epoch)
         self._measured = self._batches
         return epoch_statistics(record)
 
     def analyze_learning_patterns(self) -> dict[str, Any]:
-        """Which examples are hard, easy and between, and what was forgotten; see `learnscope.ledger.patterns`.
+        """Ids of hard, easy and medium examples, counts of what was forgotten, and the statistics of each epoch.
 
-        `hard_examples`, `easy_examples`, `medium_examples`: ids. `forgetting_statistics`: counts. `epochs`: the
-        statistics of each epoch.
+        See `learnscope.ledger.patterns` for the definitions.
         """
         return {**patterns(self.ledger.arrays()), "epochs": self.epoch_statistics}
 
@@ -178,36 +171,31 @@ class LearningDynamicsAnalyzer:
     @property
     def ledger(self) -> Ledger:
         """All that is known of every example."""
-        gathering = self._gathered()
-        gathering.take_in()
-        return gathering.ledger
+        writer = self._ledger_writer()
+        writer.flush()
+        return writer.ledger
 
     def frame(self) -> pd.DataFrame:
         """One row an example; the columns are those of `learnscope.ledger.table.frame`."""
         return self.ledger.frame()
 
-    @property
-    def run(self) -> Run:
-        """The records of all epochs."""
-        return self._session.run
-
     def save(self, path: str | PathLike[str]) -> None:
-        """Write everything to one file, whole or not at all. Any name will do; what it holds is never a pickle."""
-        facts = {
+        """Write everything to one file, whole or not at all. Any name is allowed; it is never a pickle."""
+        options = {
             "options": self._options, "num_classes": self.num_classes, "batches": self._batches,
             "measured": self._measured, "epoch": self._epoch,
         }  # fmt: skip
-        save_session(path, self._session, KIND, facts)
+        save_session(path, self._session, KIND, options)
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, task: Task | None = None) -> LearningDynamicsAnalyzer:
-        """The analyzer as it was saved; it can be continued. A task of your own is given again."""
-        saved = load_session(path, KIND)
-        facts, options = saved.options, dict(saved.options["options"])
-        made = cls(facts["num_classes"], options.pop("track"), examples=options.pop("total"), task=task, **options)
-        made._session.restore(saved.session)
-        made._batches, made._measured, made._epoch = facts["batches"], facts["measured"], facts.get("epoch")
-        return made
+        """The saved analyzer, which can be continued; pass a task of your own again."""
+        saved, session = load_session(path, KIND)
+        options = saved["options"]
+        analyzer = cls(saved["num_classes"], options.pop("track"), examples=options.pop("total"), task=task, **options)
+        analyzer._session.restore(session)
+        analyzer._batches, analyzer._measured, analyzer._epoch = saved["batches"], saved["measured"], saved.get("epoch")
+        return analyzer
 
     def close(self) -> None:
         """Finish the run, if there is one on disk: it keeps the ledger as its `examples.parquet`."""
@@ -228,20 +216,20 @@ class LearningDynamicsAnalyzer:
         if logits is None:
             with torch.no_grad(), guard(model):
                 batch = task.to(batch, model_device(model))
-                found = task.logits(model, batch)
+                logits = task.logits(model, batch)
         else:
-            found = logits_in(logits).detach()
-            batch = task.to(batch, found.device)
-        aligned = task.aligned_targets(model, batch, found)
+            logits = logits_in(logits).detach()
+            batch = task.to(batch, logits.device)
+        aligned = task.aligned_targets(model, batch, logits)
         if aligned is None:
             raise ValueError(f"{type(task).__name__} finds no targets in the batch: examples are followed by them")
-        return found, aligned, batch
+        return logits, aligned, batch
 
     def _check(self, logits: Tensor, targets: Tensor) -> None:
-        """Once, at the first batch: the model's classes and the targets are those that were announced."""
+        """Once, at the first batch: whether targets are classes, and as many as `num_classes` says."""
         check_classes(logits, targets)
         if self.num_classes is not None and targets.numel():
-            check_announced(self.num_classes, int(targets.max()))
+            check_num_classes(self.num_classes, int(targets.max()))
             flat = flatten_positions(logits[:1], targets[:1], None)[0]  # classes last, also those of images
             width = 2 if is_single(flat) else flat.shape[-1]
             if width < self.num_classes:
@@ -256,35 +244,31 @@ class LearningDynamicsAnalyzer:
         batches = InOrder(loader)
         with preserve_rng():  # a data set that augments at random draws
             task = self.task or task_for(next(iter(batches)), model)
-        for given in presentations(model, task, batches):
-            self._take(model, given, epoch)
+        for batch in presentations(model, task, batches):
+            self._take(model, batch, epoch)
 
-    def _take(self, model: nn.Module, given: Examples, epoch: int) -> None:
+    def _take(self, model: nn.Module, batch: Examples, epoch: int) -> None:
         if not self._checked:
-            self._check(given.logits, given.targets)
-        self._probe.take(self._gathered(), given, epoch, model, self.task)
+            self._check(batch.logits, batch.targets)
+        self._probe.take(self._ledger_writer(), batch, epoch, model, self.task)
         self._batches, self._epoch = self._batches + 1, epoch
 
-    def _gathered(self) -> Gathering:
-        """The ledger and what waits for it."""
-        if self._gathering is None:
-            self._gathering = self._probe.gathering(self._session.state(_PROBE))
-            self._gathering.classes = self.num_classes
-        return self._gathering
-
-    def _by_epoch(self) -> Mapping[int, Record]:
-        return {record.epoch: record for record in self._records() if record.epoch is not None}
+    def _ledger_writer(self) -> LedgerWriter:
+        if self._writer is None:
+            self._writer = self._probe.writer(self._session.state(_PROBE))
+            self._writer.classes = self.num_classes
+        return self._writer
 
     def _records(self) -> Iterator[Record]:
         return self._session.run.records(ExampleLedger.__name__)
 
 
-def _or_none(name: str, given: Any) -> int | None:
-    return None if given is None else whole_number(name, given, 1)
+def _or_none(name: str, number: Any) -> int | None:
+    return None if number is None else whole_number(name, number, 1)
 
 
-def _plain(inputs: Any, logits: Any) -> bool:
-    """Whether logits and targets are there as they are needed, and no task has to read the batch."""
+def _needs_no_task(inputs: Any, logits: Any) -> bool:
+    """Whether logits and targets can be used as they are, without a task to read the batch."""
     if not isinstance(logits, Tensor):
         return False
     if isinstance(inputs, Tensor):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from learnscope.core.moment import NotAvailable
-from learnscope.dynamics.labels import Announced, known_noise
-from learnscope.dynamics.placing import check_device
-from learnscope.dynamics.saved import load_session, save_session
-from learnscope.dynamics.scores import SPLITS, accuracies_of, curves_of, scores_of
-from learnscope.findings.examples.grokking import grokked
+from learnscope.dynamics.checks import CheckedTargets, check_device, known_noise
+from learnscope.dynamics.saved import RecordingAnalyzer, load_session, save_session
+from learnscope.findings.examples.grokking import Accuracies, grokked
 from learnscope.findings.examples.label_noise import Doubts, LabelsChanged, noise_scores, ranking
 from learnscope.findings.examples.memorizing import evolution, why_no_changes
 from learnscope.model.data import InOrder
@@ -29,8 +28,6 @@ from learnscope.reading.cells import by_scope
 from learnscope.reading.cuts import Cuts
 from learnscope.record import Record
 from learnscope.report.examples.memorization import Told, plot_memorized
-from learnscope.run import Run
-from learnscope.session.manual import ManualSession, own_backend
 from learnscope.session.opening import check_model
 from learnscope.task import Task, task_for
 
@@ -38,18 +35,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KIND = "MemorizationDetector"
+SPLITS = ("train", "test")
+_OF_SPLITS = (Q.accuracy, Q.loss, Q.confidence, Q.calibration_error, Q.brier)
+_COUNTS = (Q.examples, Q.positions)
+_OF_MODEL = (Q.generalization_gap, Q.loss_gap, Q.proxy_membership_auc, Q.proxy_excess_confidence)
+CURVES = (*(f"{split}_{q.name}" for q in _OF_SPLITS for split in SPLITS), *(q.name for q in _OF_MODEL))
 
 
-class MemorizationDetector:
+class MemorizationDetector(RecordingAnalyzer):
     """Runs a model over all of its training and test data, one guarded pass in eval mode each.
 
-    Loaders are never iterated: their data sets are read in order. `num_classes` is checked against what is found,
-    `device` against the model's; inputs go where the model is. `run` is a folder to record in, otherwise memory, which
-    holds a few numbers for each training example and evaluation. The step of a record is its epoch, and the last
-    evaluation of an epoch is the one that counts.
+    Loaders are never iterated: their data sets are read in order. `num_classes` and `device` are checked against data
+    and model. `run` is a folder to record in, otherwise memory, which holds a few numbers for each training example and
+    evaluation. The step of a record is its epoch; a later evaluation of an epoch replaces the earlier one.
 
-    Memorization of an example in its proper sense takes many models (arXiv 2008.03703); what is called a proxy here
-    takes one.
+    Memorization of an example in its proper sense takes many models (arXiv 2008.03703); a proxy takes one.
     """
 
     @partial(explain_options, owner=KIND)
@@ -59,18 +59,12 @@ class MemorizationDetector:
     ) -> None:  # fmt: skip
         num_classes = None if num_classes is None else whole_number("num_classes", num_classes, 2)
         self.num_classes, self.device, self.task = num_classes, device, task
-        probes = {"memory": Memorization(num_classes=num_classes)}
-        self._session = ManualSession(probes, own_backend(None if run is None else Path(run)), source="dynamics")
-
-    @property
-    def run(self) -> Run:
-        """All that was recorded."""
-        return self._session.run
+        super().__init__({"memory": Memorization(num_classes=num_classes)}, run)
 
     def compute_memorization_scores(
         self, model: nn.Module, train_loader: Any, test_loader: Any, epoch: int
     ) -> dict[str, Any]:
-        """Accuracies, losses, calibration and proxies of memorization at this epoch, as numbers that can be printed.
+        """Accuracies, losses, calibration and proxies of memorization at this epoch.
 
         `memorization_score` is the generalization gap: training accuracy minus test accuracy. A number that is not
         defined (accuracy for float targets, calibration for few predictions) is NaN, with its reason under `reasons`.
@@ -78,23 +72,21 @@ class MemorizationDetector:
         check_model(model)
         check_device(model, self.device)
         epoch = whole_number("epoch", epoch)
-        for split, loader in zip(SPLITS, (train_loader, test_loader), strict=True):
+        loaders = {"train": train_loader, "test": test_loader}
+        for split, loader in loaders.items():
             if loader is None:
                 raise TypeError(f"{split}_loader is None: both are needed, since what is measured is their difference")
         task = self.task
         if task is None:
             with preserve_rng():  # a data set that augments at random draws
                 task = task_for(next(iter(InOrder(train_loader))), model)
-        data = {
-            f"{split}_data": Announced(loader, split, task, self.num_classes)
-            for split, loader in zip(SPLITS, (train_loader, test_loader), strict=True)
-        }
+        data = {f"{split}_data": CheckedTargets(loaders[split], split, task, self.num_classes) for split in SPLITS}
         self._session.open(model)
         self._session.read_with(task, **data)
-        return scores_of(self._session.measure(self._session.moment("epoch", step=epoch, epoch=epoch))["memory"])
+        return _scores(self._session.measure(self._session.moment("epoch", step=epoch, epoch=epoch))["memory"])
 
     def analyze_memorization_evolution(self, *, cuts: Cuts | None = None) -> dict[str, Any]:
-        """How the generalization gap went, and when the memorizing plateau ended.
+        """The course of the generalization gap, and when the memorizing plateau ended.
 
         `transition_epoch` is the first epoch after the peak of the gap from which it stays below half its peak for two
         evaluations, if that peak was at least 0.1; else None, and `reason` says why. `change_points` are the epochs at
@@ -102,17 +94,17 @@ class MemorizationDetector:
         training and test accuracy crossed 0.99 and 0.95 for good (`cuts`), or is None.
         """
         records = self._records()
-        epochs, curves = list(records), curves_of(records)
-        found = evolution(epochs, curves[Q.generalization_gap.name])
-        when = grokked(accuracies_of(epochs, curves), cuts or Cuts())
+        epochs, curves = list(records), _curves(records)
+        gap = evolution(epochs, curves[Q.generalization_gap.name])
+        grokking = grokked(_accuracies(epochs, curves), cuts or Cuts())
         return {
             "epochs": epochs, **curves, "memorization_score": curves[Q.generalization_gap.name],
-            "transition_epoch": found.transition_epoch, "reason": found.reason, "peak_gap": found.peak_gap,
-            "peak_epoch": found.peak_epoch, "final_gap": found.final_gap, "change_points": found.change_epochs,
-            "p_value": found.changes.p_value, "no_change_points": why_no_changes(found),
-            "grokking": when and {
-                "memorised_epoch": when.memorised, "generalised_epoch": when.generalised, "delay": when.delay,
-                "plateau_end": when.plateau_end, "p_value": when.p_value,
+            "transition_epoch": gap.transition_epoch, "reason": gap.reason, "peak_gap": gap.peak_gap,
+            "peak_epoch": gap.peak_epoch, "final_gap": gap.final_gap, "change_points": gap.change_epochs,
+            "p_value": gap.changes.p_value, "no_change_points": why_no_changes(gap),
+            "grokking": grokking and {
+                "memorised_epoch": grokking.memorised, "generalised_epoch": grokking.generalised,
+                "delay": grokking.delay, "plateau_end": grokking.plateau_end, "p_value": grokking.p_value,
             },
         }  # fmt: skip
 
@@ -124,7 +116,7 @@ class MemorizationDetector:
         """
         import pandas as pd
 
-        arrays = self._arrays(epoch)
+        arrays = self._arrays(self._record(epoch))
         columns = {
             "example": "train_example", "id": "train_id", "label": "train_target", "predicted": "train_predicted",
             "p_gold": "train_gold", "excess": "proxy_excess", "loss": "train_loss", "correct": "train_correct",
@@ -138,7 +130,8 @@ class MemorizationDetector:
         """
         import pandas as pd
 
-        record, arrays = self._record(epoch), self._arrays(epoch)
+        record = self._record(epoch)
+        arrays = self._arrays(record)
         errors, reasons = by_scope(record, "split", Q.calibration_error)
         return {
             split: {
@@ -153,10 +146,10 @@ class MemorizationDetector:
     def find_label_noise(self, top_k: int | None = None, *, true_noise: Any = None) -> pd.DataFrame:
         """Training labels from the most suspicious to the least, over all evaluations so far.
 
-        `score` is the mean loss of the position over the evaluations, `suggested` the class that the model held against
-        the label; see `findings.label_noise.Doubts` for both. Evaluations while the model has not yet learned the
-        labels by heart are the ones that tell. With `true_noise` (a mask over the examples, or their ids) there is a
-        column `noisy`, and `noise_score` of it stands in the table's `attrs`.
+        `score` is the mean loss of the position over the evaluations, `suggested` the class that the model predicted
+        instead of the label; see `findings.label_noise.Doubts`. Evaluations before the model has memorized the labels
+        tell most. With `true_noise` (a mask over the examples, or their ids) there is a column `noisy`, and
+        `noise_score` of it is in the table's `attrs`.
         """
         import pandas as pd
 
@@ -176,9 +169,9 @@ class MemorizationDetector:
         return ranked
 
     def noise_score(self, true_noise: Any, k: int | None = None) -> dict[str, float | int]:
-        """How well the suspects are the labels that are known to be wrong: AUROC, and precision among the first `k`.
+        """How well the suspects match the labels that are known to be wrong: AUROC, and precision among the first `k`.
 
-        `k` is as many as are wrong unless given; `n` says over how many labels.
+        `k` is by default the number of wrong labels; `n` is the number of labels.
         """
         k = None if k is None else whole_number("k", k, 1)
         ranked = self.find_label_noise()
@@ -187,15 +180,15 @@ class MemorizationDetector:
 
     def plot_memorization(self, save_dir: str | os.PathLike[str]) -> list[Path]:
         """Draw accuracies, the gap and losses over the epochs, reliability, and the training examples' proxies."""
-        records, suspects, why = self._records(), None, None
-        curves = curves_of(records)
+        records, suspects, reason = self._records(), None, None
+        curves = _curves(records)
         try:
             suspects = self.find_label_noise()
         except NotAvailable as error:
-            why = str(error)
-        found = evolution(list(records), curves[Q.generalization_gap.name])
-        told = Told(list(records), curves, found, self.calibration(), self.memorization_proxies(), suspects, why)
-        return plot_memorized(told, Path(save_dir))
+            reason = str(error)
+        gap = evolution(list(records), curves[Q.generalization_gap.name])
+        numbers = Told(list(records), curves, gap, self.calibration(), self.memorization_proxies(), suspects, reason)
+        return plot_memorized(numbers, Path(save_dir))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Everything in one file, which is safetensors whatever it is called; see `load`."""
@@ -206,10 +199,10 @@ class MemorizationDetector:
     def load(
         cls, path: str | os.PathLike[str], *, task: Task | None = None, run: str | os.PathLike[str] | None = None
     ) -> MemorizationDetector:
-        """The detector that was saved, which goes on from there; a task of your own is given again."""
-        saved = load_session(path, KIND)
-        detector = cls(saved.options["num_classes"], saved.options["device"], task=task, run=run)
-        detector._session.restore(saved.session)
+        """The saved detector, which can be continued; pass a task of your own again."""
+        options, session = load_session(path, KIND)
+        detector = cls(options["num_classes"], options["device"], task=task, run=run)
+        detector._session.restore(session)
         return detector
 
     def _records(self) -> dict[int, Record]:
@@ -221,22 +214,20 @@ class MemorizationDetector:
 
     def _record(self, epoch: int | None) -> Record:
         records = self._records()
-        chosen = next(reversed(records)) if epoch is None else epoch
+        chosen = max(records) if epoch is None else epoch
         if chosen not in records:
             raise NotAvailable(f"epoch {epoch} was not evaluated; there are {', '.join(map(str, records))}")
         return records[chosen]
 
-    def _arrays(self, epoch: int | None) -> dict[str, NDArray[Any]]:
-        return self._kept(self._record(epoch))
-
-    def _kept(self, record: Record) -> dict[str, NDArray[Any]]:
+    def _arrays(self, record: Record) -> dict[str, NDArray[Any]]:
         assert record.arrays is not None, "the probe keeps arrays"
         return self._session.reader.backend.arrays(record.arrays)
 
     def _doubts(self) -> tuple[Doubts, dict[str, NDArray[Any]]]:
+        """How suspicious each label is over all evaluations, and the arrays of the last one."""
         doubts, arrays = Doubts(), {}
         for epoch, record in self._records().items():
-            arrays = self._kept(record)
+            arrays = self._arrays(record)
             if "train_predicted" not in arrays:
                 raise NotAvailable("the targets are not classes: there is no label that could be wrong")
             try:
@@ -247,3 +238,30 @@ class MemorizationDetector:
                     "be judged over evaluations of the same data in the same order"
                 ) from error
         return doubts, arrays
+
+
+def _scores(record: Record) -> dict[str, Any]:
+    """Every number by a name of its own, NaN where there is none; `reasons` says why."""
+    scores: dict[str, Any] = {"epoch": record.epoch}
+    reasons: dict[str, str] = {}
+    for quantity in _OF_SPLITS + _COUNTS + _OF_MODEL:
+        kind = "model" if quantity in _OF_MODEL else "split"
+        numbers, missing = by_scope(record, kind, quantity)
+        names = {scope: quantity.name if kind == "model" else f"{scope}_{quantity.name}" for scope in numbers}
+        scores |= {names[scope]: int(n) if quantity in _COUNTS else n for scope, n in numbers.items()}
+        reasons |= {names[scope]: reason for scope, reason in missing.items()}
+    return {**scores, "memorization_score": scores[Q.generalization_gap.name], "reasons": reasons}
+
+
+def _curves(records: Mapping[int, Record]) -> dict[str, list[float]]:
+    """The scores over the epochs, in the order of the records."""
+    scores = [_scores(record) for record in records.values()]
+    return {name: [of_epoch[name] for of_epoch in scores] for name in CURVES}
+
+
+def _accuracies(epochs: list[int], curves: Mapping[str, list[float]]) -> Accuracies:
+    """Training and test accuracy where both are known."""
+    both = np.array([curves[f"{split}_accuracy"] for split in SPLITS])
+    known = np.isfinite(both).all(0)
+    steps = np.array(epochs, dtype=np.float64)[known]
+    return Accuracies(steps, both[0, known], both[1, known], Q.probe, Q.accuracy, "a pass over the training data")

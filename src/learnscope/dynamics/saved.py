@@ -1,11 +1,10 @@
-"""An analyzer in one file: its options, its records, its arrays and its probes' memories. Never a pickle."""
+"""Analyzers that record in a session, and such an analyzer in one file: options, run and probe memories. No pickle."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,8 +15,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from learnscope.core.probe import Probe
 from learnscope.record import SCHEMA_VERSION, Record
-from learnscope.session.manual import ManualSession, SavedSession
+from learnscope.run import Run
+from learnscope.session.manual import ManualSession, SavedSession, own_backend
 from learnscope.store.files import write_atomically
 
 KEY = "learnscope.dynamics"
@@ -25,103 +26,70 @@ VERSION = 1
 _PICKLES = (b"\x80", b"PK\x03\x04")
 """How pickles begin, and the archives that torch.save makes of them."""
 
-# names of tensors are JSON lists, which no name of a layer or probe can make ambiguous
-_LINES, _ARRAY, _STATE, _OWN = "lines", "array", "state", "own"
-
 
 class SavedError(ValueError):
     """A file that an analyzer cannot be loaded from, or an analyzer that cannot be saved; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """What a file holds: the analyzer's options and arrays, and all that its session needs to go on."""
+class RecordingAnalyzer:
+    """An analyzer whose probes record in memory, or in a folder `run`."""
 
-    options: dict[str, Any]
-    arrays: dict[str, Tensor]
-    session: SavedSession
+    def __init__(self, probes: Mapping[str, Probe], run: str | os.PathLike[str] | None) -> None:
+        self._session = ManualSession(probes, own_backend(None if run is None else Path(run)), source="dynamics")
+
+    @property
+    def run(self) -> Run:
+        """All that was recorded."""
+        return self._session.run
 
 
-def save_session(
-    path: str | os.PathLike[str], session: ManualSession, kind: str, options: Mapping[str, Any],
-    arrays: Mapping[str, Tensor | NDArray[Any]] | None = None,
-) -> Path:  # fmt: skip
-    """Write all of it, or leave the file that is there as it was. Any name will do, the content is safetensors.
+def save_session(path: str | os.PathLike[str], session: ManualSession, kind: str, options: Mapping[str, Any]) -> Path:
+    """Write all of it, or leave the existing file as it was. Any name is allowed, the content is safetensors.
 
-    `options` are what JSON can hold; `arrays` are the analyzer's own, beside those of its records.
+    `options` are what JSON can hold.
     """
-    earlier = session.saved()
-    tensors = {_name(_OWN, name): _tensor(array) for name, array in (arrays or {}).items()}
+    saved = session.saved()
     # lines stand in a tensor: a long run's would not fit into the file's header
-    text = "".join(f"{line}\n" for line in earlier.lines).encode()
-    tensors[_name(_LINES)] = _tensor(np.frombuffer(text, np.uint8))
-    for reference, kept in earlier.arrays.items():
-        tensors |= {_name(_ARRAY, reference, name): _tensor(array) for name, array in kept.items()}
-    plain: dict[str, dict[str, Any]] = {}
-    for probe, state in earlier.states.items():
-        plain[probe] = {}
-        for key, value in state.items():
-            if isinstance(value, Tensor):
-                tensors[_name(_STATE, probe, key)] = _tensor(value)
-            else:
-                plain[probe][key] = _plain(value, f"the memory {key!r} of {probe}")
-    told = {
+    text = "".join(f"{line}\n" for line in saved.lines).encode()
+    tensors = {_name("lines"): _tensor(np.frombuffer(text, np.uint8))}
+    for reference, arrays in saved.arrays.items():
+        tensors |= {_name("array", reference, name): _tensor(array) for name, array in arrays.items()}
+    plain_states: dict[str, dict[str, Any]] = {}
+    for probe, state in saved.states.items():
+        tensors |= {_name("state", probe, key): _tensor(v) for key, v in state.items() if isinstance(v, Tensor)}
+        plain = {key: value for key, value in state.items() if not isinstance(value, Tensor)}
+        plain_states[probe] = {key: _plain(value, f"the memory {key!r} of {probe}") for key, value in plain.items()}
+    description = {
         "version": VERSION, "schema": SCHEMA_VERSION, "kind": kind, "options": _plain(dict(options), "the options"),
-        "manifest": earlier.manifest, "states": plain, "last_step": earlier.last_step,
+        "manifest": saved.manifest, "states": plain_states, "last_step": saved.last_step,
     }  # fmt: skip
-    meta = {KEY: json.dumps(told)}
-    target = Path(path)
-    write_atomically(target, lambda temporary: save_file(tensors, temporary, metadata=meta))
-    return target
+    metadata = {KEY: json.dumps(description)}
+    write_atomically(Path(path), lambda temporary: save_file(tensors, temporary, metadata=metadata))
+    return Path(path)
 
 
-def load_session(path: str | os.PathLike[str], kind: str) -> Saved:
-    """What `save_session` wrote of an analyzer of this kind; anything else is refused, and nothing is executed."""
+def load_session(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], SavedSession]:
+    """Options and session that `save_session` wrote of an analyzer of this kind; anything else is refused."""
     path = Path(path)
-    told, tensors = _read(path)
-    for what, known in (("version", VERSION), ("schema", SCHEMA_VERSION)):
-        if not isinstance(told.get(what), int) or told[what] > known:
-            raise SavedError(
-                f"{path} was saved with {what} {told.get(what)} of this format; this learnscope reads up to {known}. "
-                "Upgrade learnscope to load it."
-            )
-    if told.get("kind") != kind:
-        raise SavedError(f"{path} was saved by {told.get('kind')}, not by {kind}: use {told.get('kind')}.load")
+    text, tensors = _read(path)
     try:
-        return _sorted_out(told, tensors)
+        description = json.loads(text)
+        refusal = _refusal(description, kind)
+        if refusal is None:
+            return description["options"], _session(description, tensors)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise SavedError(f"{path} is damaged ({type(error).__name__}: {error}): save the analyzer anew") from error
+    raise SavedError(f"{path} was saved {refusal}")
 
 
-def _sorted_out(told: dict[str, Any], tensors: Mapping[str, Tensor]) -> Saved:
-    arrays: dict[str, dict[str, NDArray[Any]]] = {}
-    states: dict[str, dict[str, Any]] = {probe: dict(plain) for probe, plain in told["states"].items()}
-    own: dict[str, Tensor] = {}
-    lines: list[str] = []
-    for name, tensor in tensors.items():
-        what, *rest = json.loads(name)
-        if what == _LINES:
-            lines = tensor.numpy().tobytes().decode().split("\n")[:-1]
-        elif what == _ARRAY:
-            if PurePosixPath(rest[0]).parts != ("arrays", Path(rest[0]).name):  # a run folder would write it anywhere
-                raise ValueError(f"{rest[0]} is no place of a run's arrays")
-            arrays.setdefault(rest[0], {})[rest[1]] = tensor.numpy()
-        elif what == _STATE:
-            states[rest[0]][rest[1]] = tensor
-        else:
-            own[rest[0]] = tensor
-    for line in lines:
-        Record.from_json(line)  # the file was written whole: a line that cannot be read was damaged later
-    return Saved(told["options"], own, SavedSession(told["manifest"], lines, arrays, states, told["last_step"]))
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read(path: Path) -> tuple[str, dict[str, Tensor]]:
+    """The description and the tensors of a file; no code in it is executed."""
     try:
         with safe_open(path, framework="pt") as file:
             text = (file.metadata() or {}).get(KEY)
             if text is None:
                 raise SavedError(f"{path} was not written by an analyzer's save: it has no {KEY}")
-            return _told(path, text), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dictionary)
+            return text, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dictionary)
     except SafetensorError as error:
         with path.open("rb") as start:  # only now: a good file may begin with the same byte, the length of its header
             head = start.read(9)
@@ -136,17 +104,39 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         ) from error
 
 
-def _told(path: Path, text: str) -> dict[str, Any]:
-    try:
-        told = json.loads(text)
-    except ValueError as error:
-        raise SavedError(f"{path} is damaged: its description is not JSON ({error})") from error
-    if not isinstance(told, dict):
-        raise SavedError(f"{path} is damaged: its description is not a JSON object")
-    return told
+def _refusal(description: dict[str, Any], kind: str) -> str | None:
+    for name, newest in (("version", VERSION), ("schema", SCHEMA_VERSION)):
+        number = description.get(name)
+        if not isinstance(number, int) or number > newest:
+            return (
+                f"with {name} {number} of this format; this learnscope reads up to {newest}. "
+                "Upgrade learnscope to load it."
+            )
+    saved_kind = description.get("kind")
+    return None if saved_kind == kind else f"by {saved_kind}, not by {kind}: use {saved_kind}.load"
+
+
+def _session(description: dict[str, Any], tensors: Mapping[str, Tensor]) -> SavedSession:
+    arrays: dict[str, dict[str, NDArray[Any]]] = {}
+    states: dict[str, dict[str, Any]] = {probe: dict(plain) for probe, plain in description["states"].items()}
+    lines: list[str] = []
+    for name, tensor in tensors.items():
+        match json.loads(name):
+            case ["lines"]:
+                lines = tensor.numpy().tobytes().decode().split("\n")[:-1]
+            case ["array", reference, key]:
+                if PurePosixPath(reference).parts != ("arrays", Path(reference).name):
+                    raise ValueError(f"{reference} is no place of a run's arrays")  # it would be written anywhere
+                arrays.setdefault(reference, {})[key] = tensor.numpy()
+            case ["state", probe, key]:
+                states[probe][key] = tensor
+    for line in lines:
+        Record.from_json(line)  # the file was written whole: a line that cannot be read was damaged later
+    return SavedSession(description["manifest"], lines, arrays, states, description["last_step"])
 
 
 def _name(*parts: str) -> str:
+    """Of a tensor, as a JSON list, which no name of a layer or probe can make ambiguous."""
     return json.dumps(parts)
 
 

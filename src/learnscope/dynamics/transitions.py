@@ -1,9 +1,10 @@
-"""Which training examples a transition between two checkpoints rests on."""
+"""Which training examples were critical for a transition between two checkpoints."""
 
 from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,8 @@ from torch import Tensor, nn
 from learnscope.core.moment import NotAvailable
 from learnscope.findings.examples.critical import Attributions, CriticalExamples, analyze, critical_examples
 from learnscope.model.data import fixed_batches
-from learnscope.model.examples.attribution import Attribution, Progress, tracin, transition_scores
-from learnscope.model.examples.noted import NotedBatches, Notes
+from learnscope.model.examples.attribution import Attribution, tracin, transition_scores
+from learnscope.model.examples.groups import BatchesWithMetadata, Metadata
 from learnscope.model.examples.per_example import MAX_BYTES
 from learnscope.model.examples.trak import trak
 from learnscope.model.guard import preserve_rng
@@ -34,7 +35,7 @@ NO_TARGET = "no target that counts, or a loss or gradient that is not finite"
 
 
 class PhaseTransitionAttributor:
-    """Scores of training examples between two checkpoints, by example: its id, or its position in the data set.
+    """Scores of training examples between two checkpoints, by the id of an example or its position in the data set.
 
     >>> import copy, torch
     >>> before = nn.Linear(4, 2)
@@ -71,12 +72,12 @@ class PhaseTransitionAttributor:
         """
         if not isinstance(model_checkpoints, Mapping) or not model_checkpoints:
             raise TypeError("model_checkpoints is a dictionary from epochs to models, such as {10: before, 40: after}")
-        self.checkpoints = {whole_number("epoch", epoch): kept for epoch, kept in model_checkpoints.items()}
-        for epoch, kept in self.checkpoints.items():
-            if isinstance(kept, nn.Module):
-                check_model(kept)
+        self.checkpoints = {whole_number("epoch", epoch): weights for epoch, weights in model_checkpoints.items()}
+        for epoch, weights in self.checkpoints.items():
+            if isinstance(weights, nn.Module):
+                check_model(weights)
             elif model is None:
-                raise ValueError(f"the checkpoint of epoch {epoch} is a {type(kept).__name__}: give model=, the "
+                raise ValueError(f"the checkpoint of epoch {epoch} is a {type(weights).__name__}: give model=, the "
                                  "architecture that it belongs to")  # fmt: skip
         if train_data is None:
             raise ValueError("train_data is None: give the examples that are to be scored")
@@ -101,7 +102,7 @@ class PhaseTransitionAttributor:
                 `tracin` (arXiv 2002.08484): Σ η ∇ℓ·∇ℓ′ over the checkpoints from the one to the other, ∇ℓ′ being the
                 mean gradient of the test data. `trak` (arXiv 2303.14186): the mean of its scores over the test data,
                 from the same checkpoints.
-            learning_rates: for `tracin`, the one in force, or one for each epoch.
+            learning_rates: for `tracin`: one, or one for each epoch.
             dims, ridge, seed: for `trak`, see `learnscope.model.examples.trak.trak`.
             progress: show a progress bar on a terminal, after two seconds.
         """
@@ -110,99 +111,94 @@ class PhaseTransitionAttributor:
         epochs = [epoch for epoch in sorted(self.checkpoints) if before <= epoch <= after]
         self._check_apart([before, after] if method == "transition" else epochs)
         with preserve_rng(), progress_bar(f"{method} scores", show=progress) as update:
+            options = {**self._options, "progress": update}
             if method == "transition":
-                found = self._transition(before, after, update)
+                self._last = self._transition(before, after, options)
             elif method == "tracin":
                 rates = _rates(learning_rates, epochs)
-                found = self._against_test(method, epochs, lambda models, *data: tracin(
-                    list(zip(models, rates, strict=True)), self.task, *data, mean=True, progress=update, **self._options
+                self._last = self._against_test(method, epochs, lambda models, *data: tracin(
+                    list(zip(models, rates, strict=True)), self.task, *data, **options
                 ))  # fmt: skip
             else:
-                found = self._against_test(method, epochs, lambda models, *data: trak(
-                    models, self.task, *data, dims=dims, ridge=ridge, seed=seed, progress=update, **self._options
-                ))  # fmt: skip
-        self._last = found
-        return found
+                options |= {"dims": dims, "ridge": ridge, "seed": seed}
+                self._last = self._against_test(
+                    method, epochs, lambda models, *data: trak(models, self.task, *data, **options)
+                )
+        return self._last
 
     def find_critical_examples(self, attributions: Attributions, top_k: int = 100) -> CriticalExamples:
         """The ids of the examples with the highest scores, the highest first; fewer if fewer have a score."""
         return critical_examples(_checked(attributions), whole_number("top_k", top_k))
 
     def analyze_critical_examples(self, critical: CriticalExamples | Iterable[int]) -> dict[str, Any]:
-        """What critical examples have in common: `label_distribution` beside `all_label_distribution`, whether a label
-        or group comes up more often than by chance, mean losses and cosine, and the share of the loss drop that is
-        theirs. Plain ids are looked up in the last attributions. See `learnscope.findings.examples.critical.analyze`.
+        """What critical examples have in common, see `learnscope.findings.examples.critical.analyze`.
+
+        Plain ids are looked up in the last attributions.
         """
         if not isinstance(critical, CriticalExamples):
-            of, ids = self._computed(), [whole_number("id", example, -(2**63)) for example in critical]
-            unknown = [example for example in ids if example not in of.place]
+            attributions, ids = self._computed(), [whole_number("id", example, -(2**63)) for example in critical]
+            unknown = [example for example in ids if example not in attributions.place]
             if unknown:
                 raise ValueError(f"there is no example {unknown[0]} in the attributions ({len(unknown)} such ids)")
-            if len(set(ids)) < len(ids):
-                twice = next(example for example in ids if ids.count(example) > 1)
-                raise ValueError(f"example {twice} is named more than once, and would be counted so: name each once")
-            critical = CriticalExamples(of, np.array([of.place[example] for example in ids], dtype=np.int64))
+            for example, times in Counter(ids).items():
+                if times > 1:
+                    raise ValueError(
+                        f"example {example} is named more than once, and would be counted so: name each once"
+                    )
+            places = np.array([attributions.place[example] for example in ids], dtype=np.int64)
+            critical = CriticalExamples(attributions, places)
         return analyze(critical)
 
     def plot_attributions(
         self, save_dir: str | Path, attributions: Attributions | None = None, *, top_k: int = 100
     ) -> list[Path]:
-        """Draw scores, losses before and after, and labels of the critical examples; the paths of the figures.
+        """Draw scores, losses (of `transition`), labels and groups of the critical examples; the figures' paths."""
+        drawn = self._computed() if attributions is None else _checked(attributions)
+        return plot_attributions(drawn, Path(save_dir), whole_number("top_k", top_k))
 
-        Losses are there for `transition` only, labels where examples have classes, groups where the task gives them.
-        """
-        found = self._computed() if attributions is None else _checked(attributions)
-        return plot_attributions(found, Path(save_dir), whole_number("top_k", top_k))
-
-    def _transition(self, before: int, after: int, update: Progress) -> Attributions:
-        data = NotedBatches(self.train_data, self.task)
-        found = transition_scores(
-            self._model(before), self._model(after), self.task, data, progress=update, **self._options
-        )
-        notes = data.notes()
-        columns = {
-            "scores": found.score, "cosine": found.cosine, "loss_before": found.loss_before,
-            "loss_after": found.loss_after,
-        }  # fmt: skip
-        return _made("transition", before, after, notes, found.reasons, found.how, **columns)
+    def _transition(self, before: int, after: int, options: dict[str, Any]) -> Attributions:
+        data = BatchesWithMetadata(self.train_data, self.task)
+        transition = transition_scores(self._model(before), self._model(after), self.task, data, **options)
+        return _attributions(
+            "transition", before, after, data.metadata(), transition.reasons, transition.how, scores=transition.score,
+            cosine=transition.cosine, loss_before=transition.loss_before, loss_after=transition.loss_after,
+        )  # fmt: skip
 
     def _against_test(self, method: str, epochs: list[int], score: Any) -> Attributions:
         if self.test_data is None:
             raise ValueError(f"method={method!r} scores examples for test data: give test_data=")
         # both go over the data once for each checkpoint: what a data set augments at random is the same each time
         train, test = (fixed_batches(data, self.task) for data in (self.train_data, self.test_data))
-        noted = NotedBatches(train, self.task)
-        for _ in noted:
-            pass
-        found: Attribution = score([self._model(epoch) for epoch in epochs], train, test)
-        lost = found.scores.isnan().all(0)
-        if bool(lost.any()) and not bool(lost.all()):
-            raise ValueError(f"test example {int(lost.nonzero()[0])} has {NO_TARGET}: leave it out")
-        scores = found.scores.mean(1)
+        data = BatchesWithMetadata(train, self.task)
+        attribution: Attribution = score([self._model(epoch) for epoch in epochs], list(data), test)
+        without_score = attribution.scores.isnan().all(0)
+        if bool(without_score.any()) and not bool(without_score.all()):
+            raise ValueError(f"test example {int(without_score.nonzero()[0])} has {NO_TARGET}: leave it out")
+        scores = attribution.scores.mean(1)
         reasons = {int(place): f"it has {NO_TARGET}" for place in scores.isnan().nonzero().flatten()}
-        return _made(method, epochs[0], epochs[-1], noted.notes(), reasons, found.how, scores=scores)
+        return _attributions(method, epochs[0], epochs[-1], data.metadata(), reasons, attribution.how, scores=scores)
 
     def _check_apart(self, epochs: list[int]) -> None:
         """Refuse checkpoints that are one set of weights under two epochs."""
-        seen: dict[Any, int] = {}
+        epoch_of: dict[Any, int] = {}
         for epoch in epochs:
-            here = _place_of(self.checkpoints[epoch])
-            if here in seen:
+            place = _place_of(self.checkpoints[epoch])
+            if place in epoch_of:
                 raise ValueError(
-                    f"the checkpoints of epochs {seen[here]} and {epoch} are the same weights in one place, so that "
-                    "nothing lies between them: keep copies, such as copy.deepcopy(model), or "
+                    f"the checkpoints of epochs {epoch_of[place]} and {epoch} are the same weights in one place, so "
+                    "that nothing lies between them: keep copies, such as copy.deepcopy(model), or "
                     "{name: value.clone() for name, value in model.state_dict().items()}"
                 )
-            seen[here] = epoch
+            epoch_of[place] = epoch
 
     def _model(self, epoch: int) -> nn.Module:
-        kept = self.checkpoints[epoch]
-        if isinstance(kept, nn.Module):
-            return kept
+        weights = self.checkpoints[epoch]
+        if isinstance(weights, nn.Module):
+            return weights
         assert self.model is not None
-        made = copy.deepcopy(self.model)
-        load_into(made, read_weights(kept), f"the checkpoint of epoch {epoch}")
-        return made
+        model = copy.deepcopy(self.model)
+        load_into(model, read_weights(weights), f"the checkpoint of epoch {epoch}")
+        return model
 
     def _epochs(self, before: Any, after: Any) -> tuple[int, int]:
         for name, epoch in (("pre_transition_epoch", before), ("post_transition_epoch", after)):
@@ -217,12 +213,12 @@ class PhaseTransitionAttributor:
         return self._last
 
 
-def _place_of(kept: Any) -> Any:
+def _place_of(weights: Any) -> Any:
     """Where the weights of a checkpoint lie: two that lie in the same place are always equal."""
-    if not isinstance(kept, nn.Module | Mapping):
-        return str(Path(kept).resolve()) if isinstance(kept, str | Path) else id(kept)
-    tensors = [value for value in read_weights(kept).values() if isinstance(value, Tensor) and value.numel()]
-    return frozenset(map(memory_of, tensors)) or id(kept)
+    if not isinstance(weights, nn.Module | Mapping):
+        return str(Path(weights).resolve()) if isinstance(weights, str | Path) else id(weights)
+    tensors = [value for value in read_weights(weights).values() if isinstance(value, Tensor) and value.numel()]
+    return frozenset(map(memory_of, tensors)) or id(weights)
 
 
 def _checked(attributions: Any) -> Attributions:
@@ -233,35 +229,35 @@ def _checked(attributions: Any) -> Attributions:
     return attributions
 
 
-def _made(
-    method: str, before: int, after: int, notes: Notes, reasons: Mapping[int, str], how: str, **columns: Tensor
+def _attributions(
+    method: str, before: int, after: int, examples: Metadata, reasons: Mapping[int, str], how: str, **columns: Tensor
 ) -> Attributions:
-    ids = notes.ids.numpy()
+    ids, labels = examples.ids.numpy(), examples.labels
     return Attributions(
-        method=method, before=before, after=after, ids=ids, groups=notes.groups, unlabelled=notes.unlabelled, how=how,
-        labels=None if notes.labels is None else notes.labels.numpy(),
-        reasons={int(ids[place]): why for place, why in reasons.items()},
+        method=method, before=before, after=after, ids=ids, groups=examples.groups, how=how,
+        labels=None if isinstance(labels, str) else labels.numpy(),
+        unlabelled=labels if isinstance(labels, str) else None,
+        reasons={int(ids[place]): reason for place, reason in reasons.items()},
         **{name: column.to(torch.float64).numpy() for name, column in columns.items()},
     )  # fmt: skip
 
 
-def _rates(given: float | Mapping[int, float] | None, epochs: list[int]) -> list[float]:
-    if given is None:
+def _rates(rates: float | Mapping[int, float] | None, epochs: list[int]) -> list[float]:
+    if rates is None:
         raise ValueError("method='tracin' weighs checkpoints by the learning rate in force: give learning_rates=0.1, "
                          "or one for each epoch, learning_rates={10: 0.1, 40: 0.01}")  # fmt: skip
-    if not isinstance(given, Mapping):
-        return [_rate(given)] * len(epochs)
-    missing = [epoch for epoch in epochs if epoch not in given]
+    by_epoch = rates if isinstance(rates, Mapping) else dict.fromkeys(epochs, rates)
+    missing = [epoch for epoch in epochs if epoch not in by_epoch]
     if missing:
         raise ValueError(f"learning_rates has none for epoch {missing[0]}; checkpoints taken: {epochs}")
-    return [_rate(given[epoch]) for epoch in epochs]
+    return [_rate(by_epoch[epoch]) for epoch in epochs]
 
 
-def _rate(given: Any) -> float:
+def _rate(number: Any) -> float:
     try:
-        rate = math.nan if isinstance(given, bool | str) else float(given)
+        rate = math.nan if isinstance(number, bool | str) else float(number)
     except (TypeError, ValueError):
         rate = math.nan
     if not 0 <= rate < math.inf:
-        raise ValueError(f"learning_rates has {given!r}: a learning rate is a number from 0, such as 0.1")
+        raise ValueError(f"learning_rates has {number!r}: a learning rate is a number from 0, such as 0.1")
     return rate

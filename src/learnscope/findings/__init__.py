@@ -16,5 +16,5 @@ def find(reader: RunReader, cuts: Cuts | None = None) -> list[Finding]:
     """All findings of a run, the gravest first."""
     cuts = cuts or Cuts()
     run = one_pass(reader)
-    found = [finding for analysis in analyses() for finding in findings_of(analysis, run, cuts)]
-    return sorted(found, key=lambda finding: -SEVERITIES.index(finding.severity))
+    findings = [finding for analysis in analyses() for finding in findings_of(analysis, run, cuts)]
+    return sorted(findings, key=lambda finding: -SEVERITIES.index(finding.severity))

@@ -17,11 +17,12 @@ Steps = NDArray[np.int64]
 
 
 def evidence_over(
-    steps: Sequence[int], probe: str, quantity: Quantity, n: int, value: float, interval: Interval | None = None
+    steps: Sequence[int], probe: str, quantity: Quantity | str, n: int, value: float, interval: Interval | None = None
 ) -> Evidence:
     """Evidence from `n` measurements between the first and the last of `steps`."""
+    name = quantity if isinstance(quantity, str) else quantity.name
     ends = {"first_step": steps[0], "last_step": steps[-1]}
-    return Evidence(probe=probe, name=quantity.name, n=n, **ends, value=value, interval=interval)
+    return Evidence(probe=probe, name=name, n=n, **ends, value=value, interval=interval)
 
 
 def span_of(streaks: Sequence[Streak], steps: Steps) -> tuple[int, int]:

@@ -1,7 +1,4 @@
-"""The analyses that there are: functions marked with `@analysis` in the folders of the families.
-
-They are found by their files: a new one has to be listed nowhere.
-"""
+"""The analyses: functions marked with `@analysis` in the folders of the families, found by their files."""
 
 from __future__ import annotations
 
@@ -30,14 +27,13 @@ def analysis(*, place: int = 1000) -> Callable[[Analysis], Analysis]:
 
 
 def findings_of(function: Analysis, reader: RunReader, cuts: Cuts) -> list[Finding]:
-    """What an analysis says of a run; found once for a run that was read in one pass, whoever asks."""
+    """The findings of an analysis, computed once for a run that was read in one pass."""
     run = one_pass(reader)
     return run.remember((function, cuts), lambda: list(function(run, cuts)))
 
 
 @cache
 def analyses() -> tuple[Analysis, ...]:
-    """All of them in the order of their places."""
     import learnscope.findings as home
 
     for module in pkgutil.walk_packages(home.__path__, f"{home.__name__}."):

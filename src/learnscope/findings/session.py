@@ -17,12 +17,10 @@ def session(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  (n
     for record in reader.records():
         by_probe[record.probe].append(record)
     problems = list(reader.last_problems)
-    found = [_failed(probe, records) for probe, records in by_probe.items() if any(r.error for r in records)]
-    found += [_torn(problems)] if problems else []
-    for probe, records in by_probe.items():
-        if any(r.notes.get("skipped_by_budget") for r in records):
-            found.append(_skipped(probe, records, reader))
-    return found
+    findings = [_failed(probe, records) for probe, records in by_probe.items() if any(r.error for r in records)]
+    findings += [_torn(problems)] if problems else []
+    skipped = {probe: any(r.notes.get("skipped_by_budget") for r in records) for probe, records in by_probe.items()}
+    return findings + [_skipped(probe, by_probe[probe], reader) for probe in by_probe if skipped[probe]]
 
 
 def _failed(probe: str, records: list[Record]) -> Finding:
@@ -32,18 +30,15 @@ def _failed(probe: str, records: list[Record]) -> Finding:
     # a message may be a page long, and its first line is the one that names the error
     message = str(first.error).strip().splitlines()[0][:300]
     others = f" The failures are of {count(len(kinds), 'kind')}: {', '.join(sorted(kinds))}." if len(kinds) > 1 else ""
-    all_of_them = len(failures) == len(records)
+    remaining = len(records) - len(failures)
+    effect = f"What {probe} shows rests on {count(remaining, 'firing')}"
     return Finding(
         kind="probe_failed",
         severity="warning",
         title=f"{probe} failed in {len(failures)} of {count(len(records), 'firing')}, first at step {first.step:,}",
         detail=f"{capital(between(first.step, last.step))}. First message: {message}.{others}",
-        advice=(
-            f"Nothing that {probe} would have shown is in this run; "
-            if all_of_them
-            else f"What {probe} shows rests on {count(len(records) - len(failures), 'firing')}; "
-        )
-        + "watch(..., strict=True) stops at the failure with its traceback.",
+        advice=(effect if remaining else f"Nothing that {probe} would have shown is in this run")
+        + "; watch(..., strict=True) stops at the failure with its traceback.",
         evidence=Evidence(
             probe=probe, name="error", n=len(records), first_step=first.step, last_step=last.step,
             value=float(len(failures)),
@@ -71,13 +66,13 @@ def _skipped(probe: str, records: list[Record], reader: RunReader) -> Finding:
     due = skipped + len(records)
     shares = [(entry.get("cost") or {}).get("budget") for entry in reader.manifest.get("attempts", [])]
     budget = next((share for share in reversed(shares) if share), None)
-    held = f" to hold a budget of {percent(float(budget))} of the wall time" if budget else ""
+    reason = f" to hold a budget of {percent(float(budget))} of the wall time" if budget else ""
     seconds = sum(r.cost for r in records) / len(records)
     return Finding(
         kind="skipped_by_budget",
         severity="info",
         title=f"{probe} was skipped in {skipped:,} of {count(due, 'due firing')}",
-        detail=f"{skipped:,} firings were left out{held}, between steps {records[0].step:,} and {noted[-1].step:,}; "
+        detail=f"{skipped:,} firings were left out{reason}, between steps {records[0].step:,} and {noted[-1].step:,}; "
         f"the {len(records):,} that took place cost {num(1e3 * seconds)} ms each.",
         advice=f"A larger every= for {probe} spaces its firings evenly; a larger budget= takes more of them.",
         evidence=Evidence(

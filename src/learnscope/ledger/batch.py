@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from learnscope.ledger.errors import LedgerError, reused
+from learnscope.store.backend import RunError
+
+UNKNOWN_TARGET = int(np.iinfo(np.int64).min)
 
 
-def unlike(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Where two checksums are of different inputs; NaN means that there is none, and matches anything."""
-    differ: NDArray[np.bool_] = (a != b) & ~np.isnan(a) & ~np.isnan(b)
-    return differ
+class LedgerError(RunError, ValueError):
+    """A batch or a file that a ledger refuses; the message says why."""
+
+
+class IdError(LedgerError):
+    """An id was used for different examples, so that its statistics would be meaningless."""
+
+
+def reused(what: str, ids: list[int]) -> IdError:
+    """The error for ids that came again with another `what`."""
+    shown = ", ".join(map(str, ids[:5])) + (", …" if len(ids) > 5 else "")
+    return IdError(
+        f"{len(ids)} of the batch's ids came with another {what} than before (ids {shown}): an id must always name the "
+        "same example, and a position in a shuffled loader does not. Wrap the data set in learnscope.IndexedDataset, "
+        f"which gives every item its own index. If the {what}s of an example change on purpose"
+        f"{', as augmented ones do, check_inputs=False.' if what == 'input' else ', check_ids=False.'}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +82,23 @@ class Batch:
     def check_itself(self) -> None:
         """Refuse an id that has two targets or inputs within this batch."""
         order = np.argsort(self.ids, kind="stable")
-        ids = self.ids[order]
-        same = ids[1:] == ids[:-1]
-        if self.target is not None:
-            differ = same & (self.target[order][1:] != self.target[order][:-1])
+        same = self.ids[order][1:] == self.ids[order][:-1]
+        earlier = self.where(order[:-1][same])
+        self.where(order[1:][same]).check_same(earlier.target, earlier.checksum)
+
+    def check_same(self, target: NDArray[Any] | None, checksum: NDArray[Any] | None) -> None:
+        """Refuse ids that had another target or input, where both are known."""
+        if self.target is not None and target is not None:
+            differ = (target != self.target) & (target != UNKNOWN_TARGET) & (self.target != UNKNOWN_TARGET)
             if differ.any():
-                raise reused("target", ids[1:][differ].tolist())
-        if self.checksum is not None:
-            differ = same & unlike(self.checksum[order][1:], self.checksum[order][:-1])
+                raise reused("target", self.ids[differ].tolist())
+        if self.checksum is not None and checksum is not None:
+            differ = (checksum != self.checksum) & ~np.isnan(checksum) & ~np.isnan(self.checksum)
             if differ.any():
-                raise reused("input", ids[1:][differ].tolist())
+                raise reused("input", self.ids[differ].tolist())
 
 
-def as_batch(
-    ids: ArrayLike,
-    epoch: int,
-    scores: Mapping[str, ArrayLike],
-    correct: ArrayLike,
-    optional: Mapping[str, ArrayLike | None],
-    target: ArrayLike | None,
-) -> Batch:
+def as_batch(ids: ArrayLike, epoch: int, correct: ArrayLike, target: ArrayLike | None, **scores: Any) -> Batch:
     """The arrays with their dtypes, or an error that names the one that does not fit."""
     id_array = _integers("ids", ids)
     if isinstance(epoch, bool) or not isinstance(epoch, int | np.integer) or not 0 <= epoch < 2**31:
@@ -94,15 +106,14 @@ def as_batch(
     is_correct = np.asarray(correct)
     if is_correct.dtype != np.bool_:
         raise LedgerError(f"correct is {is_correct.dtype}: pass booleans")
-    given: dict[str, Any] = {name: np.asarray(value, dtype=np.float64) for name, value in scores.items()}
-    given |= {name: None if v is None else np.asarray(v, dtype=np.float64) for name, v in optional.items()}
-    given |= {"correct": is_correct, "target": None if target is None else _integers("target", target)}
-    for name, value in given.items():
-        if value is not None and value.shape != id_array.shape:
+    arrays: dict[str, Any] = {k: None if v is None else np.asarray(v, dtype=np.float64) for k, v in scores.items()}
+    arrays |= {"correct": is_correct, "target": None if target is None else _integers("target", target)}
+    for name, array in arrays.items():
+        if array is not None and array.shape != id_array.shape:
             raise LedgerError(
-                f"{name} has shape {value.shape}, not {id_array.shape} as ids: give one entry per example"
+                f"{name} has shape {array.shape}, not {id_array.shape} as ids: give one entry per example"
             )
-    return Batch(ids=id_array, epoch=int(epoch), **given)
+    return Batch(ids=id_array, epoch=int(epoch), **arrays)
 
 
 def _integers(name: str, values: ArrayLike) -> NDArray[np.int64]:

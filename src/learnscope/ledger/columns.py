@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from learnscope.ledger.batch import UNKNOWN_TARGET
+
 COUNTS = (
     "presentations", "nonfinite", "times_correct", "forgetting_events", "first_correct", "first_learned",
     "last_correct", "first_epoch", "last_epoch", "learned_epoch",
@@ -15,7 +17,6 @@ MEANS = ("confidence", "confidence_m2", "aum", "el2n_mean", "el2n_last", "cumula
 """Over the presentations whose scores were finite."""
 GRAND = ("grand_mean", "grand_last")
 
-UNKNOWN_TARGET = int(np.iinfo(np.int64).min)
 _DTYPES: dict[str, Any] = {
     "id": np.int64,
     **dict.fromkeys(COUNTS, np.int32),
@@ -77,14 +78,12 @@ class Columns:
         self.size = len(self._arrays["id"])
 
     def _resize(self, capacity: int) -> None:
-        kept = min(self.size, capacity)
         for name, old in self._arrays.items():  # one column at a time: never two copies of everything
-            new = _filled(name, capacity)
-            new[:kept] = old[:kept]
-            self._arrays[name] = new
+            self._arrays[name] = _filled(name, capacity)
+            self._arrays[name][: self.size] = old[: self.size]
 
 
 def _filled(name: str, length: int) -> NDArray[Any]:
     if name in _FILLS:
         return np.full(length, _FILLS[name], dtype=_DTYPES[name])
-    return np.zeros(length, dtype=_DTYPES[name])
+    return np.zeros(length, dtype=_DTYPES[name])  # spare room takes no memory until it is used

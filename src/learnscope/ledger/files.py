@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from learnscope.ledger.errors import LedgerError
+from learnscope.ledger.batch import LedgerError
 from learnscope.ledger.table import derived
 from learnscope.store.backend import load
 from learnscope.store.files import write_atomically
@@ -32,8 +32,8 @@ def write(path: Path, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], *,
     """Write the arrays atomically. Parquet also gets the derived columns, for other readers."""
     meta = {KEY: json.dumps({"version": VERSION, **facts})}
     if not has_parquet():
-        kept = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        write_atomically(path, lambda temporary: save_file(kept, temporary, metadata=meta), durable=durable)
+        tensors = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=meta), durable=durable)
         return
     pa, parquet = load("pyarrow", "a ledger"), load("pyarrow.parquet", "a ledger")
     columns = {name: pa.array(array) for name, array in {**arrays, **derived(arrays)}.items()}

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from learnscope.ledger import files, table
-from learnscope.ledger.batch import Batch, as_batch, unlike
-from learnscope.ledger.columns import GRAND, UNKNOWN_TARGET, Columns
-from learnscope.ledger.errors import reused
-from learnscope.ledger.index import IdIndex
-from learnscope.ledger.sampling import Sample, among, chosen_ids
+from learnscope.ledger.batch import Batch, as_batch
+from learnscope.ledger.columns import GRAND, Columns
+from learnscope.ledger.index import IdIndex, Sample, among, chosen_ids
+from learnscope.store.backend import Backend, FolderBackend, MemoryBackend
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,9 +37,7 @@ class Ledger:
 
     Args:
         track: how many examples to track at most; None for all.
-        sample: which ones: the `first` distinct ids, or an `even` or `random` choice of the ids 0..examples−1.
-        examples: the data set's size, for `even` and `random`.
-        seed: of the random choice.
+        sample, examples, seed: which ones: the `first` distinct ids, or an `even` or `random` choice of 0..examples−1.
         check_ids: refuse ids that come again with another target or input (`IdError`).
         once_an_epoch: count only an example's first presentation in an epoch.
     """
@@ -95,30 +92,28 @@ class Ledger:
         """One presentation of each example of a batch; a batch that is refused changes nothing.
 
         Args:
-            ids: of the examples, whole numbers.
+            ids: whole numbers.
             p_gold: probability of the right answer.
             correct: whether the prediction was right.
             margin: gold logit minus the best other.
-            loss: of each example.
             el2n: ‖p − onehot(y)‖₂.
-            epoch: in which they were presented.
             grand: gradient norms, where they were computed; NaN for an example without.
             target: the class, or an integer that stands for the target: it reveals reused ids.
             checksum: a number that stands for the input, for the same purpose; not for augmented inputs.
         """
         batch = as_batch(
-            ids, epoch, {"p_gold": p_gold, "margin": margin, "loss": loss, "el2n": el2n}, correct,
-            {"grand": grand, "checksum": checksum}, target,
+            ids, epoch, correct, target, p_gold=p_gold, margin=margin, loss=loss, el2n=el2n, grand=grand,
+            checksum=checksum,
         )  # fmt: skip
-        tracked = batch
-        if self._chosen is not None:
-            tracked = batch.where(among(batch.ids, self._chosen))
+        tracked = batch if self._chosen is None else batch.where(among(batch.ids, self._chosen))
         repeats = tracked.repeats()
         rows = self._index.find(tracked.ids)
         if self._settings["check_ids"]:
             if repeats:
                 tracked.check_itself()
-            self._check(tracked, rows)
+            known, columns = rows >= 0, self._columns
+            before = (columns[name][rows[known]] if name in columns else None for name in ("target", "checksum"))
+            tracked.where(known).check_same(*before)
         if (rows < 0).any():
             tracked = tracked.where(self._make_room(tracked.ids, rows))
             rows = self._index.find(tracked.ids)
@@ -139,13 +134,13 @@ class Ledger:
         """All columns, in the order of the ids or (`by_id=False`) of arrival; NaN for what was not measured."""
         used = self._columns.used()
         order = np.argsort(used["id"], kind="stable") if by_id else np.arange(len(self))
-        return table.with_nan({name: array[order] for name, array in used.items()})
+        return table.with_unmeasured({name: array[order] for name, array in used.items()}, np.nan)
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], **settings: Any) -> Ledger:
         """The ledger that `arrays()` came from; `settings` are those of the constructor."""
         ledger = cls(**settings)
-        ledger._columns.fill(table.without_nan(arrays))
+        ledger._columns.fill(table.with_unmeasured(table.checked(arrays), 0.0))
         ledger._index.add(ledger._columns["id"])
         return ledger
 
@@ -184,20 +179,6 @@ class Ledger:
         ledger.untracked, ledger.repeated = facts["untracked"], facts["repeated"]
         return ledger
 
-    def _check(self, batch: Batch, rows: NDArray[np.int64]) -> None:
-        """Refuse ids whose target or input differs from before."""
-        known: Any = rows >= 0
-        known = slice(None) if known.all() else known
-        if batch.target is not None and "target" in self._columns:
-            before, now = self._columns["target"][rows[known]], batch.target[known]
-            differ = (before != now) & (before != UNKNOWN_TARGET) & (now != UNKNOWN_TARGET)
-            if differ.any():
-                raise reused("target", batch.ids[known][differ].tolist())
-        if batch.checksum is not None and "checksum" in self._columns:
-            differ = unlike(self._columns["checksum"][rows[known]], batch.checksum[known])
-            if differ.any():
-                raise reused("input", batch.ids[known][differ].tolist())
-
     def _make_room(self, ids: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Add rows for new ids, up to the limit; returns which of all ids are tracked."""
         distinct, first = np.unique(ids[rows < 0], return_index=True)
@@ -222,12 +203,10 @@ class Ledger:
         number = columns["presentations"][at] + 1
         columns["presentations"][at] = number
         self._learning(at, number, batch.correct, batch.epoch)
-        if batch.target is not None:
-            columns.need("target")
-            columns["target"][at] = batch.target
-        if batch.checksum is not None:
-            columns.need("checksum")
-            columns["checksum"][at] = batch.checksum
+        for name, values in (("target", batch.target), ("checksum", batch.checksum)):
+            if values is not None:
+                columns.need(name)
+                columns[name][at] = values
         if batch.grand is not None:
             columns.need(*GRAND, "grand_count")
             measured = np.isfinite(batch.grand)
@@ -271,3 +250,11 @@ class Ledger:
         before = columns["grand_mean"][at]
         columns["grand_mean"][at] = before + (grand - before) / columns["grand_count"][at]
         columns["grand_last"][at] = grand
+
+
+def ledger_of(backend: Backend) -> Ledger | None:
+    """The ledger of a run as it was last stored; None if no examples were tracked."""
+    if isinstance(backend, FolderBackend):
+        return Ledger.load_from(backend.path)
+    arrays = backend.examples if isinstance(backend, MemoryBackend) else None
+    return None if arrays is None else Ledger.from_arrays(arrays)

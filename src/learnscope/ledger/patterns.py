@@ -24,43 +24,37 @@ def patterns(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     the rest. Hard examples come hardest first, easy ones easiest first. An example whose probabilities were never
     finite has no difficulty: it is hard if it was never correct, otherwise medium.
     """
-    ids, extra = arrays["id"], derived(arrays)
-    shown = arrays["presentations"]
+    ids, columns = arrays["id"], derived(arrays)
+    shown = arrays["presentations"] > 0
     difficulty = 1 - arrays["confidence"]
-    known = np.isfinite(difficulty)
+    measured = np.isfinite(difficulty)
     cut = None
-    if known.any():
-        low, high = np.quantile(difficulty[known], (0.25, 0.75))
+    if measured.any():
+        low, high = np.quantile(difficulty[measured], (0.25, 0.75))
         cut = float(high + FENCE * (high - low))
-    never = extra["never_learned"] & (shown > 0)
-    hard = never | (known & (difficulty > (np.inf if cut is None else cut)))
-    first = arrays["first_correct"]
-    easy = ~hard & extra["unforgettable"] & (first <= np.maximum(1, EARLY * shown))
-    hardest = np.where(known, difficulty, np.inf)
+    never, unforgettable = columns["never_learned"] & shown, columns["unforgettable"]
+    hard = never | (measured & (difficulty > (np.inf if cut is None else cut)))
+    early = arrays["first_correct"] <= np.maximum(1, EARLY * arrays["presentations"])
+    easy = ~hard & unforgettable & early
+    hardest = np.where(measured, difficulty, np.inf)
+    events, learned = arrays["forgetting_events"], columns["never_learned"] ^ shown
     return {
         "hard_examples": _ids(ids, hard, -hardest),
         "easy_examples": _ids(ids, easy, hardest),
-        "medium_examples": _ids(ids, ~hard & ~easy & (shown > 0), -hardest),
+        "medium_examples": _ids(ids, ~hard & ~easy & shown, -hardest),
         "never_learned_examples": _ids(ids, never, -hardest),
-        "unforgettable_examples": _ids(ids, extra["unforgettable"], hardest),
+        "unforgettable_examples": _ids(ids, unforgettable, hardest),
         "hard_cut": cut,
-        "total_examples": int((shown > 0).sum()),
-        "forgetting_statistics": _forgetting(arrays, extra),
-        "mean_difficulty": float(difficulty[known].mean()) if known.any() else None,
-    }
-
-
-def _forgetting(arrays: Mapping[str, NDArray[Any]], extra: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Never learned is counted apart from never forgotten: neither has an event."""
-    events, shown = arrays["forgetting_events"], arrays["presentations"] > 0
-    learned = extra["never_learned"] ^ shown
-    return {
-        "examples_with_forgetting": int((events > 0).sum()),
-        "total_forgetting_events": int(events.sum(dtype=np.int64)),
-        "max_forgetting_events": int(events.max(initial=0)),
-        "mean_forgetting_events": float(events[learned].mean()) if learned.any() else None,
-        "never_learned": int((extra["never_learned"] & shown).sum()),
-        "unforgettable": int(extra["unforgettable"].sum()),
+        "total_examples": int(shown.sum()),
+        "forgetting_statistics": {
+            "examples_with_forgetting": int((events > 0).sum()),
+            "total_forgetting_events": int(events.sum(dtype=np.int64)),
+            "max_forgetting_events": int(events.max(initial=0)),
+            "mean_forgetting_events": float(events[learned].mean()) if learned.any() else None,
+            "never_learned": int(never.sum()),
+            "unforgettable": int(unforgettable.sum()),
+        },
+        "mean_difficulty": float(difficulty[measured].mean()) if measured.any() else None,
     }
 
 

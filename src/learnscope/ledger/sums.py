@@ -64,12 +64,6 @@ class GroupSums:
             accuracy, confidence, mean_loss = correct / shown, p_gold / finite, loss / finite
         return {"accuracy": accuracy, "confidence": confidence, "loss": mean_loss, "presentations": shown}
 
-    def total(self) -> dict[str, float]:
-        """The same over all groups; NaN where nothing was presented."""
-        whole = GroupSums()
-        whole.table = self.table.sum(0, keepdims=True)
-        return {name: float(values[0]) for name, values in whole.means().items()}
-
     def in_order(self) -> list[int]:
         """Indices of the groups in the order of their names, numbers by size."""
         return sorted(range(len(self.names)), key=lambda i: _natural(self.names[i]))
@@ -85,5 +79,5 @@ def _distinct(groups: NDArray[Any]) -> tuple[list[Any], NDArray[np.int64]]:
 
 
 def _natural(name: str) -> tuple[bool, int, str]:
-    whole = name.removeprefix("-").isdecimal()
-    return not whole, int(name) if whole else 0, name
+    is_integer = name.removeprefix("-").isdecimal()
+    return not is_integer, int(name) if is_integer else 0, name

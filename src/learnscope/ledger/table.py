@@ -8,32 +8,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from learnscope.ledger.columns import ALWAYS, GRAND, MEANS, OPTIONAL, UNKNOWN_TARGET
-from learnscope.ledger.errors import LedgerError
+from learnscope.ledger.batch import UNKNOWN_TARGET, LedgerError
+from learnscope.ledger.columns import ALWAYS, GRAND, MEANS, OPTIONAL
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Arrays = Mapping[str, NDArray[Any]]
 QUANTILES = (0.1, 0.5, 0.9)
-TOGETHER = 2**16
-"""Up to this many examples all scores are summarised together."""
 
 
-def with_nan(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """Means over no presentations as NaN; internally they are 0."""
-    return _unmeasured(arrays, np.nan)
-
-
-def without_nan(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """The inverse; refuses arrays that are not a ledger's."""
+def checked(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """The stored columns of a ledger; refuses other arrays."""
     missing = [name for name in ALWAYS if name not in arrays]
     if missing:
         raise LedgerError(f"these are not the arrays of a ledger: {', '.join(missing)} missing")
-    return _unmeasured({name: arrays[name] for name in (*ALWAYS, *OPTIONAL) if name in arrays}, 0.0)
+    return {name: arrays[name] for name in (*ALWAYS, *OPTIONAL) if name in arrays}
 
 
-def _unmeasured(arrays: Arrays, fill: float) -> dict[str, NDArray[Any]]:
+def with_unmeasured(arrays: Arrays, fill: float) -> dict[str, NDArray[Any]]:
+    """The arrays with `fill` for means over no presentations: NaN outside of a ledger, 0 in it."""
     changed = dict(arrays)
     none = arrays["presentations"] == arrays["nonfinite"]
     if none.any():
@@ -75,21 +69,17 @@ answer resets both |
     """
     import pandas as pd
 
-    extra = derived(arrays)
-    whole = {
-        "first_correct": _nullable(arrays["first_correct"], arrays["first_correct"] > 0),
-        "last_correct": _nullable(arrays["last_correct"], arrays["last_correct"] > 0),
-        "first_learned": _nullable(arrays["first_learned"], arrays["first_learned"] > 0),
-        "learned_epoch": _nullable(arrays["learned_epoch"], arrays["first_learned"] > 0),
-    }
+    happened = {name: arrays[name] > 0 for name in ("first_correct", "last_correct", "first_learned")}
+    happened["learned_epoch"] = happened["first_learned"]
     if "target" in arrays:
-        whole["target"] = _nullable(arrays["target"], arrays["target"] != UNKNOWN_TARGET)
+        happened["target"] = arrays["target"] != UNKNOWN_TARGET
+    nullable = {name: pd.arrays.IntegerArray(arrays[name].astype(np.int64), ~known) for name, known in happened.items()}
     order = (
         "id", "presentations", "nonfinite", "confidence", "variability", "correctness", "forgetting_events",
         "never_learned", "unforgettable", "first_correct", "last_correct", "first_learned", "learned_epoch",
         "first_epoch", "last_epoch", "aum", "cumulative_loss", "el2n_mean", "el2n_last", *GRAND, "target",
     )  # fmt: skip
-    columns: dict[str, Any] = {**arrays, **extra, **whole}
+    columns: dict[str, Any] = {**arrays, **derived(arrays), **nullable}
     return pd.DataFrame({name: columns[name] for name in order if name in columns})
 
 
@@ -116,28 +106,19 @@ def summary(arrays: Arrays) -> tuple[dict[str, Any], dict[str, list[float]]]:
     per_example |= {"el2n": arrays["el2n_mean"], "cumulative_loss": arrays["cumulative_loss"]}
     if not measured.any():
         return numbers | {f"mean_{name}": None for name in per_example}, {}
-    chosen: Any = slice(None) if measured.all() else measured
     quantiles: dict[str, list[float]] = {}
-    # with few examples all scores at once, which is faster; with many one by one, so that only one is copied at a time
-    for names in [list(per_example)] if examples <= TOGETHER else [[name] for name in per_example]:
-        kept = np.stack([per_example[name][chosen] for name in names])
-        numbers |= {f"mean_{name}": float(mean) for name, mean in zip(names, kept.mean(1), strict=True)}
-        quantiles |= dict(zip(names, _quantiles(kept).tolist(), strict=True))
+    for name, values in per_example.items():
+        scores = values[measured]
+        numbers[f"mean_{name}"] = float(scores.mean())
+        quantiles[name] = _quantiles(scores)
     return numbers, quantiles
 
 
-def _quantiles(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`np.quantile(rows, QUANTILES, axis=1).T`, several times as fast; reorders the rows' entries."""
-    where = np.array(QUANTILES) * (rows.shape[1] - 1)
+def _quantiles(values: NDArray[np.float64]) -> list[float]:
+    """`np.quantile(values, QUANTILES)`, several times as fast; reorders the values."""
+    where = np.array(QUANTILES) * (len(values) - 1)
     low = where.astype(np.int64)
-    high = np.minimum(low + 1, rows.shape[1] - 1)
-    rows.partition([*low.tolist(), *high.tolist()], axis=1)
-    below, above = rows[:, low], rows[:, high]
-    quantiles: NDArray[np.float64] = below + (above - below) * (where - low)
+    high = np.minimum(low + 1, len(values) - 1)
+    values.partition([*low.tolist(), *high.tolist()])
+    quantiles: list[float] = (values[low] + (values[high] - values[low]) * (where - low)).tolist()
     return quantiles
-
-
-def _nullable(values: NDArray[Any], known: NDArray[np.bool_]) -> Any:
-    import pandas as pd
-
-    return pd.arrays.IntegerArray(values.astype(np.int64), ~known)

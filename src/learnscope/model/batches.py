@@ -76,9 +76,8 @@ def is_per_example(leaf: Any, size: int) -> bool:
 
 def _is_plain_values(leaf: Any, size: int) -> bool:
     """A list or NumPy array with one value per example, which vmap cannot split."""
-    if isinstance(leaf, Tensor) or not (isinstance(leaf, (list, tuple)) or getattr(leaf, "shape", None)):
-        return False
-    return len(leaf) == size
+    has_length = isinstance(leaf, (list, tuple)) or bool(getattr(leaf, "shape", None))
+    return not isinstance(leaf, Tensor) and has_length and len(leaf) == size
 
 
 def has_plain_values(batch: Any, size: int) -> bool:

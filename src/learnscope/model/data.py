@@ -63,19 +63,15 @@ def _in_order(data: Any) -> Iterable[Any]:
             "an IterableDataset cannot be read without advancing it for the training loop; "
             "pass a list of batches, e.g. list(itertools.islice(loader, 4)) of a loader made for this purpose"
         )
-    if loader is not None:
-        size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or BATCH_SIZE
-        return _sequential(dataset, size, loader.collate_fn)
-    if isinstance(data, Dataset):
-        return _sequential(data, BATCH_SIZE)
+    if isinstance(dataset, Dataset) or loader is not None:
+        sampler = getattr(loader, "batch_sampler", None)
+        size = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None) or BATCH_SIZE
+        # its own generator: creating an iterator draws a base seed, by default from the global generator
+        generator = torch.Generator().manual_seed(0)
+        collate = getattr(loader, "collate_fn", None)
+        return DataLoader(dataset, batch_size=size, shuffle=False, collate_fn=collate, generator=generator)
     if isinstance(data, Iterator):
         raise DataError("an iterator would be used up by looking at it: pass a list of batches")
     # `(x, y)` with tensors is one batch; a list of tuples or dictionaries is several
     several = isinstance(data, Sequence) and not (len(data) > 0 and isinstance(data[0], torch.Tensor))
     return data if several else [data]
-
-
-def _sequential(dataset: Dataset[Any], size: int, collate: Any = None) -> Iterable[Any]:
-    # its own generator: creating an iterator draws a base seed, by default from the global generator
-    generator = torch.Generator().manual_seed(0)
-    return DataLoader(dataset, batch_size=size, shuffle=False, collate_fn=collate, generator=generator)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from torch import nn
 
@@ -14,7 +14,7 @@ class SelectionError(ValueError):
     """A name that matches no parameter of the model; the message lists close names."""
 
 
-def select_parameters(model: nn.Module, wanted: str | Iterable[str]) -> list[int]:
+def select_parameters(model: nn.Module, names: str | Iterable[str]) -> list[int]:
     """Positions in `model.named_parameters()` of the parameters that the names select, in order, each once.
 
     A name is that of a layer, of a module as in `model.named_modules()`, or of a parameter, with or without what
@@ -22,17 +22,21 @@ def select_parameters(model: nn.Module, wanted: str | Iterable[str]) -> list[int
     """
     named = list(model.named_parameters())
     layers = group_parameters([name for name, _ in named], "layer")
-    modules = _modules(model, [id(p) for _, p in named])
+    position = {id(p): i for i, (_, p) in enumerate(named)}
+    modules: dict[str, list[int]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        modules[path] = [position[id(p)] for p in module.parameters()]
+        modules.setdefault(clean_path(path), modules[path])
     parameters = {spelling: [i] for i, (name, _) in enumerate(named) for spelling in (resolve(name).clean, name)}
     selected: set[int] = set()
-    for name in [wanted] if isinstance(wanted, str) else wanted:
+    for name in [names] if isinstance(names, str) else names:
         if not isinstance(name, str):
             raise SelectionError(f"{name!r} is a {type(name).__name__}: name a layer, a module or a parameter")
         spellings, tables = (name, clean_path(name)), (parameters, layers, modules)
         members = next((table[spelling] for spelling in spellings for table in tables if spelling in table), None)
         if members is None:
-            names = [other for other in dict.fromkeys([*layers, *modules, *parameters]) if other]
-            near = ", ".join(nearest(name, names, most=3) or names[:6])
+            others = [other for other in dict.fromkeys([*layers, *modules, *parameters]) if other]
+            near = ", ".join(nearest(name, others, most=3) or others[:6])
             raise SelectionError(f"{type(model).__name__} has no layer, module or parameter {name!r}; near: {near}")
         if not members:
             raise SelectionError(f"{name!r} of {type(model).__name__} is a module without parameters")
@@ -61,13 +65,3 @@ def spread(layers: Iterable[str], most: int | None) -> list[str]:
         return [named[(len(named) - 1) // 2]]
     gaps, last = most - 1, len(named) - 1
     return [named[(2 * i * last + gaps) // (2 * gaps)] for i in range(most)]  # i·last/gaps, rounded
-
-
-def _modules(model: nn.Module, ids: Sequence[int]) -> dict[str, list[int]]:
-    """Parameters of every module, by identity: a shared weight is listed under its first name only."""
-    position = {identity: i for i, identity in enumerate(ids)}
-    members: dict[str, list[int]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        members[name] = [position[id(p)] for p in module.parameters()]
-        members.setdefault(clean_path(name), members[name])
-    return members

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from learnscope.options import explain_options
 from learnscope.posttrain.bit_widths import BitWidthAnalyzer
 from learnscope.posttrain.data import load_data
 from learnscope.posttrain.errors import PosttrainError
-from learnscope.posttrain.examined import Examined
 from learnscope.posttrain.loading import load_model
 from learnscope.posttrain.performance import PerformanceAnalyzer
 from learnscope.posttrain.robustness import RobustnessAnalyzer
+from learnscope.posttrain.session import AuditSession
 from learnscope.reading.gather import one_pass
 from learnscope.record import Finding, plain_json
 from learnscope.report.audit.folder import write_audit
@@ -26,28 +27,29 @@ from learnscope.run import Run
 from learnscope.store.files import write_json
 from learnscope.task import Task
 
-_TELLING = (
+_SHOWN = (
     "model_type", "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size",
     "vocab_size", "max_position_embeddings", "num_labels", "tie_word_embeddings",
 )  # fmt: skip
-"""Entries of a configuration by the names that transformers has for all models."""
+"""Entries of a configuration that reports show, by the names that transformers has for all models."""
 PARTS = ("performance", "bit_widths", "robustness")
+_THRESHOLDS = ("tokens_per_second", "memory_bytes", "robustness_gap")
 
 
 class ModelAnalyzer:
-    """Examines a finished model: how fast and how good it is, how few bits it needs, how it stands up to attack.
+    """Examines a finished model: how fast and how good it is, how few bits it needs, how it withstands attacks.
 
-    The model is as it was after every call. Results are dictionaries of plain numbers: NaN is "not measured", and
-    `reasons` beside it says why. `analyzer.run` holds the same as records, `generate_comprehensive_report` writes them.
+    The model is unchanged after every call. Results are dictionaries of plain numbers: NaN is "not measured", and
+    `reasons` beside it says why. `analyzer.run` has the same as records, `generate_comprehensive_report` writes them.
 
     Args:
         model: a module, or where one is saved: a Hugging Face folder, a `.safetensors` file, or a `.pt` state
             dictionary. No code from a file is run.
-        config_path: the configuration of a state dictionary, where none stands beside it or inside it.
+        config_path: the configuration of a state dictionary that has none beside it or inside it.
         tokenizer: a tokenizer, its folder or file, or "bytes"; by default the one beside the model.
         task: how a batch becomes logits and targets, where the defaults do not recognise it.
         device: where the model is moved to; by default it stays where it is.
-        cache: a folder in which results are remembered by content, so that nothing is computed twice.
+        cache: a folder in which results are cached by content, so that nothing is computed twice.
         progress: show progress bars on a terminal.
         name: what reports call the model.
     """
@@ -61,16 +63,16 @@ class ModelAnalyzer:
         loaded = load_model(model, config_path, tokenizer, device)
         self.model, self.tokenizer, self.origin = loaded.model, loaded.tokenizer, loaded.origin
         self.notes = list(loaded.notes)
-        self.name = name if name is not None else _called(model)
-        self.examined = Examined(
+        self.name = name if name is not None else _name_of(model)
+        self.session = AuditSession(
             loaded.model, task=task, tokenizer=loaded.tokenizer, name=self.name, cache=cache, progress=progress
         )
-        self.performance_analyzer = PerformanceAnalyzer(self.examined)
-        self.bit_width_analyzer = BitWidthAnalyzer(self.examined)
-        self.robustness_analyzer = RobustnessAnalyzer(self.examined)
+        self.performance_analyzer = PerformanceAnalyzer(self.session)
+        self.bit_width_analyzer = BitWidthAnalyzer(self.session)
+        self.robustness_analyzer = RobustnessAnalyzer(self.session)
         self.results: dict[str, dict[str, Any]] = {}
         self.findings: list[Finding] = []
-        """Those of the last report."""
+        """Findings of the last report."""
         self._about_data: dict[str, Any] = {}
 
     def analyze_performance(self, data_loader: Any = None) -> dict[str, Any]:
@@ -85,7 +87,7 @@ class ModelAnalyzer:
         return self._analyze("bit_widths", self.bit_width_analyzer.analyze, data_loader, **options)
 
     def analyze_robustness(self, data_loader: Any = None, **options: Any) -> dict[str, Any]:
-        """Attacks, noise and changed inputs, and how bit widths bear on them."""
+        """Attacks, noise and changed inputs, and how bit widths affect attacks."""
         return self._analyze("robustness", self.robustness_analyzer.analyze, data_loader, **options)
 
     def analyze(self, data_loader: Any = None) -> dict[str, dict[str, Any]]:
@@ -97,66 +99,61 @@ class ModelAnalyzer:
         return self.results
 
     def data(self, source: Any = None, **options: Any) -> Any:
-        """Batches for this model: of a file, a folder or a name; of the built-in text; or what is given, as it is.
+        """Batches for this model: from a file, a folder or a name, or from the built-in text; batches as they are.
 
         Options are those of `learnscope.posttrain.data.load_data`, such as `split` and `examples`.
         """
-        found = load_data(source, model=self.model, tokenizer=self.tokenizer, **options)
-        self._about_data = dict(getattr(found, "about", {})) or self._about_data
-        return found
+        batches = load_data(source, model=self.model, tokenizer=self.tokenizer, **options)
+        self._about_data = dict(getattr(batches, "about", {})) or self._about_data
+        return batches
 
     @property
     def run(self) -> Run:
         """Everything that was measured, as records."""
-        return self.examined.run
+        return self.session.run
 
     def generate_comprehensive_report(
         self, output_dir: str | Path, *, cuts: Cuts | None = None, thresholds: Mapping[str, float] | None = None
     ) -> Path:
-        """Write `analysis_results.json`, `summary_report.md`, `insights.md` and `plots/`; the folder.
+        """Write `analysis_results.json`, `summary_report.md`, `insights.md` and `plots/`; returns the folder.
 
-        They are views of the run that is written beside them, which `ls.open_run(output_dir)` opens; one of an earlier
-        report is replaced. What has not been analyzed is said not to have been. `thresholds` of the deployment
-        scenarios: `tokens_per_second`, `memory_bytes`, `robustness_gap`; or any cut of the findings through `cuts`.
+        They are views of the run that is written beside them, which `ls.open_run(output_dir)` opens; an earlier report
+        there is replaced. Parts that were not analyzed are named. `thresholds` of the deployment scenarios:
+        `tokens_per_second`, `memory_bytes`, `robustness_gap`; `cuts` sets any threshold of the findings.
         """
-        if not self.results and not list(self.examined.run.records()):
+        if not list(self.session.run.records()):
             raise PosttrainError(
                 "nothing has been analyzed yet: call analyze_performance(data_loader) first, or another"
             )
         folder, about, cuts = Path(output_dir), self._about(), with_thresholds(cuts, thresholds)
-        reader = one_pass(self.examined.save(folder, plain_json(about)).reader)
+        reader = one_pass(self.session.save(folder, plain_json(about)).reader)
         write_audit(reader, folder, cuts=cuts, name=self.name, about=about)
         self.findings = find(reader, cuts)
         write_json(folder / "findings.json", [finding.to_json() for finding in self.findings])
         return folder
 
     def _analyze(self, part: str, analyze: Any, data_loader: Any, **options: Any) -> dict[str, Any]:
-        data = self.data(data_loader)
-        with self.examined.together(data):
-            self.results[part] = analyze(data, **options)
+        self.results[part] = analyze(self.data(data_loader), **options)
         return self.results[part]
 
     def _about(self) -> dict[str, Any]:
         config: Any = getattr(self.model, "config", None)
-        told = {key: value for key in _TELLING if (value := getattr(config, key, None)) is not None}
-        about = {"origin": self.origin, "configuration": told, "data": self._about_data, "notes": self.notes}
+        shown = {key: value for key in _SHOWN if (value := getattr(config, key, None)) is not None}
+        about = {"origin": self.origin, "configuration": shown, "data": self._about_data, "notes": self.notes}
         return {key: value for key, value in about.items() if value}
 
 
-def _called(model: str | Path | nn.Module) -> str:
+def _name_of(model: str | Path | nn.Module) -> str:
     return type(model).__name__ if isinstance(model, nn.Module) else Path(os.path.abspath(model)).name or str(model)
 
 
 def with_thresholds(cuts: Cuts | None, thresholds: Mapping[str, float] | None) -> Cuts:
-    """The cuts with the thresholds of the deployment scenarios put in."""
-    from dataclasses import replace
-
-    known = {name: f"audit_{name}" for name in ("tokens_per_second", "memory_bytes", "robustness_gap")}
-    given = dict(thresholds or {})
-    for name, value in given.items():
-        if name not in known:
-            raise PosttrainError(f"thresholds: {name!r} is not known; there are {', '.join(known)}")
+    """The cuts with these thresholds of the deployment scenarios."""
+    changes: dict[str, Any] = {}
+    for name, value in (thresholds or {}).items():
+        if name not in _THRESHOLDS:
+            raise PosttrainError(f"thresholds: {name!r} is not known; there are {', '.join(_THRESHOLDS)}")
         if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
             raise PosttrainError(f"thresholds[{name!r}]={value!r}: a number above 0 is needed")
-    moved: dict[str, Any] = {known[name]: float(value) for name, value in given.items()}
-    return replace(cuts or Cuts(), **moved)
+        changes[f"audit_{name}"] = float(value)
+    return replace(cuts or Cuts(), **changes)

@@ -1,16 +1,16 @@
 """Bit widths of a finished model: which layers need their bits, what configurations cost, the best one for a budget.
 
-Where a plain reading of these words would give numbers that mislead, they are defined otherwise here:
+Where the obvious definition of a term would mislead, another is used:
 
-- The best trade-off is no quotient of accuracy and bits, which the fewest bits always win. It is the least damage
-  within a budget, recommended only if it beats the uniform width of the same bytes on examples it was not chosen on.
-- Effective bits count every weight, its scales and zero points; the bits of layers are not averaged as if they were of
-  one size. `effective_bits` is of the blocks, `effective_bits_model` of the whole model with its embeddings.
+- The best trade-off is the least damage within a budget, not accuracy divided by bits, which the fewest bits always
+  win. It is recommended only if it beats the uniform width of the same size on held-out examples.
+- Effective bits count every weight, scale and zero point, instead of averaging layers of different sizes.
+  `effective_bits` is of the blocks, `effective_bits_model` of the model with its embeddings.
 - Damage is the KL divergence from the model's own outputs on the same positions, not a difference of two accuracies,
   which a few examples cannot tell from 0.
 - The frontier merges configurations that the examples cannot tell apart.
-- A model with rounded values runs as fast as before: no speed-up is reported for it. Real times are those of copies
-  that hold packed integers, under `exported`.
+- Rounded values do not make a model faster, so no speed-up is reported for them. `exported` has the measured times of
+  copies with packed integers.
 """
 
 from __future__ import annotations
@@ -29,17 +29,22 @@ from learnscope.model.bits.sensitivities import Sensitivities, load, save
 from learnscope.model.bits.torchao_export import to_torchao
 from learnscope.model.weights.content import model_content
 from learnscope.posttrain.errors import PosttrainError
-from learnscope.posttrain.examined import Examined
-from learnscope.posttrain.views import by_scope, number
+from learnscope.posttrain.session import AuditSession, by_scope, values_of
 from learnscope.probes.bits.bit_optimum import BitOptimum
 from learnscope.probes.bits.bit_sensitivity import BitSensitivity
 from learnscope.probes.bits.bit_widths import BitWidths
 from learnscope.probes.cost.exported_speed import ExportedSpeed
+from learnscope.reading.audit_numbers import entries_of
 from learnscope.record import Record
 from learnscope.tensor.bits.quantize import Scheme
 
 _KEYS = {"block_bits": "effective_bits", "model_bits": "effective_bits_model", "compression": "compression_ratio"}
-"""What columns of the record are called in results; all others keep their names."""
+"""Names of columns that are other than in the record."""
+_CALLS = {
+    "BitSensitivity": "analyze_layer_sensitivity(data_loader)",
+    "BitWidths": "test_configurations(data_loader)",
+    "BitOptimum": "find_optimal_configuration(data_loader)",
+}
 
 
 class BitWidthAnalyzer:
@@ -50,8 +55,8 @@ class BitWidthAnalyzer:
     The model is as it was after every call.
     """
 
-    def __init__(self, examined: Examined) -> None:
-        self.examined = examined
+    def __init__(self, session: AuditSession) -> None:
+        self.session = session
 
     def analyze_layer_sensitivity(self, data_loader: Any, **options: Any) -> dict[str, Any]:
         """What the outputs lose when one unit alone has fewer bits.
@@ -59,16 +64,15 @@ class BitWidthAnalyzer:
         `layers`: number of the layer → bits → the sum over its units, in nats a position (mean squared error for
         regression, as `judged_by` says). `units`: name → its layer, part, weights, and by bits all that was measured.
         """
-        record = self.examined.look(BitSensitivity(**options), data_loader)
-        units: dict[str, dict[str, Any]] = {}
-        for name, facts in record.notes["units"].items():
-            units[name] = {**facts, "bits": {}, "reasons": {}}
-        for row in record.rows():
-            unit = units[row.scope]
-            if "bits" in row.labels:
-                unit["bits"].setdefault(int(row.labels["bits"]), {})[row.name] = number(row, unit["reasons"])
+        record = self.session.measure(BitSensitivity(**options), data_loader)
+        units = {name: {**facts, "bits": {}, "reasons": {}} for name, facts in record.notes["units"].items()}
+        for entry in entries_of([record]):
+            unit = units[entry.scope]
+            if "bits" in entry.labels:
+                unit["bits"][int(entry.labels["bits"])] = values_of(entry)
+                unit["reasons"] |= entry.reasons
             else:
-                unit[row.name] = row.value
+                unit |= entry.values
         return {"layers": _by_layer(units, record.notes["judged_by"]), "units": units, **_about(record)}
 
     def test_configurations(
@@ -79,7 +83,7 @@ class BitWidthAnalyzer:
         A configuration is a list with `{"attn_bits": 8, "mlp_bits": 4}` for each layer, or `{unit: bits}`; by default
         uniform, mixed, progressive and component-focused ones, see `learnscope.probes.bits.bit_widths.BitWidths`.
         """
-        record = self.examined.look(BitWidths(configurations=configurations, **options), data_loader)
+        record = self.session.measure(BitWidths(configurations=configurations, **options), data_loader)
         return _configurations(record)
 
     def pareto_frontier(
@@ -87,8 +91,8 @@ class BitWidthAnalyzer:
     ) -> list[dict[str, Any]]:
         """The configurations that nothing smaller matches, from small to large; `merged` are the larger ones beside
         each that are not measurably better."""
-        found = self.test_configurations(data_loader, configurations, **options)
-        return _frontier(self._said("BitWidths"), found)
+        tested = self.test_configurations(data_loader, configurations, **options)
+        return _frontier(self._record("BitWidths"), tested)
 
     def find_optimal_configuration(
         self, data_loader: Any, max_bytes: int | None = None, max_kl: float | None = None, **options: Any
@@ -99,18 +103,16 @@ class BitWidthAnalyzer:
         "optimal", or a uniform width that the mix does not measurably beat on held-out examples. `configurations` are
         the numbers of both and of a progressive mix on these.
         """
-        record = self.examined.look(BitOptimum(max_bytes=max_bytes, max_kl=max_kl, **options), data_loader)
+        record = self.session.measure(BitOptimum(max_bytes=max_bytes, max_kl=max_kl, **options), data_loader)
         names = (
             "verdict", "recommended_name", "recommended", "held_out", "held_out_reason", "solved", "sensitivities",
             "left_out",
         )  # fmt: skip
-        told = {name: record.notes[name] for name in names if name in record.notes}
-        chosen = {unit: numbers["chosen_bits"] for unit, numbers in by_scope(record, "unit").items()}
         return {
-            **told,
+            **{name: record.notes[name] for name in names if name in record.notes},
             **by_scope(record, "model")["model"],
             "expected_kl": record.notes["expected"],
-            "chosen_bits": chosen,
+            "chosen_bits": {unit: numbers["chosen_bits"] for unit, numbers in by_scope(record, "unit").items()},
             "configurations": _configurations(record),
             **_about(record),
         }
@@ -119,9 +121,9 @@ class BitWidthAnalyzer:
         self, data_loader: Any, max_bytes: int | None = None, max_kl: float | None = None, **options: Any
     ) -> dict[str, Any]:
         """All of it, on the same data: `sensitivity`, `configurations`, `pareto_frontier`, `optimal`, `exported`."""
-        # what cannot be kept, or is no option, is refused before anything is measured
-        BitOptimum(max_bytes=max_bytes, max_kl=max_kl, **options).check_fits(self.examined.model)
-        with self.examined.together(data_loader):
+        # refuses wrong options and impossible budgets before anything is measured
+        BitOptimum(max_bytes=max_bytes, max_kl=max_kl, **options).check_fits(self.session.model)
+        with self.session.sharing(data_loader):
             sensitivity = self.analyze_layer_sensitivity(data_loader, **options)
             configurations = self.test_configurations(data_loader, **options)
             optimal = self.find_optimal_configuration(data_loader, max_bytes, max_kl, **options)
@@ -129,7 +131,7 @@ class BitWidthAnalyzer:
         return {
             "sensitivity": sensitivity,
             "configurations": configurations,
-            "pareto_frontier": _frontier(self._said("BitWidths"), configurations),
+            "pareto_frontier": _frontier(self._record("BitWidths"), configurations),
             "optimal": optimal,
             "exported": exported,
         }
@@ -139,43 +141,43 @@ class BitWidthAnalyzer:
 
         Options are those of `learnscope.ExportedSpeed`. A copy that cannot be made has NaN, and `reasons`.
         """
-        record = self.examined.look(ExportedSpeed(**options), data_loader)
+        record = self.session.measure(ExportedSpeed(**options), data_loader)
         return {scope: {"real": True, **numbers} for scope, numbers in by_scope(record, "exported").items()}
 
     def export_torchao(self, bits: int | Mapping[str, int] = 8) -> nn.Module:
         """A copy of the model that holds these units (a number: all blocks) in 8 or 4 bits through torchao."""
-        model = self.examined.model
+        model = self.session.model
         chosen = uniform(find_units(model), bits) if isinstance(bits, int) else dict(bits)
         return to_torchao(model, chosen)
 
     def save_sensitivity(self, path: str | Path) -> Path:
         """Write what `analyze_layer_sensitivity` measured last; the same numbers give the same bytes."""
-        record = self._said("BitSensitivity")
+        record = self._record("BitSensitivity")
         judged = record.notes["judged_by"]
         damage: dict[str, dict[int, float]] = {name: {} for name in record.notes["units"]}
         size: dict[str, dict[int, int]] = {name: {} for name in damage}
-        plain: dict[str, dict[str, int]] = {"weights": {}, "original_bytes": {}}
-        for row in record.rows():
-            if row.name in plain:
-                plain[row.name][row.scope] = row.value
-            elif row.name == judged:
-                damage[row.scope][int(row.labels["bits"])] = number(row, {})
-            elif row.name == "bytes":
-                size[row.scope][int(row.labels["bits"])] = row.value
-        found = Sensitivities(
-            damage=damage, size=size, stored=plain["original_bytes"], weights=plain["weights"],
-            other_bytes=record.notes["other_bytes"], judged_by=judged, scheme=record.notes["scheme"],
-            model=model_content(self.examined.model), examples=record.notes["examples"],
+        weights, stored = {}, {}
+        for entry in entries_of([record]):
+            values = values_of(entry)
+            if "bits" in entry.labels:
+                bits = int(entry.labels["bits"])
+                damage[entry.scope][bits], size[entry.scope][bits] = values[judged], values["bytes"]
+            else:
+                weights[entry.scope], stored[entry.scope] = values["weights"], values["original_bytes"]
+        measured = Sensitivities(
+            damage=damage, size=size, stored=stored, weights=weights, other_bytes=record.notes["other_bytes"],
+            judged_by=judged, scheme=record.notes["scheme"], model=model_content(self.session.model),
+            examples=record.notes["examples"],
         )  # fmt: skip
-        save(found, path)
+        save(measured, path)
         return Path(path)
 
     def optimize_from(
         self, path: str | Path, max_bytes: int | None = None, max_kl: float | None = None
     ) -> dict[str, Any]:
         """The best mix for another budget from a saved file, without running the model; refused for other weights."""
-        found = load(path, model=model_content(self.examined.model))
-        solved = found.solve(max_bytes=max_bytes, max_kl=max_kl)
+        measured = load(path, model=model_content(self.session.model))
+        solved = measured.solve(max_bytes=max_bytes, max_kl=max_kl)
         return {
             "bits": solved.choice,
             "expected_kl": solved.damage,
@@ -186,58 +188,54 @@ class BitWidthAnalyzer:
     def export(self, path: str | Path, bits: Mapping[str, int] | None = None) -> dict[str, Any]:
         """Write the model packed: in the bits that were recommended last, or in those given by unit."""
         scheme: Mapping[str, Any] = {}
-        if bits is None or self.examined.record("BitOptimum") is not None:
-            notes = self._said("BitOptimum").notes
+        if bits is None or self.session.record("BitOptimum") is not None:
+            notes = self._record("BitOptimum").notes
             scheme, bits = notes["scheme"], notes["recommended"] if bits is None else bits
         if Path(path).suffix != ".safetensors":
             raise PosttrainError(f"{path}: name a file that ends in .safetensors, by which it is known when it is read")
-        known = {name: scheme[name] for name in ("granularity", "symmetric", "group_size") if name in scheme}
-        info = save_packed(self.examined.model, bits, Scheme(**known), path)
+        options = {name: scheme[name] for name in ("granularity", "symmetric", "group_size") if name in scheme}
+        info = save_packed(self.session.model, bits, Scheme(**options), path)
         return {"path": str(info.path), "tensor_bytes": info.tensor_bytes, "file_bytes": info.file_bytes}
 
-    def _said(self, probe: str) -> Record:
-        record = self.examined.record(probe)
+    def _record(self, probe: str) -> Record:
+        record = self.session.record(probe)
         if record is None:
-            call = {
-                "BitSensitivity": "analyze_layer_sensitivity(data_loader)",
-                "BitWidths": "test_configurations(data_loader)",
-                "BitOptimum": "find_optimal_configuration(data_loader)",
-            }[probe]
-            raise PosttrainError(f"this has not been measured yet: call {call} first")
+            raise PosttrainError(f"this has not been measured yet: call {_CALLS[probe]} first")
         return record
 
 
 def _by_layer(units: Mapping[str, Mapping[str, Any]], judged: str) -> dict[int | str, dict[int, float]]:
-    """Sums over the units of each layer; a unit outside of all layers stands under its own name."""
+    """Sums over the units of each layer; a unit outside of all layers is a layer of its own."""
     layers: dict[int | str, dict[int, list[float]]] = {}
     for name, unit in units.items():
-        into = layers.setdefault(name if unit["index"] is None else unit["index"], {})
+        layer = layers.setdefault(name if unit["index"] is None else unit["index"], {})
         for bits, numbers in unit["bits"].items():
-            into.setdefault(bits, []).append(numbers[judged])
-    return {layer: {bits: math.fsum(each) for bits, each in found.items()} for layer, found in layers.items()}
+            layer.setdefault(bits, []).append(numbers[judged])
+    return {name: {bits: math.fsum(each) for bits, each in layer.items()} for name, layer in layers.items()}
 
 
 def _configurations(record: Record) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for name, numbers in by_scope(record, "configuration").items():
-        reasons = {_KEYS.get(key, key): why for key, why in numbers.pop("reasons", {}).items()}
-        renamed = {_KEYS.get(key, key): value for key, value in numbers.items()}
-        found[name] = {"reasons": reasons, **renamed, "bits": dict(record.notes["bits"][name])}
-    return found
+    return {
+        entry.name: {
+            "reasons": {_KEYS.get(name, name): reason for name, reason in entry.reasons.items()},
+            **{_KEYS.get(name, name): value for name, value in values_of(entry).items()},
+            "bits": dict(record.notes["bits"][entry.name]),
+        }
+        for entry in entries_of([record])
+        if entry.kind == "configuration"
+    }
 
 
-def _frontier(record: Record, found: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    judged = record.notes["judged_by"]
-    on = sorted((name for name in found if found[name]["on_frontier"] == 1), key=lambda n: found[n]["packed_bytes"])
+def _frontier(record: Record, tested: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    shown = ("packed_bytes", "effective_bits", record.notes["judged_by"])
+    on_frontier = [name for name, numbers in tested.items() if numbers["on_frontier"] == 1]
     return [
         {
             "name": name,
-            "packed_bytes": found[name]["packed_bytes"],
-            "effective_bits": found[name]["effective_bits"],
-            judged: found[name][judged],
+            **{key: tested[name][key] for key in shown},
             "merged": list(record.notes["merged"].get(name, [])),
         }
-        for name in on
+        for name in sorted(on_frontier, key=lambda name: tested[name]["packed_bytes"])
     ]
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from learnscope.model.cost.timing import fixed_threads
 from learnscope.posttrain.errors import PosttrainError
@@ -28,7 +27,7 @@ Show = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the model depends on, besides the text; the same recipe gives the same model on the same machine."""
+    """What the model depends on, besides the text."""
 
     version: int = 2
     vocabulary: int = 1024
@@ -42,42 +41,40 @@ class Recipe:
     steps: int = STEPS
 
 
-def make_builtin(
-    folder: str | Path, *, steps: int = STEPS, show: Show | None = None, recipe: Recipe | None = None
-) -> Path:
-    """The folder with the model in it, as transformers saves it: made there, unless it is there already.
+def make_builtin(folder: str | Path, *, show: Show | None = None, recipe: Recipe | None = None) -> Path:
+    """The folder with the model, as transformers saves it; made unless it is there already.
 
-    `show(step, steps)` is called after every step. The folder is written whole or not at all, and one that was not made
-    here is left alone. `recipe` is for another size; it has its own steps.
+    `show(step, steps)` is called after every step. The folder is written as a whole or not at all, and one that was not
+    made here is refused.
     """
-    wanted = recipe or Recipe(steps=steps)
+    recipe = recipe or Recipe()
     path = Path(folder)
-    made_by = {**asdict(wanted), "text": text_hash()}
+    mark = {**asdict(recipe), "text": text_hash()}
     if path.exists() and not (path / MARK).is_file():
         if not path.is_dir() or any(path.iterdir()):
             raise PosttrainError(f"{path} is there and was not made here: name another folder for the built-in model")
         path.rmdir()
-    if path.exists() and _mark(path) == made_by:
+    if path.exists() and _mark(path) == mark:
         return path
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    tokenizer = bpe_tokenizer([row["text"] for row in builtin_rows("train")], wanted.vocabulary)
+    tokenizer = bpe_tokenizer([row["text"] for row in builtin_rows("train")], recipe.vocabulary)
     with hushed(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = small_gpt2(tokenizer, wanted)
+        model = small_gpt2(tokenizer, recipe)
         with fixed_threads(1):  # for a model this small, more threads mostly wait for each other
-            _train(model, tokenizer, wanted, show or (lambda _step, _steps: None))
+            _train(model, tokenizer, recipe, show or (lambda _step, _steps: None))
         with no_bars():
             model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
-    write_json(partial / MARK, made_by)
+    write_json(partial / MARK, mark)
     shutil.rmtree(path, ignore_errors=True)
     partial.rename(path)
     return path
 
 
 def bpe_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
-    """Byte-level pairs, as GPT-2's, so that any text can be written with it."""
+    """Byte-level BPE, as GPT-2's, which can encode any text."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -96,21 +93,21 @@ def bpe_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
 
 
 def small_gpt2(tokenizer: Any, recipe: Recipe) -> Any:
-    """Without dropout: it is trained for less than a minute."""
+    """Without dropout, since it is trained so briefly."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     make: Any = GPT2LMHeadModel  # has no types
-    return make(
-        GPT2Config(
-            vocab_size=len(tokenizer), n_positions=recipe.positions, n_embd=recipe.width, n_layer=recipe.layers,
-            n_head=recipe.heads, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=True,
-            bos_token_id=tokenizer.eos_token_id, eos_token_id=tokenizer.eos_token_id,
-        )
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_positions=recipe.positions, n_embd=recipe.width, n_layer=recipe.layers,
+        n_head=recipe.heads, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=True,
+        bos_token_id=tokenizer.eos_token_id, eos_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
+    return make(config)
 
 
 def _train(model: Any, tokenizer: Any, recipe: Recipe, show: Show) -> None:
-    stream = _stream(tokenizer)
+    texts = [tokenizer(row["text"])["input_ids"] for row in builtin_rows("train")]
+    stream = torch.tensor([token for ids in texts for token in (*ids, tokenizer.eos_token_id)])
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.rate, weight_decay=0.1, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.rate, total_steps=recipe.steps, pct_start=0.1)
@@ -124,14 +121,6 @@ def _train(model: Any, tokenizer: Any, recipe: Recipe, show: Show) -> None:
         optimizer.zero_grad()
         show(step + 1, recipe.steps)
     model.eval()
-
-
-def _stream(tokenizer: Any) -> Tensor:
-    """The whole of the training text, its passages parted by the token that ends them."""
-    ids: list[int] = []
-    for row in builtin_rows("train"):
-        ids += [*tokenizer(row["text"])["input_ids"], tokenizer.eos_token_id]
-    return torch.tensor(ids)
 
 
 def _mark(folder: Path) -> Any:

@@ -1,4 +1,4 @@
-"""What `learnscope audit` does: one model or several, all parts or some, and a report of each."""
+"""`learnscope audit`: examines one or more models and writes a report of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from learnscope.comparison import compare
 from learnscope.posttrain.analyzer import PARTS, ModelAnalyzer, with_thresholds
 from learnscope.posttrain.builtin import make_builtin
 from learnscope.posttrain.errors import PosttrainError
-from learnscope.posttrain.examined import check_folder
+from learnscope.posttrain.session import check_folder
 from learnscope.progress import progress_bar
 from learnscope.record import Finding
 from learnscope.run import Run, open_run
@@ -53,7 +53,7 @@ class AuditOptions:
 
 
 def run_audit(options: AuditOptions, say: Say = print) -> dict[str, Run]:
-    """Examine every model and write its run folder with its report; the runs, by the models' names.
+    """Examine every model and write its run folder with its report; returns the runs by the models' names.
 
     A single model's report goes into `output_dir`, several go into folders of their names below it, with a comparison.
     A model that cannot be loaded is refused before anything is written.
@@ -67,15 +67,14 @@ def audited(options: AuditOptions, say: Say) -> dict[str, tuple[Run, list[Findin
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     models = dict(options.models) or {"built-in": _builtin(options, say)}
-    # all are loaded once before the first takes its time: what cannot be read is said now
-    if len(models) > 1:
+    if len(models) > 1:  # refuse what cannot be loaded before the first takes its time
         for name, model in models.items():
-            _opened(name, model, options, options.output_dir)
+            _analyzer(name, model, options, options.output_dir)
     folders = _folders(models, options.output_dir)
     for folder in folders.values():
         check_folder(folder)
     runs = {
-        name: _audit_one(_opened(name, model, options, folders[name]), options, folders[name], say)
+        name: _audit_one(_analyzer(name, model, options, folders[name]), options, folders[name], say)
         for name, model in models.items()
     }
     if len(runs) > 1:
@@ -85,24 +84,25 @@ def audited(options: AuditOptions, say: Say) -> dict[str, tuple[Run, list[Findin
 
 
 def _check(options: AuditOptions) -> None:
-    """Refuse now what would only come up after minutes."""
+    """Refuse wrong options before minutes are spent."""
     with_thresholds(None, options.thresholds)
-    unknown = [part for part in options.parts if part not in PARTS]
-    if unknown or not options.parts:
+    asked, export = {"max_mb": options.max_bytes, "max_kl": options.max_kl}, options.export
+    budgets = {name: value for name, value in asked.items() if value is not None}
+    if not options.parts or not set(options.parts) <= set(PARTS):
         raise PosttrainError(f"parts={list(options.parts)!r}: some of {', '.join(PARTS)} are needed")
-    if options.max_bytes is not None and options.max_kl is not None:
+    if len(budgets) > 1:
         raise PosttrainError("give one budget, bytes (--max_mb) or damage (--max_kl): the other is what is made small")
-    for name, value in (("max_mb", options.max_bytes), ("max_kl", options.max_kl)):
-        if value is not None and not 0 < value < math.inf:
+    for name, value in budgets.items():
+        if not 0 < value < math.inf:
             raise PosttrainError(f"--{name}: a number above 0 is needed")
-    if options.export is not None and len(options.models) > 1:
+    if export is not None and len(options.models) > 1:
         raise PosttrainError("--export writes the weights of one model: audit the models one by one to export them")
-    if options.export is not None and "bit_widths" not in options.parts:
+    if export is not None and "bit_widths" not in options.parts:
         raise PosttrainError("--export writes the recommended bit widths, which --parts leaves out: add bit_widths")
-    if (options.max_bytes, options.max_kl) != (None, None) and "bit_widths" not in options.parts:
+    if budgets and "bit_widths" not in options.parts:
         raise PosttrainError("a budget is for the bit widths, which --parts leaves out: add bit_widths")
-    if options.export is not None and (options.export.suffix != ".safetensors" or options.export.is_dir()):
-        raise PosttrainError(f"--export {options.export}: name a file that ends in .safetensors")
+    if export is not None and (export.suffix != ".safetensors" or export.is_dir()):
+        raise PosttrainError(f"--export {export}: name a file that ends in .safetensors")
     for folder in (options.output_dir, *options.output_dir.parents):
         if folder.exists() and not folder.is_dir():
             raise PosttrainError(f"{folder} is a file: name a folder for the report (--output_dir)")
@@ -125,13 +125,13 @@ def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say
         else:
             analyzer.analyze_robustness(data)
     if options.export is not None:
-        made = analyzer.bit_width_analyzer.export(options.export)
-        say(f"packed: {made['path']}, {made['tensor_bytes']:,} bytes of weights")
+        packed = analyzer.bit_width_analyzer.export(options.export)
+        say(f"packed: {packed['path']}, {packed['tensor_bytes']:,} bytes of weights")
     analyzer.generate_comprehensive_report(folder, thresholds=options.thresholds)
     return open_run(folder), analyzer.findings
 
 
-def _opened(name: str, model: Any, options: AuditOptions, folder: Path) -> ModelAnalyzer:
+def _analyzer(name: str, model: Any, options: AuditOptions, folder: Path) -> ModelAnalyzer:
     return ModelAnalyzer(
         model, options.config_path, tokenizer=options.tokenizer, device=options.device, name=name,
         cache=folder / CACHE if options.cache else None, progress=options.progress,
@@ -147,7 +147,7 @@ def _builtin(options: AuditOptions, say: Say) -> Path:
 
 
 def named(paths: Sequence[str | Path]) -> dict[str, str | Path]:
-    """Models by the shortest ends of their paths that tell them apart."""
+    """Models by the shortest ends of their paths that differ."""
     parts = [Path(os.path.abspath(Path(path).expanduser())).parts for path in paths]
     if len(set(parts)) < len(parts):
         raise PosttrainError("the same model is named twice: name each once")
@@ -158,12 +158,12 @@ def named(paths: Sequence[str | Path]) -> dict[str, str | Path]:
 
 
 def _folders(names: Collection[str], home: Path) -> dict[str, Path]:
-    """A folder for each model below `home`, by its name; no two share one. A single model has it to itself."""
+    """A folder for each model below `home`, by its name, no two the same; for a single model `home` itself."""
     if len(names) == 1:
         return dict.fromkeys(names, home)
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for name in names:
         plain = name.replace("/", "_").replace("\\", "_").lstrip(".") or "model"
-        tries = (plain if number == 1 else f"{plain}_{number}" for number in count(1))
-        found[name] = next(home / one for one in tries if home / one not in found.values())
-    return found
+        paths = (home / (plain if number == 1 else f"{plain}_{number}") for number in count(1))
+        folders[name] = next(path for path in paths if path not in folders.values())
+    return folders

@@ -1,4 +1,4 @@
-"""Batches for a finished model: of a file, a folder, a name, or the built-in text."""
+"""Batches for a finished model: from a file, a folder, a name, or the built-in text."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from learnscope.model.data import fixed_batches
 from learnscope.options import whole_number
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.examples import Encoder, Example
-from learnscope.posttrain.reader import Reader, reader_of
-from learnscope.posttrain.tokenizing import ByteTokenizer, load_tokenizer
+from learnscope.posttrain.reader import ByteTokenizer, Reader, load_tokenizer, reader_of
 from learnscope.sources import SourceError, Split, builtin_rows, read_rows
 from learnscope.sources.hushed import hushed
 from learnscope.task.shapes import IGNORE
@@ -24,7 +23,7 @@ BUILTIN = "the built-in text"
 
 
 class Batches(list[dict[str, Tensor]]):
-    """Batches, and `about` them: source, split, documents, examples, tokens, and notes on what was left out."""
+    """Batches, and facts `about` them: source, split, documents, examples, tokens, notes."""
 
     def __init__(self, batches: Sequence[dict[str, Tensor]], about: dict[str, Any]) -> None:
         super().__init__(batches)
@@ -60,7 +59,7 @@ def load_data(
     """
     batch_size = whole_number("batch_size", batch_size, 1)
     examples = None if examples is None else whole_number("examples", examples, 1)
-    texts = isinstance(source, list) and bool(source) and all(isinstance(one, str) for one in source)
+    texts = isinstance(source, list) and bool(source) and all(isinstance(text, str) for text in source)
     if not (source is None or isinstance(source, str | Path) or texts):
         if split is not None:
             raise PosttrainError(f"split={split!r} is for data that are named; of batches, pass those that are meant")
@@ -83,18 +82,18 @@ def load_data(
     if reader.answer != "tokens" and reader.pad is None and batch_size > 1:
         batch_size = 1
         notes.append(f"{reader.name} has no padding token, so its texts are given one by one")
-    parts = [made[begin : begin + batch_size] for begin in range(0, len(made), batch_size)]
-    about |= {"documents": encoder.documents, "examples": len(made), "tokens": sum(len(one.ids) for one in made)}
+    tokens = sum(len(example.ids) for example in made)
+    about |= {"documents": encoder.documents, "examples": len(made), "tokens": tokens, "length": limit, "notes": notes}
     pad = _pad(reader, tokenizer)
-    return Batches([collated(part, pad, reader) for part in parts], {**about, "length": limit, "notes": notes})
+    parts = [made[begin : begin + batch_size] for begin in range(0, len(made), batch_size)]
+    return Batches([collated(part, pad, reader) for part in parts], about)
 
 
 def _rows(source: Any, split: str | None) -> tuple[Any, dict[str, Any], list[str]]:
-    """Rows, where they are from, and what was done with a split that could not be meant."""
+    """Rows, facts about them, and a note where a split's name was ignored."""
     try:
         if isinstance(source, list):
-            wanted = Split(None) if split is None else Split.parse(split)
-            chosen = wanted.rows(len(source))
+            chosen = (Split(None) if split is None else Split.parse(split)).rows(len(source))
             rows: Any = [{"text": text} for text in source[chosen.start : chosen.stop]]
             if not rows:
                 raise PosttrainError(f"there are no texts in split {split!r}")
@@ -112,9 +111,9 @@ def _rows(source: Any, split: str | None) -> tuple[Any, dict[str, Any], list[str
 
 
 def _limit(length: int, reader: Reader, tokenizer: Any) -> int:
-    """What is asked for, unless the model or its tokenizer takes less."""
+    """The length asked for, unless the model or its tokenizer takes less."""
     limits = [length, reader.positions, getattr(tokenizer, "model_max_length", None)]
-    return min(int(one) for one in limits if isinstance(one, int | float) and one > 0)
+    return min(int(limit) for limit in limits if isinstance(limit, int | float) and limit > 0)
 
 
 def _left_out(encoder: Encoder) -> list[str]:
@@ -128,22 +127,22 @@ def _left_out(encoder: Encoder) -> list[str]:
 
 
 def _pad(reader: Reader, tokenizer: Any) -> int:
-    """Any will do where a mask hides it; a classifier may look for its own to find where a text ends."""
+    """The padding token: any, since a mask hides it, but a classifier may look for its own to find a text's end."""
     own = reader.pad if reader.pad is not None else getattr(tokenizer, "pad_token_id", None)
     return own if isinstance(own, int) and 0 <= own < reader.vocabulary else 0
 
 
 def collated(made: Sequence[Example], pad: int, reader: Reader) -> dict[str, Tensor]:
-    """Padded on the right, which the mask hides and no label counts; `example_ids` are the documents' numbers."""
-    longest = max(len(one.ids) for one in made)
+    """A batch, padded on the right; `example_ids` are the documents' numbers."""
+    longest = max(len(example.ids) for example in made)
 
     def padded(parts: Sequence[list[int]], fill: int) -> Tensor:
         return torch.tensor([[*part, *[fill] * (longest - len(part))] for part in parts])
 
-    answers = [one.answer for one in made]
+    answers = [example.answer for example in made]
     return {
-        "input_ids": padded([one.ids for one in made], pad),
-        "attention_mask": padded([[1] * len(one.ids) for one in made], 0),
+        "input_ids": padded([example.ids for example in made], pad),
+        "attention_mask": padded([[1] * len(example.ids) for example in made], 0),
         "labels": padded(answers, IGNORE) if reader.answer == "tokens" else torch.tensor(answers),
-        "example_ids": torch.tensor([one.document for one in made]),
+        "example_ids": torch.tensor([example.document for example in made]),
     }

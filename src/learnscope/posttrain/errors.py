@@ -1,4 +1,4 @@
-"""The one error of examining finished models, and what is said where something had to be assumed."""
+"""The error and the warning of examining finished models."""
 
 
 class PosttrainError(ValueError):

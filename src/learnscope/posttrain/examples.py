@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 from learnscope.options import did_you_mean
 from learnscope.posttrain.errors import PosttrainError
-from learnscope.posttrain.reader import Reader
-from learnscope.posttrain.tokenizing import ByteTokenizer
+from learnscope.posttrain.reader import ByteTokenizer, Reader
 from learnscope.task.shapes import IGNORE
 
 IDS = "input_ids"
@@ -23,12 +23,12 @@ NO_TOKENIZER = (
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Token ids, and what they are to be answered with: a label for each of them, or one for all."""
+    """Token ids, and their target: a label for each of them, or one for all."""
 
     ids: list[int]
     answer: Any
     document: int
-    """The number of the row that it is, or is a piece of."""
+    """The number of its row."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Encoder:
     _columns: tuple[str, str | None] | None = field(default=None, init=False)
 
     def examples(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[Example]:
-        """One or several of a row: a text longer than `length` is cut into pieces, or for a classifier cut short."""
+        """One or more of each row: texts longer than `length` are cut into pieces, or truncated for a classifier."""
         for number, row in enumerate(rows, 1):
             column, label = self._columns = self._columns or self._find_columns(row)
             if column not in row:
@@ -55,7 +55,13 @@ class Encoder:
             if len(ids) < self.reader.least:
                 self.too_short += 1
                 continue
-            self._check_ids(ids, number)
+            known = self.reader.vocabulary
+            wrong = next((token for token in ids if not 0 <= token < known), None)
+            if wrong is not None:
+                raise PosttrainError(
+                    f"row {number} has token {wrong}, and {self.reader.name} knows the tokens 0 to {known - 1}: "
+                    "the tokenizer or the data are another model's"
+                )
             self.documents += 1
             if self.reader.answer != "tokens":
                 yield Example(ids, self._answer(row, label, number), number)
@@ -67,24 +73,24 @@ class Encoder:
                 begin += size
 
     def _find_columns(self, row: Mapping[str, Any]) -> tuple[str, str | None]:
-        there = list(row)
+        columns = list(row)
         for asked in (self.text_column, self.label_column):
-            if asked is not None and asked not in there:
-                hint = did_you_mean(asked, there)
-                raise PosttrainError(f"the data have no column {asked!r}.{hint} There are: {', '.join(there)}.")
-        column = self.text_column or next((name for name in (IDS, "text") if name in there), None)
+            if asked is not None and asked not in columns:
+                hint = did_you_mean(asked, columns)
+                raise PosttrainError(f"the data have no column {asked!r}.{hint} There are: {', '.join(columns)}.")
+        column = self.text_column or next((name for name in (IDS, "text") if name in columns), None)
         if column is None:
             raise PosttrainError(
-                f"the data have the columns {', '.join(there)}, and neither text nor input_ids: say which holds the "
+                f"the data have the columns {', '.join(columns)}, and neither text nor input_ids: say which holds the "
                 "text (text_column)"
             )
         if column != IDS and self.tokenizer is None:
             raise PosttrainError(NO_TOKENIZER.format(self.reader.name))
         usual = LABELS if self.reader.answer != "tokens" else LABELS[1:]  # of tokens, `label` is about something else
-        label = self.label_column or next((name for name in usual if name in there), None)
+        label = self.label_column or next((name for name in usual if name in columns), None)
         if label is None and self.reader.answer != "tokens":
             raise PosttrainError(
-                f"{self.reader.name} is judged by its answers, and the data have none (columns {', '.join(there)}): "
+                f"{self.reader.name} is judged by its answers, and the data have none (columns {', '.join(columns)}): "
                 "say which holds them (label_column)"
             )
         return column, label
@@ -92,54 +98,39 @@ class Encoder:
     def _tokens(
         self, row: Mapping[str, Any], column: str, label: str | None, number: int
     ) -> tuple[list[int], list[int]]:
-        given = row[column]
-        if column != IDS:
-            if not isinstance(given, str):
-                raise PosttrainError(f"row {number}: {column!r} is {given!r}; text is needed")
-            ids = self._encoded(given)
-            return ids, ids
-        ids, labels = self._given(row, label, number)
-        if self.reader.answer != "tokens" and len(ids) > self.length:
-            self.cut += 1
-            ids = ids[: self.length]
-        return ids, labels
+        """Ids and labels of a row; a classifier's ids are truncated."""
+        if column == IDS:
+            ids, labels = self._given(row, label, number)
+        elif isinstance(row[column], str):
+            ids = labels = list(self.tokenizer(row[column])["input_ids"])
+        else:
+            raise PosttrainError(f"row {number}: {column!r} is {row[column]!r}; text is needed")
+        if self.reader.answer == "tokens" or len(ids) <= self.length:
+            return ids, labels
+        self.cut += 1
+        if column == IDS or isinstance(self.tokenizer, ByteTokenizer):
+            return ids[: self.length], labels
+        # the tokenizer's own truncation keeps the token that ends a text
+        return list(self.tokenizer(row[column], truncation=True, max_length=self.length)["input_ids"]), labels
 
     def _given(self, row: Mapping[str, Any], label: str | None, number: int) -> tuple[list[int], list[int]]:
-        """Ids and labels that stand in the row, without those that its mask hides."""
-        ids = _whole(row[IDS], f"row {number}: {IDS!r}")
+        """Ids and labels in the row, without those that its mask hides."""
+        ids = _integers(row[IDS], f"row {number}: {IDS!r}")
         labels, known = ids, self.reader.vocabulary
         if label is not None and self.reader.answer == "tokens" and row.get(label) is not None:
-            labels = _whole(row[label], f"row {number}: {label!r}")
-            wrong = next((one for one in labels if one != IGNORE and not 0 <= one < known), None)
+            labels = _integers(row[label], f"row {number}: {label!r}")
+            wrong = next((token for token in labels if token != IGNORE and not 0 <= token < known), None)
             if wrong is not None:
                 raise PosttrainError(
                     f"row {number}: label {wrong} is no token of {self.reader.name}, which has {known}"
                 )
-        mask = _whole(row["attention_mask"], f"row {number}: 'attention_mask'") if row.get("attention_mask") else None
+        mask = [1] * len(ids)
+        if row.get("attention_mask"):
+            mask = _integers(row["attention_mask"], f"row {number}: 'attention_mask'")
         for name, other in (("labels", labels), ("an attention_mask", mask)):
-            if other is not None and len(other) != len(ids):
+            if len(other) != len(ids):
                 raise PosttrainError(f"row {number} has {name} of {len(other)} entries for {len(ids)} input_ids")
-        kept = [place for place in range(len(ids)) if mask is None or mask[place]]
-        return [ids[place] for place in kept], [labels[place] for place in kept]
-
-    def _encoded(self, text: str) -> list[int]:
-        ids = list(self.tokenizer(text)["input_ids"])
-        if self.reader.answer == "tokens" or len(ids) <= self.length:
-            return ids
-        self.cut += 1
-        if isinstance(self.tokenizer, ByteTokenizer):
-            return ids[: self.length]
-        # its own way of cutting keeps the token that ends a text
-        return list(self.tokenizer(text, truncation=True, max_length=self.length)["input_ids"])
-
-    def _check_ids(self, ids: list[int], number: int) -> None:
-        known = self.reader.vocabulary
-        wrong = next((one for one in ids if not 0 <= one < known), None)
-        if wrong is not None:
-            raise PosttrainError(
-                f"row {number} has token {wrong}, and {self.reader.name} knows the tokens 0 to {known - 1}: "
-                "the tokenizer or the data are another model's"
-            )
+        return list(compress(ids, mask)), list(compress(labels, mask))
 
     def _answer(self, row: Mapping[str, Any], label: str | None, number: int) -> Any:
         assert label is not None
@@ -148,7 +139,7 @@ class Encoder:
             if self.reader.answer == "number":
                 return _finite(given)
             if self.reader.answer == "several":
-                several = [_finite(one) for one in given]  # type: ignore[union-attr]
+                several = [_finite(number) for number in given]  # type: ignore[union-attr]
                 if len(several) != len(classes):
                     raise ValueError
                 return several
@@ -157,15 +148,15 @@ class Encoder:
                 raise ValueError
             return place
         except (TypeError, ValueError, OverflowError):
-            wanted = {"number": "a number", "several": f"{len(classes)} numbers"}.get(
+            needed = {"number": "a number", "several": f"{len(classes)} numbers"}.get(
                 self.reader.answer,
                 f"one of {len(classes)} classes, 0 to {len(classes) - 1} or {', '.join(classes[:5])}",
             )
-            raise PosttrainError(f"row {number}: {label!r} is {given!r}; {wanted} is needed") from None
+            raise PosttrainError(f"row {number}: {label!r} is {given!r}; {needed} is needed") from None
 
 
 def piece_sizes(tokens: int, length: int) -> list[int]:
-    """As few pieces as possible, all of nearly the same size: no short rest with hardly any context.
+    """As few pieces as possible, all of nearly the same size, so that none has hardly any context.
 
     >>> piece_sizes(130, 128), piece_sizes(128, 128), piece_sizes(301, 100)
     ([65, 65], [128], [76, 75, 75, 75])
@@ -174,18 +165,18 @@ def piece_sizes(tokens: int, length: int) -> list[int]:
     return [tokens // pieces + (place < tokens % pieces) for place in range(pieces)]
 
 
-def _finite(given: Any) -> float:
-    number = float(given)
+def _finite(value: Any) -> float:
+    number = float(value)
     if not math.isfinite(number):
         raise ValueError
     return number
 
 
-def _whole(given: Any, what: str) -> list[int]:
+def _integers(values: Any, what: str) -> list[int]:
     try:
-        found = [int(one) for one in given]
-        if isinstance(given, str) or any(one != int(one) for one in given):
+        integers = [int(value) for value in values]
+        if isinstance(values, str) or integers != list(values):
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise PosttrainError(f"{what} is {str(given)[:80]!r}; a list of whole numbers is needed") from None
-    return found
+        raise PosttrainError(f"{what} is {str(values)[:80]!r}; a list of whole numbers is needed") from None
+    return integers

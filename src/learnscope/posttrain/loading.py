@@ -1,4 +1,4 @@
-"""A finished model from wherever it is: a folder, a file, the hub, or the module itself."""
+"""A finished model from a folder, a file, the hub, or the module itself."""
 
 from __future__ import annotations
 
@@ -9,28 +9,26 @@ from typing import Any
 import torch
 from torch import nn
 
-from learnscope.posttrain.architectures import build
-from learnscope.posttrain.configuration import find_configuration
+from learnscope.posttrain.configuration import build, find_configuration
 from learnscope.posttrain.errors import PosttrainError
+from learnscope.posttrain.reader import load_tokenizer, tokenizer_beside
 from learnscope.posttrain.stored import files_of, load_stored, packed_tensors, read_files, unpack_into
-from learnscope.posttrain.tokenizing import load_tokenizer, tokenizer_beside
 from learnscope.sources.errors import first_line
 from learnscope.sources.files import near_names
 from learnscope.sources.hub import hub_reason
 from learnscope.sources.hushed import hushed
 
 FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
-_TAKEN = f"a Hugging Face folder (config.json and weights) or a file ({', '.join(FILES)})"
+_ACCEPTED = f"a Hugging Face folder (config.json and weights) or a file ({', '.join(FILES)})"
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model, its tokenizer if there is one, where it came from, and what is worth knowing about it."""
+    """A model, its tokenizer if there is one, where it came from, and notes about it."""
 
     model: nn.Module
     tokenizer: Any
     origin: str
-    config: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -40,7 +38,7 @@ def load_model(
     tokenizer: Any = None,
     device: str | torch.device | None = None,
 ) -> Loaded:
-    """The model, ready to be examined. No code from a file is ever run, and what exists here is not asked of the hub.
+    """The model, ready to be examined. No code from a file is run, and the hub is not asked for what exists here.
 
     Args:
         path_or_model: a Hugging Face folder, a `.safetensors` file (also a packed one), a torch file with a state
@@ -54,39 +52,33 @@ def load_model(
     if isinstance(path_or_model, nn.Module):
         if config_path is not None:
             raise PosttrainError("config_path is for weights from a file; the model that is given has its own")
-        config: Any = getattr(path_or_model, "config", None)
-        fields = config.to_dict() if hasattr(config, "to_dict") else None
-        origin = type(path_or_model).__name__
-        return Loaded(_on(path_or_model, device), load_tokenizer(tokenizer), origin, fields)
+        return Loaded(_on(path_or_model, device), load_tokenizer(tokenizer), type(path_or_model).__name__)
     if not isinstance(path_or_model, str | Path):
         raise PosttrainError(f"a model is a module or a path, not a {type(path_or_model).__name__}")
     path = _located(path_or_model)
     files = _files(path)
     packed = packed_tensors(files[0]) if len(files) == 1 else None
     weights = read_files(files) if packed is None else packed
-    given = None if config_path is None else Path(config_path).expanduser()
-    configuration = find_configuration(path, given, weights)
+    configuration = find_configuration(path, None if config_path is None else Path(config_path).expanduser(), weights)
     model: Any = build(configuration)
     try:
         notes = load_stored(model, weights, str(path)) if packed is None else unpack_into(model, packed, files[0])
     except PosttrainError as error:
-        raise PosttrainError(f"{error} (configuration: {configuration.where}); {_CONFIG_CURE}") from None
-    chosen, said = (load_tokenizer(tokenizer), []) if tokenizer is not None else tokenizer_beside(path)
-    return Loaded(
-        _on(model, device), chosen, str(path_or_model), model.config.to_dict(), (*configuration.notes, *notes, *said)
-    )
+        raise PosttrainError(
+            f"{error} (configuration: {configuration.where}); give the configuration that the weights were saved with "
+            "(config_path)"
+        ) from None
+    own, problems = (load_tokenizer(tokenizer), []) if tokenizer is not None else tokenizer_beside(path)
+    return Loaded(_on(model, device), own, str(path_or_model), (*configuration.notes, *notes, *problems))
 
 
-_CONFIG_CURE = "give the configuration that the weights were saved with (config_path)"
-
-
-def _located(given: str | Path) -> Path:
-    path = Path(given).expanduser()
+def _located(name: str | Path) -> Path:
+    path = Path(name).expanduser()
     if path.exists():
         return path
-    if path.suffix in FILES or str(given).startswith((".", "/", "~")) or len(path.parts) > 2:
-        raise PosttrainError(f"there is no model {given}{near_names(path)}")
-    return _from_hub(str(given), path)
+    if path.suffix in FILES or str(name).startswith((".", "/", "~")) or len(path.parts) > 2:
+        raise PosttrainError(f"there is no model {name}{near_names(path)}")
+    return _from_hub(str(name), path)
 
 
 def _from_hub(name: str, path: Path) -> Path:
@@ -106,32 +98,28 @@ def _from_hub(name: str, path: Path) -> Path:
 
 
 def _files(path: Path) -> list[Path]:
-    """Where the weights of a file or folder are; what is no model is refused with what it is."""
+    """The files with the weights; refuses what is no model."""
     if path.is_file():
         if path.suffix not in FILES:
-            raise PosttrainError(f"{path} ends in {path.suffix!r}: a model is {_TAKEN}")
+            raise PosttrainError(f"{path} ends in {path.suffix!r}: a model is {_ACCEPTED}")
         return [path]
     if (path / "adapter_config.json").is_file():
         raise PosttrainError(
             f"{path} holds an adapter, not a model: merge it into its base (peft: merge_and_unload) and save that, "
             "or pass the adapted model itself"
         )
-    if found := files_of(path):
-        return found
-    inside = sorted(entry.name for entry in path.iterdir())
-    if not inside:
-        raise PosttrainError(f"{path} is an empty folder: a model is {_TAKEN}")
-    lone = [name for name in inside if name.endswith(FILES)]
-    steps = [name for name in inside if name.startswith("checkpoint-")]
-    hint = (
-        f"; name the file, {path / lone[0]}"
-        if lone
-        else f"; name one of its models, {path / steps[-1]}"
-        if steps
-        else ""
-    )
-    shown = ", ".join(inside[:4]) + (", …" if len(inside) > 4 else "")
-    raise PosttrainError(f"{path} holds no weights of a model (it has {shown}){hint}: a model is {_TAKEN}")
+    if files := files_of(path):
+        return files
+    names = sorted(entry.name for entry in path.iterdir())
+    if not names:
+        raise PosttrainError(f"{path} is an empty folder: a model is {_ACCEPTED}")
+    hint = ""
+    if weights := [name for name in names if name.endswith(FILES)]:
+        hint = f"; name the file, {path / weights[0]}"
+    elif checkpoints := [name for name in names if name.startswith("checkpoint-")]:
+        hint = f"; name one of its models, {path / checkpoints[-1]}"
+    shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+    raise PosttrainError(f"{path} holds no weights of a model (it has {shown}){hint}: a model is {_ACCEPTED}")
 
 
 def _on(model: nn.Module, device: str | torch.device | None) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Weights as they are stored: one file or several, whatever their names were wrapped in."""
+"""Stored weights: from one file or several, under any wrappers' names."""
 
 from __future__ import annotations
 
@@ -21,39 +21,37 @@ from learnscope.posttrain.errors import PosttrainError
 from learnscope.sources.hushed import hushed, no_bars
 
 WRAPPERS = ("module.", "_orig_mod.", "model.")
-_LEFT = re.compile(r"(^|\.)(attn\.(masked_)?bias|rotary_emb\.inv_freq|embeddings\.position_ids)$")
+_COMPUTED = re.compile(r"(^|\.)(attn\.(masked_)?bias|rotary_emb\.inv_freq|embeddings\.position_ids)$")
 """Buffers that older versions of transformers saved and newer ones compute."""
 _AGAIN = "save it again, or take another copy of it"
 
 
 def read_files(files: list[Path]) -> dict[str, Tensor]:
-    """The tensors of all the files; none may be in two of them."""
-    found: dict[str, Tensor] = {}
+    """The tensors of all files; none may be in two of them."""
+    weights: dict[str, Tensor] = {}
     for path in files:
         try:
             part = read_weights(path)
         except CheckpointError as error:
             cure = f": {_AGAIN}" if "damaged" in str(error) else ""
             raise PosttrainError(f"{error}{cure}") from None
-        if twice := next((name for name in part if name in found), None):
+        if twice := next((name for name in part if name in weights), None):
             raise PosttrainError(
                 f"{twice!r} is in {path} and in another file beside it: name the one file that is meant, or leave "
                 "only those of one model in the folder"
             )
-        found |= part
-    return found
+        weights |= part
+    return weights
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files that a folder's weights are in: by its index, or all safetensors, or a torch file of the usual name."""
+    """The files of a folder's weights: those of its index, all safetensors, or torch files of the usual name."""
     for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
         if (folder / index).is_file():
             return _shards(folder / index)
-    # the usual name first, as transformers has it: what else lies there may be an adapter or a packed copy
-    for pattern in ("model.safetensors", "*.safetensors", "pytorch_model*.bin"):
-        if found := sorted(folder.glob(pattern)):
-            return found
-    return []
+    # the usual name first, as in transformers: other files may be an adapter or a packed copy
+    patterns = ("model.safetensors", "*.safetensors", "pytorch_model*.bin")
+    return next((files for pattern in patterns if (files := sorted(folder.glob(pattern)))), [])
 
 
 def _shards(index: Path) -> list[Path]:
@@ -70,55 +68,54 @@ def _shards(index: Path) -> list[Path]:
 
 
 def unwrappings(weights: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    """As they are, and with each prefix taken off that wrappers put in front of all names."""
-    found = dict(weights)
-    yield found
-    while prefix := next((p for p in WRAPPERS if found and all(name.startswith(p) for name in found)), None):
-        found = {name.removeprefix(prefix): value for name, value in found.items()}
-        yield found
+    """The weights as they are, and without each prefix that wrappers put before all names."""
+    weights = dict(weights)
+    yield weights
+    while prefix := next((p for p in WRAPPERS if weights and all(name.startswith(p) for name in weights)), None):
+        weights = {name.removeprefix(prefix): value for name, value in weights.items()}
+        yield weights
 
 
 def named_as(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights under the model's names: wrappers, and the prefix of its body, taken off or put in front."""
+    """The weights under the model's names: without wrappers, and with or without the prefix of its body."""
     expected = model.state_dict()
     body = f"{getattr(model, 'base_model_prefix', '')}."
 
-    def placed(name: str, there: Mapping[str, Tensor]) -> str:
+    def renamed(name: str, weights: Mapping[str, Tensor]) -> str:
         if name in expected:
             return name
         others = (f"{body}{name}", name.removeprefix(body))
-        return next((other for other in others if other in expected and other not in there), name)
+        return next((other for other in others if other in expected and other not in weights), name)
 
-    candidates = [{placed(name, one): value for name, value in one.items()} for one in unwrappings(weights)]
-    best = max(candidates, key=lambda found: sum(name in expected for name in found))
-    return {name: value for name, value in best.items() if name in expected or not _LEFT.search(name)}
+    candidates = [{renamed(name, each): value for name, value in each.items()} for each in unwrappings(weights)]
+    best = max(candidates, key=lambda each: sum(name in expected for name in each))
+    return {name: value for name, value in best.items() if name in expected or not _COMPUTED.search(name)}
 
 
 def converted(model: Any, weights: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-    """Names and layouts of older versions of transformers as this one has them; None if it does not know them."""
+    """The weights with the names and layouts of this version of transformers; None if it cannot convert them."""
     for unwrapped in unwrappings(weights):
-        with hushed(), no_bars(), preserve_rng():  # what it does not find it would draw at random
+        with hushed(), no_bars(), preserve_rng():  # what is missing would be drawn at random
             try:
-                made, said = type(model).from_pretrained(
+                loaded, problems = type(model).from_pretrained(
                     None, config=copy.deepcopy(model.config), state_dict=unwrapped, dtype=_widest(weights),
                     ignore_mismatched_sizes=True, output_loading_info=True,
                 )  # fmt: skip
-            except (RuntimeError, ValueError, OSError):  # it gives up: the misfit is named by what is asked next
+            except (RuntimeError, ValueError, OSError):  # the caller names what does not fit
                 continue
-        if not any(said.values()):
-            return dict(made.state_dict())
+        if not any(problems.values()):
+            return dict(loaded.state_dict())
     return None
 
 
 def load_stored(model: nn.Module, weights: Mapping[str, Tensor], origin: str) -> list[str]:
-    """Load them into the model, in the precision they are stored in; what is worth knowing about them."""
+    """Load weights into the model, in the precision they are stored in; returns notes about them."""
     expected, stored = model.state_dict(), weights
     weights = named_as(model, stored)
     if not weights.keys() <= expected.keys():
         weights = converted(model, stored) or weights
     for name, value in weights.items():
-        there = expected.get(name)
-        if there is not None and there.is_floating_point() and not value.is_floating_point():
+        if name in expected and expected[name].is_floating_point() and not value.is_floating_point():
             raise PosttrainError(
                 f"{origin}: {name} is stored as {_word(value.dtype)}, which another package quantised: load the model "
                 "with that package and pass it, or save it without quantisation"
@@ -141,18 +138,18 @@ def packed_tensors(path: Path) -> dict[str, Tensor] | None:
             header = json.loads((file.metadata() or {}).get("learnscope", "{}"))
         if not isinstance(header, dict) or header.get("kind") != "packed":
             return None
-        rows = header["tensors"]
         return {
-            row["name"]: torch.empty(row["shape"], dtype=getattr(torch, row["dtype"]), device="meta") for row in rows
+            row["name"]: torch.empty(row["shape"], dtype=getattr(torch, row["dtype"]), device="meta")
+            for row in header["tensors"]
         }
-    except (SafetensorError, OSError, ValueError):  # said by the reader of plain files, which is asked next
+    except (SafetensorError, OSError, ValueError):  # the reader of plain files reports it
         return None
     except (KeyError, TypeError, AttributeError, RuntimeError):
         raise PosttrainError(f"{path} is damaged: {_AGAIN}") from None
 
 
 def unpack_into(model: nn.Module, packed: Mapping[str, Tensor], path: Path) -> list[str]:
-    """Give the model what its packed bits stand for; that it has few bits is worth knowing."""
+    """Load the values of packed weights into the model; returns notes about them."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if name in packed:
             tensor.data = tensor.data.to(packed[name].dtype)
@@ -164,7 +161,7 @@ def unpack_into(model: nn.Module, packed: Mapping[str, Tensor], path: Path) -> l
 
 
 def _set_precision(model: nn.Module, weights: Mapping[str, Tensor], origin: str) -> list[str]:
-    """Parameters and saved buffers in the stored precision, the widest where it differs; computed buffers stay."""
+    """Convert parameters and saved buffers to the widest stored precision; computed buffers stay."""
     kinds = {value.dtype for value in weights.values() if value.is_floating_point()}
     widest = _widest(weights)
     saved = model.state_dict().keys()
@@ -177,7 +174,7 @@ def _set_precision(model: nn.Module, weights: Mapping[str, Tensor], origin: str)
 
 
 def _refuse_torn_ties(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], origin: str) -> None:
-    """Two stored tensors for what the model has once: the second would silently take the place of the first."""
+    """Refuse two different stored tensors for one tensor of the model: the second would silently replace the first."""
     first: dict[object, str] = {}
     for name, tensor in expected.items():
         if name not in weights or not tensor.numel():
@@ -191,10 +188,9 @@ def _refuse_torn_ties(expected: Mapping[str, Tensor], weights: Mapping[str, Tens
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
-    """Also of NaN, which equals nothing."""
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+    """Whether two tensors are equal, NaN included."""
+    same = a.shape == b.shape and a.dtype == b.dtype
+    return same and torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
 
 
 def _not_finite(weights: Mapping[str, Tensor], origin: str) -> list[str]:

@@ -64,16 +64,9 @@ def schedule(at: str, every: Schedule) -> str:
     ('before every 10th step', 'once, when the session opens')
     """
     once = {"once": "once, when the session opens", "end": "once, at the end"}
-    if at in once:
-        return once[at]
-    if every == 1:
-        often = "every"
-    elif isinstance(every, int):
-        often = f"every {every}th"
-    else:
-        often = "a scheduled"
     where = {"before_step": "before {} step", "after_step": "after {} step", "epoch": "at the end of {} epoch"}
-    return where[at].format(often)
+    often = "every" if every == 1 else f"every {every}th" if isinstance(every, int) else "a scheduled"
+    return (once | where)[at].format(often)
 
 
 def page(probes: Iterable[type[Probe]]) -> str:

@@ -44,7 +44,8 @@ class AdapterSpectrum(Spectrum, kinds=_MODULE, labels=_ADAPTER):
     right_angle = _drift("the same angle of the right singular vectors", unit="radians")
     right_drift = _drift("the same drift of the right spans", scale="share")
     intruder_dimensions = _intruder(
-        "how many of the `k` leading left singular vectors of W + ΔW (DoRA: of the merged weight) match none of W's"
+        "how many of the `k` leading left singular vectors of W + ΔW (DoRA: the merged weight) have a cosine "
+        "below `epsilon` with all of W's"
     )
     intruder_similarity = _intruder("smallest over these vectors of the largest cosine with one of W's", scale="share")
     magnitude_norm = _dora("‖m‖")

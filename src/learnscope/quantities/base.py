@@ -14,7 +14,7 @@ The quantities of a probe are a class with the probe's name; its attributes are 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import groupby
@@ -58,6 +58,11 @@ class Quantity:
     ) -> Column:
         """Its numbers over the scopes of a table; `status` gives, by position, the reason for a missing one."""
         return Column(self.name, values, labels or {}, status or {})
+
+    def cells(self, cells: Sequence[float | str | None], **labels: Label) -> Column:
+        """Its numbers over the scopes of a table; a text is the reason why there is none."""
+        reasons = {place: cell for place, cell in enumerate(cells) if isinstance(cell, str)}
+        return self.column([None if isinstance(cell, str) else cell for cell in cells], labels, reasons)
 
     def row(
         self, value: Any, scope: str = "model", kind: str = "model", labels: Mapping[str, Label] | None = None,

@@ -29,7 +29,9 @@ class InferenceSpeed(Quantities):
     batches_per_second = _rate("at the mean latency")
     examples_per_second = _rate_figure("at the mean latency")
     tokens_per_second = _rate_figure("tokens without padding, at the mean latency", when="where inputs are token ids")
-    flops = not_drawn("of matrix products, convolutions, attention; a multiply-add is 2", labels=_SETTING, scale="log")
+    flops = not_drawn(
+        "of matrix products, convolutions, attention (causal or not); a multiply-add is 2", labels=_SETTING, scale="log"
+    )
     flops_per_second = _rate("`flops` at the mean latency")
 
 
@@ -41,7 +43,8 @@ class LayerTimes(Quantities):
 
     self_seconds = _seconds("in a module's own code, not in modules it calls; median over passes", kinds=("module",))
     total_seconds = _seconds(
-        "self times of a module and all that it calls, of a layer, of the pass", kinds=("module", "layer", "model")
+        "self times of a module and all that it calls (recursion once), of a layer, of the pass",
+        kinds=("module", "layer", "model"),
     )
     calls = not_drawn("in one pass", kinds=("module",))
 

@@ -20,7 +20,9 @@ class LossLandscape(Quantities):
     )  # fmt: skip
     gradient_norm = not_drawn("‖∇L‖", scale="log")
     eigenvalue = not_drawn(
-        "largest eigenvalues of H; null if Lanczos did not converge", labels={"rank": "1 is the largest"}, scale="log"
+        "algebraically largest eigenvalues of H; null if Lanczos did not converge",
+        labels={"rank": "1 is the largest"},
+        scale="log",
     )
     sharpness = own_figure("λ_max(H), the first of them", scale="log")
     sharpness_threshold = own_figure(

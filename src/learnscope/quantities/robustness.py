@@ -27,7 +27,7 @@ class Attacks(Quantities):
         _accuracy("share predicted right; `random`: mean over seeds", kinds=("attack",), labels=_ATTACK), _EXAMPLES
     )
     loss = _attack("Σ losses / Σ positions under an attack; `random`: mean over seeds", better="lower")
-    kl = _kl("KL(clean ‖ attacked) per position; mean over seeds", kinds=("attack",), labels=_ATTACK, drawn="not")
+    kl = _kl("KL(clean ‖ attacked); `random`: mean over seeds", kinds=("attack",), labels=_ATTACK, drawn="not")
     zero_gradient_share = own_figure(
         "share of the gradients' entries over all steps that are exactly 0, without tokens after the last with a "
         "gradient", kinds=("attack",), labels=_ATTACK, scale="share", when="where a gradient is taken",

@@ -38,7 +38,10 @@ class ParameterChange(Quantities):
         labels={"threshold": "the t of |Δ| ≤ t", "dtype": "that of the weights, or `mixed`"}, scale="share",
     )  # fmt: skip
     absorbed_share, absorbed_share_low, absorbed_share_high = with_interval(
-        _sampled("share of entries whose bits an update that is not 0 in float32 left unchanged; a sample"), _STRATA
+        _sampled(
+            "share of sampled entries whose bits a float32 update ≠ 0 left unchanged; null for an unknown optimizer"
+        ),
+        _STRATA,
     )
     absorbed_coverage = _sampled("share of the updated entries with a known optimizer, the ones sampled", drawn="not")
     decay_absorbed_share, decay_absorbed_share_low, decay_absorbed_share_high = with_interval(

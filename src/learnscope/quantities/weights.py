@@ -43,7 +43,9 @@ class WeightSpectrum(Spectrum, labels=_FULL, drawn="not"):
     power_law_tail = _power_law("how many of them the power law holds for")
     power_law_smallest = _size("the smallest λ that it holds for", labels=_FULL)
     leading_error = _size(
-        "bound on each value's error, as a share of σ₁", labels=_FULL, when="with `full=False`, of large matrices"
+        "bound on each value's error, as a share of σ₁; the usual error is about its square",
+        labels=_FULL,
+        when="with `full=False`, of large matrices",
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from learnscope.names import in_path
 from learnscope.quantities import Quantity
@@ -19,7 +20,7 @@ MEASURED = (AdapterSpectrum.frobenius_norm, AdapterTruncation.recommended_rank, 
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedRanks:
     """Ranks that the model was run with, and what it lost by them."""
 
     step: int
@@ -35,36 +36,31 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Adapted:
-    """One adapter by its name in PEFT: numbers over steps and modules."""
+class AdapterTables:
+    """The numbers of one adapter over steps and modules."""
 
     name: str
     norms: Grid
     utilisation: Grid
     ranks: Grid
     several: bool
-    tried: Tried | None = field(default=None)
+    """Whether the model has other adapters too."""
+    tried: TriedRanks | None
 
     @property
-    def said(self) -> str:
-        """What a title adds where a model has several."""
+    def title_ending(self) -> str:
         return f" in adapter {self.name}" if self.several else ""
 
 
-def adapted(reader: RunReader) -> list[Adapted]:
+def adapter_tables(reader: RunReader) -> list[AdapterTables]:
     """Every adapter that was measured; empty if none was."""
     names = list(dict.fromkeys(name for quantity in MEASURED for name in adapter_names(reader, quantity)))
-    return [
-        Adapted(
-            name,
-            norms=grid(reader, AdapterSpectrum.frobenius_norm, kind="module", adapter=name),
-            utilisation=grid(reader, AdapterSpectrum.rank_utilisation, kind="module", adapter=name),
-            ranks=grid(reader, AdapterSpectrum.rank, kind="module", adapter=name),
-            several=len(names) > 1,
-            tried=_tried(reader, name),
-        )
-        for name in names
-    ]
+    tables = []
+    for name in names:
+        quantities = (AdapterSpectrum.frobenius_norm, AdapterSpectrum.rank_utilisation, AdapterSpectrum.rank)
+        norms, use, ranks = (grid(reader, quantity, kind="module", adapter=name) for quantity in quantities)
+        tables.append(AdapterTables(name, norms, use, ranks, len(names) > 1, _tried(reader, name)))
+    return tables
 
 
 def adapter_names(reader: RunReader, quantity: Quantity) -> list[str]:
@@ -73,39 +69,44 @@ def adapter_names(reader: RunReader, quantity: Quantity) -> list[str]:
     return [] if frame.empty else [str(name) for name in frame["adapter"].unique()]
 
 
-def _tried(reader: RunReader, name: str) -> Tried | None:
-    """Of the last record in which ranks were found for this adapter."""
+def _tried(reader: RunReader, name: str) -> TriedRanks | None:
+    """From the last record in which ranks were found for this adapter."""
     best = rows(reader, AdapterTruncation.recommended_rank, kind="module", adapter=name)
     best = best[best["value"].notna()]
     if best.empty:
         return None
     step = int(best["step"].max())
+
+    def at_step(quantity: Quantity, kind: str = "model", **labels: str) -> pd.DataFrame:
+        frame = rows(reader, quantity, kind, None, **labels)
+        return frame[frame["step"] == step]
+
     best = best[best["step"] == step]
-    record = [one for one in reader.records(str(best["probe"].iloc[-1])) if one.step == step][-1]
-    judged = str(record.notes.get("judged_by", AdapterTruncation.kl.name))
-    choices = rows(reader, AdapterTruncation.recommended_energy)
-    choice = choices[choices["step"] == step].iloc[-1]
-    far = rows(reader, AdapterTruncation.named(judged))
-    far = far[far["step"] == step]
-    scale = float(far[far["energy"] == 0]["value"].iloc[-1])
-    here = far[(far["energy"] == choice["value"]) & (far["cut"] == choice["cut"])]["value"].iloc[-1]
-    kept = rows(reader, AdapterTruncation.recommended_parameters)
-    rank = rows(reader, AdapterTruncation.rank, kind="module", adapter=name)
-    rank = rank[(rank["step"] == step) & np.isfinite(rank["value"].to_numpy(np.float64))]
-    return Tried(
-        step, record.probe,
+    record = [record for record in reader.records(str(best["probe"].iloc[-1])) if record.step == step][-1]
+    judge = str(record.notes.get("judged_by", AdapterTruncation.kl.name))
+    choice = at_step(AdapterTruncation.recommended_energy).iloc[-1]
+    losses = at_step(AdapterTruncation.named(judge))
+    scale = float(losses[losses["energy"] == 0]["value"].iloc[-1])
+    chosen = losses[(losses["energy"] == choice["value"]) & (losses["cut"] == choice["cut"])]["value"].iloc[-1]
+    rank = at_step(AdapterTruncation.rank, kind="module", adapter=name)
+    rank = rank[np.isfinite(rank["value"].to_numpy(np.float64))]
+    return TriedRanks(
+        step,
+        record.probe,
         {str(scope): int(value) for scope, value in zip(best["scope"], best["value"], strict=True)},
         {str(scope): int(value) for scope, value in zip(rank["scope"], rank["value"], strict=True)},
-        float(kept[kept["step"] == step]["value"].iloc[-1]), float(here) / scale,
-        int(record.notes.get("examples", 0)), judged,
-    )  # fmt: skip
+        float(at_step(AdapterTruncation.recommended_parameters)["value"].iloc[-1]),
+        float(chosen) / scale,
+        int(record.notes.get("examples", 0)),
+        judge,
+    )
 
 
-def layer_of_module(scope: str, known: Sequence[str]) -> str:
-    """The layer of the model that a module is in: one of those `known`, else all up to its first number.
-
-    >>> layer_of_module("model.layers.3.mlp.up_proj", []), layer_of_module("head", ["head"])
-    ('model.layers.3', 'head')
-    """
-    numbered = re.match(r"(.*?\.\d+)(\.|$)", scope)
-    return next((name for name in known if in_path(name, scope)), numbered[1] if numbered else scope)
+def layers_of_modules(scopes: Iterable[str], reader: RunReader) -> dict[str, str]:
+    """The layer that each module is in: one that the manifest names, else all up to its first number."""
+    known = (reader.manifest.get("model") or {}).get("layers") or []
+    layers = {}
+    for scope in scopes:
+        numbered = re.match(r"(.*?\.\d+)(\.|$)", scope)
+        layers[scope] = next((name for name in known if in_path(name, scope)), numbered[1] if numbered else scope)
+    return layers

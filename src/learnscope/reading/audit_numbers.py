@@ -1,38 +1,29 @@
-"""The records of an audit as plain tables: for each probe that ran, its numbers by where they stand."""
+"""Records of an audit as numbers, each with its interval or the reason why it is missing, and these in words."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from learnscope.quantities import Quantity, bits, cost, outputs, robustness
-from learnscope.reading.gather import class_of
-from learnscope.record import Record
-from learnscope.store.reader import RunReader
+from learnscope.quantities import Quantities, Quantity
+from learnscope.reading.words import count, num, percent
+from learnscope.record import Evidence, Record
 
-PROBES = {
-    "quality": outputs.Performance.probe,
-    "speed": cost.InferenceSpeed.probe,
-    "memory": cost.MemoryUse.probe,
-    "layers": cost.LayerTimes.probe,
-    "sensitivity": bits.BitSensitivity.probe,
-    "configurations": bits.BitWidths.probe,
-    "optimum": bits.BitOptimum.probe,
-    "exported": cost.ExportedSpeed.probe,
-    "attacks": robustness.Attacks.probe,
-    "noise": robustness.NoiseRobustness.probe,
-    "perturbations": robustness.InputPerturbation.probe,
-    "transfer": robustness.BitRobustness.probe,
-}
-"""The parts of an audit and the probes that measure them."""
+DISTURBED = {
+    "weight_noise": ("noise on the weights", "σ"), "quantisation_noise": ("rounding noise on the weights", "bits"),
+    "token_dropout": ("dropped tokens", "share"), "token_substitution": ("replaced tokens", "share"),
+    "input_dropout": ("dropped inputs", "share"), "input_noise": ("noise on the inputs", "σ"),
+}  # fmt: skip
+"""The name of each kind of noise, and the unit of its level."""
 _E = TypeVar("_E", bound="Entry")
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number with its 95 % interval where it has one; a value that is None has its reason in `why`."""
+    """A number with its 95 % interval, if it has one; `why` is the reason for a value of None."""
 
     value: float | None
     low: float | None = None
@@ -44,14 +35,14 @@ class Number:
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
-    def whole(self) -> int | None:
+    def integer(self) -> int | None:
         return None if self.value is None else int(self.value)
 
 
 NONE = Number(None, why="not recorded")
 
 
-class Of:
+class NumberOf:
     """An attribute that reads the number of a quantity."""
 
     def __init__(self, quantity: Quantity) -> None:
@@ -61,116 +52,158 @@ class Of:
         return numbers[self.name]
 
 
-class Whole:
+class CountOf(NumberOf):
     """An attribute that reads a count."""
 
-    def __init__(self, quantity: Quantity) -> None:
-        self.name = quantity.name
-
-    def __get__(self, numbers: Entry | Part, _: type | None = None) -> int | None:
-        return numbers[self.name].whole
+    def __get__(self, numbers: Entry | Part, _: type | None = None) -> int | None:  # type: ignore[override]
+        return numbers[self.name].integer
 
 
 class Label(Generic[_T]):
-    """An attribute that reads a label; the default stands where there is none, and says of what type it is."""
+    """An attribute that reads a label, converted to the type of its default."""
 
     def __init__(self, name: str, default: _T) -> None:
         self.name, self.default = name, default
 
     def __get__(self, entry: Entry, _: type | None = None) -> _T:
-        given = entry.labels.get(self.name)
-        return self.default if given is None else type(self.default)(given)  # type: ignore[call-arg]
+        value = entry.labels.get(self.name)
+        return self.default if value is None else type(self.default)(value)  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The numbers of one scope under one set of labels, as they were recorded."""
+    """The numbers of one scope under one set of labels."""
 
     kind: str = ""
     scope: str = ""
     labels: Mapping[str, Any] = field(default_factory=dict)
     cells: Mapping[str, tuple[float | None, str | None]] = field(default_factory=dict)
-    """Values by name, each None with its reason where there is none."""
+    """Value and status by name."""
 
     def __getitem__(self, name: str) -> Number:
-        """A number and its interval."""
         if name not in self.cells:
             return NONE
-        value, why = self.cells[name]
+        value = self.cells[name][0]
         if value is None:
-            return Number(None, why=why or "not measured")
+            return Number(None, why=self.reasons[name])
         return Number(value, self.cells.get(f"{name}_low", (None,))[0], self.cells.get(f"{name}_high", (None,))[0])
 
     @property
     def name(self) -> str:
         return self.scope
 
+    @property
+    def values(self) -> dict[str, float | None]:
+        return {name: value for name, (value, _) in self.cells.items()}
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why values are None, by name."""
+        return {name: status or "not measured" for name, (value, status) in self.cells.items() if value is None}
+
 
 @dataclass(frozen=True)
 class Part:
-    """What one probe recorded: its label, the notes of its last record, and its numbers."""
+    """What one probe recorded."""
 
     probe: str
     notes: Mapping[str, Any]
     entries: Sequence[Entry]
+    quantities: ClassVar[type[Quantities]]
 
     def of(self, kind: str, view: type[_E]) -> list[_E]:
-        """The entries of a kind, seen as one of the classes here."""
-        return [view(kind, one.scope, one.labels, one.cells) for one in self.entries if one.kind == kind]
+        """The entries of a kind, as instances of `view`."""
+        return [view(kind, entry.scope, entry.labels, entry.cells) for entry in self.entries if entry.kind == kind]
 
     def __getitem__(self, name: str) -> Number:
         """A number of the model as a whole."""
-        return next((one[name] for one in self.entries if one.kind == "model" and name in one.cells), NONE)
+        return next((entry[name] for entry in self.entries if entry.kind == "model" and name in entry.cells), NONE)
 
     @property
     def examples(self) -> int | None:
-        known = self.notes.get("examples")
-        return int(known) if isinstance(known, int | float) and not isinstance(known, bool) else None
+        return self.notes.get("examples")
 
 
-def read_parts(reader: RunReader, views: Mapping[str, type[Part]]) -> tuple[dict[str, Part], dict[str, str]]:
-    """Every part that ran, and the reasons for those that did not."""
-    by_class: dict[str, list[Record]] = {}
-    for record in reader.records():
-        by_class.setdefault(class_of(record.probe), []).append(record)
-    parts, missing = {}, {}
-    for part, probe in PROBES.items():
-        records = [r for r in by_class.get(probe, []) if not r.error and any(t.scopes for t in r.tables)]
-        if records:
-            # other configurations of the same data belong together; anything else is as last measured
-            same = [r for r in records if _same_data(r, records[-1])] if part == "configurations" else records[-1:]
-            parts[part] = views[part](records[-1].probe, _notes(same), _entries(same))
-        else:
-            missing[part] = _why_missing(probe, by_class.get(probe, []))
-    return parts, missing
-
-
-def _entries(records: Iterable[Record]) -> list[Entry]:
-    """The numbers of all these records; what is recorded twice is taken from the later one."""
+def entries_of(records: Iterable[Record]) -> list[Entry]:
+    """The numbers of all these records; a later record replaces what an earlier one has too."""
     cells: dict[Any, dict[str, tuple[float | None, str | None]]] = {}
     for record in records:
         for row in record.rows():
-            place = (row.kind, row.scope, tuple(sorted(row.labels.items())))
-            cells.setdefault(place, {})[row.name] = (row.value, row.status)
+            key = (row.kind, row.scope, tuple(sorted(row.labels.items())))
+            cells.setdefault(key, {})[row.name] = (row.value, row.status)
     return [Entry(kind, scope, dict(labels), each) for (kind, scope, labels), each in cells.items()]
 
 
-def _notes(records: Iterable[Record]) -> dict[str, Any]:
-    """Notes by name, such as those of every configuration, are put together; others are the later record's."""
-    out: dict[str, Any] = {}
-    for record in records:
-        for key, value in record.notes.items():
-            both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
-            out[key] = {**out[key], **value} if both else value
-    return out
+def size(n: float) -> str:
+    """
+    >>> size(123), size(1.5e6), size(100e6), size(2.25e9)
+    ('123 bytes', '1.5 MB', '100 MB', '2.25 GB')
+    """
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(n) >= scale:
+            return f"{float(f'{n / scale:.3g}'):,g} {unit}"
+    return f"{n:,.0f} bytes"
 
 
-def _same_data(one: Record, other: Record) -> bool:
-    return all(one.notes.get(key) == other.notes.get(key) for key in ("examples", "positions", "scheme"))
+def duration(seconds: float) -> str:
+    """
+    >>> duration(0.00123), duration(2.5), duration(4e-6)
+    ('1.23 ms', '2.5 s', '4 µs')
+    """
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{float(f'{seconds / scale:.3g}'):,g} {unit}"
+    return f"{seconds / 1e-6:.3g} µs"
 
 
-def _why_missing(probe: str, records: list[Record]) -> str:
-    errors = [str(r.error).strip().splitlines()[0][:300] for r in records if r.error]
-    if errors:
-        return f"{probe} failed: {errors[-1]}"
-    return f"{probe} recorded no number" if records else f"{probe} was not run"
+def signed(value: float) -> str:
+    """
+    >>> signed(0.01), signed(-0.01), signed(0)
+    ('+0.01', '−0.01', '0')
+    """
+    return ("+" if value > 0 else "−" if value < 0 else "") + num(abs(value))
+
+
+def told(number: Number, *, sign: bool = False) -> str:
+    """A number with its interval, or the reason why there is none.
+
+    >>> told(Number(0.5, 0.4, 0.6)), told(Number(None, why="3 passes are too few"))
+    ('0.5 (95 % interval 0.4 to 0.6)', 'n/a (3 passes are too few)')
+    """
+    write = signed if sign else num
+    if number.value is None:
+        return f"n/a ({number.why or 'not measured'})"
+    ends = "" if number.interval is None else " (95 % interval {} to {})".format(*map(write, number.interval))
+    return f"{write(number.value)}{ends}"
+
+
+def on(examples: int | None) -> str:
+    """
+    >>> on(64), on(None)
+    (' on 64 examples', '')
+    """
+    return "" if examples is None else f" on {count(examples, 'example')}"
+
+
+def widths(bits: Mapping[str, int]) -> str:
+    """How many units have how many bits, most bits first.
+
+    >>> widths({"a": 4, "b": 8, "c": 4})
+    '8 bits for 1 unit, 4 bits for 2 units'
+    """
+    units = sorted(Counter(bits.values()).items(), reverse=True)
+    return ", ".join(f"{width} bits for {count(n, 'unit')}" for width, n in units)
+
+
+def evidence(probe: str, name: str, n: int | None, number: Number) -> Evidence:
+    """The evidence of a finding; n is 1 where the probe does not record it."""
+    return Evidence(probe=probe, name=name, n=1 if n is None else n, value=number.value, interval=number.interval)
+
+
+def at_level(name: str, level: float) -> str:
+    """
+    >>> at_level("weight_noise", 0.05), at_level("quantisation_noise", 4), at_level("token_dropout", 0.1)
+    ('σ = 0.05', '4 bits', '10 %')
+    """
+    unit = DISTURBED.get(name, (name, "level"))[1]
+    return {"bits": f"{level:g} bits", "share": percent(level)}.get(unit, f"{unit} = {num(level)}")

@@ -6,30 +6,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from learnscope.quantities import bits, cost, robustness
-from learnscope.quantities.outputs import Performance
-from learnscope.reading.audit_numbers import Entry, Label, Number, Of, Part, Whole
+from learnscope.quantities import bits, cost, outputs, robustness
+from learnscope.reading.audit_numbers import CountOf, Entry, Label, Number, NumberOf, Part
 
 
 class Quality(Part):
-    loss, perplexity, accuracy = Of(Performance.loss), Of(Performance.perplexity), Of(Performance.accuracy)
-    n_examples, positions = Whole(Performance.examples), Whole(Performance.positions)
+    quantities = outputs.Performance
+    loss, perplexity = NumberOf(outputs.Performance.loss), NumberOf(outputs.Performance.perplexity)
+    accuracy = NumberOf(outputs.Performance.accuracy)
+    n_examples, positions = CountOf(outputs.Performance.examples), CountOf(outputs.Performance.positions)
 
     @property
     def top_k(self) -> dict[int, Number]:
-        by_k = {one.labels["k"]: one["top_k_accuracy"] for one in self.entries if one.labels.get("k")}
-        return {int(k): by_k[k] for k in sorted(by_k)}
+        by_k = {int(k): entry["top_k_accuracy"] for entry in self.entries if (k := entry.labels.get("k"))}
+        return dict(sorted(by_k.items()))
 
 
 class Setting(Entry):
-    """One shape of input that was timed: seconds, and what is done in a second."""
+    """One shape of input that was timed: seconds, and throughput."""
 
-    mean, p50 = Of(cost.InferenceSpeed.latency_mean), Of(cost.InferenceSpeed.latency_p50)
-    p95, p99 = Of(cost.InferenceSpeed.latency_p95), Of(cost.InferenceSpeed.latency_p99)
-    n = Whole(cost.InferenceSpeed.latency_n)
+    mean, p50 = NumberOf(cost.InferenceSpeed.latency_mean), NumberOf(cost.InferenceSpeed.latency_p50)
+    p95, p99 = NumberOf(cost.InferenceSpeed.latency_p95), NumberOf(cost.InferenceSpeed.latency_p99)
+    n = CountOf(cost.InferenceSpeed.latency_n)
     phase, batch, length, main = Label("phase", ""), Label("batch", 1), Label("length", 0), Label("main", False)
-    tokens_per_second = Of(cost.InferenceSpeed.tokens_per_second)
-    examples_per_second = Of(cost.InferenceSpeed.examples_per_second)
+    tokens_per_second = NumberOf(cost.InferenceSpeed.tokens_per_second)
+    examples_per_second = NumberOf(cost.InferenceSpeed.examples_per_second)
 
     @property
     def said(self) -> str:
@@ -41,58 +42,62 @@ class Setting(Entry):
 
     @property
     def rate(self) -> tuple[Number, str]:
-        """Tokens a second, or examples where inputs have no tokens."""
+        """Tokens per second, or examples where inputs have no tokens."""
         if self.tokens_per_second.value is None and self.examples_per_second.value is not None:
             return self.examples_per_second, "examples/s"
         return self.tokens_per_second, "tokens/s"
 
 
 class Speed(Part):
+    quantities = cost.InferenceSpeed
+
     @cached_property
     def settings(self) -> list[Setting]:
-        return [one for one in self.of("model", Setting) if "phase" in one.labels]
+        return [setting for setting in self.of("model", Setting) if "phase" in setting.labels]
 
     @property
     def main(self) -> Setting:
-        return next((one for one in self.settings if one.main), self.settings[0])
+        return next((setting for setting in self.settings if setting.main), self.settings[0])
 
 
 class Memory(Part):
-    parameters, model_bytes = Of(cost.MemoryUse.parameters), Of(cost.MemoryUse.model_bytes)
-    peak_bytes, run_bytes = Of(cost.MemoryUse.peak_bytes), Of(cost.MemoryUse.run_bytes)
+    quantities = cost.MemoryUse
+    parameters, model_bytes = NumberOf(cost.MemoryUse.parameters), NumberOf(cost.MemoryUse.model_bytes)
+    peak_bytes, run_bytes = NumberOf(cost.MemoryUse.peak_bytes), NumberOf(cost.MemoryUse.run_bytes)
 
     @property
     def process(self) -> str | None:
-        return next((one.labels["process"] for one in self.entries if "process" in one.labels), None)
+        return next((entry.labels["process"] for entry in self.entries if "process" in entry.labels), None)
 
     @property
     def parts(self) -> dict[str, Number]:
-        """Bytes of the weights by what they are for, the largest first."""
-        sizes = {one.scope: one["bytes"] for one in self.of("part", Entry)}
+        """Bytes of the weights by purpose, largest first."""
+        sizes = {entry.scope: entry["bytes"] for entry in self.of("part", Entry)}
         return dict(sorted(sizes.items(), key=lambda item: -(item[1].value or 0)))
 
 
 class Layers(Part):
-    total = Of(cost.LayerTimes.total_seconds)
+    quantities = cost.LayerTimes
+    total = NumberOf(cost.LayerTimes.total_seconds)
 
     @property
     def modules(self) -> dict[str, Number]:
-        """Seconds spent in a module itself, without those inside it."""
-        return {one.scope: one["self_seconds"] for one in self.of("module", Entry)}
+        """Seconds spent in each module, without its submodules."""
+        return {entry.scope: entry["self_seconds"] for entry in self.of("module", Entry)}
 
     @property
     def layers(self) -> dict[str, Number]:
-        return {one.scope: one["total_seconds"] for one in self.of("layer", Entry)}
+        return {entry.scope: entry["total_seconds"] for entry in self.of("layer", Entry)}
 
     @property
     def n(self) -> int | None:
-        """Passes."""
-        return None if self.notes.get("passes") is None else int(self.notes["passes"])
+        """Number of passes."""
+        return self.notes.get("passes")
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Weights that are quantised together, and what that costs when they alone are, by bits."""
+    """Weights that are quantised together, and the damage by bits when only they are quantised."""
 
     name: str
     layer: str
@@ -101,16 +106,18 @@ class Unit:
 
 
 class Sensitivity(Part):
+    quantities = bits.BitSensitivity
+
     @cached_property
     def units(self) -> list[Unit]:
         costs: dict[str, dict[int, Number]] = {}
-        for one in self.of("unit", Entry):
-            by_bits = costs.setdefault(one.scope, {})
-            if "bits" in one.labels:
-                by_bits[int(one.labels["bits"])] = one[self.judged_by]
-        facts = {name: (self.notes.get("units") or {}).get(name) or {} for name in costs}
+        for entry in self.of("unit", Entry):
+            by_bits = costs.setdefault(entry.scope, {})
+            if "bits" in entry.labels:
+                by_bits[int(entry.labels["bits"])] = entry[self.judged_by]
+        facts = {name: self.notes.get("units", {}).get(name, {}) for name in costs}
         return [
-            Unit(name, str(facts[name].get("layer", name)), str(facts[name].get("part", "other")), by_bits)
+            Unit(name, facts[name].get("layer", name), facts[name].get("part", "other"), by_bits)
             for name, by_bits in costs.items()
         ]
 
@@ -129,112 +136,113 @@ class Configuration(Entry):
 
 
 class Tried(Part):
-    """Configurations of bits that were tried."""
+    """Configurations of bits that were measured."""
 
     @cached_property
     def items(self) -> list[Configuration]:
         families = self.notes.get("family") or {}
         return [
-            replace(one, family=str(families.get(one.name) or one.name.split("_")[0]))
-            for one in self.of("configuration", Configuration)
+            replace(item, family=str(families.get(item.name) or item.name.split("_")[0]))
+            for item in self.of("configuration", Configuration)
         ]
 
     @property
     def judged_by(self) -> str:
-        """What all were compared by: KL, or the squared error where nothing has classes."""
-        return "kl" if any(one["kl"].value is not None for one in self.items) else "mse"
+        """What all were compared by: KL, or the squared error where outputs are not distributions."""
+        kl = [entry["kl"].value for entry in self.of("configuration", Entry)]
+        return "mse" if all(value is None for value in kl) else "kl"
 
     def named(self, name: str | None) -> Configuration | None:
-        return next((one for one in self.items if one.name == name), None)
+        return next((item for item in self.items if item.name == name), None)
 
 
 class Configurations(Tried):
+    quantities = bits.BitWidths
+
     @cached_property
     def items(self) -> list[Configuration]:
-        """Off the frontier if another record's configuration is smaller and better: each record saw only its own."""
-        tried = Tried(self.probe, self.notes, self.entries)
-        judged = tried.judged_by
+        """Each record compared only its own; off the frontier is also what another record's configuration dominates."""
+        tried = super().items
         return [
-            replace(one, cells={**one.cells, "on_frontier": (0.0, None)})
-            if one["on_frontier"].value == 1 and any(_dominates(other, one, judged) for other in tried.items)
-            else one
-            for one in tried.items
+            replace(item, cells={**item.cells, "on_frontier": (0.0, None)})
+            if item["on_frontier"].value == 1 and any(_dominates(other, item, self.judged_by) for other in tried)
+            else item
+            for item in tried
         ]
 
 
-def _dominates(other: Configuration, one: Configuration, judged: str) -> bool:
-    size, damage = other["packed_bytes"].value, other[judged].value
-    own_size, own_damage = one["packed_bytes"].value, one[judged].value
+def _dominates(other: Configuration, item: Configuration, measure: str) -> bool:
+    size, damage = other["packed_bytes"].value, other[measure].value
+    own_size, own_damage = item["packed_bytes"].value, item[measure].value
     if size is None or damage is None or own_size is None or own_damage is None:
         return False
     return size <= own_size and damage <= own_damage and (size, damage) != (own_size, own_damage)
 
 
 class Optimum(Tried):
-    mixed_wins = Of(bits.BitOptimum.mixed_wins)
+    quantities = bits.BitOptimum
+    mixed_wins = NumberOf(bits.BitOptimum.mixed_wins)
 
     @property
     def chosen(self) -> dict[str, int]:
         """Bits of every unit in the best mix."""
-        chosen = {one.scope: one["chosen_bits"].whole for one in self.of("unit", Entry)}
+        chosen = {entry.scope: entry["chosen_bits"].integer for entry in self.of("unit", Entry)}
         return {unit: width for unit, width in chosen.items() if width is not None}
 
     @property
     def recommended(self) -> dict[str, int]:
-        return {str(unit): int(width) for unit, width in (self.notes.get("recommended") or {}).items()}
+        return self.notes.get("recommended") or {}
 
     @property
     def recommended_name(self) -> str | None:
-        name = self.notes.get("recommended_name")
-        return None if name is None else str(name)
+        return self.notes.get("recommended_name")
 
 
 class Copy(Entry):
-    """A model as it is held, and how long a pass of it really takes."""
+    """A copy of the model with packed weights, and its measured latency."""
 
-    latency, speed_up = Of(cost.ExportedSpeed.latency_p50), Of(cost.ExportedSpeed.speed_up)
-    held, kl = Of(cost.ExportedSpeed.weight_bytes), Of(cost.ExportedSpeed.kl)
-    n = Whole(cost.ExportedSpeed.latency_n)
+    latency, speed_up = NumberOf(cost.ExportedSpeed.latency_p50), NumberOf(cost.ExportedSpeed.speed_up)
+    held, kl = NumberOf(cost.ExportedSpeed.weight_bytes), NumberOf(cost.ExportedSpeed.kl)
+    n = CountOf(cost.ExportedSpeed.latency_n)
 
 
 class Exported(Part):
-    @property
-    def copies(self) -> dict[str, Copy]:
-        """By what they hold, such as int8."""
-        return {one.name: one for one in self.of("exported", Copy) if one.name != "original"}
+    quantities = cost.ExportedSpeed
 
     @property
-    def original(self) -> Copy | None:
-        return next((one for one in self.of("exported", Copy) if one.name == "original"), None)
+    def copies(self) -> dict[str, Copy]:
+        """The original, and packed copies by format, such as int8."""
+        return {copy.name: copy for copy in self.of("exported", Copy)}
 
 
 class Attack(Entry):
-    """One attack of one strength; epsilon is given in `unit`."""
+    """One attack of one strength; epsilon is in `unit`."""
 
-    accuracy = Of(robustness.Attacks.accuracy)
-    zero_gradient_share = Of(robustness.Attacks.zero_gradient_share)
+    accuracy = NumberOf(robustness.Attacks.accuracy)
+    zero_gradient_share = NumberOf(robustness.Attacks.zero_gradient_share)
     norm, epsilon = Label("norm", ""), Label("epsilon", 0.0)
     unit, steps = Label("unit", "absolute"), Label("steps", 0)
 
 
 class Attacks(Part):
-    gap = Of(robustness.Attacks.robustness_gap)
+    quantities = robustness.Attacks
+    gap = NumberOf(robustness.Attacks.robustness_gap)
 
     @property
     def clean(self) -> Attack | None:
-        return next((one for one in self.of("attack", Attack) if one.name == "clean"), None)
+        return next((attack for attack in self.of("attack", Attack) if attack.name == "clean"), None)
 
     @property
     def attacks(self) -> list[Attack]:
-        return [one for one in self.of("attack", Attack) if one.name != "clean"]
+        return [attack for attack in self.of("attack", Attack) if attack.name != "clean"]
 
 
 class Level(Entry):
-    """A model or its inputs disturbed to some level, over several seeds."""
+    """Noise on the weights or on the inputs of one level, over several seeds."""
 
-    accuracy, loss = Of(robustness.NoiseRobustness.accuracy_mean), Of(robustness.NoiseRobustness.loss_mean)
-    kl, changed = Of(robustness.NoiseRobustness.kl_mean), Of(robustness.InputPerturbation.changed_share)
-    level, seeds = Label("level", 0.0), Whole(robustness.NoiseRobustness.seeds)
+    accuracy, loss = NumberOf(robustness.NoiseRobustness.accuracy_mean), NumberOf(robustness.NoiseRobustness.loss_mean)
+    kl, changed = NumberOf(robustness.NoiseRobustness.kl_mean), NumberOf(robustness.InputPerturbation.changed_share)
+    level, seeds = Label("level", 0.0), CountOf(robustness.NoiseRobustness.seeds)
 
 
 class Levels(Part):
@@ -244,25 +252,35 @@ class Levels(Part):
 
     @property
     def clean(self) -> Level | None:
-        return next((one for one in self.levels if one.name == "clean"), None)
+        return next((level for level in self.levels if level.name == "clean"), None)
 
     def by_name(self) -> dict[str, list[Level]]:
-        """Disturbances apart, each from its lowest level to its highest."""
-        out: dict[str, list[Level]] = {}
-        for one in sorted(self.levels, key=lambda one: one.level):
-            if one.name != "clean":
-                out.setdefault(one.name, []).append(one)
-        return out
+        """The levels of each kind of noise, weakest first: fewer bits are more noise."""
+        kinds: dict[str, list[Level]] = {}
+        for level in sorted(self.levels, key=lambda level: level.level):
+            if level.name != "clean":
+                kinds.setdefault(level.name, []).append(level)
+        return {name: levels[::-1] if name == "quantisation_noise" else levels for name, levels in kinds.items()}
+
+
+class Noise(Levels):
+    quantities = robustness.NoiseRobustness
+
+
+class Perturbations(Levels):
+    quantities = robustness.InputPerturbation
 
 
 class Transfer(Part):
+    quantities = robustness.BitRobustness
+
     @property
     def accuracy(self) -> dict[tuple[int, int], Number]:
-        """By the bits that the attack was made with and those that it was tried on; 0 is the model as it is stored."""
+        """By the bits that the attack was made at and those it was tested at; 0 is the model as stored."""
         entries = self.of("transfer", Attack)
-        return {(int(one.labels["attack_bits"]), int(one.labels["test_bits"])): one.accuracy for one in entries}
+        return {(int(entry.labels["attack_bits"]), int(entry.labels["test_bits"])): entry.accuracy for entry in entries}
 
     @property
     def clean(self) -> dict[int, Number]:
         """Accuracy without an attack, by bits."""
-        return {int(one.labels["bits"]): one.accuracy for one in self.of("bits", Attack)}
+        return {int(entry.labels["bits"]): entry.accuracy for entry in self.of("bits", Attack)}

@@ -82,8 +82,8 @@ def first_lasting(holds: Sequence[bool] | np.ndarray[tuple[int], np.dtype[np.boo
     3
     """
     run = 0
-    for place, held in enumerate(holds):
-        run = run + 1 if held else 0
+    for place, holds_here in enumerate(holds):
+        run = run + 1 if holds_here else 0
         if run == length:
             return place - length + 1
     return None

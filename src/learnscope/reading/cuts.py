@@ -5,6 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
+Share = float
+"""Below 1."""
+Factor = float
+"""Above 1."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
@@ -14,7 +19,7 @@ class Cuts:
     """A layer's gradient vanishes when ‖g‖/‖W‖ is below this."""
     exploding_ratio: float = 1e2
     """A layer's gradient explodes when ‖g‖/‖W‖ is above this."""
-    off_median: float = 100.0
+    off_median: Factor = 100.0
     """It also does when both ‖g‖/‖W‖ and ‖g‖ are this many times off the median layer's."""
     measurements: int = 3
     """Consecutive measurements for which a layer must be beyond a cut."""
@@ -29,20 +34,20 @@ class Cuts:
     overfitting_critical: float = 0.25
     """Relative rise of the holdout loss above its best from which it is critical."""
     chance_examples: int = 40
-    """Examples of the holdout, and of training batches, below which nothing is said about guessing: of 40, a model that
-    guesses one of two gets between 35 % and 65 % right."""
+    """Examples of the holdout, and of training batches, below which nothing is said about guessing: of 40, guessing one
+    of two classes gets between 35 % and 65 % right."""
     shortcut_gap: float = 0.1
-    """What training examples seen for the first time are predicted better by than the holdout, at the lower end of the
-    interval, from which they carry something that the holdout does not."""
+    """Accuracy on new training examples minus that on the holdout, at the lower end of the interval, from which they
+    carry something that the holdout lacks."""
     group_measurements: int = 6
     """Measurements of two groups of weights below which their updates are not compared."""
     slow_head: float = 3.0
     """A head is slow when the backbone's ‖Δ‖/‖W‖ is this many times its own, at the lower end of the interval."""
     frozen_measurements: int = 1
     """Measurements without any changed bit after which a parameter counts as not moving."""
-    dead_share: float = 0.5
+    dead_share: Share = 0.5
     """Share of dead units above which a layer is a finding."""
-    saturated_share: float = 0.5
+    saturated_share: Share = 0.5
     """Share of saturated units above which a layer is a finding."""
     edge_band: float = 0.1
     """Distance from 1 of the ratio of sharpness to its threshold within which training is at the edge of stability."""
@@ -50,7 +55,7 @@ class Cuts:
     """Updates are lost to rounding when the lower end of the interval of `absorbed_share` is above this."""
     decay_absorbed_share: float = 0.99
     """Weight decay has no effect when it leaves this share of the entries as they were."""
-    sparse_kept_share: float = 0.1
+    sparse_kept_share: Share = 0.1
     """Share of the entries up to which an update counts as sparse."""
     quality_kl: float = 1e-3
     """Mean KL in nats up to which a model with a sparse update is near enough to the model itself."""
@@ -58,34 +63,33 @@ class Cuts:
     """Training accuracy from which the training data are known by heart."""
     generalised_accuracy: float = 0.95
     """Test accuracy from which test data are understood."""
-    grokking_gap: float = 0.2
-    """What test accuracy lies below training accuracy by, at the least, when training data are known by heart and test
-    data are understood only later."""
-    spurious_gap: float = 0.1
-    """What examples whose group suggests their class are predicted better by than those whose group suggests another,
-    at the lower end of the interval, from which the model follows the group."""
+    grokking_gap: Share = 0.2
+    """Training minus test accuracy when training data are first known by heart, from which a late rise is grokking."""
+    spurious_gap: Share = 0.1
+    """Accuracy where the group suggests the class minus that where it suggests another, at the lower end of the
+    interval, from which the model follows the group."""
     spurious_critical: float = 0.5
     """The same, from which it is critical."""
     order_measurements: int = 6
     """Measurements below which nothing is said about which layer moved first, or which group was learned first."""
-    order_spread: float = 0.1
-    """Share of the measured steps by which the first and the last lie apart at least, where that is said. It must also
-    be more than one interval between measurements."""
+    order_spread: Share = 0.1
+    """Share of the measured steps that must lie between the first and the last to call one the first; more than one
+    interval between measurements too."""
     moved_distance: float = 0.05
     """1 − CKA with its first features from which on a layer has moved."""
     learned_rise: float = 0.1
     """Rise of its accuracy from which on a group of examples has been learned."""
     group_examples: int = 20
     """Examples of a group below which nothing is said about when it was learned."""
-    spare_rank: float = 0.5
+    spare_rank: Share = 0.5
     """Share of the adapters' parameters that lower ranks need, up to which ranks are called large."""
-    idle_rank: float = 0.35
+    idle_rank: Share = 0.35
     """Effective rank of an adapter as a share of its rank, up to which the rank is called large if none was tried."""
-    full_rank: float = 0.9
+    full_rank: Share = 0.9
     """The same, from which the rank is called exhausted."""
-    work_share: float = 0.8
+    work_share: Share = 0.8
     """Share of what all adapters add that the layers which do the work hold."""
-    few_layers: float = 0.34
+    few_layers: Share = 0.34
     """Share of the layers up to which those are few."""
     work_layers: int = 4
     """Layers with adapters below which nothing is said about where the work is done."""
@@ -93,16 +97,16 @@ class Cuts:
     """Tokens (or examples, where inputs have no tokens) a second from which a model suits real-time use and servers."""
     audit_memory_bytes: float = 100e6
     """Bytes of weights and of what running them takes, up to which a model suits edge devices."""
-    audit_robustness_gap: float = 0.1
+    audit_robustness_gap: Share = 0.1
     """Accuracy that attacks may take for a model to count as robust, judged at the ends of the interval."""
     audit_kl: float = 0.01
     """Mean KL in nats up to which a quantised or noisy model counts as the model itself, at the upper end of the
     interval."""
-    audit_additivity: float = 2.0
+    audit_additivity: Factor = 2.0
     """Factor from which the damage of units alone says too little about the damage of all together."""
-    audit_part_share: float = 0.5
+    audit_part_share: Share = 0.5
     """Share of a model's bytes, or of its time, from which one part of it dominates."""
-    audit_zero_gradients: float = 0.1
+    audit_zero_gradients: Share = 0.1
     """Share of exactly zero gradients from which an attack by gradients may not have attacked."""
     names_listed: int = 6
     """Names that a sentence lists before it says how many more there are."""
@@ -110,42 +114,20 @@ class Cuts:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            whole = field.type == "int"
-            if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-                raise TypeError(f"{field.name}={value!r}: {'a whole number' if whole else 'a number'} is needed")
+            integer = field.type == "int"
+            if isinstance(value, bool) or not isinstance(value, int if integer else int | float):
+                raise TypeError(f"{field.name}={value!r}: {'a whole number' if integer else 'a number'} is needed")
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{field.name}={value!r}: it must be positive and finite")
-        if self.vanishing_ratio >= self.exploding_ratio:
-            raise ValueError(
-                f"vanishing_ratio={self.vanishing_ratio:g} is not below exploding_ratio={self.exploding_ratio:g}"
-            )
-        for name in (
-            "dead_share",
-            "saturated_share",
-            "sparse_kept_share",
-            "grokking_gap",
-            "spurious_gap",
-            "order_spread",
-            "spare_rank",
-            "idle_rank",
-            "full_rank",
-            "work_share",
-            "few_layers",
-            "audit_robustness_gap",
-            "audit_part_share",
-            "audit_zero_gradients",
+            if field.type == "Share" and value >= 1:
+                raise ValueError(f"{field.name}={value:g}: a share below 1, such as 0.5")
+            if field.type == "Factor" and value <= 1:
+                raise ValueError(f"{field.name}={value:g}: a factor above 1, such as {field.default:g}")
+        for name, bound in (
+            ("exploding_ratio", "vanishing_ratio"),
+            ("overfitting_critical", "overfitting_rise"),
+            ("spurious_critical", "spurious_gap"),
         ):
-            if getattr(self, name) >= 1:
-                raise ValueError(f"{name}={getattr(self, name):g}: a share below 1, such as 0.5")
-        for name, such in (("off_median", "100"), ("audit_additivity", "2")):
-            if getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name):g}: a factor above 1, such as {such}")
-        if self.overfitting_critical < self.overfitting_rise:
-            raise ValueError(
-                f"overfitting_critical={self.overfitting_critical:g} is below overfitting_rise="
-                f"{self.overfitting_rise:g}"
-            )
-        if self.spurious_critical < self.spurious_gap:
-            raise ValueError(
-                f"spurious_critical={self.spurious_critical:g} is below spurious_gap={self.spurious_gap:g}"
-            )
+            value, least = getattr(self, name), getattr(self, bound)
+            if value < least or (value == least and name == "exploding_ratio"):
+                raise ValueError(f"{name}={value:g} must be above {bound}={least:g}")

@@ -1,11 +1,12 @@
-"""What analyses and pictures read: one pass over a run, and its numbers as series and grids."""
+"""What findings and figures read: one pass over a run, and its numbers as series and grids."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from learnscope.quantities import Quantities, Quantity, declared
 from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.updates import ParameterChange
-from learnscope.record import Record, Table
+from learnscope.record import Record
 from learnscope.store.frame import frame_of
 from learnscope.store.reader import RunReader
 
@@ -32,29 +33,31 @@ _OF_TENSORS = frozenset(
         ParameterChange.nan, ParameterChange.inf, GradientFlow.first_nonfinite,
     )
 )  # fmt: skip
-"""Of the numbers per tensor, those that findings and figures read."""
+"""The numbers per tensor that findings and figures read."""
 
 
 class OnePass(RunReader):
-    """The same run with its records read once, for the many questions that are then asked of them.
+    """A run whose records are read once, for many questions.
 
-    Statistics per tensor are most of a run's bytes; only those that a question here needs are kept.
+    Statistics per tensor are most of a run's bytes; only those that findings and figures read are kept.
     """
 
     def __init__(self, reader: RunReader) -> None:
         super().__init__(reader.backend)
         self._manifest = reader.manifest
-        self._kept: list[Record] = []
         self._by_probe: dict[str, list[Record]] = defaultdict(list)
         self._answers: dict[object, Any] = {}
         self.numbers: Counter[str] = Counter()
-        """How many numbers each probe recorded, those included that are not kept here."""
-        for record in reader.records():
-            slim = _slim(record)
-            self._kept.append(slim)
-            self._by_probe[record.probe].append(slim)
+        """How many numbers each probe recorded, with those that are not kept here."""
+        self._records = [_slim(record) for record in self._counted(reader.records())]
+        for record in self._records:
+            self._by_probe[record.probe].append(record)
+        self._problems = list(reader.last_problems)
+
+    def _counted(self, records: Iterator[Record]) -> Iterator[Record]:
+        for record in records:
             self.numbers[record.probe] += sum(len(table.scopes) * len(table.columns) for table in record.tables)
-        self._seen_problems = list(reader.last_problems)
+            yield record
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -69,25 +72,25 @@ class OnePass(RunReader):
         if superseded and len(self._manifest.get("attempts") or []) > 1:
             yield from super().records(probe, superseded=True)
             return
-        self.last_problems = list(self._seen_problems)
-        yield from self._kept if probe is None else self._by_probe.get(probe, [])
+        self.last_problems = list(self._problems)
+        yield from self._records if probe is None else self._by_probe.get(probe, [])
 
     def frame(
         self, probe: str | None = None, name: str | None = None, kind: str | None = None,
         *, superseded: bool = False,
     ) -> pd.DataFrame:  # fmt: skip
-        """As of any reader, but the same question gets the same table again: read it, do not write into it."""
+        """As of any reader, but the same question gets the same table again: do not write into it."""
         return self.remember(
             (probe, name, kind, superseded),
             lambda: frame_of(self.records(probe, superseded=superseded), name, kind),
         )
 
     def remember(self, question: object, answer: Callable[[], _T]) -> _T:
-        """What `answer` gave the first time that it was asked for under this key."""
+        """The result of `answer`, which is called once for each question."""
         if question not in self._answers:
             self._answers[question] = answer()
-        found: _T = self._answers[question]
-        return found
+        result: _T = self._answers[question]
+        return result
 
 
 def one_pass(reader: RunReader) -> OnePass:
@@ -96,11 +99,12 @@ def one_pass(reader: RunReader) -> OnePass:
 
 
 def _slim(record: Record) -> Record:
-    tables: list[Table] = []
-    for table in record.tables:
-        if table.kind == "tensor" and class_of(record.probe) in declared():
-            table = replace(table, columns=[c for c in table.columns if c.name in _OF_TENSORS])
-        tables.append(table)
+    if class_of(record.probe) not in declared():
+        return record
+    tables = [
+        replace(table, columns=[c for c in table.columns if c.name in _OF_TENSORS]) if table.kind == "tensor" else table
+        for table in record.tables
+    ]
     return replace(record, tables=tables)
 
 
@@ -122,26 +126,39 @@ def labels(reader: RunReader) -> list[str]:
     return reader.probes if isinstance(reader, OnePass) else list(dict.fromkeys(r.probe for r in reader.records()))
 
 
-def rows(reader: RunReader, quantity: Quantity, kind: str = "model", **wanted: object) -> pd.DataFrame:
-    """The numbers of a quantity in the order of steps, from all probes of the class, one for each step and scope."""
-    probe, name = quantity.probe, quantity.name
+def rows(
+    reader: RunReader, quantity: Quantity, kind: str = "model", probe: str | None = None, **conditions: object
+) -> pd.DataFrame:
+    """The numbers of a quantity in the order of steps, one for each step, scope and set of labels.
+
+    From all probes of the quantity's class, or from the one with the label `probe`. `conditions` select by label.
+    """
+    of_class = (label for label in labels(reader) if class_of(label) == quantity.probe)
+    probes = tuple(of_class) if probe is None else (probe,)
     if isinstance(reader, OnePass):
-        question = ("rows", probe, name, kind, *sorted(wanted.items()))
-        return reader.remember(question, lambda: _rows(reader, probe, name, kind, wanted))
-    return _rows(reader, probe, name, kind, wanted)
+        question = ("rows", probes, quantity.name, kind, *sorted(conditions.items()))
+        return reader.remember(question, lambda: _rows(reader, probes, quantity.name, kind, conditions))
+    return _rows(reader, probes, quantity.name, kind, conditions)
 
 
-def _rows(reader: RunReader, probe: str, name: str, kind: str, wanted: Mapping[str, object]) -> pd.DataFrame:
-    frames = [reader.frame(label, name, kind) for label in labels(reader) if class_of(label) == probe]
-    filled = [frame for frame in frames if len(frame)]
-    if not filled:
+def _rows(
+    reader: RunReader, probes: Sequence[str], name: str, kind: str, conditions: Mapping[str, object]
+) -> pd.DataFrame:
+    frames = [frame for probe in probes if len(frame := reader.frame(probe, name, kind))]
+    if not frames:
         return reader.frame("", name, kind)
-    frame = pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
-    for label, value in wanted.items():
+    frame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+    for label, value in conditions.items():
         if label in frame:
             frame = frame[frame[label] == value]
-    own = [c for c in frame.columns if c in ("step", "scope") or c in label_columns(frame)]
-    return frame.drop_duplicates(own, keep="last").sort_values("step", kind="stable").reset_index(drop=True)
+    return last_of_each(frame).reset_index(drop=True)
+
+
+def last_of_each(frame: pd.DataFrame) -> pd.DataFrame:
+    """The last row of each step, scope and set of labels, in the order of steps."""
+    return frame.drop_duplicates(["step", "scope", *label_columns(frame)], keep="last").sort_values(
+        "step", kind="stable"
+    )
 
 
 def label_columns(frame: pd.DataFrame) -> list[str]:
@@ -162,40 +179,43 @@ class Series:
     @property
     def finite(self) -> Series:
         """Without what was not measured or is not finite."""
-        keep = np.isfinite(self.values)
-        status = [s for s, kept in zip(self.status, keep, strict=True) if kept]
-        return Series(self.steps[keep], self.values[keep], status, self.probe)
+        finite = np.isfinite(self.values)
+        return Series(self.steps[finite], self.values[finite], list(compress(self.status, finite)), self.probe)
 
     @property
     def broken(self) -> NDArray[np.int64]:
         """The steps at which it was measured and not finite."""
-        found = [step for step, s in zip(self.steps.tolist(), self.status, strict=True) if s in NONFINITE]
-        return np.array(found, dtype=np.int64)
+        return self.steps[np.isin(np.array(self.status, dtype=object).astype(str), NONFINITE)]
 
     def at(self, step: int) -> float | None:
-        found = self.values[self.steps == step]
-        return float(found[-1]) if len(found) and np.isfinite(found[-1]) else None
+        values = self.values[self.steps == step]
+        return float(values[-1]) if len(values) and np.isfinite(values[-1]) else None
 
     def __len__(self) -> int:
         return len(self.steps)
 
 
-def series(reader: RunReader, quantity: Quantity, kind: str = "model", **wanted: object) -> Series:
+def series(
+    reader: RunReader, quantity: Quantity, kind: str = "model", probe: str | None = None, **conditions: object
+) -> Series:
     """A model-wide number over the steps; empty if it was not recorded."""
-    return as_series(rows(reader, quantity, kind, **wanted))
+    return as_series(rows(reader, quantity, kind, probe, **conditions))
 
 
 def as_series(frame: pd.DataFrame) -> Series:
     status = [s if isinstance(s, str) else None for s in frame["status"].tolist()]
-    probe = str(frame["probe"].iloc[-1]) if len(frame) else ""
-    return Series(_integers(frame["step"]), frame["value"].to_numpy(np.float64), status, probe)
+    return Series(frame["step"].to_numpy(np.int64), frame["value"].to_numpy(np.float64), status, _probe(frame))
+
+
+def _probe(frame: pd.DataFrame) -> str:
+    return str(frame["probe"].iloc[-1]) if len(frame) else ""
 
 
 @dataclass(frozen=True)
 class Grid:
     """One number over steps (down) and scopes (across), scopes in the model's order.
 
-    A cell is NaN if the value is not there; `broken` tells the cells that were measured and are not finite.
+    A cell without a value is NaN; `broken` marks those that were measured and are not finite.
     """
 
     steps: NDArray[np.int64]
@@ -212,32 +232,28 @@ class Grid:
         frame = pd.DataFrame(self.values, index=self.steps, columns=self.scopes)
         return frame.reindex(index=other.steps, columns=other.scopes).to_numpy(np.float64)
 
+    def of(self, scope: str) -> Series:
+        values = self.values[:, self.scopes.index(scope)]
+        return Series(self.steps, values, [None] * len(values), self.probe)
 
-def grid(reader: RunReader, quantity: Quantity, kind: str = "layer", **wanted: object) -> Grid:
+
+def grid(reader: RunReader, quantity: Quantity, kind: str = "layer", **conditions: object) -> Grid:
     """A number of every layer (or other scope) at every measured step."""
-    return as_grid(reader, rows(reader, quantity, kind, **wanted))
+    return as_grid(rows(reader, quantity, kind, None, **conditions), layers(reader))
 
 
-def as_grid(reader: RunReader, frame: pd.DataFrame) -> Grid:
-    """Rows that have one number for each step and scope."""
-    scopes = _in_order(frame, reader.manifest)
-    steps = np.unique(_integers(frame["step"]))
+def layers(reader: RunReader) -> list[str]:
+    return (reader.manifest.get("model") or {}).get("layers") or []
+
+
+def as_grid(frame: pd.DataFrame, order: Sequence[str] = ()) -> Grid:
+    """From rows with one number for each step and scope; scopes in this order, then as they were recorded."""
+    places = {scope: place for place, scope in enumerate(order)}
+    scopes = sorted(dict.fromkeys(frame["scope"].tolist()), key=lambda scope: places.get(scope, len(places)))
+    steps, down = np.unique(frame["step"].to_numpy(np.int64), return_inverse=True)
+    across = pd.Index(scopes, dtype=object).get_indexer(pd.Index(frame["scope"], dtype=object))
     values = np.full((len(steps), len(scopes)), np.nan)
     broken = np.zeros(values.shape, dtype=bool)
-    if len(frame):
-        down = np.searchsorted(steps, _integers(frame["step"]))
-        across = pd.Index(scopes).get_indexer(pd.Index(frame["scope"]))
-        values[down, across] = frame["value"].to_numpy(np.float64)
-        broken[down, across] = frame["status"].isin(NONFINITE).to_numpy(bool)
-    return Grid(steps, scopes, values, broken, str(frame["probe"].iloc[-1]) if len(frame) else "")
-
-
-def _in_order(frame: pd.DataFrame, manifest: dict[str, Any]) -> list[str]:
-    """The model's own order where the manifest has it, then the order in which scopes were recorded."""
-    seen = list(dict.fromkeys(frame["scope"].tolist()))
-    known = {layer: place for place, layer in enumerate((manifest.get("model") or {}).get("layers") or [])}
-    return sorted(seen, key=lambda scope: known.get(scope, len(known)))
-
-
-def _integers(column: pd.Series[Any]) -> NDArray[np.int64]:
-    return column.to_numpy(np.int64)
+    values[down, across] = frame["value"].to_numpy(np.float64)
+    broken[down, across] = frame["status"].isin(NONFINITE).to_numpy(bool)
+    return Grid(steps, scopes, values, broken, _probe(frame))

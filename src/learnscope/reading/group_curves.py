@@ -1,4 +1,4 @@
-"""Accuracy of groups of examples over the steps, and what is known of the groups as an attribute."""
+"""Accuracy of groups of examples over the steps, and how the groups relate to the classes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from learnscope.quantities.examples import ExampleLedger, GroupAccuracy
-from learnscope.reading.gather import Grid, class_of, label_columns, labels
+from learnscope.reading.gather import Grid, as_grid, class_of, labels, rows
 from learnscope.store.reader import RunReader
 
 COUNTS = (GroupAccuracy.examples, ExampleLedger.group_presentations)
@@ -42,25 +42,19 @@ def group_curves(reader: RunReader) -> list[GroupCurves]:
 
 
 def _of(reader: RunReader, label: str) -> GroupCurves | None:
-    frame = reader.frame(label, GroupAccuracy.accuracy.name, "group").drop_duplicates(["step", "scope"], keep="last")
+    frame = rows(reader, GroupAccuracy.accuracy, kind="group", probe=label)
     if not len(frame):
         return None
-    scopes = list(dict.fromkeys(frame["scope"].tolist()))
-    wide = frame.pivot(index="step", columns="scope", values="value").sort_index()[scopes]
-    values = wide.to_numpy(np.float64)
-    counted = (reader.frame(label, quantity.name, "group") for quantity in COUNTS)
-    counts = next((f for f in counted if len(f)), frame.iloc[:0])
-    counts = counts.sort_values("step", kind="stable").drop_duplicates("scope", keep="last")
-    known = counts[np.isfinite(counts["value"])]
-    word = str(frame["by"].iloc[-1]) if "by" in label_columns(frame) else "group"
-    cells = Grid(wide.index.to_numpy(np.int64), scopes, values, np.zeros(values.shape, dtype=bool), label)
-    examples = dict(zip(known["scope"], known["value"].astype(int), strict=True))
+    counts = pd.concat([rows(reader, quantity, kind="group", probe=label) for quantity in COUNTS])
+    last = counts.drop_duplicates("scope", keep="last").dropna(subset="value")
+    word = str(frame["by"].iloc[-1]) if "by" in frame else "group"
+    examples = dict(zip(last["scope"], last["value"].astype(int), strict=True))
     notes = {record.step: record.notes for record in reader.records(label)}
-    return GroupCurves(label, word, cells, examples, int(notes[max(notes)].get("left_out", 0)))
+    return GroupCurves(label, word, as_grid(frame), examples, int(notes[max(notes)].get("left_out", 0)))
 
 
 def attribute_numbers(reader: RunReader, label: str) -> pd.DataFrame:
-    """What `GroupAccuracy` says of the whole model: a row a measurement with a gap (by step), a column a number."""
+    """The numbers of `GroupAccuracy` about the model: a row for each step that has a gap, a column for each name."""
     frame = reader.frame(label, kind="model").drop_duplicates(["step", "name"], keep="last")
     wide = frame.pivot(index="step", columns="name", values="value").sort_index()
     gap = GroupAccuracy.bias_gap.name

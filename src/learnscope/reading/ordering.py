@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from statistics import NormalDist
 
 import numpy as np
@@ -14,7 +14,6 @@ from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Floats
 from learnscope.reading.words import count, listed
 
-Steps = NDArray[np.int64]
 HALF = 0.5 * (1 - 1e-9)
 """What is half but for the last digits counts as half."""
 ERROR = 0.05
@@ -25,25 +24,24 @@ ERROR = 0.05
 class Order:
     """When each scope had made half of its way, as places among the measured steps."""
 
-    steps: Steps
-    places: Mapping[str, int]
-    margins: Mapping[str, Floats]
+    steps: NDArray[np.int64]
+    places: dict[str, int] = field(default_factory=dict)
+    margins: dict[str, Floats] = field(default_factory=dict)
     """How far past half of its way (below 0: before it) a scope is at every step, in standard errors."""
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    """Scopes that are not in the order, and why."""
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def add(self, scope: str, place: int, margins: Floats) -> None:
+        self.places[scope], self.margins[scope] = place, margins
 
     @property
     def ranks(self) -> list[tuple[int, list[str]]]:
         """The steps in order, each with the scopes that tie there."""
-        found: dict[int, list[str]] = {}
-        for scope, place in sorted(self.places.items(), key=lambda item: item[1]):
-            found.setdefault(place, []).append(scope)
-        return [(int(self.steps[place]), scopes) for place, scopes in found.items()]
+        ties = groupby(sorted(self.places, key=self.places.__getitem__), key=self.places.__getitem__)
+        return [(int(self.steps[place]), list(scopes)) for place, scopes in ties]
 
     def tells(self, cuts: Cuts) -> bool:
-        """Whether first and last lie further apart than the measurements can confuse, and than chance would have it:
-        at some measurement, one of the first was certainly past half of its way and one of the last was not.
-        """
+        """Whether first and last are further apart than chance and the interval of measurements explain: at some
+        measurement, one of the first was certainly past half of its way and one of the last was not."""
         if len(self.places) < 2 or len(self.steps) < cuts.order_measurements:
             return False
         first, last = min(self.places.values()), max(self.places.values())
@@ -55,7 +53,7 @@ class Order:
         before = np.array([self.margins[scope] < -certain for scope, place in self.places.items() if place == last])
         return bool((past.any(0) & before.any(0)).any())
 
-    def said(self, word: str, limit: int) -> str:
+    def sentence(self, word: str, limit: int) -> str:
         """Scopes (what they are: `word`) with their steps; of too many, some in the middle are left out."""
         ranks = self.ranks
         shown = ranks if len(ranks) <= limit else [*ranks[: limit - 1], ranks[-1]]
@@ -93,8 +91,7 @@ def margin(values: Floats, half: float, errors: Floats | float) -> Floats:
     way = values - half
     errors = np.broadcast_to(np.asarray(errors, dtype=np.float64), way.shape)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found: Floats = np.where(way == 0, 0.0, way / errors)
-    return found
+        return np.asarray(np.where(way == 0, 0.0, way / errors))
 
 
 def half_way(values: Floats, start: float, lasting: int) -> int | None:

@@ -21,7 +21,6 @@ class Streak:
     """Whether it reaches the scope's last measurement."""
 
     def median(self, values: Floats) -> float:
-        """The median over the streak of a number of the scope."""
         return float(np.nanmedian(values[self.rows, self.column]))
 
 
@@ -30,14 +29,14 @@ def streaks(holds: NDArray[np.bool_], measured: NDArray[np.bool_], at_least: int
 
     What was not measured neither continues a run nor ends it.
     """
-    found = []
+    latest = []
     for column in range(holds.shape[1]):
         rows = np.flatnonzero(measured[:, column])
-        held = holds[rows, column]
+        holding = holds[rows, column]
         # a run ends before each measurement that does not hold, and at the end
-        breaks = np.concatenate([[-1], np.flatnonzero(~held), [len(rows)]])
+        breaks = np.concatenate([[-1], np.flatnonzero(~holding), [len(rows)]])
         for start, end in zip(breaks[-2::-1], breaks[:0:-1], strict=True):
             if end - start - 1 >= at_least:
-                found.append(Streak(column, rows[start + 1 : end], lasting=bool(end == len(rows))))
+                latest.append(Streak(column, rows[start + 1 : end], lasting=bool(end == len(rows))))
                 break
-    return found
+    return latest

@@ -26,12 +26,12 @@ def percent(share: float) -> str:
     return f"{num(100 * share)} %"
 
 
-def count(n: int, one: str, many: str | None = None) -> str:
+def count(n: int, singular: str, many: str | None = None) -> str:
     """
     >>> count(1, "layer"), count(1200, "layer"), count(2, "entry", "entries")
     ('1 layer', '1,200 layers', '2 entries')
     """
-    return f"{n:,} {one if n == 1 else many or one + 's'}"
+    return f"{n:,} {singular if n == 1 else many or singular + 's'}"
 
 
 def listed(names: Sequence[str], limit: int) -> str:

@@ -13,11 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from learnscope.findings.gradients.nonfinite import Source, sources
-from learnscope.reading.gather import OnePass
+from learnscope.reading.gather import one_pass
 from learnscope.report.style import BROKEN
 from learnscope.store.reader import RunReader
-
-NAMES = {"parameters": "weights"}
 
 
 @dataclass(frozen=True)
@@ -63,22 +61,20 @@ def _inches_high(axes: Axes) -> float:
 
 
 def breaks(reader: RunReader) -> Breaks:
-    """Everything that was not finite; asked once for all the figures of a report."""
-    if isinstance(reader, OnePass):
-        return reader.remember("breaks", lambda: _breaks(reader))
-    return _breaks(reader)
+    """Everything that was not finite; computed once for all the figures of a report."""
+    run = one_pass(reader)
+    return run.remember("breaks", lambda: _breaks(run))
 
 
 def _breaks(reader: RunReader) -> Breaks:
     bad = [source for source in sources(reader) if len(source.bad)]
-    spans = sorted(span for source in bad for span in spans_of(source))
     merged: list[tuple[float, float]] = []
-    for start, end in spans:
+    for start, end in sorted(span for source in bad for span in spans_of(source)):
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
             merged.append((start, end))
-    return Breaks(merged, [NAMES.get(source.what, source.what) for source in bad])
+    return Breaks(merged, ["weights" if source.what == "parameters" else source.what for source in bad])
 
 
 def spans_of(source: Source) -> list[tuple[float, float]]:
@@ -98,6 +94,5 @@ def weights(reader: RunReader) -> Source:
     return next(source for source in sources(reader) if source.what == "parameters")
 
 
-def patch(found: Breaks, alpha: float = 1.0) -> Patch:
-    """For a legend of the whole figure."""
-    return Patch(color=BROKEN, alpha=alpha, label=found.label)
+def patch(breaks: Breaks, alpha: float = 1.0) -> Patch:
+    return Patch(color=BROKEN, alpha=alpha, label=breaks.label)

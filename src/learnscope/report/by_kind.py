@@ -8,20 +8,18 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from learnscope.quantities import Quantity
 from learnscope.quantities.outputs import Loss
-from learnscope.reading.gather import Grid, Series, series
-from learnscope.reading.undrawn import Undrawn, undrawn
+from learnscope.reading.gather import Grid, Series, as_grid, as_series, layers, series
+from learnscope.reading.other_numbers import OtherNumber, other_numbers
 from learnscope.reading.words import count
 from learnscope.report.broken import breaks, patch
 from learnscope.report.heatmap import ColourScale, heatmap, layer_types
-from learnscope.report.layout import INK, head, new_figure
+from learnscope.report.layout import INK, Panel, head, new_figure, panels_on
 from learnscope.report.lines import curve
-from learnscope.report.panel import Panel
-from learnscope.report.style import COLOURS, DASHES, finish, legend, lined, maybe_log
+from learnscope.report.style import COLOURS, DASHES, few_ticks, finish, legend
 from learnscope.store.reader import RunReader
 
 MOST, ACROSS = 12, 3
@@ -29,59 +27,48 @@ LINES = len(COLOURS) * len(DASHES)
 """Series that can be told apart on one pair of axes."""
 HEATMAPS = 8
 FILES = "layers-*.png"
-"""What the figures of layers are called, by which those of an earlier report are known."""
+"""The file names of these figures, by which those of an earlier report are removed."""
 
 
 def other_figure(reader: RunReader) -> Figure | None:
     """Small multiples over the same steps, a name each, with a line for every combination of labels."""
-    every: list[tuple[str, dict[str, Series]]] = []
-    for number in undrawn(reader, "model"):
-        curves = {
-            labels: values for labels, values in number.series().items() if len(values) > 1 and len(values.finite)
-        }
-        every += [(number.title, curves)] if curves else []
-    if not every:
+    candidates: list[tuple[str, dict[str, Series]]] = []
+    for number in other_numbers(reader, "model"):
+        series_by_labels = {labels: as_series(rows) for labels, rows in number.by_labels().items()}
+        curves = {key: values for key, values in series_by_labels.items() if len(values) > 1 and len(values.finite)}
+        candidates += [(number.title, curves)] if curves else []
+    if not candidates:
         return None
-    shown = every[:MOST]
+    shown = candidates[:MOST]
     columns = min(ACROSS, len(shown))
     down = math.ceil(len(shown) / columns)
     figure = new_figure(1.2 + 2.0 * down)
     broken = breaks(reader)
-    for place, axes in enumerate(figure.subplots(down, columns, sharex=True, squeeze=False).flat):
-        if place >= len(shown):
-            axes.set_visible(False)
-            continue
-        # the lowest of each column has the steps below it
-        _multiple(axes, *shown[place], below=place + columns >= len(shown))
+    grid = figure.subplots(down, columns, sharex=True, squeeze=False)
+    for axes, (title, curves), lowest in panels_on(grid, shown):
+        for place, (labels, values) in enumerate(list(curves.items())[:LINES]):
+            colour, dash = COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS)]
+            curve(axes, values, colour, labels, width=1.5, dash=dash, smooth=len(curves) == 1)
+        few_ticks(axes, [values.finite.values for values in curves.values()], factor=1000)
+        finish(axes, x="step" if lowest else "", size=10)
+        axes.tick_params(labelbottom=lowest)
+        axes.set_title(title if len(title) <= 40 else f"{title[:39]}…", loc="left", fontsize=10, color=INK)
+        if len(curves) > 1:
+            legend(axes)
         broken.shade(axes)
     if broken.spans:
         figure.legend(handles=[patch(broken, 0.25)], loc="lower center", fontsize=10, frameon=False)
-    left = len(every) - len(shown)
+    left = len(candidates) - len(shown)
     head(figure, "Other numbers", count(len(shown), "number") + (f"; {left:,} more left out" if left else ""))
     return figure
-
-
-def _multiple(axes: Axes, title: str, curves: dict[str, Series], *, below: bool) -> None:
-    for place, (labels, values) in enumerate(list(curves.items())[:LINES]):
-        dash = DASHES[place // len(COLOURS)]
-        curve(axes, values, COLOURS[place % len(COLOURS)], labels, width=1.5, dash=dash, smooth=len(curves) == 1)
-    lined(axes, ticks=4)
-    maybe_log(axes, [values.finite.values for values in curves.values()], factor=1000, most=4)
-    if axes.get_yscale() == "linear":
-        axes.locator_params(axis="y", nbins=4)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-    finish(axes, x="step" if below else "", size=10)
-    axes.tick_params(labelbottom=below)
-    axes.set_title(title if len(title) <= 40 else f"{title[:39]}…", loc="left", fontsize=10, color=INK)
-    if len(curves) > 1:
-        legend(axes)
 
 
 def layer_panels(reader: RunReader) -> list[Panel]:
     """A heatmap for every name of kind layer that no other panel shows, one for each combination of its labels."""
     panels = []
-    for number in undrawn(reader, "layer"):
-        for labels, grid in number.grids(reader).items():
+    for number in other_numbers(reader, "layer"):
+        for labels, rows in number.by_labels().items():
+            grid = as_grid(rows, layers(reader))
             if np.isfinite(grid.values).any() or grid.broken.any():
                 panels.append(_layer_panel(number, labels, grid))
     shown, left = panels[:HEATMAPS], len(panels) - HEATMAPS
@@ -95,17 +82,17 @@ def layer_panels(reader: RunReader) -> list[Panel]:
     ]
 
 
-def _layer_panel(number: Undrawn, labels: str, grid: Grid) -> Panel:
+def _layer_panel(number: OtherNumber, labels: str, grid: Grid) -> Panel:
     title = f"{number.title} by layer" + (f" ({labels})" if labels else "")
     file = re.sub(r"[^\w.-]+", "-", f"layers-{number.title}-{labels}").strip("-")[:100]
     name = number.title.split(": ")[-1]
     meaning = number.quantity.meaning if number.quantity else name
     # above the colour bar there is room for a short name only
-    above, said = (name, meaning if number.quantity else "") if len(name) <= 10 else ("", meaning)
+    above, rest = (name, meaning if number.quantity else "") if len(name) <= 10 else ("", meaning)
     return Panel(
         f"{file}.png", title, f"Layers from input to output, top to bottom, over the steps. The colour is {meaning}.",
         lambda reader: heatmap(
-            grid, title, above, series(reader, Loss.loss), meaning=said, breaks=breaks(reader),
+            grid, title, above, series(reader, Loss.loss), meaning=rest, breaks=breaks(reader),
             types=layer_types(reader), scale=_scale(number.quantity, grid),
         ),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from learnscope.quantities.outputs import BatchStats, Holdout, Loss, Performance
 from learnscope.quantities.robustness import Attacks, BitRobustness, InputPerturbation, NoiseRobustness
 from learnscope.quantities.updates import LearningRate, ParameterChange
 from learnscope.reading.gather import labels_of, series
-from learnscope.reading.undrawn import measured_once
+from learnscope.reading.other_numbers import measured_once
 from learnscope.reading.words import count, listed, num
 from learnscope.store.reader import RunReader
 
@@ -28,31 +28,26 @@ AUDITED = (
 def watched(reader: RunReader) -> list[tuple[str, str]]:
     """Model, steps, time and environment, as far as the manifest has them."""
     manifest = reader.manifest
-    out = [("model", _model(manifest.get("model") or {}))]
-    optimizers = [str(o.get("class")) for o in manifest.get("optimizers") or []]
-    if optimizers:
-        out.append(("optimizer", ", ".join(optimizers)))
-    records = list(reader.records())
-    steps = [r.step for r in records]
-    span = f"{min(steps):,} to {max(steps):,} ({count(len(records), 'record')})" if steps else "none recorded"
     attempts = manifest.get("attempts") or []
+    steps = [record.step for record in reader.records()]
+    span = f"{min(steps):,} to {max(steps):,} ({count(len(steps), 'record')})" if steps else "none recorded"
     if len(attempts) > 1:
         starts = ", ".join(f"{entry['start_step']:,}" for entry in attempts[1:])
         span += f"; resumed at step {starts}"
-    out.append(("steps", span))
     seconds = wall_seconds(reader)
-    out.append(("time", _duration(seconds) if seconds else "not recorded"))
     skipped = sum(int(entry.get("skipped_steps") or 0) for entry in attempts)
-    if skipped:
-        out.append(("skipped", f"{count(skipped, 'step')} that the gradient scaler did not take"))
-    out.append(("status", str(manifest.get("status", "not recorded"))))
-    once = measured_once(reader)
-    if once:
-        out.append(("measured once", listed(once, 12)))
-    if manifest.get("source"):
-        out.append(("source", str(manifest["source"])))
-    out += _environment(manifest.get("environment") or {})
-    return out
+    facts = {
+        "model": _model(manifest.get("model") or {}),
+        "optimizer": ", ".join(str(optimizer.get("class")) for optimizer in manifest.get("optimizers") or []),
+        "steps": span,
+        "time": _duration(seconds) if seconds else "not recorded",
+        "skipped": f"{count(skipped, 'step')} that the gradient scaler did not take" if skipped else "",
+        "status": str(manifest.get("status", "not recorded")),
+        "measured once": listed(once, 12) if (once := measured_once(reader)) else "",
+        "source": str(manifest.get("source") or ""),
+        **_environment(manifest.get("environment") or {}),
+    }
+    return [(name, fact) for name, fact in facts.items() if fact]
 
 
 def _model(model: dict[str, Any]) -> str:
@@ -68,18 +63,15 @@ def _model(model: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _environment(environment: dict[str, Any]) -> list[tuple[str, str]]:
-    keys = ("learnscope", "torch", "python")
-    versions = [f"{key} {environment[key]}" for key in keys if environment.get(key)]
-    where = [str(environment[key]) for key in ("platform", "accelerator") if environment.get(key)]
+def _environment(environment: dict[str, Any]) -> dict[str, str]:
+    parts = [f"{key} {environment[key]}" for key in ("learnscope", "torch", "python") if environment.get(key)]
+    parts += [str(environment[key]) for key in ("platform", "accelerator") if environment.get(key)]
     if environment.get("threads"):
-        where.append(count(int(environment["threads"]), "thread"))
-    git = environment.get("git")
-    out = [("environment", ", ".join([*versions, *where]) or "not recorded")]
-    if git:
-        changed = ", with uncommitted changes" if git.get("changed") else ""
-        out.append(("code", f"commit {str(git.get('commit'))[:12]}{changed}"))
-    return out
+        parts.append(count(int(environment["threads"]), "thread"))
+    git = environment.get("git") or {}
+    changed = ", with uncommitted changes" if git.get("changed") else ""
+    code = f"commit {str(git.get('commit'))[:12]}{changed}" if git else ""
+    return {"environment": ", ".join(parts) or "not recorded", "code": code}
 
 
 def wall_seconds(reader: RunReader) -> float | None:
@@ -112,10 +104,11 @@ def costs(reader: RunReader) -> list[tuple[str, str, str, str, str]]:
     for record in reader.records(superseded=True):
         if not record.error:
             spent[record.probe].append(record.cost)
+    if len(spent) > 1:
+        spent["all"] = [cost for costs in spent.values() for cost in costs]
     wall = wall_seconds(reader)
     lines = []
-    every = {**spent, "all": [cost for costs in spent.values() for cost in costs]} if len(spent) > 1 else spent
-    for probe, cost in every.items():
+    for probe, cost in spent.items():
         total = sum(cost)
         share = _at_least(100 * total / wall, 0.01, " %") if wall else "n/a"
         lines.append((probe, f"{len(cost):,}", num(1e3 * total / len(cost)), _at_least(total, 1e-3), share))

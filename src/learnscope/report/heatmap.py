@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Literal
 
 import numpy as np
@@ -14,20 +15,30 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from learnscope.reading.gather import Floats, Grid, Series
 from learnscope.reading.words import count
 from learnscope.report.broken import Breaks, patch
 from learnscope.report.layout import INK, head, margins, new_figure
-from learnscope.report.style import BROKEN, COLOURS, ZERO, finish, log_ticks, maybe_log, plain, step_edges, whole_steps
+from learnscope.report.style import (
+    BROKEN,
+    COLOURS,
+    ZERO,
+    finish,
+    linear_ticks,
+    log_ticks,
+    maybe_log,
+    plain,
+    step_edges,
+    whole_steps,
+)
 from learnscope.store.reader import RunReader
 
 ColourScale = Literal["log", "linear"]
 
 MAX_COLUMNS = 400
-"""Columns beyond which neighbouring measurements share one: a screen has no more to give them."""
+"""With more measurements, neighbouring ones share a column: a screen shows no more."""
 GAPS = 60
 """Columns up to which cells are set apart by white lines (rows: half as many); more would be mostly lines."""
 ROW = 0.26
@@ -68,9 +79,9 @@ def column_means(
     """Means over neighbouring steps (down), their edges, and how many steps share a column. NaN without a value."""
     size = math.ceil(len(steps) / max_columns)
     starts = np.arange(0, len(steps), size)
-    known = np.isfinite(values)
-    sums = np.add.reduceat(np.where(known, values, 0.0), starts, axis=0)
-    counts = np.add.reduceat(known.astype(np.int64), starts, axis=0)
+    finite = np.isfinite(values)
+    sums = np.add.reduceat(np.where(finite, values, 0.0), starts, axis=0)
+    counts = np.add.reduceat(finite.astype(np.int64), starts, axis=0)
     means = np.full(sums.shape, np.nan)
     np.divide(sums, counts, out=means, where=counts > 0)
     edges = step_edges(steps)
@@ -121,17 +132,15 @@ def heatmap(
         legend += [patch(breaks)] if breaks.spans else []
     if legend:
         figure.legend(handles=legend, loc="lower center", ncols=3, fontsize=10, frameon=False)
-    where = f" of {common}" if common else ""
-    what = f"colour: {' '.join(part for part in (quantity, meaning) if part)}"
+    what = f"colour: {' '.join(filter(None, (quantity, meaning)))}"
     mean = "geometric mean" if scale == "log" else "mean"
-    merged = f"a column is the {mean} of {drawn.per_column}" if drawn.per_column > 1 else ""
-    rows = f"{count(len(grid.scopes), 'layer')}{where}{unnamed}"
-    head(figure, title, "; ".join(part for part in (f"{rows}, {measured(grid.steps)}", what, merged) if part))
+    merged = f"; a column is the {mean} of {drawn.per_column}" if drawn.per_column > 1 else ""
+    rows = f"{count(len(grid.scopes), 'layer')}{f' of {common}' if common else ''}{unnamed}"
+    head(figure, title, f"{rows}, {measured(grid.steps)}; {what}{merged}")
     return figure
 
 
 def body_height(rows: int, row: float = ROW, most: float = 8.5) -> float:
-    """Inches for the rows of a heatmap."""
     return min(max(row * rows, 1.4), most)
 
 
@@ -169,8 +178,8 @@ def _paint(
     if beside is not None:
         finite = drawn.values[np.isfinite(drawn.values)]
         norm, ticks, names = _colours(finite, scale)
-        known = np.ma.masked_invalid(drawn.values.T)
-        mesh = axes.pcolormesh(drawn.edges, rows, known, cmap="viridis", norm=norm, **style)
+        masked = np.ma.masked_invalid(drawn.values.T)
+        mesh = axes.pcolormesh(drawn.edges, rows, masked, cmap="viridis", norm=norm, **style)
         colour_bar(figure, mesh, beside, quantity, ticks, beyond(finite, norm.vmin, norm.vmax), names)
     explained = paint_marks(axes, drawn, style)
     if drawn.blank.any():
@@ -187,7 +196,7 @@ def _colours(finite: Floats, scale: ColourScale) -> tuple[Any, list[float], list
     low, high = (float(v) for v in np.quantile(finite, [0.01, 0.99]))
     if high <= low:  # one value: a scale around it
         low, high = low - max(abs(low), 1.0) / 2, high + max(abs(high), 1.0) / 2
-    ticks = [float(tick) for tick in MaxNLocator(nbins=5).tick_values(low, high) if low <= tick <= high]
+    ticks = linear_ticks(low, high, 5)
     return Normalize(low, high), ticks, [f"{tick:,.6g}" for tick in ticks]
 
 
@@ -236,7 +245,6 @@ def limits(finite: Floats) -> tuple[float, float]:
 
 
 def layer_types(reader: RunReader) -> dict[str, str]:
-    """The class of every layer, where the manifest has it."""
     return dict((reader.manifest.get("model") or {}).get("layer_types") or {})
 
 
@@ -247,16 +255,13 @@ def layer_names(scopes: list[str], types: Mapping[str, str]) -> tuple[list[str],
     (['0 Linear', '2 ReLU'], 'net')
     """
     prefix = common_prefix(scopes)
-    names = []
-    for scope in scopes:
-        name = scope[len(prefix) :]
-        only_numbers = re.fullmatch(r"[\d.]+", name) is not None
-        names.append(f"{name} {types[scope]}" if only_numbers and scope in types else name)
-    return names, prefix[:-1]
+    names = {scope: scope[len(prefix) :] for scope in scopes}
+    typed = {scope for scope, name in names.items() if scope in types and re.fullmatch(r"[\d.]+", name)}
+    return [f"{name} {types[scope]}" if scope in typed else name for scope, name in names.items()], prefix[:-1]
 
 
 def name_rows(axes: Axes, names: Sequence[str], height: float) -> str:
-    """Every row's name, or every k-th where they would run into each other, which is said."""
+    """Every row's name, or every k-th where they would overlap, which the returned text says."""
     every = math.ceil(len(names) * 0.2 / height)
     # the last one is named as well, unless the name would touch its neighbour's
     places = list(range(0, len(names), every))
@@ -275,11 +280,9 @@ def common_prefix(scopes: list[str]) -> str:
     """
     if len(scopes) < 2:
         return ""
-    paths = [scope.split(".")[:-1] for scope in scopes]
-    shared = 0
-    while all(len(path) > shared and path[shared] == paths[0][shared] for path in paths):
-        shared += 1
-    return "".join(f"{part}." for part in paths[0][:shared])
+    modules = zip(*(scope.split(".")[:-1] for scope in scopes), strict=False)
+    shared = takewhile(lambda names: len(set(names)) == 1, modules)
+    return "".join(f"{names[0]}." for names in shared)
 
 
 def shorten(name: str, limit: int = 30) -> str:

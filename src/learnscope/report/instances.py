@@ -13,10 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from learnscope.quantities import Quantities, Quantity
-from learnscope.reading.gather import Floats, labels_of
+from learnscope.reading.gather import Floats, labels_of, rows
 from learnscope.reading.words import count
 from learnscope.report.layout import INK, head, new_figure
 from learnscope.report.style import log_ticks, plain
+from learnscope.store.frame import FIXED_COLUMNS
 from learnscope.store.reader import RunReader
 
 MOST = 4
@@ -43,29 +44,28 @@ def by_instance(
     parts: Callable[[RunReader, str], Sequence[Part]],
     height: float = 3.6,
 ) -> Figure | None:
-    """A row for each instance of the probe that has something to draw."""
-    every = {label: found for label in labels_of(reader, probe) if (found := parts(reader, label))}
-    if not every:
+    instances = [(label, drawn) for label in labels_of(reader, probe) if (drawn := parts(reader, label))]
+    if not instances:
         return None
-    shown = dict(list(every.items())[:MOST])
+    shown = instances[:MOST]
     figure = new_figure(1.1 + height * len(shown))
-    grid = figure.subplots(len(shown), max(map(len, shown.values())), squeeze=False)
-    several = len(every) > 1
+    grid = figure.subplots(len(shown), max(len(row) for _, row in shown), squeeze=False)
     facts = []
-    for row, (label, found) in zip(grid, shown.items(), strict=True):
-        for axes, part in zip_longest(row, found):
+    for all_axes, (label, row) in zip(grid, shown, strict=True):
+        name = f"{label}: " if len(instances) > 1 else ""
+        for axes, part in zip_longest(all_axes, row):
             if part is None:
                 axes.set_visible(False)
                 continue
             part.draw(axes)
-            axes.set_title(f"{label}: {part.title}" if several else part.title, loc="left", fontsize=10, color=INK)
+            axes.set_title(f"{name}{part.title}", loc="left", fontsize=10, color=INK)
             _legend_above(axes)
-        said = "; ".join(fact for part in found for fact in part.facts if fact)
-        facts.append(f"{label}: {said}" if several and said else said)
-    if any(part.zeros for found in shown.values() for part in found):
+        own = "; ".join(fact for part in row for fact in part.facts if fact)
+        facts.append(f"{name}{own}" if own else "")
+    if any(part.zeros for _, row in shown for part in row):
         facts.append("open marks: 0, which a logarithmic scale cannot show")
-    if len(every) > len(shown):
-        facts.append(f"{count(len(every) - len(shown), 'more instance')} left out")
+    if len(instances) > len(shown):
+        facts.append(f"{count(len(instances) - len(shown), 'more instance')} left out")
     head(figure, title, "; ".join(filter(None, facts)))
     return figure
 
@@ -81,49 +81,44 @@ def _legend_above(axes: Axes) -> None:
 
 
 def stretch(axes: Axes, which: str, below: float = 0.0, above: float = 0.0) -> None:
-    """Leave these shares of the axes free of what they show now."""
+    """Leave these shares of the axes free."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     scale = axis.get_transform()
     low, high = scale.transform(np.array(axis.get_view_interval()))
-    whole = (high - low) / (1 - below - above)
-    ends = scale.inverted().transform(np.array([low - below * whole, high + above * whole]))
+    length = (high - low) / (1 - below - above)
+    ends = scale.inverted().transform(np.array([low - below * length, high + above * length]))
     (axes.set_xlim if which == "x" else axes.set_ylim)(float(ends[0]), float(ends[1]))
 
 
 def numbers(reader: RunReader, label: str, quantity: Quantity, *by: str) -> pd.DataFrame:
-    """A model-wide number of one instance in the order of steps, one for each step and combination of labels."""
-    frame = reader.frame(label, quantity.name, "model")
-    for column in by:
-        if column not in frame:
-            return frame.iloc[:0].assign(**dict.fromkeys(by, np.nan))
-        frame = frame[frame[column].notna()]
+    """A model-wide number of one instance, one for each step and combination of the labels `by`, in their order."""
+    frame = rows(reader, quantity, probe=label).reindex(columns=[*FIXED_COLUMNS, *by])
+    frame = frame.dropna(subset=list(by)) if by else frame
     return frame.drop_duplicates(["step", *by], keep="last").sort_values(["step", *by], kind="stable")
 
 
-def without_value(frame: pd.DataFrame, what: str) -> str:
-    missing = int(frame["value"].isna().sum())
-    return f"{missing:,} of {count(len(frame), what)} without a value" if missing else ""
+def without_value(values: pd.Series[float], what: str) -> str:
+    missing = int(values.isna().sum())
+    return f"{missing:,} of {count(len(values), what)} without a value" if missing else ""
 
 
 def span(reader: RunReader, label: str, step: int) -> str:
-    """Between which steps the update lies that was looked at in this step."""
+    """The steps between which the update lies that was examined at this step."""
     spans = [record.notes.get("span") for record in reader.records(label) if record.step == step]
     return f"steps {spans[-1][0]:,} to {spans[-1][1]:,}" if spans and spans[-1] else f"step {step:,}"
 
 
 def has_zeros(values: pd.Series[float] | Floats) -> bool:
-    """Whether there are zeros that a logarithmic scale of the others must show at its foot."""
     return bool((values <= 0).any() and (values > 0).any())
 
 
 def log_foot(parts: Sequence[Floats]) -> float | None:
     """Where zeros stand on a logarithmic scale: below the smallest other number. None without such a number."""
-    values = np.concatenate([np.ravel(part) for part in parts]) if parts else np.empty(0)
-    above = values[np.isfinite(values) & (values > 0)]
+    above = np.concatenate([np.empty(0), *(np.ravel(part) for part in parts)])
+    above = above[np.isfinite(above) & (above > 0)]
     if not len(above):
         return None
-    low, high = float(above.min()), float(above.max())
-    return float(low / max(3.0, (high / low) ** 0.15))
+    return float(above.min() / max(3.0, (above.max() / above.min()) ** 0.15))
 
 
 def at_foot(values: Floats, foot: float | None) -> Floats:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from learnscope.store.files import write_atomically
+from learnscope.store.reader import RunReader
 
 T = TypeVar("T")
 
@@ -28,6 +30,18 @@ BAR = 0.22
 """Width of a colour bar, in inches."""
 LINE = 1.35 / 72
 """Height of a line of text, in inches for each point of its size."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A kind of figure: its file, what it is, and how to read it."""
+
+    file: str
+    title: str
+    reading: str
+    draw: Callable[[RunReader], Figure | None]
+    note: Callable[[RunReader], str] = field(default=lambda _: "")
+    """What to say about the figure of this run."""
 
 
 class Margins(LayoutEngine):
@@ -43,9 +57,7 @@ class Margins(LayoutEngine):
     def __init__(self) -> None:
         super().__init__()
         self.head = 0.0
-        """Height of the heading, in inches."""
         self.bar = False
-        """Whether the last column is a colour bar."""
 
     def set(self) -> None:
         """Required by matplotlib; there is nothing to set."""
@@ -100,16 +112,14 @@ def _overhang(axes: Axes, renderer: RendererAgg, dpi: float) -> tuple[float, flo
     boxes = [
         axis.get_tightbbox(renderer, for_layout_only=True) for axis in (axes.xaxis, axes.yaxis) if axes.get_visible()
     ]
-    known = [b for b in boxes if b is not None and b.width > 0 and b.height > 0]
-    left = max((box.x0 - b.x0 for b in known), default=0.0)
-    right = max((b.x1 - box.x1 for b in known), default=0.0)
-    bottom = max((box.y0 - b.y0 for b in known), default=0.0)
-    top = 0.0
-    if axes.get_title() or axes.get_title(loc="left"):
-        top = 1.6 * 10 / 72 * dpi
+    visible = [b for b in boxes if b is not None and b.width > 0 and b.height > 0]
+    left = max((box.x0 - b.x0 for b in visible), default=0.0)
+    right = max((b.x1 - box.x1 for b in visible), default=0.0)
+    bottom = max((box.y0 - b.y0 for b in visible), default=0.0)
+    top = 1.6 * 10 / 72 if axes.get_title() or axes.get_title(loc="left") else 0.0
     if axes.get_title():  # centred above a narrow colour bar
         right = max(right, (axes.title.get_window_extent(renderer).width - box.width) / 2)
-    return max(left, 0) / dpi, max(right, 0) / dpi, top / dpi, max(bottom, 0) / dpi
+    return max(left, 0) / dpi, max(right, 0) / dpi, top, max(bottom, 0) / dpi
 
 
 def _share(gap: float, total: float, n: int) -> float:
@@ -122,6 +132,13 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
     figure = Figure(figsize=(width, height), dpi=DPI, layout=Margins(), facecolor="white")
     FigureCanvasAgg(figure)
     return figure
+
+
+def figure_with_bar(height: float, width: float = WIDTH) -> tuple[Figure, Axes, Axes]:
+    figure = new_figure(height, width)
+    margins(figure).bar = True
+    axes, bar = figure.subplots(1, 2)
+    return figure, axes, bar
 
 
 def margins(figure: Figure) -> Margins:

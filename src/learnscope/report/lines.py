@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -10,7 +13,7 @@ from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.outputs import Holdout, Loss
 from learnscope.quantities.updates import LearningRate, ParameterChange
 from learnscope.reading.gather import Floats, Series, as_series, grid, labels_of, rows, series
-from learnscope.reading.undrawn import is_accuracy
+from learnscope.reading.other_numbers import is_accuracy
 from learnscope.reading.words import count, num, percent
 from learnscope.report.broken import Breaks, breaks, weights
 from learnscope.report.layout import QUIET, head, new_figure
@@ -22,17 +25,13 @@ MANY = 300
 
 
 def loss_figure(reader: RunReader) -> Figure | None:
-    """Training loss with holdout loss, and accuracies below on axes of their own."""
     loss, holdout = series(reader, Loss.loss), series(reader, Holdout.holdout_loss)
     shares = accuracies(reader)
     if not len(loss) and not len(holdout.finite) and not shares:
         return None
     figure = new_figure(7.0 if shares else 4.6)
     broken = breaks(reader)
-    if shares:
-        axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1.1])
-    else:
-        axes, below = figure.subplots(), None
+    axes, *below = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1.1]) if shares else [figure.subplots()]
     if len(loss):
         curve(axes, loss, COLOURS[0], "training")
     if len(holdout.finite):
@@ -41,8 +40,8 @@ def loss_figure(reader: RunReader) -> Figure | None:
     lined(axes)
     maybe_log(axes, [loss.finite.values, holdout.finite.values])
     finish(axes, x="" if shares else "step", y="loss")
-    if below is not None:
-        _accuracies(below, shares, broken)
+    for lower in below:
+        _accuracies(lower, shares, broken)
     broken.shade(axes)
     legend(axes)
     title = " and ".join(name for name, have in (("Training", len(loss)), ("holdout", len(holdout))) if have)
@@ -51,31 +50,32 @@ def loss_figure(reader: RunReader) -> Figure | None:
 
 
 def accuracies(reader: RunReader) -> dict[str, Series]:
-    """Every accuracy there is: what the loop logged under such a name, then the holdout's."""
+    """The accuracies that the loop logged, then the holdout's."""
     names: list[str] = []
     for label in labels_of(reader, Loss):
         frame = reader.frame(label, kind="model")
         names += [str(name) for name in frame["name"].unique() if is_accuracy(str(name))]
-    found = {name: series(reader, Loss.named(name)) for name in dict.fromkeys(names)}
-    found["holdout"] = series(reader, Holdout.holdout_accuracy)
-    return {name: one for name, one in found.items() if len(one.finite)}
+    shares = {name: series(reader, Loss.named(name)) for name in dict.fromkeys(names)}
+    shares["holdout"] = series(reader, Holdout.holdout_accuracy)
+    return {name: values for name, values in shares.items() if len(values.finite)}
 
 
 def _accuracies(axes: Axes, shares: dict[str, Series], broken: Breaks) -> None:
     """The holdout's in the colour of the holdout loss, the first logged one in that of the training loss."""
     others = iter([COLOURS[0], *COLOURS[2:]] * len(shares))
     top = 1.0
-    for name, one in shares.items():
-        percents = float(one.finite.values.max()) > 1.5
+    for name, values in shares.items():
+        percents = float(values.finite.values.max()) > 1.5
         if percents:
-            one = Series(one.steps, one.values / 100, one.status, one.probe)
+            values = replace(values, values=values.values / 100)
         held_out = name == "holdout"
         label = f"{name} ÷ 100" if percents else name
-        curve(axes, one, COLOURS[1] if held_out else next(others), label, markers=held_out)
-        top = max(top, float(one.finite.values.max()))
+        curve(axes, values, COLOURS[1] if held_out else next(others), label, markers=held_out)
+        top = max(top, float(values.finite.values.max()))
     lined(axes)
     finish(axes, x="step", y="accuracy")
-    axes.set_ylim(min(0.0, *(float(one.finite.values.min()) for one in shares.values())) - 0.02 * top, 1.03 * top)
+    lowest = min(0.0, *(float(values.finite.values.min()) for values in shares.values()))
+    axes.set_ylim(lowest - 0.02 * top, 1.03 * top)
     broken.shade(axes, label=False)  # the axes above say what it is
     legend(axes)
 
@@ -107,8 +107,7 @@ def norm_figure(reader: RunReader) -> Figure | None:
     if not len(stepped):
         return None
     clip = series(reader, GradientFlow.clip_coefficient).finite
-    figure = new_figure(4.6)
-    axes = figure.subplots()
+    axes = new_figure(4.6).subplots()
     if len(before.finite):
         # broad, so that it still shows where nothing was clipped and the other lies on it
         curve(axes, before, COLOURS[4], "before clipping", width=3.6)
@@ -124,34 +123,25 @@ def norm_figure(reader: RunReader) -> Figure | None:
     if len(clip):
         smallest = f", smallest factor {num(float(clip.values.min()))}" if len(clipped) else ""
         facts += f"; clipped in {len(clipped):,} of {len(clip):,} ({percent(len(clipped) / len(clip))}){smallest}"
-    finish(axes, x="step", y="‖g‖")
-    breaks(reader).shade(axes)
-    legend(axes)
-    head(figure, "Gradient norm of the model", facts)
-    return figure
+    return finished(reader, axes, "‖g‖", "Gradient norm of the model", facts)
 
 
 def rate_figure(reader: RunReader) -> Figure | None:
-    """The learning rate of every optimizer group."""
     rates = grid(reader, LearningRate.learning_rate, kind="group")
     if not rates:
         return None
-    figure = new_figure(3.8)
-    axes = figure.subplots()
+    axes = new_figure(3.8).subplots()
     for number, group in enumerate(rates.scopes):
         style = DASHES[number // len(COLOURS) % len(DASHES)] if number >= len(COLOURS) else DASHES[number % 2]
-        one = Series(rates.steps, rates.values[:, number], [None] * len(rates.steps))
-        curve(axes, one, COLOURS[number % len(COLOURS)], group if number < 12 else "", smooth=False, dash=style)
+        colour, label = COLOURS[number % len(COLOURS)], group if number < 12 else ""
+        curve(axes, rates.of(group), colour, label, smooth=False, dash=style)
     lined(axes)
     peak = float(np.nanmax(rates.values)) if np.isfinite(rates.values).any() else 0.0
     # one way of writing for all ticks: 0.0001 above 5e-05 reads as the smaller one
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.1e}" if value and peak < 0.01 else f"{value:.3g}")
-    finish(axes, x="step", y="learning rate")
     axes.set_ylim(bottom=0)
-    breaks(reader).shade(axes)
-    legend(axes)
-    head(figure, "Learning rate", f"{count(len(rates.scopes), 'group')}; highest {num(peak)}")
-    return figure
+    facts = f"{count(len(rates.scopes), 'group')}; highest {num(peak)}"
+    return finished(reader, axes, "learning rate", "Learning rate", facts)
 
 
 def change_figure(reader: RunReader) -> Figure | None:
@@ -160,37 +150,42 @@ def change_figure(reader: RunReader) -> Figure | None:
     frame = rows(reader, ParameterChange.sparsity, kind="model")
     if not len(visible.finite) and not len(frame):
         return None
-    figure = new_figure(4.4)
-    axes = figure.subplots()
+    axes = new_figure(4.4).subplots()
     if len(visible.finite):
         curve(axes, visible, COLOURS[0], "stored bits changed (visible share)", smooth=False, markers=True)
     thresholds = sorted(frame["threshold"].dropna().unique()) if "threshold" in frame else []
     for number, threshold in enumerate(thresholds):
-        one = as_series(frame[frame["threshold"] == threshold])
+        sparsity = as_series(frame[frame["threshold"] == threshold])
         label = f"|Δ| ≤ {plain(float(threshold)) if threshold > 0 else '0'} (sparsity)"
-        curve(axes, one, COLOURS[1 + number % 4], label, smooth=False, markers=True, dash="--")
-    for quantity, dash, said in (
+        curve(axes, sparsity, COLOURS[1 + number % 4], label, smooth=False, markers=True, dash="--")
+    for quantity, dash, what in (
         (ParameterChange.absorbed_share, "-.", "update"), (ParameterChange.decay_absorbed_share, ":", "weight decay"),
     ):  # fmt: skip
         lost = series(reader, quantity, rounding="apart")
         if len(lost.finite):
-            curve(axes, lost, COLOURS[5], f"{said} lost to rounding", smooth=False, markers=True, dash=dash)
+            curve(axes, lost, COLOURS[5], f"{what} lost to rounding", smooth=False, markers=True, dash=dash)
     lined(axes)
     axes.set_ylim(-0.02, 1.02)
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     dtypes = sorted({str(d).removeprefix("torch.") for d in frame["dtype"].dropna()}) if "dtype" in frame else []
     n = max(len(visible), frame["step"].nunique())
     facts = "; weights in ".join([count(n, "measurement"), *([", ".join(dtypes)] if dtypes else [])])
-    finish(axes, x="step", y="share of entries")
-    breaks(reader).shade(axes)
     _say_broken(axes, reader)
+    return finished(reader, axes, "share of entries", "Share of the weights that moved", facts)
+
+
+def finished(reader: RunReader, axes: Axes, y: str, title: str, facts: str) -> Figure:
+    figure = axes.get_figure()
+    assert isinstance(figure, Figure)
+    finish(axes, x="step", y=y)
+    breaks(reader).shade(axes)
     legend(axes)
-    head(figure, "Share of the weights that moved", facts)
+    head(figure, title, facts)
     return figure
 
 
 def _say_broken(axes: Axes, reader: RunReader) -> None:
-    """In the shaded steps themselves: weights that are NaN look as if they rested."""
+    """Written into the shaded steps: weights that are NaN look as if they did not move."""
     bad = weights(reader)
     if not len(bad.bad):
         return
@@ -221,7 +216,7 @@ def curve(
     axes: Axes, values: Series, colour: str, label: str, *, smooth: bool = True, markers: bool = False,
     dash: str = "-", width: float = 1.8,
 ) -> None:  # fmt: skip
-    """A line; long ones thin with a running median over them; one lonely point as a dot. Gaps stay gaps."""
+    """A line; a long one is thin with its running median over it, a single point is a dot. Gaps stay gaps."""
     n = len(values.finite)
     dot = "o" if n == 1 or (markers and n <= 60) else ""
     heavy = smooth and n > MANY and not markers
@@ -240,11 +235,4 @@ def curve(
 
 def running_median(values: Floats, width: int) -> Floats:
     """The median of the `width` values around each, an odd number; fewer at both ends."""
-    half = width // 2
-    n = len(values)
-    if n <= width:
-        return np.array([np.median(values[max(0, i - half) : i + half + 1]) for i in range(n)])
-    inside = np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1)
-    first = [np.median(values[: i + half + 1]) for i in range(half)]
-    last = [np.median(values[i - half :]) for i in range(n - half, n)]
-    return np.concatenate([first, inside, last])
+    return pd.Series(values).rolling(width, center=True, min_periods=1).median().to_numpy()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from learnscope.reading.gather import OnePass, one_pass
 from learnscope.reading.words import between, capital, count, listed, num
-from learnscope.record import SEVERITIES, Evidence, Finding
+from learnscope.record import Evidence, Finding
 from learnscope.report.by_kind import FILES as LAYER_FILES
 from learnscope.report.facts import costs, not_recorded, watched
-from learnscope.report.layout import save
-from learnscope.report.panel import Panel
+from learnscope.report.layout import Panel, save
 from learnscope.report.panels import PANELS, drawn
 from learnscope.store.backend import FolderBackend
 from learnscope.store.files import write_text
@@ -21,7 +21,6 @@ from learnscope.store.reader import RunReader
 
 
 def write_report(reader: RunReader, findings: Sequence[Finding], target: Path, *, name: str) -> Path:
-    """Write report.md and its figures into `target`; the path of report.md."""
     run = one_pass(reader)
     panels = []
     for panel, figure in drawn(run):
@@ -52,19 +51,20 @@ def _text(run: OnePass, findings: Sequence[Finding], panels: Sequence[Panel], na
             "What this run does not hold, and the probe that records it:",
             table(("probe", "records"), missing),
         ]
-    parts += ["## What the probes cost", *_costs(run), "## Reading further", _further(run)]
+    lines = costs(run)
+    head = ("probe", "firings", "mean ms", "total s", "share of wall time")
+    parts += ["## What the probes cost", table(head, lines) if lines else "No probe fired."]
+    parts += ["## Reading further", _further(run)]
     return "\n\n".join(parts) + "\n"
 
 
 def _summary(run: RunReader, findings: Sequence[Finding]) -> str:
     if findings:
-        counts = {s: sum(f.severity == s for f in findings) for s in reversed(SEVERITIES)}
-        said = {
-            "critical": count(counts["critical"], "critical finding"),
-            "warning": count(counts["warning"], "warning"),
-            "info": f"{count(counts['info'], 'finding')} for information",
-        }
-        return f"{listed([said[s] for s, n in counts.items() if n], len(said))}."
+        n = Counter(finding.severity for finding in findings)
+        parts = [count(n["critical"], "critical finding")] if n["critical"] else []
+        parts += [count(n["warning"], "warning")] if n["warning"] else []
+        parts += [f"{count(n['info'], 'finding')} for information"] if n["info"] else []
+        return f"{listed(parts, len(parts))}."
     records = sum(not record.error for record in run.records())
     if not records:
         return "Nothing was recorded, so there is nothing to find."
@@ -105,17 +105,13 @@ def evidence_text(evidence: Evidence) -> str:
     return ", ".join(parts)
 
 
-def _costs(run: RunReader) -> list[str]:
-    lines = costs(run)
-    if not lines:
-        return ["No probe fired."]
-    return [table(("probe", "firings", "mean ms", "total s", "share of wall time"), lines)]
-
-
 def _further(run: OnePass) -> str:
-    """Code to go on with, about this very run and its richest probe."""
+    """Code that opens this run and reads its richest probe."""
     if isinstance(run.backend, FolderBackend):
-        opened = f"run = ls.open_run({json.dumps(str(_from_here(run.backend.path)), ensure_ascii=False)})"
+        path = run.backend.path
+        if path.is_absolute() and path.is_relative_to(Path.cwd()):
+            path = path.relative_to(Path.cwd())
+        opened = f"run = ls.open_run({json.dumps(str(path), ensure_ascii=False)})"
     else:
         opened = "run = w.run  # of the `w` that ls.watch gave: this run was kept in memory"
     richest = json.dumps(run.numbers.most_common(1)[0][0], ensure_ascii=False) if run.numbers.total() else ""
@@ -124,13 +120,6 @@ def _further(run: OnePass) -> str:
         f"run.frame({richest})  # one row a number: step, kind, scope, name, value, labels\n"
         "run.findings()  # what was found, as objects; run.findings(ls.Cuts(...)) moves a cut\n```"
     )
-
-
-def _from_here(path: Path) -> Path:
-    """Relative to the working directory if it lies below it; otherwise as it was given."""
-    if path.is_absolute() and path.is_relative_to(Path.cwd()):
-        return path.relative_to(Path.cwd())
-    return path
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -145,9 +134,5 @@ def escape(text: str) -> str:
     >>> escape("a|b <c> h_0 __init__ `w.log(x=[1])`")
     'a\\\\|b \\\\<c\\\\> h_0 \\\\_\\\\_init\\\\_\\\\_ `w.log(x=[1])`'
     """
-    pieces = re.split(r"(`[^`]*`)", text.replace("\n", " "))
-    return "".join(p if p.startswith("`") and len(p) > 1 else _escape_plain(p) for p in pieces)
-
-
-def _escape_plain(text: str) -> str:
-    return re.sub(r"([\\`*<>|\[\]])|(?<![^\W_])(_)|(_)(?![^\W_])", lambda m: f"\\{m.group(0)}", text)
+    special = r"(`[^`]*`)|[\\`*<>|\[\]]|(?<![^\W_])_|_(?![^\W_])"
+    return re.sub(special, lambda match: match[1] or f"\\{match[0]}", text.replace("\n", " "))

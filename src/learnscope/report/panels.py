@@ -16,14 +16,14 @@ from learnscope.report.audit.panels import AUDIT_PANELS
 from learnscope.report.broken import breaks
 from learnscope.report.by_kind import layer_panels, other_figure
 from learnscope.report.examples.groups import group_figure
-from learnscope.report.examples.panels import data_map_figure, hardest_figure, learning_figure
+from learnscope.report.examples.learning import data_map_figure, hardest_figure, learning_figure
 from learnscope.report.features.activations import activation_figure
 from learnscope.report.features.curves import features_figure, memorization_figure
 from learnscope.report.gradients.batches import class_figure, noise_figure
 from learnscope.report.heatmap import heatmap, layer_types
+from learnscope.report.layout import Panel
 from learnscope.report.lines import change_figure, change_note, loss_figure, norm_figure, rate_figure
 from learnscope.report.outputs.confusion import confusion_figure, confusion_table
-from learnscope.report.panel import Panel
 from learnscope.report.updates.low_rank import low_rank_figure
 from learnscope.report.updates.optimizer import landscape_figure, momentum_figure
 from learnscope.report.updates.sparse import sparse_figure
@@ -59,8 +59,8 @@ def _broken_by_count(reader: RunReader, ratios: Grid) -> Grid:
 
 
 def _no_prediction(reader: RunReader) -> str:
-    found = confusion_table(reader)
-    if found is None or not found.none.any():
+    confusion = confusion_table(reader)
+    if confusion is None or not confusion.none.any():
         return ""
     return 'The column "none" is no class: those examples have logits that are not finite, so nothing is predicted.'
 

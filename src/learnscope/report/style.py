@@ -21,7 +21,6 @@ BROKEN, ZERO = "#D55E00", "#C4C4C4"
 
 
 def finish(axes: Axes, x: str = "", y: str = "", size: float = 11) -> None:
-    """Labels, a light frame, and readable ticks."""
     axes.set_facecolor("white")
     axes.set_xlabel(x, fontsize=size, color=INK)
     axes.set_ylabel(y, fontsize=size, color=INK)
@@ -71,12 +70,12 @@ def plain(value: float) -> str:
 def log_ticks(low: float, high: float, most: int = 9) -> list[float]:
     """Ticks for a logarithmic scale: powers of ten if there are at least three, else multiples of them too."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    inside: list[float] = []
+    ticks: list[float] = []
     for digits in ((1,), (1, 2, 5), (1, 2, 3, 4, 5, 6, 8), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)):
-        inside = [d * 10.0**k for k in range(first, last + 1) for d in digits if low <= d * 10.0**k <= high]
-        if len(inside) >= 3:
+        ticks = [d * 10.0**k for k in range(first, last + 1) for d in digits if low <= d * 10.0**k <= high]
+        if len(ticks) >= 3:
             break
-    return inside[:: max(1, math.ceil(len(inside) / most))]
+    return ticks[:: max(1, math.ceil(len(ticks) / most))]
 
 
 def linear_ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -101,6 +100,15 @@ def maybe_log(axes: Axes, parts: list[Floats], factor: float = 50, most: int = 9
     ticks = log_ticks(float(values.min()), float(values.max()), most)
     axes.set_yticks(ticks, [plain(tick) for tick in ticks])
     axes.minorticks_off()
+
+
+def few_ticks(axes: Axes, parts: list[Floats], factor: float) -> None:
+    """For small axes: `lined` and `maybe_log` with four ticks."""
+    lined(axes, ticks=4)
+    maybe_log(axes, parts, factor, most=4)
+    if axes.get_yscale() == "linear":
+        axes.locator_params(axis="y", nbins=4)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
 
 
 def legend(axes: Axes) -> None:

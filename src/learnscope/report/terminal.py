@@ -31,10 +31,10 @@ def print_findings(findings: Sequence[Finding], console: Console) -> None:
 def _print(console: Console, text: Text, indent: int) -> None:
     """Wrapped and indented, without the spaces that rich fills lines up with; "5 %" stays in one line."""
     width = max(console.width - indent, 20)
-    kept = textwrap.wrap(text.plain.replace(" %", "\u00a0%"), width, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(text.plain.replace(" %", "\u00a0%"), width, break_long_words=False, break_on_hyphens=False)
     start = 0
-    for line in kept:
-        # the styles of the text, from where the line stands in it
+    for line in lines:
+        # with the styles that the text has at this place
         part = text[start : start + len(line)]
         start += len(line) + 1
         console.print(Text(" " * indent).append_text(part), soft_wrap=True)

@@ -27,8 +27,7 @@ from learnscope.probes.robustness.noise_robustness import NoiseRobustness
 from learnscope.run import Run
 from learnscope.session.opening import check_model, concluding
 from learnscope.session.replay import fixed_batch, look_at, opened, origin_of, usual_probes
-from learnscope.session.snapshots import take_snapshots
-from learnscope.session.subject import make_subject, provided
+from learnscope.session.subject import make_subject, provided, take_snapshots
 from learnscope.sinks.base import Sink
 from learnscope.store.memo import Memo
 from learnscope.task import Task
@@ -51,7 +50,7 @@ def audit(
     cache: str | Path | None = None,
     progress: bool = True,
 ) -> Run:
-    """Examine a finished model once. It is as it was afterwards.
+    """Examine a finished model once; it is unchanged afterwards.
 
     Args:
         model: the model.
@@ -66,8 +65,8 @@ def audit(
         sinks: where else records go.
         strict: raise when a probe fails.
         tokenizer: of a language model, for texts that an attack changes.
-        cache: a folder in which results are remembered by content, so that a second audit, or one that was broken off,
-            only does what is missing.
+        cache: a folder in which results are cached by content, so that a second audit, or an interrupted one, only
+            does what is missing.
         progress: show progress bars on a terminal.
     """
     if isinstance(model, str | Path):
@@ -80,7 +79,7 @@ def audit(
     subject.tokenizer = tokenizer
     provides = provided(subject) | ({"grads"} if fixed_batch(subject) is not None else set())
     provides |= {"previous"} if base is not None else set()
-    chosen = list(probes) if probes is not None else [*usual_probes(provides), *_of_finished(provides)]
+    chosen = list(probes) if probes is not None else [*usual_probes(provides), *_audit_probes(provides)]
     if not chosen:
         raise ValueError("there is nothing to examine: pass data, base= weights to compare with, or probes")
     snapshots: dict[str, Snapshot] = {}
@@ -95,8 +94,8 @@ def audit(
     return Run(engine.backend)
 
 
-def _of_finished(provides: set[str]) -> list[Probe]:
-    """What is asked of a finished model rather than of one in training."""
+def _audit_probes(provides: set[str]) -> list[Probe]:
+    """Probes for finished models rather than for models in training."""
     candidates: list[Probe] = [
         Performance(), MemoryUse(), InferenceSpeed(), LayerTimes(), BitSensitivity(), BitWidths(), BitOptimum(),
         ExportedSpeed(), Attacks(), NoiseRobustness(), InputPerturbation(), BitRobustness(),

@@ -1,4 +1,4 @@
-"""Seeing backward passes: that one happened, in which order it went, and how large each micro-batch's was."""
+"""Hooks on backward passes: how many there were, in which order, and the gradient norm of each micro-batch."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.core.handed import MicroBatches
+from learnscope.core.subject import Subject
 from learnscope.tensor.gradients.gradient import sum_squares
 
 WATCHED = 4
-"""Parameters on which a backward is noticed: a few, spread, so that an unused one does not matter."""
+"""Parameters with a hook: a few, spread over the model, so that an unused one does not matter."""
 
 
-class BackwardCount:
-    """Counts backward passes since the last step through hooks on a few leaves."""
+class Backwards:
+    """Counts the backward passes since the last step, and records the order in which the first reaches parameters."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        trainable = [p for p in parameters if p.requires_grad]
+    def __init__(self, subject: Subject) -> None:
+        trainable = [(name, p) for name, p in zip(subject.names, subject.parameters, strict=True) if p.requires_grad]
         chosen = trainable[:: max(1, len(trainable) // WATCHED)]
         self._counts = [0] * len(chosen)
-        self._handles = [p.register_hook(partial(self._note, i)) for i, p in enumerate(chosen)]
+        self._handles = [p.register_hook(partial(self._count, i)) for i, (_, p) in enumerate(chosen)]
+        self._order: list[str] = []
+        # a compiled backward hands over all gradients at once: its order says nothing
+        ordered = [] if hasattr(subject.model, "_orig_mod") else trainable
+        self._order_handles = [p.register_hook(partial(self._note, name)) for name, p in ordered]
 
     @property
     def passes(self) -> int:
@@ -36,46 +41,36 @@ class BackwardCount:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Backward passes of probes are not the loop's."""
-        kept = list(self._counts)
+        counts = list(self._counts)
         try:
             yield
         finally:
-            self._counts = kept
+            self._counts = counts
+
+    def take_order(self) -> list[str]:
+        """The names in the order of the backward, the first time; after that an empty list."""
+        while self._order_handles:
+            self._order_handles.pop().remove()
+        order, self._order = self._order, []
+        return list(dict.fromkeys(order))
 
     def close(self) -> None:
+        self.take_order()
         for handle in self._handles:
             handle.remove()
 
-    def _note(self, index: int, _gradient: Tensor) -> None:
+    def _count(self, index: int, _gradient: Tensor) -> None:
         self._counts[index] += 1
 
-
-class BackwardOrder:
-    """Notes the order in which the first backward reaches the parameters."""
-
-    def __init__(self, names: Sequence[str], parameters: Sequence[nn.Parameter]) -> None:
-        self._seen: list[str] = []
-        self._handles = [
-            p.register_hook(partial(self._note, name))
-            for name, p in zip(names, parameters, strict=True)
-            if p.requires_grad
-        ]
-
-    def close(self) -> list[str]:
-        for handle in self._handles:
-            handle.remove()
-        return list(dict.fromkeys(self._seen))
-
     def _note(self, name: str, _gradient: Tensor) -> None:
-        self._seen.append(name)
+        self._order.append(name)
 
 
 class MicroBatchMeter:
     """Squared gradient norm of each micro-batch of one step.
 
-    A leaf's hook is given the micro-batch's own gradient before it is added, so no copy is needed; the sum
-    is measured in the same place, so that both carry the same loss scale. A failure is kept for the caller:
-    raising here would end the user's backward.
+    A leaf's hook is given the micro-batch's own gradient before it is added, so no copy is needed; the sum is measured
+    there too, so that both have the same loss scale. A failure is kept: raising would end the user's backward.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -104,18 +99,13 @@ class MicroBatchMeter:
         return MicroBatches(self._sums, total, known)
 
     def _incoming(self, position: int, gradient: Tensor) -> None:
-        started = time.perf_counter()
         if self._passes[position] and self._parameters[position].grad is None:
             self._restart()
         number = self._passes[position]
         self._passes[position] += 1
-        try:
-            value = sum_squares([gradient.detach()])[0]
-        except Exception as error:  # noqa: BLE001  (kept in `failure`)
-            self.failure = error
+        value = self._measure(gradient.detach())
+        if value is None:
             return
-        finally:
-            self.seconds += time.perf_counter() - started
         if number == len(self._sums):
             self._sums.append(value)
         else:
@@ -128,12 +118,15 @@ class MicroBatchMeter:
         self._sums, self._accumulated = [], {}
 
     def _added(self, position: int, parameter: Tensor) -> None:
-        if parameter.grad is None:
-            return
+        if parameter.grad is not None and (value := self._measure(parameter.grad)) is not None:
+            self._accumulated[position] = value
+
+    def _measure(self, gradient: Tensor) -> Tensor | None:
         started = time.perf_counter()
         try:
-            self._accumulated[position] = sum_squares([parameter.grad])[0]
+            return sum_squares([gradient])[0]
         except Exception as error:  # noqa: BLE001  (kept in `failure`)
             self.failure = error
+            return None
         finally:
             self.seconds += time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""Holding the probes' share of wall time."""
+"""Limits the share of wall time that probes take."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class _Spending:
-    wanted: int = 0
+    due: int = 0
     fired: int = 0
     cost: float = 0.0
 
@@ -20,11 +20,11 @@ class _Spending:
 
 @dataclass(slots=True)
 class Budget:
-    """Spaces probes out until all of them together take at most `share` of the wall time.
+    """Lets probes fire less often, so that together they take at most `share` of the wall time.
 
-    Every probe is stretched by the same factor, so that an expensive one is not starved by cheap ones:
-    the factor is the share they would take if every due firing were granted, over `share`. A probe's first
-    firing is always granted, since its cost is not known before.
+    The intervals of all probes are stretched by the same factor, so that cheap probes do not starve an expensive one:
+    the share they would take if every due firing were granted, over `share`. A probe's first firing is always granted,
+    since its cost is not known before.
     """
 
     share: float | None = None
@@ -40,23 +40,22 @@ class Budget:
 
     def grants(self, probe: str) -> bool:
         """Whether a due firing may go ahead. Each call counts as one due firing."""
-        mine = self._probes.setdefault(probe, _Spending())
-        mine.wanted += 1
-        if self.share is None or mine.fired == 0:
+        spending = self._probes.setdefault(probe, _Spending())
+        spending.due += 1
+        if self.share is None or spending.fired == 0:
             return True
         elapsed = max(self.clock() - self.started, 1e-9)
-        demand = sum(probe.mean * probe.wanted for probe in self._probes.values()) / elapsed
+        demand = sum(each.mean * each.due for each in self._probes.values()) / elapsed
         stretch = max(1.0, demand / self.share)
-        in_turn = mine.fired + 1 <= mine.wanted / stretch
-        return in_turn and self.spent + mine.mean <= self.share * elapsed
+        in_turn = spending.fired + 1 <= spending.due / stretch
+        return in_turn and self.spent + spending.mean <= self.share * elapsed
 
     def charge(self, probe: str, cost: float) -> None:
-        """One firing and what it took."""
         self._probes.setdefault(probe, _Spending()).fired += 1
         self.add(probe, cost)
 
     def add(self, probe: str, cost: float) -> None:
-        """What a firing took outside of it: preparing it, reading gradients before a clip, keeping the weights."""
+        """Add a cost outside of firing: preparing, reading gradients before a clip, copying weights."""
         self._probes.setdefault(probe, _Spending()).cost += cost
         self.spent += cost
 

@@ -1,4 +1,4 @@
-"""Seeing gradient clipping, so that gradients before and after it are both known.
+"""Gradient clipping: noticing it, so that gradients are known as they were before and after it.
 
 Trainers clip before the optimizer's step, so a step hook alone sees only what is left. The clip is wrapped
 where every caller passes: the function inside torch that scales the gradients by a total norm.
@@ -7,12 +7,16 @@ where every caller passes: the function inside torch that scales the gradients b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import utils
 from torch.nn.utils import clip_grad
+
+from learnscope.core.gradients import Gradients, standing, standing_gradients
+from learnscope.core.subject import Subject
 
 Listener = Callable[[Sequence[Tensor], float, Tensor], Callable[[], object] | None]
 
@@ -23,10 +27,7 @@ _PLACES = ((clip_grad, "_clip_grads_with_norm_"), (utils, "clip_grads_with_norm_
 
 
 def listen(listener: Listener) -> None:
-    """Call `listener(parameters, max_norm, total_norm)` just before gradients are clipped by their norm.
-
-    What it returns, if anything, is called when they have been.
-    """
+    """Call `listener` before gradients are clipped by their norm; if it returns a function, call that afterwards."""
     _listeners.append(listener)
     if not _originals:
         for place, name in _PLACES:
@@ -45,11 +46,6 @@ def unlisten(listener: Listener) -> None:
         _originals.clear()
 
 
-def coefficient(max_norm: float, total_norm: Tensor) -> Tensor:
-    """What torch multiplies the gradients by: min(max_norm / (total_norm + 1e-6), 1)."""
-    return torch.clamp(max_norm / (total_norm + 1e-6), max=1.0)
-
-
 def _announcing(original: Callable[..., Any]) -> Callable[..., Any]:
     def clip(parameters: Any, max_norm: float, total_norm: Tensor, *args: Any, **kwargs: Any) -> Any:
         chosen = [parameters] if isinstance(parameters, Tensor) else list(parameters)
@@ -61,3 +57,47 @@ def _announcing(original: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return clip
+
+
+class GradientReader:
+    """Reads the gradients of a step once: before clipping if there is a clip, before the step otherwise."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self.forget()
+
+    def forget(self) -> None:
+        self._before_clip: Gradients | None = None
+        self._coefficients = torch.empty(0)
+        self._clipped_versions: dict[int, tuple[int, int]] = {}
+
+    def on_clip(self, parameters: Sequence[Tensor], max_norm: float, total_norm: Tensor) -> Callable[[], None] | None:
+        """Called before a clip: afterwards a NaN would be in every gradient."""
+        clipped = {id(p) for p in parameters}
+        positions = [position for position, p in enumerate(self._subject.parameters) if id(p) in clipped]
+        if not positions:
+            return None
+        if self._written_since_clip():
+            self._before_clip = standing_gradients(self._subject)
+            count = len(self._subject.parameters)
+            self._coefficients = torch.ones(count, dtype=torch.float64, device=total_norm.device)
+        # what torch multiplies the gradients by
+        self._coefficients[positions] *= torch.clamp(max_norm / (total_norm + 1e-6), max=1.0)
+        return self._note_versions
+
+    def read(self, scale: float | Tensor) -> Gradients:
+        """The gradients as the optimizer is given them, with their statistics from before a clip."""
+        before = self._before_clip
+        if before is None or self._written_since_clip():
+            return replace(standing_gradients(self._subject), scale=scale)
+        return replace(before, coefficients=self._coefficients[list(before.positions)], scale=scale)
+
+    def _note_versions(self) -> None:
+        self._clipped_versions = self._versions()
+
+    def _written_since_clip(self) -> bool:
+        """Whether there was no clip, or something wrote the gradients after it, such as a micro-batch's backward."""
+        return self._before_clip is None or self._clipped_versions != self._versions()
+
+    def _versions(self) -> dict[int, tuple[int, int]]:
+        return {i: (id(g), 0 if g.is_inference() else g._version) for i, g in standing(self._subject).items()}

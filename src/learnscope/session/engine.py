@@ -1,4 +1,4 @@
-"""The way through: moments in, records out. Shared by watch, replay and audit."""
+"""The engine of every session: moments in, records out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -18,12 +19,13 @@ from learnscope.core.subject import Subject
 from learnscope.model.guard import guard
 from learnscope.record import Measurement, Record
 from learnscope.session.budget import Budget
-from learnscope.session.feed import FED
 from learnscope.session.materialise import as_measurement, read_arrays, read_tables, waits_for_device
-from learnscope.session.needs import check_needs
+from learnscope.session.subject import check_needs
 from learnscope.sinks.base import Sink
 from learnscope.store.backend import Backend
 
+FED = frozenset({"logged", "batch", "examples"})
+"""Needs that the loop meets by calling the session, so that whether they are met is known only while it runs."""
 P = ParamSpec("P")
 R = TypeVar("R")
 PENDING_LIMIT = 16
@@ -32,17 +34,22 @@ PENDING_LIMIT = 16
 
 @dataclass(slots=True)
 class Bound:
-    """A probe in a session: its label there, its state, and how it has fared."""
+    """A probe in a session: its label, its state, and counts of what happened to it."""
 
     probe: Probe
     label: str
     state: dict[str, Any] = field(default_factory=dict)
     fired: int = 0
     unfed: int = 0
+    """Steps at which it was due, and the loop did not hand over what it needs."""
     waiting: int = 0
-    """Hand-overs taken in since it last fired, by a probe that gathers them until the epoch ends."""
+    """Hand-overs since it last fired, for a probe that collects them until the epoch ends."""
     skipped: int = 0
     warned: bool = False
+
+    def saved_state(self) -> dict[str, Any]:
+        """The probe's state, without what it keeps only between the two halves of one measurement."""
+        return {key: value for key, value in self.state.items() if not key.startswith("_")}
 
 
 class Engine:
@@ -66,29 +73,29 @@ class Engine:
         self.budget = Budget(budget)
         self.attempt = 0
         self.bound: list[Bound] = []
-        for probe in probes:
-            self.add(probe)
         self._pending: list[tuple[Bound, Record, Measurement]] = []
         self._warned: set[str] = set()
+        for probe in probes:
+            self.add(probe)
 
     def add(self, probe: Probe) -> Bound:
-        """Take a probe in, if this source can give it what it needs."""
+        """Add a probe, if this source can give it what it needs."""
         if not isinstance(probe, Probe):
             kind = probe.__name__ if isinstance(probe, type) else type(probe).__name__
             hint = f"write {kind}() with its parentheses" if isinstance(probe, type) else "see ls.probe"
             raise TypeError(f"probes are instances of learnscope.Probe; {kind} is not: {hint}")
         check_needs(probe, self.source, self.provides)
         name, taken = type(probe).__name__, {bound.label for bound in self.bound}
-        label, number = name, 1
-        while label in taken:
-            number += 1
-            label = f"{name}_{number}"
-        bound = Bound(probe, label)
+        labels = (name if number == 1 else f"{name}_{number}" for number in count(1))
+        bound = Bound(probe, next(label for label in labels if label not in taken))
         self.bound.append(bound)
         return bound
 
+    def moment(self, phase: str, step: int, **details: Any) -> Moment:
+        return Moment(phase=phase, step=step, source=self.source, subject=self.subject, **details)
+
     def open_probes(self, moment: Moment) -> None:
-        """Let probes look at what they will be given, and refuse it."""
+        """Call `open` of the probes, which may raise to refuse the session."""
         for bound in self.bound:
             if type(bound.probe).open is not Probe.open:
                 moment.state = bound.state
@@ -96,10 +103,9 @@ class Engine:
                     bound.probe.open(moment)
 
     def due(self, at: str, number: int) -> list[Bound]:
-        """The probes that this step (or epoch) is due for and the budget grants.
+        """The probes that are due at this step (or epoch) and granted by the budget.
 
-        Probes that live on what the loop hands over are not planned: they fire when it has been handed over, or
-        at the end of the epoch in which they have taken it in.
+        Those that need what the loop hands over fire when it has, or at the end of the epoch for which they collected.
         """
         return [
             bound
@@ -127,7 +133,7 @@ class Engine:
 
     @contextmanager
     def charged(self, bounds: Sequence[Bound]) -> Iterator[None]:
-        """Count the time of the block as a cost of these probes, who share it."""
+        """Charge the time of the block to these probes, in equal shares."""
         started = time.perf_counter()
         try:
             yield
@@ -141,10 +147,9 @@ class Engine:
         moment.state = bound.state
         measured = self._attempt(bound, moment, lambda: as_measurement(bound.probe.measure(moment)))
         if measured is not None:
-            record = Record(
-                probe=bound.label, step=moment.step, epoch=moment.epoch, phase=moment.phase, source=self.source,
-                attempt=self.attempt, time=time.time(), cost=0.0, notes=self._notes(bound, measured),
-            )  # fmt: skip
+            skipped, bound.skipped = bound.skipped, 0
+            notes = {**measured.notes, **({"skipped_by_budget": skipped} if skipped else {})}
+            record = self._record(bound, moment, notes=notes)
             if bound.probe.every == 1 and waits_for_device(measured):
                 self._pending.append((bound, replace(record, cost=time.perf_counter() - started), measured))
                 if len(self._pending) >= PENDING_LIMIT:
@@ -168,7 +173,7 @@ class Engine:
                 self._report(bound, record, error)
 
     def write(self, record: Record) -> None:
-        """Append to the run and hand to the sinks; neither may stop the training."""
+        """Append to the run and pass to the sinks; a failure of either does not stop the training."""
         try:
             self.backend.append(record.to_json())
         except OSError as error:
@@ -184,7 +189,7 @@ class Engine:
                 self.warn(f"sink {id(sink)}", f"{type(sink).__name__} failed:\n{traceback.format_exc()}")
 
     def safely(self, action: Callable[P, R]) -> Callable[P, R | None]:
-        """`action`, whose failure costs a warning instead of the training, unless the session is strict."""
+        """`action` with a warning in place of an error that would stop the training, unless the session is strict."""
 
         def safe(*args: P.args, **kwargs: P.kwargs) -> R | None:
             try:
@@ -201,7 +206,6 @@ class Engine:
         return safe
 
     def warn(self, key: str, message: str) -> None:
-        """Say something once."""
         if key not in self._warned:
             self._warned.add(key)
             warnings.warn(message, ProbeWarning, stacklevel=3)
@@ -250,15 +254,10 @@ class Engine:
                 ProbeWarning,
                 stacklevel=4,
             )
-        failed = Record(
-            probe=bound.label, step=moment.step, epoch=moment.epoch, phase=moment.phase, source=self.source,
-            attempt=self.attempt, time=time.time(), cost=0.0, error=f"{type(error).__name__}: {error}",
-        )  # fmt: skip
-        self.write(failed)
+        self.write(self._record(bound, moment, error=f"{type(error).__name__}: {error}"))
 
-    def _notes(self, bound: Bound, measured: Measurement) -> dict[str, Any]:
-        notes = dict(measured.notes)
-        if bound.skipped:
-            notes["skipped_by_budget"] = bound.skipped
-            bound.skipped = 0
-        return notes
+    def _record(self, bound: Bound, moment: Moment | Record, **content: Any) -> Record:
+        return Record(
+            probe=bound.label, step=moment.step, epoch=moment.epoch, phase=moment.phase, source=self.source,
+            attempt=self.attempt, time=time.time(), cost=0.0, **content,
+        )  # fmt: skip

@@ -1,47 +1,73 @@
-"""The mechanics of a watched loop: what happens at each hook point of a training step."""
+"""A watched training loop: what it hands over, and what happens at each hook of a training step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-from learnscope.core.handed import HandedOver, MicroBatches
+from learnscope.core.handed import Examples, HandedOver, MicroBatches
 from learnscope.core.moment import Moment
-from learnscope.core.probe import Probe, is_due
-from learnscope.session.backwards import BackwardCount, BackwardOrder, MicroBatchMeter
-from learnscope.session.engine import Bound, Engine
-from learnscope.session.feed import FED, Feed
-from learnscope.session.snapshots import snapshot_key, take_snapshots
+from learnscope.core.probe import Probe, is_due, prepares
+from learnscope.session.backwards import Backwards, MicroBatchMeter
+from learnscope.session.engine import FED, Bound, Engine
 from learnscope.session.steps import StepEnds
+from learnscope.session.subject import snapshot_key, take_snapshots
 
 REFRESH = 50
-"""Steps between two looks at whether the model's parameters are still the same objects."""
+"""Every so many steps the model's parameters are read anew: they may be other objects by then."""
 UNFED_LIMIT = 20
-"""Due firings without the thing a probe must be handed before it says so."""
+"""Due steps without what a probe must be handed, after which there is a warning."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What the coming step is due for. Decided before it, so that what is gone afterwards can be kept."""
+class Feed:
+    """Collects what the loop hands over until the step it belongs to is complete.
 
-    before: Sequence[Bound] = ()
-    after: Sequence[Bound] = ()
+    Loops log before the backward, before the step or after it. A backward since the last step means that
+    the value belongs to the step to come; if not, the loop's first call tells: one that comes before any
+    backward and any step shows a loop that logs ahead.
+    """
 
-    @property
-    def want_gradients(self) -> list[Bound]:
-        return [bound for bound in self.before if "grads" in bound.probe.needs]
+    def __init__(self, complete: Callable[[int, HandedOver], object]) -> None:
+        self._complete = complete
+        self._step: int | None = None
+        self._ahead: bool | None = None
+        self._logged: dict[str, list[Any]] = {}
+        self._batch: Any = None
+        self._examples: list[Examples] = []
 
-    @property
-    def want_micro_batches(self) -> list[Bound]:
-        return [bound for bound in self.before if "micro_batches" in bound.probe.uses]
+    def add(self, step: int, first_step: int, backward_seen: bool, **content: Any) -> None:
+        """Take what the loop handed over: `logged`, `batch` or `examples`."""
+        if self._ahead is None:
+            self._ahead = step == first_step and not backward_seen
+        target = step + 1 if backward_seen or self._ahead else step
+        if self._step != target:
+            self.flush()
+        self._step = target
+        for name, value in content.get("logged", {}).items():
+            # a copy: the loop may go on adding to its own tensor before the value is read
+            copy = value.detach().clone() if isinstance(value, Tensor) else value
+            self._logged.setdefault(name, []).append(copy)
+        self._batch = content.get("batch", self._batch)
+        self._examples += [content["examples"]] if "examples" in content else []  # one for each micro-batch
+
+    def stepped(self, step: int) -> None:
+        """A step has ended: what was handed over for an earlier one is complete."""
+        if self._step is not None and self._step < step:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._step is None:
+            return
+        step, handed = self._step, HandedOver(self._logged, self._batch, self._examples)
+        self._step, self._logged, self._batch, self._examples = None, {}, None, []
+        self._complete(step, handed)
 
 
 class Loop:
-    """Stands at the hook points of one training loop and fires what is due."""
+    """Fires the probes that are due at the hooks of one training loop."""
 
     def __init__(self, engine: Engine, *, steps: int, epoch: int, clock: Optimizer | None) -> None:
         self.engine, self.subject = engine, engine.subject
@@ -52,30 +78,24 @@ class Loop:
         self.snapshots = take_snapshots(self.subject, [bound.probe for bound in engine.bound], steps)
         self.feed = Feed(self.engine.safely(self._complete))
         self.sizes: list[float] = []
-        self._plan = Plan()
+        self._before: Sequence[Bound] = ()
+        self._after: Sequence[Bound] = ()
         self._meter: MicroBatchMeter | None = None
         self._times_out_of_turn = 0
-        self._attach(clock)
+        self._backwards = Backwards(self.subject)
+        self._ends = StepEnds(engine, self._begin, self._end, self._gradient_readers, out_of_turn=self._out_of_turn)
+        self._ends.attach(self.subject.optimizers, clock)
 
     def start(self, passes: int = 1) -> None:
-        """Fire what looks once, and plan the first step, which may go on where `passes` made one."""
+        """Fire the probes with at="once", and plan the first step; `passes` is the backward passes of a step."""
         self._fire(self.engine.due("once", 1), self.moment("once"))
         self._plan_step(passes)
 
-    @property
-    def backward_seen(self) -> bool:
-        return self._backwards.passes > 0
+    def hand_over(self, **content: Any) -> None:
+        self.feed.add(self.steps, self.first_step, self._backwards.passes > 0, **content)
 
-    def moment(self, phase: str, **details: Any) -> Moment:
-        step = details.pop("step", self.steps)
-        return Moment(
-            step=step,
-            epoch=self.epoch,
-            phase=phase,
-            source=self.engine.source,
-            subject=self.subject,
-            **details,
-        )
+    def moment(self, phase: str, step: int | None = None, **details: Any) -> Moment:
+        return self.engine.moment(phase, self.steps if step is None else step, epoch=self.epoch, **details)
 
     def end_epoch(self) -> None:
         self.feed.flush()
@@ -83,72 +103,50 @@ class Loop:
         self.epoch += 1
 
     def conclude(self, *, finished: bool) -> None:
-        """The loop is over: probes that gather measure what they have, and those that look at the end do so."""
+        """The loop is over: probes that collect hand-overs measure, and so do those with at="end"."""
         self.feed.flush()
-        gathered = [b for b in self.engine.bound if gathers_until_epoch(b.probe) and (b.waiting or b.fired)]
-        self._fire(gathered, self.moment("after_step"))
+        collecting = [b for b in self.engine.bound if collects_until_epoch(b.probe) and (b.waiting or b.fired)]
+        self._fire(collecting, self.moment("after_step"))
         if finished:
             self._fire(self.engine.due("end", 1), self.moment("end"))
 
     def manual_step(self) -> None:
-        """A step that no torch optimizer took. Gradients are those that still stand."""
+        """A step that no torch optimizer took. Gradients are those not cleared yet."""
         self._begin()
         self._end()
 
     def detach(self) -> None:
-        """Take every hook away."""
         self._ends.close()
         self._backwards.close()
-        if self._order is not None:
-            self._order.close()
         if self._meter is not None:
             self._meter.close()
-
-    def _attach(self, clock: Optimizer | None) -> None:
-        names, parameters = self.subject.names, self.subject.parameters
-        # a compiled backward hands over all gradients at once: its order says nothing
-        compiled = hasattr(self.subject.model, "_orig_mod")
-        self._order = None if compiled else BackwardOrder(names, parameters)
-        self._backwards = BackwardCount(parameters)
-        self._ends = StepEnds(self.engine, self._begin, self._end, self._on_clip)
-        self._ends.attach(self.subject.optimizers, clock=clock, out_of_turn=self._note_out_of_turn)
 
     # the hook points, in the order of a step
 
     def _plan_step(self, passes: int) -> None:
-        """Decide what the coming step is due for, and listen to its micro-batches if they are wanted."""
+        """Decide which probes are due at the coming step, and listen to its micro-batches if a probe uses them."""
         self.passes = passes
         step = self.steps + 1
-        self._plan = Plan(self.engine.due("before_step", step), self.engine.due("after_step", step))
+        # decided before the step, so that what is gone afterwards can be kept
+        self._before, self._after = self.engine.due("before_step", step), self.engine.due("after_step", step)
         self._ends.forget()
         self.sizes.clear()
-        if self._plan.want_micro_batches and passes > 1:
+        if self._micro_batch_users() and passes > 1:
             self._meter = MicroBatchMeter(self.subject.parameters)
-
-    def _on_clip(
-        self, parameters: Sequence[Tensor], max_norm: float, total_norm: Tensor
-    ) -> Callable[[], object] | None:
-        if not self._plan.want_gradients:
-            return None
-        with self.engine.charged(self._plan.want_gradients):
-            done = self._ends.reader.on_clip(parameters, max_norm, total_norm)
-        return None if done is None else self.engine.safely(done)
 
     def _begin(self) -> None:
         """Gradients are complete, the step has not been taken."""
-        if self._order is not None:
-            self.subject.backward_order = self._order.close()
-            self._order = None
+        self.subject.backward_order = self._backwards.take_order() or self.subject.backward_order
         micro_batches = self._read_meter()
         if (self.steps - self.first_step) % REFRESH == REFRESH - 1:
             self.subject.refresh()
-        if not (self._plan.before or self._plan.after):  # most steps: nothing is due
+        if not (self._before or self._after):  # most steps: nothing is due
             return
         handed = HandedOver(micro_batches=micro_batches)
         moment = self.moment("before_step", step=self.steps + 1, take_gradients=self._ends.gradients, handed=handed)
-        self._fire(self._plan.before, moment)
-        for bound in self._plan.after:
-            if type(bound.probe).prepare is not Probe.prepare:
+        self._fire(self._before, moment)
+        for bound in self._after:
+            if prepares(bound.probe):
                 self.engine.prepare(bound, moment)
 
     def _end(self) -> None:
@@ -161,12 +159,18 @@ class Loop:
             self._plan_step(passes)
             return
         self.steps += 1
-        if self._plan.after:
-            self._fire(self._plan.after, self.moment("after_step", take_gradients=self._ends.gradients))
+        if self._after:
+            self._fire(self._after, self.moment("after_step", take_gradients=self._ends.gradients))
         self.feed.stepped(self.steps)
         self._plan_step(passes)
 
     # helpers
+
+    def _gradient_readers(self) -> list[Bound]:
+        return [bound for bound in self._before if "grads" in bound.probe.needs]
+
+    def _micro_batch_users(self) -> list[Bound]:
+        return [bound for bound in self._before if "micro_batches" in bound.probe.uses]
 
     def _fire(self, due: Sequence[Bound], moment: Moment) -> None:
         used: dict[str, Bound] = {}
@@ -181,17 +185,16 @@ class Loop:
             with self.engine.charged([bound]):
                 self.snapshots[key].update(self.subject.by_name(), moment.step)
 
-    def _complete(self, step: int, logged: dict[str, list[Any]], given: dict[str, Any]) -> None:
-        """All that the loop hands over for `step` is there: fire the probes that live on it."""
-        have = set(given) | ({"logged"} if logged else set())
-        moment = self.moment("after_step", step=step, handed=HandedOver(logged, given))
+    def _complete(self, step: int, handed: HandedOver) -> None:
+        """The loop has handed over everything for `step`: fire the probes that need it."""
+        available, moment = handed.needs_met(), self.moment("after_step", step=step, handed=handed)
         for bound in self.engine.bound:
-            wanted = bound.probe.needs & FED
-            gathers = gathers_until_epoch(bound.probe)
-            if not wanted or (not gathers and (bound.probe.at == "epoch" or not is_due(bound.probe.every, step))):
+            needs = bound.probe.needs & FED
+            collects = collects_until_epoch(bound.probe)
+            if not needs or (not collects and (bound.probe.at == "epoch" or not is_due(bound.probe.every, step))):
                 continue
-            if wanted <= have:
-                if gathers:
+            if needs <= available:
+                if collects:
                     bound.waiting += 1
                     self.engine.prepare(bound, moment)
                 elif self.engine.granted(bound):
@@ -206,13 +209,14 @@ class Loop:
         if meter is None:
             return None
         measured = meter.close(self.sizes)
-        for bound in self._plan.want_micro_batches:
-            self.engine.budget.add(bound.label, meter.seconds / len(self._plan.want_micro_batches))
+        users = self._micro_batch_users()
+        for bound in users:
+            self.engine.budget.add(bound.label, meter.seconds / len(users))
         if meter.failure is not None:
             self.engine.warn("micro-batches", f"micro-batch gradients could not be measured: {meter.failure}")
         return measured
 
-    def _note_out_of_turn(self) -> None:
+    def _out_of_turn(self) -> None:
         self._times_out_of_turn += 1
         if self._times_out_of_turn == 3:
             self.engine.warn(
@@ -222,17 +226,13 @@ class Loop:
             )
 
 
-def gathers_until_epoch(probe: Probe) -> bool:
-    """Whether a probe takes in what the loop hands over at every step (`prepare`) and measures once an epoch."""
-    return probe.at == "epoch" and bool(probe.needs & FED) and type(probe).prepare is not Probe.prepare
+def collects_until_epoch(probe: Probe) -> bool:
+    """Whether a probe collects what the loop hands over at every step (`prepare`) and measures once an epoch."""
+    return probe.at == "epoch" and bool(probe.needs & FED) and prepares(probe)
 
 
 def unfed_message(bound: Bound) -> str:
-    """Why a probe that the loop must feed has nothing to say."""
-    calls = {
-        "logged": "w.log(loss=loss)",
-        "batch": "w.batch(batch)",
-        "examples": "w.examples(ids, logits, targets)",
-    }
+    """Which call is missing for a probe that needs what the loop hands over."""
+    calls = {"logged": "w.log(loss=loss)", "batch": "w.batch(batch)", "examples": "w.examples(ids, logits, targets)"}
     missing = ", ".join(calls[need] for need in sorted(bound.probe.needs & FED))
     return f"{bound.label} has recorded nothing: call {missing} in the loop, or leave this probe out"

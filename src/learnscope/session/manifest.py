@@ -46,6 +46,7 @@ def describe_model(subject: Subject) -> dict[str, Any]:
         dtypes[str(p.dtype).removeprefix("torch.")] += p.numel()
     groups = [group for optimizer in subject.optimizers for group in optimizer.param_groups]
     unheld = {subject.names[i] for i in optimizer_groups(groups, named).unassigned} if groups else set()
+    layers, modules = subject.scopes("layer"), dict(unwrap(subject.model).named_modules())
     return {
         "class": type(unwrap(subject.model)).__name__,
         "parameters": sum(p.numel() for _, p in named),
@@ -54,20 +55,12 @@ def describe_model(subject: Subject) -> dict[str, Any]:
         "frozen_parameters": sum(p.numel() for _, p in named if not p.requires_grad),
         "trainable_outside_optimizer": [name for name, p in named if p.requires_grad and name in unheld],
         "dtypes": dict(dtypes),
-        "layers": list(subject.scopes("layer")),
-        "layer_parameters": {
-            layer: sum(subject.parameters[i].numel() for i in inside)
-            for layer, inside in subject.scopes("layer").items()
-        },
-        "layer_types": _layer_types(subject),
+        "layers": list(layers),
+        "layer_parameters": {name: sum(subject.parameters[i].numel() for i in layers[name]) for name in layers},
+        # for layers whose names are only numbers
+        "layer_types": {name: type(modules[name]).__name__ for name in layers if name in modules},
         "outside_known_stacks": sorted({resolve(name).layer for name, _ in named if not resolve(name).recognised}),
     }
-
-
-def _layer_types(subject: Subject) -> dict[str, str]:
-    """The class of each layer's module, for layers whose names are only numbers."""
-    modules = dict(unwrap(subject.model).named_modules())
-    return {name: type(modules[name]).__name__ for name in subject.scopes("layer") if name in modules}
 
 
 def environment(*, git: bool = True) -> dict[str, Any]:
@@ -87,7 +80,7 @@ def environment(*, git: bool = True) -> dict[str, Any]:
 
 
 def _describe_optimizer(optimizer: torch.optim.Optimizer, subject: Subject) -> dict[str, Any]:
-    """Its options, and for every group of parameters how many it holds, and of which of the model's layers."""
+    """The options of every group of parameters, how many it has, and of which layers."""
     held = optimizer_groups(optimizer.param_groups, zip(subject.names, subject.parameters, strict=True)).groups
     groups = []
     for group, inside in zip(optimizer.param_groups, held.values(), strict=True):

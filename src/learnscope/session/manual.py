@@ -1,4 +1,4 @@
-"""A session that its caller drives: probes fired one moment at a time, and the run that keeps what they record."""
+"""A session that its caller drives: probes are fired at moments the caller describes, and recorded in a run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from learnscope.record import Record
 from learnscope.run import Run
 from learnscope.session.engine import Bound, Engine
 from learnscope.session.opening import begin, check_model, finish, open_backend
-from learnscope.sinks.base import Sink
-from learnscope.sinks.last import LastRecords
+from learnscope.sinks.base import LastRecords, Sink
 from learnscope.store.backend import Backend, MemoryBackend, RunError
 from learnscope.store.reader import RunReader
 from learnscope.task import Task, task_for
@@ -31,21 +30,18 @@ States = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class SavedSession:
-    """All that a session needs to go on: its run, and the probes' own small memories."""
+    """What a session needs to go on: its run, and the states of the probes."""
 
     manifest: dict[str, Any]
-    """Empty if nothing has been measured yet."""
     lines: list[str]
-    """One record each."""
     arrays: dict[str, dict[str, NDArray[Any]]]
-    """By the reference under which a record names them."""
     states: dict[str, dict[str, Any]]
-    """By the caller's name of the probe; tensors, or what JSON can hold."""
+    """By the caller's names of the probes; tensors, or what JSON can hold."""
     last_step: int
 
 
 class NotKept(MemoryBackend):
-    """For records that are read at once."""
+    """Keeps no records: they are read as soon as they are made."""
 
     def append(self, line: str) -> None:
         pass
@@ -65,10 +61,9 @@ def own_backend(run: str | Path | None) -> Backend:
 
 
 class ManualSession:
-    """Probes by names of the caller's own, fired at moments that the caller describes.
+    """Probes by names that the caller chooses, fired at moments that the caller describes.
 
-    The model may come with the first moment, and every moment may be of another one, such as the checkpoints of one
-    training. A strict session raises what fails; another warns and goes on.
+    The model may come with the first moment, and change from moment to moment, as the checkpoints of a training do.
     """
 
     def __init__(
@@ -89,7 +84,7 @@ class ManualSession:
         self._last_step = 0
 
     def add(self, probe: Probe, name: str | None = None) -> Bound:
-        """Take a probe in, by the name that its records have unless there is another."""
+        """Add a probe, by default under the name that its records have."""
         bound = self.engine.add(probe)
         self.bound[name or bound.label] = bound
         return bound
@@ -103,7 +98,7 @@ class ManualSession:
         return self.subject
 
     def open(self, model: nn.Module) -> Subject:
-        """The same, and before the first measurement the probes may refuse it."""
+        """Examine this model from now on; before the first measurement the probes may refuse it."""
         self.look_at(model)
         if not self._live:
             self.engine.open_probes(self.moment("open", step=self._last_step))
@@ -113,11 +108,11 @@ class ManualSession:
     def begin(self, *, resume: bool = False, step: int = 0) -> None:
         """Write the manifest, unless there is one."""
         if not self.begun:
-            begin(self.engine, self.subject, resume=resume, step=step)
+            begin(self.engine, resume=resume, step=step)
         self.begun = self._live = True
 
     def read_with(self, task: Task | None, **data: Any) -> None:
-        """The data that probes evaluate on, by fields of the subject, and how their batches are read."""
+        """Set the data that probes evaluate on, by fields of the subject, and how their batches are read."""
         for name, batches in data.items():
             setattr(self.subject, name, batches)
         if task is None:
@@ -129,18 +124,16 @@ class ManualSession:
         self, phase: str, *, step: int, epoch: int | None = None, handed: HandedOver | None = None,
         take_gradients: Callable[[], Gradients] | None = None,
     ) -> Moment:  # fmt: skip
-        """A moment of the model as it stands."""
-        return Moment(
-            step=step, epoch=epoch, phase=phase, source=self.engine.source, subject=self.subject,
-            take_gradients=take_gradients, handed=handed or HandedOver(),
-        )  # fmt: skip
+        return self.engine.moment(
+            phase, step, epoch=epoch, take_gradients=take_gradients, handed=handed or HandedOver()
+        )
 
     def fire(self, name: str, moment: Moment) -> None:
-        """Let one probe measure; `take` has its record."""
+        """Let one probe measure; `take` returns its record."""
         self.engine.fire(self.bound[name], moment)
 
     def measure(self, moment: Moment) -> dict[str, Record]:
-        """Let every probe measure; their records, by name."""
+        """Let every probe measure; returns their records by name."""
         self.newest.take()  # of a measurement that failed half-way
         for name in self.bound:
             self.fire(name, moment)
@@ -148,43 +141,36 @@ class ManualSession:
         return self.take()
 
     def take(self) -> dict[str, Record]:
-        """The newest record of every probe that fired since the last call, by name."""
+        """The newest record, by name, of every probe that fired since the last call."""
         self.engine.flush()
         taken = self.newest.take()
         return {name: taken[bound.label] for name, bound in self.bound.items() if bound.label in taken}
 
     @property
     def run(self) -> Run:
-        """All that was recorded."""
         self.engine.flush()
         return Run(self.engine.backend)
 
     @property
     def reader(self) -> RunReader:
-        """The same, for analyses."""
         return self.run.reader
 
     def state(self, name: str) -> dict[str, Any]:
-        """A probe's own small memory."""
         return self.bound[name].state
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """The probes' memories, without what they keep only between the two halves of one measurement."""
         for bound in self.bound.values():  # not only those that have fired: one may have taken batches in
             bound.probe.settle(bound.state)
-        return {
-            name: {key: kept for key, kept in bound.state.items() if not key.startswith("_")}
-            for name, bound in self.bound.items()
-        }
+        return {name: bound.saved_state() for name, bound in self.bound.items()}
 
     def restore_states(self, states: States, last_step: int = 0) -> None:
-        """Take up memories that `states` gave."""
+        """Set the states of the probes to those that `states` returned."""
         for name, bound in self.bound.items():
             bound.state.update(states.get(name, {}))
         self._last_step = last_step
 
     def saved(self) -> SavedSession:
-        """What `restore` needs to go on from here."""
+        """What `restore` needs."""
         backend = self.engine.backend
         records = list(self.run.records(superseded=True)) if self.begun else []
         references = dict.fromkeys(record.arrays for record in records if record.arrays)
@@ -197,7 +183,7 @@ class ManualSession:
         )
 
     def restore(self, earlier: SavedSession) -> None:
-        """Go on from there; only for a session that has not measured anything."""
+        """Go on from a saved session; only for a session that has not measured anything."""
         if self.begun:
             raise RuntimeError(
                 "this analyzer has looked at a model already: what it saw would be mixed with the file's"

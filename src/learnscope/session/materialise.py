@@ -15,40 +15,29 @@ from learnscope.record import Column, Measurement, Row, Table
 
 
 def as_measurement(returned: Any) -> Measurement | None:
-    """Whatever a probe may return, as one shape. None stays None: there was nothing to say."""
+    """Whatever a probe may return as a Measurement; None if it measured nothing."""
     if returned is None or isinstance(returned, Measurement):
         return returned
-    if isinstance(returned, Table):
-        return Measurement([returned])
-    if isinstance(returned, Row):
-        return Measurement(_rows_to_tables([returned]))
     if isinstance(returned, Mapping):
         columns = [Column(str(name), [value]) for name, value in returned.items()]
         return Measurement([Table("model", ["model"], columns)])
-    if isinstance(returned, Iterable) and not isinstance(returned, str | bytes):
-        items = list(returned)
+    if isinstance(returned, Iterable | Row | Table) and not isinstance(returned, str | bytes):
+        items = [returned] if isinstance(returned, Row | Table) else list(returned)
         if all(isinstance(item, Row | Table) for item in items):
             tables = [item for item in items if isinstance(item, Table)]
-            return Measurement([*tables, *_rows_to_tables([item for item in items if isinstance(item, Row)])])
+            return Measurement([*tables, *(_as_table(item) for item in items if isinstance(item, Row))])
     raise TypeError(
         f"measure returned {type(returned).__name__}; it may return {{name: number}}, rows, tables, "
         "a Measurement, or None"
     )
 
 
-def _rows_to_tables(rows: Sequence[Row]) -> list[Table]:
-    return [
-        Table(
-            row.kind,
-            [row.scope],
-            [Column(row.name, [row.value], row.labels, {0: row.status} if row.status else {})],
-        )
-        for row in rows
-    ]
+def _as_table(row: Row) -> Table:
+    column = Column(row.name, [row.value], row.labels, {0: row.status} if row.status else {})
+    return Table(row.kind, [row.scope], [column])
 
 
 def waits_for_device(measurement: Measurement) -> bool:
-    """Whether reading the numbers would wait for an accelerator."""
     columns = (column.values for table in measurement.tables for column in table.columns)
     parts = (part for values in columns for part in (values if isinstance(values, list | tuple) else [values]))
     return any(isinstance(part, Tensor) and part.device.type != "cpu" for part in parts)
@@ -67,12 +56,12 @@ def read_tables(tables: Sequence[Table]) -> list[Table]:
 
 
 def _is_plain(values: Any) -> bool:
-    """A list of plain numbers, as most are: there is nothing to be read."""
+    """Whether a column is a list of plain numbers, as most are, and needs no reading."""
     return type(values) is list and all(type(value) is float or type(value) is int for value in values)
 
 
 def read_arrays(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    """Arrays for the side file. bfloat16, which NumPy does not have, is widened to float32."""
+    """The arrays as NumPy's. bfloat16, which NumPy does not have, is widened to float32."""
     out: dict[str, NDArray[Any]] = {}
     for name, value in arrays.items():
         if isinstance(value, Tensor):
@@ -121,9 +110,7 @@ def _finish(column: Column, table: Table, numbers: dict[torch.device, Any]) -> C
 def _number(name: str, value: Any) -> float | int | None:
     if value is None or (isinstance(value, float | int) and not isinstance(value, bool)):
         return value
-    if isinstance(value, bool | np.bool_):
-        return int(value)
-    if isinstance(value, np.integer):
+    if isinstance(value, bool | np.bool_ | np.integer):
         return int(value)
     if isinstance(value, np.floating | np.ndarray) and np.size(value) == 1 and np.isrealobj(value):
         return float(value.item())

@@ -1,4 +1,4 @@
-"""Opening a session: the run it writes, the attempt it is, the state it takes up again."""
+"""Opening and closing a session: its run, its attempt, and the state from which it resumes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from learnscope.characters import visible
-from learnscope.core.subject import Subject
 from learnscope.model.weights.snapshot import Snapshot
 from learnscope.session.engine import Engine
 from learnscope.session.manifest import new_manifest
@@ -24,11 +23,11 @@ from learnscope.store.files import write_atomically
 from learnscope.store.reader import RunReader
 
 KEPT_STATES = 3
-"""Session states kept in a run folder. Each may hold a copy of the weights, so not all of them are."""
+"""Session states kept in a run folder. Each may hold a copy of the weights, so older ones are removed."""
 
 
 def open_backend(run: str | Path | None, *, resume: bool) -> Backend:
-    """The place the records go: a new folder, one to be continued, or memory."""
+    """Where the records go: a new folder, one to be continued, or memory."""
     if run is None:
         if resume:
             raise ValueError("resume=True needs the run to continue: run='runs/…'")
@@ -39,8 +38,8 @@ def open_backend(run: str | Path | None, *, resume: bool) -> Backend:
     return FolderBackend.create(path)
 
 
-def begin(engine: Engine, subject: Subject, *, resume: bool, step: int | None) -> tuple[int, int | None]:
-    """Write the manifest with a new attempt; the step and epoch from which it goes on."""
+def begin(engine: Engine, *, resume: bool, step: int | None) -> tuple[int, int | None]:
+    """Write the manifest with a new attempt; returns the step and epoch from which it goes on."""
     backend = engine.backend
     manifest = backend.manifest() if resume and is_there(backend) else {}
     epoch = None
@@ -51,13 +50,10 @@ def begin(engine: Engine, subject: Subject, *, resume: bool, step: int | None) -
     else:
         probes = [(bound.label, bound.probe) for bound in engine.bound]
         # a run in memory is gone before the code can be another
-        manifest = new_manifest(engine.source, subject, probes, git=isinstance(backend, FolderBackend))
+        manifest = new_manifest(engine.source, engine.subject, probes, git=isinstance(backend, FolderBackend))
     step = step or 0
     engine.attempt = len(manifest["attempts"])
-    manifest["attempts"] = [
-        *manifest["attempts"],
-        {"attempt": engine.attempt, "start_step": step, "started": time.time()},
-    ]
+    manifest["attempts"].append({"attempt": engine.attempt, "start_step": step, "started": time.time()})
     manifest["status"] = "running"
     backend.put_manifest(manifest)
     return step, epoch
@@ -65,7 +61,7 @@ def begin(engine: Engine, subject: Subject, *, resume: bool, step: int | None) -
 
 @contextmanager
 def concluding(engine: Engine, **facts: Any) -> Iterator[None]:
-    """Closes the session when the block ends; a run that broke off says what broke it."""
+    """Closes the session when the block ends; the manifest names an error that ended it."""
     try:
         yield
     except BaseException as error:
@@ -77,7 +73,7 @@ def concluding(engine: Engine, **facts: Any) -> Iterator[None]:
 
 
 def finish(engine: Engine, status: str, **facts: Any) -> None:
-    """Close the run: how it ended, how far it came, what the probes cost."""
+    """Close the run, with how it ended and what the probes cost."""
     manifest = engine.backend.manifest()
     manifest["status"] = status
     manifest["attempts"][-1] |= {"ended": time.time(), **facts, "cost": engine.budget.summary()}
@@ -86,43 +82,37 @@ def finish(engine: Engine, status: str, **facts: Any) -> None:
 
 
 def save_state(engine: Engine, snapshots: dict[str, Snapshot], step: int, passes: int) -> Path | None:
-    """The probes' small memories and their previous weights, as safetensors. None for a run in memory."""
+    """Save the states of the probes and their previous weights as safetensors. None for a run in memory."""
     path = engine.backend.state_path(step)
     if path is None:
         return None
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, dict[str, Any]] = {}
     for bound in engine.bound:
-        plain = numbers.setdefault(bound.label, {})
-        for key, value in bound.state.items():
-            if key.startswith("_"):  # kept only between the two halves of one step
-                continue
-            if isinstance(value, Tensor):
-                # two probes may keep the same tensor, and the format refuses what shares memory
-                tensors[f"state/{bound.label}/{key}"] = (
-                    value.detach().cpu().clone(memory_format=torch.contiguous_format)
-                )
-            else:
-                plain[key] = value
-    steps = {}
+        state = bound.saved_state()
+        numbers[bound.label] = {key: value for key, value in state.items() if not isinstance(value, Tensor)}
+        for key in state.keys() - numbers[bound.label].keys():
+            # a copy: two probes may keep the same tensor, and the format refuses shared memory
+            copy = state[key].detach().cpu().clone(memory_format=torch.contiguous_format)
+            tensors[f"state/{bound.label}/{key}"] = copy
+    steps = {key: snapshot.step for key, snapshot in snapshots.items()}
     for key, snapshot in snapshots.items():
-        steps[key] = snapshot.step
         tensors |= {f"previous/{key}/{visible(name)}": t.detach().cpu() for name, t in snapshot.tensors.items()}
-    told = {"step": step, "attempt": engine.attempt, "states": numbers, "snapshots": steps, "passes": passes}
-    meta = {"learnscope": json.dumps(told)}
-    write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=meta))
+    about = {"step": step, "attempt": engine.attempt, "states": numbers, "snapshots": steps, "passes": passes}
+    metadata = {"learnscope": json.dumps(about)}
+    write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
     for old in sorted(path.parent.glob("step-*.safetensors"))[:-KEPT_STATES]:
         old.unlink()
     return path
 
 
 def load_state(engine: Engine, snapshots: dict[str, Snapshot], step: int) -> int | None:
-    """Take up the state saved at `step`, if there is one: the backward passes of its last step, else None."""
+    """Restore the state saved at `step`, if there is one; returns the backward passes of its last step, else None."""
     path = engine.backend.state_path(step)
     if path is None or not path.exists():
         return None
     try:
-        return _taken_up(path, engine, snapshots)
+        return _restore(path, engine, snapshots)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise RunError(
             f"the state of step {step}, {path}, is damaged ({type(error).__name__}: {error}): remove it to go on "
@@ -130,19 +120,18 @@ def load_state(engine: Engine, snapshots: dict[str, Snapshot], step: int) -> int
         ) from error
 
 
-def _taken_up(path: Path, engine: Engine, snapshots: dict[str, Snapshot]) -> int:
+def _restore(path: Path, engine: Engine, snapshots: dict[str, Snapshot]) -> int:
     written = {key: {visible(name): t for name, t in held.tensors.items()} for key, held in snapshots.items()}
     with safe_open(path, framework="pt") as file:
         meta = json.loads(file.metadata()["learnscope"])
-        for bound in engine.bound:
-            bound.state.update(meta["states"].get(bound.label, {}))
+        states = {bound.label: bound.state for bound in engine.bound}
+        for label, state in states.items():
+            state.update(meta["states"].get(label, {}))
         for key in file.keys():  # noqa: SIM118  (safe_open is not a dictionary)
             kind, owner, name = key.split("/", 2)
-            if kind == "state":
-                for bound in engine.bound:
-                    if bound.label == owner:
-                        bound.state[name] = file.get_tensor(key)
-            elif owner in snapshots and name in written[owner]:
+            if kind == "state" and owner in states:
+                states[owner][name] = file.get_tensor(key)
+            elif kind == "previous" and owner in snapshots and name in written[owner]:
                 with torch.no_grad():
                     written[owner][name].copy_(file.get_tensor(key))
         for key, at in meta["snapshots"].items():
@@ -152,7 +141,6 @@ def _taken_up(path: Path, engine: Engine, snapshots: dict[str, Snapshot]) -> int
 
 
 def check_model(model: Any) -> None:
-    """Refuse what cannot be examined."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
     if next(iter(model.parameters()), None) is None:
@@ -166,7 +154,7 @@ def check_model(model: Any) -> None:
 
 
 def is_there(backend: Backend) -> bool:
-    """Whether there is a run to be continued."""
+    """Whether the backend holds a run that can be continued."""
     return isinstance(backend, FolderBackend) and (backend.path / "run.json").exists()
 
 

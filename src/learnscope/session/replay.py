@@ -12,23 +12,21 @@ from torch import nn
 
 from learnscope.core.gradients import Gradients, read_gradients
 from learnscope.core.handed import HandedOver
-from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.core.subject import Subject
 from learnscope.model.outputs.evaluate import gradients
 from learnscope.model.weights.checkpoint import load_into, memory_of, preserve_weights, read_weights
 from learnscope.model.weights.snapshot import Snapshot
 from learnscope.options import explain_options
-from learnscope.probes.examples.gathering import presentations
+from learnscope.probes.examples.ledger_writer import presentations
 from learnscope.probes.gradients.gradient_flow import GradientFlow
 from learnscope.probes.outputs.holdout import Holdout
 from learnscope.probes.updates.parameter_change import ParameterChange
 from learnscope.run import Run
 from learnscope.session.engine import Engine
-from learnscope.session.loop import gathers_until_epoch
+from learnscope.session.loop import collects_until_epoch
 from learnscope.session.opening import begin, check_model, concluding, open_backend
-from learnscope.session.snapshots import snapshot_key, take_snapshots
-from learnscope.session.subject import make_subject, provided
+from learnscope.session.subject import make_subject, provided, snapshot_key, take_snapshots
 from learnscope.sinks.base import Sink
 from learnscope.task import Task
 
@@ -48,7 +46,7 @@ def replay(
     strict: bool = False,
     progress: bool = True,
 ) -> Run:
-    """Look at saved checkpoints as `watch` would have looked at the live model.
+    """Measure saved checkpoints as `watch` would have measured the live model.
 
     Args:
         checkpoints: by step, or in order: modules, state dictionaries, or paths to `.pt`/`.safetensors` files.
@@ -66,20 +64,20 @@ def replay(
         progress: show a progress bar on a terminal.
     """
     steps = _steps(checkpoints)
-    vessel = model if model is not None else _vessel(checkpoints[steps[0]])
-    check_model(vessel)
-    subject = make_subject(vessel, task=task, holdout=holdout, train=train, test=test)
+    model = model if model is not None else _architecture(checkpoints[steps[0]])
+    check_model(model)
+    subject = make_subject(model, task=task, holdout=holdout, train=train, test=test)
     provides = {"previous"} | provided(subject) | ({"grads"} if fixed_batch(subject) is not None else set())
     provides |= {"examples"} if subject.train_data is not None else set()
     chosen = list(probes) if probes is not None else usual_probes(provides)
     engine = opened(subject, chosen, run, source="replay", provides=provides, sinks=sinks, strict=strict)
     snapshots: dict[str, Snapshot] = {}
-    with concluding(engine, last_step=steps[-1]), preserve_weights(vessel) as own:
+    with concluding(engine, last_step=steps[-1]), preserve_weights(model) as own:
         for step in track(steps, "replaying", disable=not progress, transient=True):
             source = checkpoints[step]
             # model.state_dict() shares its memory with the model, which by now may hold another checkpoint
             weights = {name: own.get(memory_of(value), value) for name, value in read_weights(source).items()}
-            load_into(vessel, weights, origin_of(source, step))
+            load_into(model, weights, origin_of(source, step))
             del source, weights
             look_at(engine, step, "checkpoint", snapshots, first=step == steps[0], last=step == steps[-1])
     return Run(engine.backend)
@@ -89,25 +87,19 @@ def opened(
     subject: Subject, probes: Sequence[Probe], run: str | Path | None, *, source: str, provides: set[str],
     sinks: Sequence[Sink], strict: bool,
 ) -> Engine:  # fmt: skip
-    """A session that has begun; what a probe refuses is refused before anything is written."""
+    """Open a session; a probe may refuse it before anything is written."""
     engine = Engine(
         subject, probes, open_backend(run, resume=False), source=source, provides=provides, sinks=sinks, strict=strict
     )
-    engine.open_probes(Moment(step=0, phase="open", source=source, subject=subject))
-    begin(engine, subject, resume=False, step=0)
+    engine.open_probes(engine.moment("open", 0))
+    begin(engine, resume=False, step=0)
     return engine
 
 
 def look_at(engine: Engine, step: int, phase: str, snapshots: dict[str, Snapshot], *, first: bool, last: bool) -> None:
-    """Fire every probe at one set of weights, then let those be the previous ones."""
+    """Fire every probe at one set of weights, then keep those as the previous ones."""
     subject = engine.subject
-    moment = Moment(
-        step=step,
-        phase=phase,
-        source=engine.source,
-        subject=subject,
-        take_gradients=lambda: _replayed(subject),
-    )
+    moment = engine.moment(phase, step, take_gradients=lambda: _replayed(subject))
     _present(engine, step)
     elsewhere = {"once": not first, "end": not last}
     for bound in engine.bound:
@@ -125,17 +117,14 @@ def look_at(engine: Engine, step: int, phase: str, snapshots: dict[str, Snapshot
 
 
 def _present(engine: Engine, step: int) -> None:
-    """The training data in one pass for the probes that follow examples: a checkpoint is a presentation."""
-    following = [b for b in engine.bound if gathers_until_epoch(b.probe) and "examples" in b.probe.needs]
+    """Run the training data once for the probes that follow examples: every checkpoint is one presentation."""
+    collecting = [b for b in engine.bound if collects_until_epoch(b.probe) and "examples" in b.probe.needs]
     subject = engine.subject
-    if not following or subject.train_data is None or subject.task is None:
+    if not collecting or subject.train_data is None or subject.task is None:
         return
     for examples in presentations(subject.model, subject.task, subject.train_data):
-        given = {"examples": (examples.ids, examples.logits, examples.targets), "all_examples": [examples]}
-        moment = Moment(
-            step=step, epoch=step, phase="checkpoint", source="replay", subject=subject, handed=HandedOver(given=given)
-        )
-        for bound in following:
+        moment = engine.moment("checkpoint", step, epoch=step, handed=HandedOver(examples=[examples]))
+        for bound in collecting:
             bound.waiting += 1
             engine.prepare(bound, moment)
 
@@ -146,8 +135,8 @@ def _replayed(subject: Subject) -> Gradients:
     assert batch is not None
     assert subject.task is not None
     by_name = gradients(subject.model, subject.task, batch)
-    found = {position: by_name[name] for position, name in enumerate(subject.names) if name in by_name}
-    return read_gradients(subject, found, origin="replayed")
+    by_position = {position: by_name[name] for position, name in enumerate(subject.names) if name in by_name}
+    return read_gradients(subject, by_position, origin="replayed")
 
 
 def fixed_batch(subject: Subject) -> Any:
@@ -164,7 +153,7 @@ def usual_probes(provides: set[str]) -> list[Probe]:
 
 
 def _steps(checkpoints: Mapping[int, Any] | Sequence[Any]) -> list[int]:
-    """The steps in order. What they stand for is left alone: a mapping may load it only when it is asked."""
+    """The steps in order. Checkpoints are not read: a mapping may load them on access."""
     if isinstance(checkpoints, str | Path | nn.Module):
         raise TypeError("replay takes several checkpoints: a list, or a dictionary by step; ls.audit takes one model")
     if not isinstance(checkpoints, Mapping | Sequence):
@@ -177,7 +166,7 @@ def _steps(checkpoints: Mapping[int, Any] | Sequence[Any]) -> list[int]:
     return sorted(steps)
 
 
-def _vessel(first: Any) -> nn.Module:
+def _architecture(first: Any) -> nn.Module:
     if not isinstance(first, nn.Module):
         raise TypeError("state dictionaries and files do not say what the model is: pass model=, the architecture")
     # a copy: examining one of the caller's modules must not load another's weights into it

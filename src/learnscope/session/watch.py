@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from learnscope.core.handed import Examples
-from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.options import explain_options
 from learnscope.probes.gradients.gradient_flow import GradientFlow
@@ -20,19 +19,10 @@ from learnscope.probes.outputs.loss import Loss
 from learnscope.probes.updates.learning_rate import LearningRate
 from learnscope.probes.updates.parameter_change import ParameterChange
 from learnscope.run import Run
-from learnscope.session.engine import Engine
-from learnscope.session.feed import FED
+from learnscope.session.engine import FED, Engine
 from learnscope.session.loop import Loop, unfed_message
-from learnscope.session.opening import (
-    begin,
-    check_model,
-    finish,
-    is_there,
-    load_state,
-    open_backend,
-    save_state,
-)
-from learnscope.session.optimizers import as_optimizers
+from learnscope.session.opening import begin, check_model, finish, is_there, load_state, open_backend, save_state
+from learnscope.session.steps import as_optimizers
 from learnscope.session.subject import make_subject, provided
 from learnscope.sinks.base import Sink
 from learnscope.task import Task
@@ -107,8 +97,8 @@ class Watch:
         self._engine = engine
         again = resume and is_there(engine.backend)
         if not again:  # before anything is written
-            engine.open_probes(Moment(step=step or 0, phase="open", source=engine.source, subject=engine.subject))
-        steps, epoch = begin(engine, engine.subject, resume=resume, step=step)
+            engine.open_probes(engine.moment("open", step or 0))
+        steps, epoch = begin(engine, resume=resume, step=step)
         self._loop = Loop(engine, steps=steps, epoch=epoch or 0, clock=clock)
         passes = self._open_again() if again else None
         self._restored = passes is not None
@@ -116,7 +106,7 @@ class Watch:
         self._engine.safely(self._loop.start)(passes or 1)
 
     def _open_again(self) -> int | None:
-        """Take up the state of a run that goes on, and let the probes see it; what load_state gives."""
+        """Restore the state of a run that goes on, and open the probes with it; returns what load_state gives."""
         try:
             passes = load_state(self._engine, self._loop.snapshots, self.steps)
             self._engine.open_probes(self._loop.moment("open"))
@@ -139,14 +129,13 @@ class Watch:
 
     def log(self, **values: float | Tensor) -> None:
         """Record numbers of this step, such as the loss. Tensors are read later, without waiting for them."""
-        loop = self._loop
         if not any("logged" in bound.probe.needs for bound in self._engine.bound):
             self._engine.add(Loss())
-        self._engine.safely(loop.feed.log)(loop.steps, loop.first_step, loop.backward_seen, values)
+        self._engine.safely(self._loop.hand_over)(logged=values)
 
     def batch(self, batch: Any) -> None:
         """Hand over the step's batch, for probes that look at batches."""
-        self._give("batch", batch)
+        self._engine.safely(self._loop.hand_over)(batch=batch)
 
     def examples(self, ids: Any, logits: Tensor, targets: Tensor, *, inputs: Any = None, groups: Any = None) -> None:
         """Hand over the loop's own logits with the examples' ids, for probes that follow examples.
@@ -160,14 +149,15 @@ class Watch:
                 examples are taken on; a language model's are then those of the batch's own `labels`.
             groups: the group of each example, numbers or names, to follow groups apart; by default its class.
         """
-        self._give("examples", Examples(ids, logits.detach(), torch.as_tensor(targets).detach(), inputs, groups))
+        targets = torch.as_tensor(targets).detach()
+        self._engine.safely(self._loop.hand_over)(examples=Examples(ids, logits.detach(), targets, inputs, groups))
 
     def micro_batch(self, size: float) -> None:
         """Say how many examples or tokens the coming micro-batch has; the noise scale then counts in them."""
         self._loop.sizes.append(float(size))
 
     def end_epoch(self) -> None:
-        """Fire the probes that look once an epoch."""
+        """Fire the probes with at="epoch"."""
         self._engine.safely(self._loop.end_epoch)()
 
     def step(self) -> None:
@@ -193,14 +183,10 @@ class Watch:
         loop.detach()
         self._engine.safely(loop.conclude)(finished=status == "finished")
         self._engine.safely(self._engine.close)()
-        facts = {
-            "last_step": self.steps,
-            "skipped_steps": loop.skipped_steps,
-            "state_restored": self._restored,
-        }
+        facts = {"last_step": self.steps, "skipped_steps": loop.skipped_steps, "state_restored": self._restored}
         self._engine.safely(finish)(self._engine, status, **facts)
         if status == "finished":  # a loop that was cut short says nothing about schedules
-            self._say_what_never_fired()
+            self._warn_of_unfired()
 
     def __enter__(self) -> Watch:
         return self
@@ -210,11 +196,7 @@ class Watch:
     ) -> None:
         self.close("finished" if kind is None else f"interrupted by {kind.__name__}: {error}")
 
-    def _give(self, what: str, value: Any) -> None:
-        loop = self._loop
-        self._engine.safely(loop.feed.give)(loop.steps, loop.first_step, loop.backward_seen, what, value)
-
-    def _say_what_never_fired(self) -> None:
+    def _warn_of_unfired(self) -> None:
         taken = self.steps - self._loop.first_step
         for bound in self._engine.bound:
             if bound.fired or taken == 0:

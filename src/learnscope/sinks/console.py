@@ -47,11 +47,8 @@ class ConsoleSink:
     def _print(self) -> None:
         if not self._unprinted:
             return
-        shown = [f"{name} {_short(self._values[name])}" for name in self.names if name in self._values]
+        values = {name: self._values[name] for name in self.names if name in self._values}
+        shown = [f"{name} {'n/a' if value is None else f'{value:.4g}'}" for name, value in values.items()]
         self._console.print(f"step {self._step:>6}  " + "  ".join(shown), markup=False)
         self._printed_at = self._clock()
         self._unprinted = False
-
-
-def _short(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.4g}"

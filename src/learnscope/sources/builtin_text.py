@@ -71,14 +71,14 @@ def _passages() -> dict[str, tuple[str, ...]]:
     used: set[str] = set()
     passages: dict[str, tuple[str, ...]] = {}
     for topic in sorted(topics, key=lambda name: (len(topics[name]), name)):
-        own = []
+        texts = []
         for paragraph in paragraphs(_RULE.sub("", f"\n{topics[topic]}")):
             words = " ".join(paragraph.split())
             if words not in used:
-                own.append(paragraph)
+                texts.append(paragraph)
             if len(words) > SHARED:
                 used.add(words)
-        passages[topic] = tuple(_joined(own))
+        passages[topic] = tuple(_joined(texts))
     return {topic: passages[topic] for topic in sorted(passages)}
 
 

@@ -104,14 +104,14 @@ def _folder(path: Path, part: Split, *, only: str | None, endings: Sequence[str]
 def _from_hub(source: str, name: str | None, part: Split) -> Any:
     datasets = _datasets(f"data set {source!r}, which is no file or folder here,")
     # a named split is resolved by the hub; otherwise it depends on which splits there are
-    asked = None if part.name is None else str(part)
+    split = None if part.name is None else str(part)
     try:
-        loaded = datasets.load_dataset(source, name, split=asked)
+        loaded = datasets.load_dataset(source, name, split=split)
     except Exception as error:  # noqa: BLE001  (the hub, the network and the format each raise their own)
         raise SourceError(
             f"data set {source!r}: there is no such file or folder here, and {hub_reason(error)}"
         ) from None
-    return loaded if asked is not None else _of_splits(loaded, part, source)
+    return loaded if split is not None else _of_splits(loaded, part, source)
 
 
 def _of_splits(loaded: Any, part: Split, where: str) -> Any:

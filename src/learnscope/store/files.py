@@ -28,7 +28,9 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bo
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
         # mkstemp gives 0600; a run folder should be readable like any other output
-        temporary.chmod(0o666 & ~_umask())
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -41,9 +43,3 @@ def write_text(path: Path, text: str, *, durable: bool = True) -> None:
 
 def write_json(path: Path, body: Any) -> None:
     write_text(path, visible_json(json.dumps(body, indent=1, allow_nan=False)) + "\n")
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

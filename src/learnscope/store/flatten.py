@@ -59,24 +59,24 @@ class _Texts:
     """Texts as integer codes, the same over all batches; −1 for null, −2 for a value that is no text."""
 
     def __init__(self) -> None:
-        self.known: dict[str, int] = {}
+        self.code_of: dict[str, int] = {}
 
     def codes(self, array: pa.Array, quoted: bool) -> Ints:
         encoded = array.dictionary_encode()
         texts = encoded.dictionary.to_pylist()
         if quoted:
             texts = [json.loads(visible_json(text)) for text in texts]
-        own = np.array([*map(self._code, texts), -1], np.int64)
-        codes: Ints = own[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+        codes_here = np.array([*map(self.code, texts), -1], np.int64)
+        codes: Ints = codes_here[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
         return codes
 
-    def _code(self, text: Any) -> int:
-        return self.known.setdefault(text, len(self.known)) if isinstance(text, str) else -2
+    def code(self, text: Any) -> int:
+        return self.code_of.setdefault(text, len(self.code_of)) if isinstance(text, str) else -2
 
     def spread(self, codes: Ints) -> Any:
         if (codes < 0).any():
             raise Irregular("a value that should be a text and is not")
-        return pd.Series(list(self.known)).array.take(codes)
+        return pd.Series(list(self.code_of)).array.take(codes)
 
 
 class Flat:
@@ -110,7 +110,7 @@ class Flat:
         for later, start in self._starts.items():
             kept &= ~((attempt < later) & (step > start))
         if self._probe is not None:
-            kept &= self._header["probe"][-1] == self._texts["probe"].known.get(self._probe, -3)
+            kept &= self._header["probe"][-1] == self._texts["probe"].code(self._probe)
         self._select(nest, kept, quoted)
         self._records += batch.num_rows
 
@@ -120,12 +120,12 @@ class Flat:
     def _select(self, nest: Nest, kept: Bools, quoted: bool) -> None:
         kinds = self._codes("kind", nest.kinds, quoted)
         names = self._codes("name", nest.names, quoted)
-        wanted = kept[nest.tables_of[nest.table_of]]
+        selected = kept[nest.tables_of[nest.table_of]]
         if self._kind is not None:
-            wanted &= kinds[nest.table_of] == self._texts["kind"].known.get(self._kind, -3)
+            selected &= kinds[nest.table_of] == self._texts["kind"].code(self._kind)
         if self._name is not None:
-            wanted &= names == self._texts["name"].known.get(self._name, -3)
-        column = np.flatnonzero(wanted)
+            selected &= names == self._texts["name"].code(self._name)
+        column = np.flatnonzero(selected)
         table = nest.table_of[column]
         count = nest.values_each[column]
         if (count != nest.scopes_each[table]).any():
@@ -146,9 +146,9 @@ class Flat:
         """The table, as `frame_of` makes it."""
         parts = {key: np.concatenate(arrays or [np.zeros(0, np.int64)]) for key, arrays in self._parts.items()}
         count = parts["count"]
-        seen = set(parts["labels"].tolist())
-        bodies = {code: _body(text) for text, code in self._texts["labels"].known.items() if code in seen}
-        labels = _first_seen(parts["labels"], bodies)
+        label_texts = list(self._texts["labels"].code_of)
+        bodies = {int(code): _body(label_texts[code]) for code in pd.unique(parts["labels"]) if code >= 0}
+        labels = list(dict.fromkeys(label for body in bodies.values() for label in body))  # by first appearance
         if not count.sum():
             return finished({**{key: [] for key in FIXED_COLUMNS}, **{label_column(label): [] for label in labels}})
         with_rows = np.unique(parts["record"][count > 0])
@@ -174,16 +174,16 @@ class Flat:
         reasons = _Texts()
         first = np.cumsum(count) - count
         order = np.argsort(codes, kind="stable")
-        ends = np.searchsorted(codes[order], np.arange(len(self._texts["status"].known) + 1))
-        for text, code in self._texts["status"].known.items():
+        ends = np.searchsorted(codes[order], np.arange(len(self._texts["status"].code_of) + 1))
+        for text, code in self._texts["status"].code_of.items():
             columns = order[ends[code] : ends[code + 1]]
             for position, reason in _body(text).items() if len(columns) else ():
                 at = int(position) if position.isdecimal() else -1
                 if not isinstance(reason, str) or at < 0 or (count[columns] <= at).any():
                     raise Irregular("a status that is not the reason of one of the values")
-                reason_of[first[columns] + at] = reasons.known.setdefault(reason, len(reasons.known))
+                reason_of[first[columns] + at] = reasons.code(reason)
         used, place = np.unique(reason_of, return_inverse=True)
-        texts: list[str | None] = [*reasons.known, None]
+        texts: list[str | None] = [*reasons.code_of, None]
         return _inferred([texts[code] for code in used]).take(place)
 
 
@@ -212,14 +212,6 @@ def _body(text: str) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise Irregular("labels or a status that are not an object")
     return body
-
-
-def _first_seen(codes: Ints, bodies: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """The names of the labels in the order of their first appearance."""
-    seen: dict[str, None] = {}
-    for code in pd.unique(codes):
-        seen.update(dict.fromkeys(bodies.get(int(code), ())))
-    return list(seen)
 
 
 def _inferred(values: Sequence[Any]) -> Any:

@@ -13,10 +13,10 @@ Runs = str | Path | Sequence[str | Path]
 
 
 def find_runs(runs: Runs) -> list[Path]:
-    """The run folders, each once, in the given order, and by name below a folder."""
-    given = [runs] if isinstance(runs, str | Path) else list(runs)
+    """The run folders, each once, in the order of `runs`, and by name below a folder."""
+    paths = [runs] if isinstance(runs, str | Path) else list(runs)
     folders: dict[Path, Path] = {}
-    for path in given:
+    for path in paths:
         for root in _roots(Path(path)):
             below = list(_below(root))
             if not below:
@@ -44,12 +44,12 @@ def _roots(path: Path) -> list[Path]:
 
 def _below(root: Path) -> Iterator[Path]:
     """The run folders at or below `root`; follows links, but does not look inside a run."""
-    seen: set[str] = set()
+    visited: set[str] = set()
     for current, folders, files in os.walk(root, followlinks=True):
         real = os.path.realpath(current)
         if "run.json" in files:
             yield Path(current)
-        if "run.json" in files or real in seen:
+        if "run.json" in files or real in visited:
             folders.clear()
-        seen.add(real)
+        visited.add(real)
         folders.sort()

@@ -30,33 +30,33 @@ class Memo:
 
     def once(self, question: Mapping[str, Any], compute: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """The answer to the question, computed if it is not cached; a damaged file counts as not cached."""
-        asked = json.dumps(_encoded(question), sort_keys=True, allow_nan=False)
-        digest = hashlib.sha256(f"{SCHEMA}\n{asked}".encode()).hexdigest()
+        question_text = json.dumps(_encoded(question), sort_keys=True, allow_nan=False)
+        digest = hashlib.sha256(f"{SCHEMA}\n{question_text}".encode()).hexdigest()
         path = None if self.folder is None else self.folder / digest[:2] / f"{digest}.json"
         if digest not in self._answers:
-            answer = None if path is None else _read(path, asked)
+            answer = None if path is None else _read(path, question_text)
             if answer is None:
                 self.computed += 1
                 answer = json.dumps(_encoded(compute()), allow_nan=False)
                 if path is not None:
-                    _write(path, asked, answer)
+                    _write(path, question_text, answer)
             self._answers[digest] = answer
         decoded: dict[str, Any] = json.loads(self._answers[digest], object_hook=_decoded)
         return decoded
 
 
-def _read(path: Path, asked: str) -> str | None:
+def _read(path: Path, question_text: str) -> str | None:
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
-        intact = body["question"] == json.loads(asked) and body["check"] == _check(body["answer"])
+        intact = body["question"] == json.loads(question_text) and body["check"] == _check(body["answer"])
         return json.dumps(body["answer"]) if intact else None
     except (FileNotFoundError, ValueError, KeyError, TypeError):  # missing or damaged: it is computed
         return None
 
 
-def _write(path: Path, asked: str, text: str) -> None:
+def _write(path: Path, question_text: str, text: str) -> None:
     answer = json.loads(text)
-    body = json.dumps({"question": json.loads(asked), "answer": answer, "check": _check(answer)})
+    body = json.dumps({"question": json.loads(question_text), "answer": answer, "check": _check(answer)})
     # without fsync: what a power failure damages is computed again
     write_text(path, body, durable=False)
 

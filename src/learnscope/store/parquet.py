@@ -68,20 +68,16 @@ def _column(column: Column) -> dict[str, Any]:
 def records(file: Any) -> Iterator[Record]:
     """Every record of an open Parquet file, in order."""
     for batch in file.iter_batches(batch_size=4096):
-        yield from _records(batch)
-
-
-def _records(batch: Any) -> Iterator[Record]:
-    header = {name: batch.column(name).to_pylist() for name in (*TEXTS, *INTEGERS, *FLOATS)}
-    ends = batch.column("tables").offsets.to_pylist()
-    tables = _tables(batch.column("tables").values)
-    for i, text in enumerate(header.pop("json")):
-        if text is not None:
-            yield Record.from_json(text)
-            continue
-        fields = {name: values[i] for name, values in header.items()}
-        fields["notes"] = _object(fields["notes"])
-        yield Record(tables=tables[ends[i] : ends[i + 1]], **fields)
+        header = {name: batch.column(name).to_pylist() for name in (*TEXTS, *INTEGERS, *FLOATS)}
+        ends = batch.column("tables").offsets.to_pylist()
+        tables = _tables(batch.column("tables").values)
+        for i, text in enumerate(header.pop("json")):
+            if text is not None:
+                yield Record.from_json(text)
+                continue
+            fields = {name: values[i] for name, values in header.items()}
+            fields["notes"] = _object(fields["notes"])
+            yield Record(tables=tables[ends[i] : ends[i + 1]], **fields)
 
 
 def _tables(array: Any) -> list[Table]:
@@ -99,10 +95,10 @@ def _columns(array: Any) -> list[Column]:
     columns = []
     fields = (array.field(name).to_pylist() for name in ("name", "integers", "labels", "status"))
     for i, (name, integers, labels, status) in enumerate(zip(*fields, strict=True)):
-        own = values[ends[i] : ends[i + 1]]
+        column_values = values[ends[i] : ends[i + 1]]
         if integers:
-            own = [None if v is None else int(v) for v in own]
-        columns.append(Column(name, own, _object(labels), {int(k): v for k, v in _object(status).items()}))
+            column_values = [None if v is None else int(v) for v in column_values]
+        columns.append(Column(name, column_values, _object(labels), {int(k): v for k, v in _object(status).items()}))
     return columns
 
 

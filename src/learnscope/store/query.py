@@ -16,8 +16,6 @@ from learnscope.store.views import COLUMNS, create_views, source_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from learnscope.store.sealed import RunFiles
-
 
 VECTORS = 50
 """How much of a result is fetched at a time, in DuckDB's vectors of 2,048 rows."""
@@ -47,7 +45,10 @@ def query(sql: str, runs: Runs = "runs", *, seconds: float | None = 60.0, memory
         try:
             create_views(database, [source_of(folder, files) for folder in folders])
             _warn_of_damage(database)
-            _seal(database, files)
+            # from here on the database can open only these files, which cannot be written; this cannot be undone
+            database.execute(f"set allowed_paths = {listed(files.names)}")
+            database.execute("set enable_external_access = false")
+            database.execute("set lock_configuration = true")
         except errors as error:
             raise RunError(f"the runs could not be read: {_one_line(error)}") from error
         try:
@@ -98,13 +99,6 @@ def _warn_of_damage(database: Any) -> None:
     for run, damaged in database.execute("select run, damaged from runs where damaged > 0").fetchall():
         lines = "1 line that is" if damaged == 1 else f"{damaged:,} lines that are"
         warnings.warn(f"{run}: left out {lines} torn or damaged", stacklevel=3)
-
-
-def _seal(database: Any, files: RunFiles) -> None:
-    """Allow the database to open only these files, which cannot be written; this cannot be undone."""
-    database.execute(f"set allowed_paths = {listed(files.names)}")
-    database.execute("set enable_external_access = false")
-    database.execute("set lock_configuration = true")
 
 
 def _check_reads(database: Any, sql: str) -> None:

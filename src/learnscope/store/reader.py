@@ -48,7 +48,7 @@ class RunReader:
         for record in self.backend.records(self.last_problems):
             if probe is not None and record.probe != probe:
                 continue
-            if superseded or not _is_superseded(record, starts):
+            if superseded or not any(a > record.attempt and record.step > start for a, start in starts.items()):
                 yield record
 
     def frame(
@@ -82,7 +82,3 @@ class RunReader:
 def attempt_starts(manifest: Mapping[str, Any]) -> dict[int, int]:
     """The step that each attempt started from."""
     return {entry["attempt"]: entry["start_step"] for entry in manifest.get("attempts") or []}
-
-
-def _is_superseded(record: Record, starts: dict[int, int]) -> bool:
-    return any(attempt > record.attempt and record.step > start for attempt, start in starts.items())

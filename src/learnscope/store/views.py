@@ -70,23 +70,23 @@ def create_views(database: Any, sources: Sequence[Source]) -> None:
         "create macro internal.label_text(label) as case json_type(label) when 'VARCHAR' then label ->> '$' "
         "when 'DOUBLE' then label::DOUBLE::VARCHAR when 'NULL' then null else label::VARCHAR end"
     )
-    whole = " and ".join(f"{name} is not null" for name in _SHAPE if name not in _OPTIONAL)
+    complete = " and ".join(f"{name} is not null" for name in _SHAPE if name not in _OPTIONAL)
     superseded = "len([c for c in cuts if c.attempt > r.attempt and r.step > c.start]) > 0"
     database.execute(
-        f"create view internal.records as select run, r.*, {whole} as whole, len(cuts) > 1 and {superseded} "
+        f"create view internal.records as select run, r.*, {complete} as complete, len(cuts) > 1 and {superseded} "
         f"as superseded from ({_read_sql(sources)}) r join internal.files using (file)"
     )
     header = "run, superseded, step, epoch, attempt, source, phase, probe, time, cost"
     database.execute(
         f"create view all_records as "
-        f"with tables_ as (select {header}, unnest(tables) as t from internal.records where whole), "
+        f"with tables_ as (select {header}, unnest(tables) as t from internal.records where complete), "
         f"columns_ as (select {header}, t.kind as kind, t.scopes as scopes, unnest(t.columns) as c from tables_), "
         f"texts_ as (select *, {_LABELS} as labels, {_REASONS} as reasons from columns_) "
         "select run, step, epoch, attempt, source, phase, probe, kind, unnest(scopes) as scope, c.name as name, "
         "unnest(c.values) as value, unnest(reasons) as status, time, cost, labels, superseded from texts_"
     )
     events = COLUMNS["events"].replace("notes", "notes::JSON as notes")
-    database.execute(f"create view all_events as select {events}, superseded from internal.records where whole")
+    database.execute(f"create view all_events as select {events}, superseded from internal.records where complete")
     for name in ("records", "events"):
         database.execute(f"create view {name} as select {COLUMNS[name]} from all_{name} where not superseded")
     _create_runs(database, sources)
@@ -107,20 +107,16 @@ def _read_sql(sources: Sequence[Source]) -> str:
     """The records of all files, one row each; a damaged line is a row of nulls."""
     types = {name: _sql_type(shape) for name, shape in _SHAPE.items()}
     names = ", ".join(types)
-    selects = []
-    lines = [source.lines for source in sources if source.lines is not None]
-    if lines:
+    nulls = ", ".join(f"null::{kind} as {name}" for name, kind in types.items())
+    selects = [f"select ''::VARCHAR as file, {nulls} where false"]  # for runs without any records
+    if lines := [source.lines for source in sources if source.lines]:
         longest = max(source.longest for source in sources)
         selects.append(f"select filename as file, {names} from {lines_sql(lines, types, longest)}")
-    compacted = [source.parquet for source in sources if source.parquet is not None]
-    if compacted:
+    if compacted := [source.parquet for source in sources if source.parquet]:
         table = f"read_parquet({listed(compacted)}, filename=true)"
         selects.append(f"select filename as file, {names} from {table} where json is null")
-        whole = f"select filename, from_json(json, '{json.dumps(_SHAPE)}') as body from {table} where json is not null"
-        selects.append(f"select filename as file, {', '.join(f'body.{name}' for name in types)} from ({whole})")
-    if not selects:
-        nulls = ", ".join(f"null::{kind} as {name}" for name, kind in types.items())
-        selects.append(f"select ''::VARCHAR as file, {nulls} where false")
+        texts = f"select filename, from_json(json, '{json.dumps(_SHAPE)}') as body from {table} where json is not null"
+        selects.append(f"select filename as file, {', '.join(f'body.{name}' for name in types)} from ({texts})")
     return " union all ".join(selects)
 
 
@@ -139,15 +135,14 @@ def _create_files(database: Any, sources: Sequence[Source]) -> None:
     )
     for source in sources:
         cuts = [{"attempt": a, "start": s} for a, s in attempt_starts(source.manifest).items()]
-        for file in (source.lines, source.parquet):
-            if file is not None:
-                database.execute("insert into internal.files values (?, ?, ?)", [file, source.run, cuts])
+        for file in filter(None, (source.lines, source.parquet)):
+            database.execute("insert into internal.files values (?, ?, ?)", [file, source.run, cuts])
 
 
 def _create_runs(database: Any, sources: Sequence[Source]) -> None:
     """One row per run: what run.json holds, and how many of its records can be read."""
     counted = database.execute(
-        "select run, count(*), count(*) filter (whole), max(step) filter (whole and not superseded) "
+        "select run, count(*), count(*) filter (complete), max(step) filter (complete and not superseded) "
         "from internal.records group by run"
     ).fetchall()
     counts = {run: numbers for run, *numbers in counted}

@@ -45,9 +45,9 @@ def task_for(batch: Any, model: nn.Module | None = None) -> Task:
                 return DictTask(inputs, targets)
     elif isinstance(batch, Tensor) or is_tuple_batch(batch):
         return TupleTask()
-    seen = f" for a {type(unwrap(model)).__name__}" if model is not None else ""
+    model_name = f" for a {type(unwrap(model)).__name__}" if model is not None else ""
     raise TypeError(
-        f"no built-in task fits this batch{seen}: {describe(batch)}. Say how to read it:\n\n"
+        f"no built-in task fits this batch{model_name}: {describe(batch)}. Say how to read it:\n\n"
         "    class MyTask(learnscope.Task):\n"
         "        def logits(self, model, batch): return model(batch[...])\n"
         "        def targets(self, batch): return batch[...]\n"

@@ -14,7 +14,7 @@ from learnscope.task.shapes import IGNORE, flatten_positions, is_single, like_lo
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The results of one forward, aligned: the N positions that count, without padding and ignored ones.
+    """The results of one forward, only of the N positions that count: no padding, none that is ignored.
 
     logits: [N, C] for classes, [N] or [N, 1] for a single logit, [N, ...] for regression; the model's dtype.
     targets: [N], or the logits' shape for regression and several labels; None where the batch has none.
@@ -30,7 +30,7 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The results of one forward, without copying logits.
+    """The same without a copy of the logits.
 
     logits: [P, C], or [P], [P, 1], [P, ...] as in `Outputs`: all positions, also those that do not count.
     rows: [N], the positions that count; None if all do.
@@ -47,9 +47,9 @@ class Positions:
 class Task:
     """Override `logits` and `targets`, and whatever else does not fit.
 
-    Integer targets are classes (or 0/1 for a model with a single logit); float targets are regression. Logits
-    are [B, C] or [B, T, C], or channels second for images ([B, C, H, W]); targets are the same without C.
-    Nothing here changes train/eval flags or the grad mode: that is up to the caller.
+    Integer targets are classes (or 0/1 for a model with a single logit); float targets are regression. Logits are
+    [B, C], [B, T, C] or, for images, [B, C, H, W]; targets are the same without C. Train/eval flags and the grad mode
+    are up to the caller.
     """
 
     def logits(self, model: nn.Module, batch: Any) -> Tensor:
@@ -66,8 +66,8 @@ class Task:
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Loss of each of N positions, in float32 or better.
 
-        Cross entropy for integer targets and [N, C] logits; binary cross entropy for integer targets and a
-        single logit; squared error, averaged over the dimensions after the first, for float targets.
+        Integer targets: cross entropy of [N, C] logits, binary cross entropy of a single logit. Float targets:
+        squared error, averaged over the dimensions after the first.
         """
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if targets.is_floating_point():
@@ -96,13 +96,13 @@ class Task:
 
     def to(self, batch: Any, device: torch.device | str) -> Any:
         """The batch on another device; containers are rebuilt, the caller's own are not changed."""
-        target = torch.device(device)
+        device = torch.device(device)
 
         def move(leaf: Any) -> Any:
             if isinstance(leaf, Tensor):
                 # A non-blocking copy to the host may be read before it has arrived.
-                return leaf.to(target, non_blocking=target.type != "cpu")
-            return leaf.to(target) if callable(getattr(leaf, "to", None)) else leaf
+                return leaf.to(device, non_blocking=device.type != "cpu")
+            return leaf.to(device) if callable(getattr(leaf, "to", None)) else leaf
 
         return map_leaves(batch, move)
 
@@ -188,10 +188,7 @@ class Task:
 
 
 class TupleTask(Task):
-    """`(x, y)`, `[x, y]`, `(x, y, ids)`, `(x, y, ids, groups)`; `(x,)` or a bare tensor without targets.
-
-    It calls `model(x)`.
-    """
+    """`model(x)` of `(x, y)`, `[x, y]`, `(x, y, ids)`, `(x, y, ids, groups)`; of `(x,)` or a tensor without targets."""
 
     def logits(self, model: nn.Module, batch: Any) -> Tensor:
         return logits_in(model(batch[0] if isinstance(batch, (tuple, list)) else batch))
@@ -207,10 +204,7 @@ class TupleTask(Task):
 
 
 class DictTask(Task):
-    """A plain dictionary: `model(batch[inputs])` against `batch[targets]`.
-
-    Several names in `inputs` are several positional arguments.
-    """
+    """`model(batch[inputs])` against `batch[targets]`; several `inputs` are several positional arguments."""
 
     def __init__(self, inputs: str | Sequence[str] = "x", targets: str | None = "y") -> None:
         self.input_keys = (inputs,) if isinstance(inputs, str) else tuple(inputs)

@@ -20,8 +20,8 @@ def describe(batch: Any) -> str:
     if isinstance(batch, Mapping):
         return f"{name} {{{', '.join(f'{key!r}: {describe(value)}' for key, value in batch.items())}}}"
     if isinstance(batch, (tuple, list)):
-        shown = ", ".join(describe(value) for value in batch[:4])
-        return f"{name} of {len(batch)} ({shown}{', …' if len(batch) > 4 else ''})"
+        items = ", ".join(describe(value) for value in batch[:4])
+        return f"{name} of {len(batch)} ({items}{', …' if len(batch) > 4 else ''})"
     return name
 
 

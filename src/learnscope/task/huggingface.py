@@ -58,8 +58,8 @@ class HuggingFaceTask(Task):
         labels = self.targets(batch)
         if labels is None or "labels" not in parameters:
             return arguments
-        made = {"decoder_input_ids", "decoder_inputs_embeds"} & arguments.keys()
-        if _decodes(inner) and not made and labels.ndim == 2 and not labels.is_floating_point():
+        decoder_inputs = {"decoder_input_ids", "decoder_inputs_embeds"} & arguments.keys()
+        if _decodes(inner) and not decoder_inputs and labels.ndim == 2 and not labels.is_floating_point():
             # An encoder-decoder derives its decoder's inputs from the labels. Doing that here avoids its loss.
             shifted = getattr(inner, "prepare_decoder_input_ids_from_labels", None)
             shifted = shifted or getattr(inner, "_shift_right", None)
@@ -147,9 +147,9 @@ def _problem(model: nn.Module, targets: Tensor) -> str | None:
     """transformers' `problem_type` of a sequence or image classifier, inferred by its rules if not set."""
     if not type(model).__name__.endswith(("ForSequenceClassification", "ForImageClassification")):
         return None
-    given = _config(model, "problem_type")
-    if given is not None:
-        return str(given)
+    problem = _config(model, "problem_type")
+    if problem is not None:
+        return str(problem)
     labels = _config(model, "num_labels")
     if labels == 1:
         return "regression"

@@ -12,10 +12,10 @@ from learnscope.core.subject import checked_groups
 from learnscope.options import explain_options, is_whole
 
 DEFAULT_GROUPS = {"backbone": "backbone", "head": "head"}
-"""Groups that are told apart without being asked for, where the model has such modules."""
+"""The groups without `groups=`, if the model has such modules."""
 
 TAKEN = re.compile(r"overall|group_\d+")
-"""Names of telemetry's own: no group of the user's can have one."""
+"""Names that telemetry uses itself: no group of the user can have one."""
 
 
 @dataclass

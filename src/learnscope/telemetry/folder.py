@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from learnscope.store.backend import FolderBackend, RunError
 from learnscope.store.lines import LineFile
@@ -14,10 +13,10 @@ from learnscope.store.locks import Busy
 LINES = "telemetry.jsonl"
 CHECKPOINT = "last_checkpoint.pt"
 _SIGNS = ("run.json", "records.jsonl", "records.parquet")
-"""Any of these means that a folder holds somebody's records, or is about to."""
+"""Files of a folder that holds records, or is about to."""
 
 
-def claim(wanted: Path) -> tuple[Path, LineFile]:
+def claim(wanted: Path) -> tuple[FolderBackend, LineFile]:
     """A folder that holds no records yet, locked: the one asked for, or else `<name>-2`, `<name>-3`, …"""
     for number in count(1):
         path = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
@@ -27,23 +26,21 @@ def claim(wanted: Path) -> tuple[Path, LineFile]:
             lines = LineFile(path / LINES)
         except Busy:
             continue
-        # another process may have come and gone since the look above
-        if _is_used(path):
-            lines.close()
-            continue
-        _remove_leftovers(path)
-        return path, lines
-    raise AssertionError("count() does not end")
+        if not _is_used(path):  # another process may have come and gone since the look above
+            break
+        lines.close()
+    _remove_leftovers(path)
+    return FolderBackend(path), lines
 
 
 def _is_used(path: Path) -> bool:
-    """An empty file of lines is what telemetry leaves that saw no batch; anything else is somebody's."""
+    """Whether it holds records. Telemetry that saw no batch leaves an empty file of lines, which does not count."""
     lines = path / LINES
     return any((path / sign).exists() for sign in _SIGNS) or (lines.exists() and lines.stat().st_size > 0)
 
 
 def take_up(path: Path) -> tuple[FolderBackend, LineFile]:
-    """A folder whose telemetry is to go on."""
+    """A folder whose telemetry is continued."""
     backend = FolderBackend.existing(path)
     try:
         lines = LineFile(path / LINES)
@@ -54,21 +51,21 @@ def take_up(path: Path) -> tuple[FolderBackend, LineFile]:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Half-written checkpoints of a process that was killed. (The folder is locked: nobody is writing them.)"""
+    """Remove half-written checkpoints of a process that was killed; the folder is locked, so nobody writes them."""
     for leftover in path.glob(f".{CHECKPOINT}.*.tmp"):
         leftover.unlink(missing_ok=True)
 
 
-def last_line(path: Path) -> dict[str, Any] | None:
-    """The last whole line of a telemetry file."""
-    found = None
-    if path.exists():
-        with path.open("rb") as file:
-            for line in file:
-                try:
-                    body = json.loads(line)
-                except ValueError:  # torn by a kill
-                    continue
-                if isinstance(body, dict) and "global_step" in body:
-                    found = body
-    return found
+def last_step(backend: FolderBackend) -> int:
+    """The last step of a folder's telemetry: that of its last whole line, or at which an attempt was closed."""
+    step = 0
+    with (backend.path / LINES).open("rb") as file:
+        for line in file:
+            try:
+                body = json.loads(line)
+            except ValueError:  # torn by a kill
+                continue
+            if isinstance(body, dict) and "global_step" in body:
+                step = int(body["global_step"])
+    closed = (backend.manifest().get("attempts") or [{}])[-1].get("last_step")
+    return max(step, int(closed or 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,126 +12,89 @@ from learnscope.core.subject import Subject
 from learnscope.model.outputs.evaluate import Evaluation
 from learnscope.probes.gradients.gradient_flow import NO_GRADIENTS
 from learnscope.quantities import Quantity
-from learnscope.record import Column, Record, plain_json
-from learnscope.task import PairTask, Task, predictions, task_for
+from learnscope.record import Record, Row, plain_json
+from learnscope.task import predictions
 from learnscope.telemetry.config import TAKEN
 
-NO_GRADIENT = "no gradient: frozen, outside the loss, or cleared; call on_batch_end before zero_grad()"
+Places = Mapping[str, tuple[str, str]]
+"""Kind and scope of the numbers of a group in records, by what the group is called in a line."""
 
 
-@dataclass(frozen=True)
-class Keys:
-    """What groups are called in a line, and where their numbers stand in records: kind and scope."""
-
-    places: Mapping[str, tuple[str, str]]
-
-    @classmethod
-    def of(cls, subject: Subject) -> Keys:
-        """`group_N` for every group of the optimizer, its name if it has one, and the named groups.
-
-        Where an optimizer's group has the name of a named group but holds other parameters, the name means the latter.
-        """
-        places: dict[str, tuple[str, str]] = {}
-        named = subject.scopes("named")
-        if subject.optimizers:
-            for number, (scope, inside) in enumerate(subject.scopes("group").items()):
-                places[f"group_{number}"] = ("group", scope)
-                known = scope not in named or sorted(named[scope]) == sorted(inside)
-                if known and not TAKEN.fullmatch(scope):
-                    places[scope] = ("group", scope)
-        places |= {name: ("named", name) for name in named}
-        return cls(places)
+def group_places(subject: Subject) -> Places:
+    """The optimizer's groups as `group_N` and by name, and the named groups, which win where names are the same."""
+    places: dict[str, tuple[str, str]] = {}
+    named = subject.scopes("named")
+    if subject.optimizers:
+        for number, (scope, members) in enumerate(subject.scopes("group").items()):
+            places[f"group_{number}"] = ("group", scope)
+            same = scope not in named or sorted(named[scope]) == sorted(members)
+            if same and not TAKEN.fullmatch(scope):
+                places[scope] = ("group", scope)
+    return places | {name: ("named", name) for name in named}
 
 
 @dataclass
 class Line:
-    """A line in the making: sections of numbers, and why some are missing."""
+    """A line being written: sections of numbers, and why some are missing."""
 
     body: dict[str, Any]
     status: dict[str, str] = field(default_factory=dict)
 
-    def add(
-        self, section: str, record: Record | None, quantity: Quantity, keys: Keys, missing: str, *, overall: bool = True
-    ) -> None:
-        """A section with one number a group, from the column of a quantity in a record."""
-        if record is None or record.error is not None:
-            self._add_failure(section, record)
-            return
-        places = {"overall": ("model", "model"), **keys.places} if overall else keys.places
-        found = {
-            (table.kind, scope): (value, column.status.get(position))
-            for table in record.tables
-            for column in _plain_columns(table.columns, quantity.name)
-            for position, (scope, value) in enumerate(zip(table.scopes, column.values, strict=True))
+    def add(self, section: str, record: Record, quantity: Quantity, places: Places, missing: str) -> None:
+        """One number per group, from the column of a quantity; for clipped gradients, after the clip."""
+        rows = {
+            (row.kind, row.scope): row
+            for row in record.rows()
+            if row.name == quantity.name and row.labels.get("stage") in (None, "stepped")
         }
         self.body[section] = {}
         for key, place in places.items():
-            value, reason = found.get(place, (None, missing))
-            self.body[section][key] = value
-            if value is None:
-                self.status[f"{section}.{key}"] = missing if reason in (None, NO_GRADIENTS) else reason
+            row = rows.get(place, Row(quantity.name, None))
+            self.body[section][key] = row.value
+            if row.value is None:
+                self.status[f"{section}.{key}"] = missing if row.status in (None, NO_GRADIENTS) else row.status
 
-    def add_holdout(self, record: Record | None, seen: Evaluation | None, limit: int) -> None:
+    def add_holdout(self, record: Record, outputs: Evaluation, limit: int) -> None:
         """Logits, labels and predictions of every position, with accuracy and loss."""
-        section = "holdout_logits"
-        if record is None or record.error is not None or seen is None:
-            self._add_failure(section, record)
-            return
-        classes = seen.targets is None or not seen.targets.is_floating_point()
-        body: dict[str, Any] = {"logits": None, "labels": None, "predictions": None, "accuracy": None, "loss": None}
-        if seen.logits.numel() <= limit:
-            body["logits"] = plain_list(seen.logits)
-        else:
-            self.status[f"{section}.logits"] = f"{seen.logits.numel()} numbers are more than a line holds ({limit})"
-        if seen.logits.is_floating_point() and (bad := int((~seen.logits.isfinite()).sum())):
-            self.status.setdefault(
-                f"{section}.logits", f"{bad} are not finite: null; where one is NaN, the prediction is -1"
-            )
-        body["labels"] = None if seen.targets is None else plain_list(seen.targets)
-        body["predictions"] = plain_list(predictions(seen.logits)) if classes else None
+        section, logits, targets = "holdout_logits", outputs.logits, outputs.targets
+        classes = targets is None or not targets.is_floating_point()
+        if logits.numel() > limit:
+            self.status[f"{section}.logits"] = f"{logits.numel()} numbers are more than a line holds ({limit})"
+        elif logits.is_floating_point() and (bad := int((~logits.isfinite()).sum())):
+            self.status[f"{section}.logits"] = f"{bad} are not finite: null; where one is NaN, the prediction is -1"
+        self.body[section] = {
+            "logits": plain_list(logits) if logits.numel() <= limit else None,
+            "labels": None if targets is None else plain_list(targets),
+            "predictions": plain_list(predictions(logits)) if classes else None,
+            "accuracy": None,
+            "loss": None,
+        }
         for row in record.rows():
             if row.name in ("holdout_accuracy", "holdout_loss"):
-                key = row.name.removeprefix("holdout_")
-                body[key] = row.value
-                if row.value is None:
-                    self.status[f"{section}.{key}"] = row.status or "not measured"
-        absent = "the batches have no labels" if seen.targets is None else "the targets are numbers, not classes"
+                self._add_row(section, row, row.name.removeprefix("holdout_"))
+        absent = "the batches have no labels" if targets is None else "the targets are numbers, not classes"
         for key in ("labels", "predictions", "accuracy", "loss"):
-            if body[key] is None:
+            if self.body[section][key] is None:
                 self.status.setdefault(f"{section}.{key}", absent)
-        self.body[section] = body
 
-    def add_batch(self, record: Record | None, batch: Any, task: Task | None) -> None:
+    def add_batch(self, record: Record, pairs: bool) -> None:
         """Batch size and class shares in percent; for pairs `winner_0_pct` and `winner_1_pct`."""
-        section = "batch_stats"
-        if record is None or record.error is not None:
-            self._add_failure(section, record)
-            return
-        pairs = isinstance(task or task_for(batch), PairTask)
-        prefix = "winner" if pairs else "class"
-        rows = list(record.rows())
-        shares = {row.scope: row.value for row in rows if row.kind == "class"}
+        section, prefix = "batch_stats", "winner" if pairs else "class"
+        shares = {row.scope: row.value for row in record.rows() if row.kind == "class"}
         if pairs and shares:  # a class of two that does not occur has a share, of 0
             shares = {key: shares.get(key, 0.0) for key in ("0", "1")}
-        body = {f"{prefix}_{scope}_pct": None if value is None else 100 * value for scope, value in shares.items()}
-        for row in rows:
+        self.body[section] = {
+            f"{prefix}_{scope}_pct": None if value is None else 100 * value for scope, value in shares.items()
+        }
+        for row in record.rows():
             if row.kind == "model" and not (row.name == "targets" and (shares or pairs)):
-                body[row.name] = row.value
-                if row.value is None:
-                    self.status[f"{section}.{row.name}"] = row.status or "not measured"
-        self.body[section] = body
+                self._add_row(section, row, row.name)
 
-    def add_logged(self, record: Record | None) -> None:
-        """The numbers that the loop gave."""
-        section = "logged"
-        if record is None or record.error is not None:
-            self._add_failure(section, record)
-            return
-        self.body[section] = {row.name: row.value for row in record.rows()}
-        self.status |= {f"{section}.{row.name}": row.status for row in record.rows() if row.status}
+    def add_logged(self, record: Record) -> None:
+        self.body["logged"] = {row.name: row.value for row in record.rows()}
+        self.status |= {f"logged.{row.name}": row.status for row in record.rows() if row.status}
 
     def add_own(self, section: str, value: Any) -> None:
-        """What a method of a subclass returned."""
         lost: set[str] = set()
 
         def absent(number: float) -> None:
@@ -141,19 +104,16 @@ class Line:
         if lost:
             self.status[section] = f"null where it is not finite: {', '.join(sorted(lost))}"
 
-    def _add_failure(self, section: str, record: Record | None) -> None:
-        self.body[section] = None
-        self.status[section] = "not measured" if record is None else record.error or "not measured"
+    def add_failure(self, section: str, reason: str | None) -> None:
+        self.body[section], self.status[section] = None, reason or "not measured"
 
     def finished(self) -> dict[str, Any]:
         return {**self.body, "status": self.status} if self.status else self.body
 
-
-def _plain_columns(columns: Sequence[Column], name: str) -> Iterator[Column]:
-    """Those of this name; of gradients that were clipped, as the optimizer was given them."""
-    for column in columns:
-        if column.name == name and column.labels.get("stage") in (None, "stepped"):
-            yield column
+    def _add_row(self, section: str, row: Row, key: str) -> None:
+        self.body[section][key] = row.value
+        if row.value is None:
+            self.status[f"{section}.{key}"] = row.status or "not measured"
 
 
 def plain_list(tensor: Tensor) -> Any:

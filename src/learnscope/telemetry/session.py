@@ -1,4 +1,4 @@
-"""One model under telemetry: a batch in, records and a line out."""
+"""A folder under telemetry and its model: a batch in, records and a line out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -27,48 +27,56 @@ from learnscope.probes.outputs.loss import Loss
 from learnscope.probes.updates.learning_rate import LearningRate
 from learnscope.probes.updates.weight_delta import WeightDelta
 from learnscope.quantities import gradients, updates
+from learnscope.record import Record
 from learnscope.session.manual import ManualSession
-from learnscope.session.optimizers import unwrap_optimizer
-from learnscope.sinks.base import Sink
-from learnscope.store.backend import FolderBackend
-from learnscope.store.lines import LineFile
-from learnscope.task import Task, task_for
+from learnscope.session.steps import unwrap_optimizer
+from learnscope.task import PairTask, Task, task_for
 from learnscope.telemetry.config import DEFAULT_GROUPS, TelemetryConfig
-from learnscope.telemetry.folder import CHECKPOINT
-from learnscope.telemetry.lines import NO_GRADIENT, Keys, Line
+from learnscope.telemetry.folder import CHECKPOINT, claim, last_step, take_up
+from learnscope.telemetry.lines import Line, Places, group_places
 
 MAX_LOGITS = Holdout().max_logits
+NO_GRADIENT = "no gradient: frozen, outside the loss, or cleared; call on_batch_end before zero_grad()"
 
 
 class TelemetrySession:
-    """Holds what lasts from one collection to the next."""
+    """The folder that telemetry writes, and from the first batch on the model that it follows."""
 
-    def __init__(
-        self, model: nn.Module, optimizer: Any, config: TelemetryConfig, path: Path, backend: FolderBackend,
-        lines: LineFile, *, task: Task | None, strict: bool, resume: bool, step: int,
-    ) -> None:  # fmt: skip
-        self.config, self._lines, self.step = config, lines, step
+    def __init__(self, config: TelemetryConfig, wanted: Path, *, task: Task | None, strict: bool, resume: bool) -> None:
+        self.resumed = resume and (wanted / "run.json").exists()
+        backend, self.lines = take_up(wanted) if self.resumed else claim(wanted)
+        self.config, self.path = config, backend.path
+        self.step = last_step(backend) if self.resumed else 0
         self.task = self._holdout_task = task
-        self._earlier = _last_error()
+        self._earlier_error = _last_error()
         self._process = os.getpid()
-        run = str(backend.manifest().get("id") if resume else uuid.uuid4().hex)
-        self._session = ManualSession(
-            _probes(config, path, run), backend, source="telemetry", strict=strict, sinks=_sinks(config, path)
-        )
-        self._engine, self.subject = self._session.engine, self._session.look_at(model)
-        self.subject.optimizers, self.subject.task = _optimizers(optimizer), task
-        self._session.begin(resume=resume, step=step)
-        manifest = backend.manifest()
-        manifest |= {"id": run, "config": {**asdict(config), "output_dir": str(path)}}
-        backend.put_manifest(manifest)
+        self._id = str(backend.manifest().get("id")) if self.resumed else uuid.uuid4().hex
+        self._session = ManualSession(_probes(config, self.path, self._id), backend, source="telemetry", strict=strict)
+        self._engine, self.subject = self._session.engine, self._session.subject
+
+    @property
+    def begun(self) -> bool:
+        return self._session.begun
+
+    def begin(self, model: nn.Module, optimizer: Any) -> None:
+        self._session.look_at(model)
+        self.subject.optimizers, self.subject.task = _optimizers(optimizer), self.task
+        if self.config.tensorboard:
+            from learnscope.sinks.tensorboard import TensorBoardSink
+
+            self._engine.sinks.append(TensorBoardSink(self.path / "tensorboard"))
+        self._session.begin(resume=self.resumed, step=self.step - 1 if self.resumed else 0)
+        backend = self._engine.backend
+        about = {"id": self._id, "config": {**asdict(self.config), "output_dir": str(self.path)}}
+        backend.put_manifest(backend.manifest() | about)
 
     def keep_first_weights(self) -> None:
-        """What the first weight delta compares with."""
+        """Keep the weights that the first weight delta compares with."""
         if "weight_delta" in self._session.bound:
             self._engine.prepare(self._session.bound["weight_delta"], self._moment(None))
 
     def set_holdout(self, data: Any) -> None:
-        """Take the first examples of the data, whatever their batches."""
+        """Evaluate on the first examples of the data, whatever their batches."""
         size = self.config.holdout_size
         self.subject.holdout = None if data is None else fixed_batches(data, self.task, examples=size)
         if self.subject.holdout is not None:
@@ -77,31 +85,41 @@ class TelemetrySession:
     def collect(
         self, model: nn.Module, optimizer: Any, place: Mapping[str, Any], batch: Any, logged: Mapping[str, Any]
     ) -> Line:
-        """Measure everything that is switched on and can be had."""
+        """Measure everything that is switched on and available."""
         self.subject.model, self.subject.optimizers = model, _optimizers(optimizer)
         self.subject.refresh()
-        self.subject.name_groups(self._groups())
-        handed = HandedOver(
-            {name: [value] for name, value in logged.items()}, {} if batch is None else {"batch": batch}
-        )
+        usual = {
+            name: module for name, module in DEFAULT_GROUPS.items() if match_parameters(self.subject.names, module)
+        }
+        self.subject.name_groups(usual if self.config.groups is None else self.config.groups)
+        handed = HandedOver({name: [value] for name, value in logged.items()}, batch)
         moment = self._moment(place["epoch"], handed)
-        fired = [name for name in self._session.bound if self._is_possible(name, handed)]
+        absent = {"learning_rates": not self.subject.optimizers, "batch_stats": batch is None, "logged": not logged}
+        absent["holdout_logits"] = self.subject.holdout is None
+        fired = [name for name in self._session.bound if not absent.get(name)]
         for name in fired:
             # batches of the training and of the holdout may be of different kinds
             self.subject.task = self._holdout_task if name == "holdout_logits" else self.task
             self._session.fire(name, moment)
-        return self._line(moment, fired, place)
+        line = Line({**place, "global_step": moment.step, "timestamp": datetime.now().isoformat()})
+        records, places = self._session.take(), group_places(self.subject)
+        for section in fired:
+            record = records.get(section)
+            if record is None or record.error is not None:
+                line.add_failure(section, None if record is None else record.error)
+            else:
+                self._add(line, section, record, moment, places)
+        return line
 
     def write(self, line: Line) -> None:
-        """Append the line, in one write."""
         text = json.dumps(line.finished(), separators=(", ", ": "), allow_nan=False)
         try:
-            self._lines.append(text)
+            self.lines.append(text)
         except OSError as error:
             self.lost(error)
 
     def lost(self, error: object) -> None:
-        """Say once that files cannot be written."""
+        """Warn once that files cannot be written."""
         if self._engine.strict and isinstance(error, Exception):
             raise error
         self._engine.warn(
@@ -114,50 +132,33 @@ class TelemetrySession:
         except OSError as error:
             self.lost(error)
         finally:
-            self._lines.close()
+            self.lines.close()
 
     def close_forgotten(self) -> None:
-        """Close what nobody has closed; where an error has ended the program since, it did not finish.
-
-        A forked child that ends has not ended the training.
-        """
-        if os.getpid() != self._process:
+        """Close what nobody has closed, as interrupted if an error has ended the program since."""
+        if os.getpid() != self._process:  # a forked child has not ended the training
             return
         error = _last_error()
-        self.close("finished" if error is self._earlier else f"interrupted by {type(error).__name__}: {error}")
+        self.close("finished" if error is self._earlier_error else f"interrupted by {type(error).__name__}: {error}")
 
-    def _line(self, moment: Moment, fired: Sequence[str], place: Mapping[str, Any]) -> Line:
-        head = {**place, "global_step": moment.step, "timestamp": datetime.now().isoformat()}
-        line, keys, records = Line(head), Keys.of(self.subject), self._session.take()
-        if "gradient_norm" in fired:
-            line.add("gradient_norm", records.get("gradient_norm"), gradients.GradientFlow.norm, keys, NO_GRADIENT)
-        if "weight_delta" in fired:
-            found = records.get("weight_delta")
-            line.add("weight_delta", found, updates.WeightDelta.l2, keys, "it has no floating-point parameters")
-            notes = found.notes if found is not None else {}
-            if "span" in notes:
-                line.body["weight_delta_since"] = notes["span"][0]
-            if "not_written" in notes:
-                self.lost(notes["not_written"])
-        if "learning_rates" in fired:
-            rate = updates.LearningRate.learning_rate
-            line.add("learning_rates", records.get("learning_rates"), rate, keys, "no optimizer", overall=False)
-        if "holdout_logits" in fired:
-            line.add_holdout(records.get("holdout_logits"), moment.cache.get("holdout"), MAX_LOGITS)
-        if "batch_stats" in fired:
-            line.add_batch(records.get("batch_stats"), moment.batch, self.task)
-        if "logged" in fired:
-            line.add_logged(records.get("logged"))
-        return line
-
-    def _is_possible(self, section: str, handed: HandedOver) -> bool:
-        if section == "holdout_logits":
-            return self.subject.holdout is not None
-        if section == "batch_stats":
-            return "batch" in handed.given
-        if section == "learning_rates":
-            return bool(self.subject.optimizers)
-        return section != "logged" or bool(handed.logged)
+    def _add(self, line: Line, section: str, record: Record, moment: Moment, places: Places) -> None:
+        everything = {"overall": ("model", "model"), **places}
+        if section == "gradient_norm":
+            line.add(section, record, gradients.GradientFlow.norm, everything, NO_GRADIENT)
+        elif section == "weight_delta":
+            line.add(section, record, updates.WeightDelta.l2, everything, "it has no floating-point parameters")
+            if "span" in record.notes:
+                line.body["weight_delta_since"] = record.notes["span"][0]
+            if "not_written" in record.notes:
+                self.lost(record.notes["not_written"])
+        elif section == "learning_rates":
+            line.add(section, record, updates.LearningRate.learning_rate, places, "no optimizer")
+        elif section == "holdout_logits":
+            line.add_holdout(record, moment.holdout, MAX_LOGITS)
+        elif section == "batch_stats":
+            line.add_batch(record, pairs=isinstance(self.task or task_for(moment.batch), PairTask))
+        else:
+            line.add_logged(record)
 
     def _moment(self, epoch: int | None, handed: HandedOver | None = None) -> Moment:
         return self._session.moment(
@@ -165,16 +166,9 @@ class TelemetrySession:
             take_gradients=lambda: standing_gradients(self.subject),
         )  # fmt: skip
 
-    def _groups(self) -> Mapping[str, Any]:
-        """The groups of the configuration, or the usual ones that the model has."""
-        if self.config.groups is not None:
-            return self.config.groups
-        names = self.subject.names
-        return {name: pattern for name, pattern in DEFAULT_GROUPS.items() if match_parameters(names, pattern)}
-
 
 def _probes(config: TelemetryConfig, path: Path, run: str) -> dict[str, Probe]:
-    """The probe behind every section of a line."""
+    """The probe for every section of a line."""
     every = config.collect_every_n
     available: list[tuple[bool, str, Probe]] = [
         # the weights' norms come with the weight delta
@@ -188,18 +182,9 @@ def _probes(config: TelemetryConfig, path: Path, run: str) -> dict[str, Probe]:
     return {section: probe for enabled, section, probe in available if enabled}
 
 
-def _sinks(config: TelemetryConfig, path: Path) -> list[Sink]:
-    if not config.tensorboard:
-        return []
-    from learnscope.sinks.tensorboard import TensorBoardSink
-
-    return [TensorBoardSink(path / "tensorboard")]
-
-
-def _optimizers(given: Any) -> list[Any]:
-    if given is None:
-        return []
-    return [unwrap_optimizer(each) for each in (given if isinstance(given, list | tuple) else [given])]
+def _optimizers(optimizer: Any) -> list[Any]:
+    several = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
+    return [] if optimizer is None else [unwrap_optimizer(each) for each in several]
 
 
 def _last_error() -> BaseException | None:

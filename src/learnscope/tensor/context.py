@@ -9,7 +9,7 @@ from torch import Tensor
 def plain_arithmetic(device: torch.device) -> ExitStack:
     """No gradients, no autocast, no inference mode: the same numbers and the same compiled code.
 
-    Only modes that are on are switched off: entering all of them would take a tenth of the time for a small model.
+    Only modes that are on are switched off: entering all takes a tenth of the time for a small model.
     """
     stack = ExitStack()
     if torch.is_inference_mode_enabled():

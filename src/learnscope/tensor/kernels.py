@@ -25,7 +25,6 @@ COMPILE_FROM = 1 << 25
 """`form="auto"` compiles from this many entries on: with fewer, compiling takes longer than it saves."""
 
 Form = Literal["auto", "compiled", "chunked"]
-
 Rows = Callable[..., tuple[Tensor, ...]]
 
 
@@ -57,10 +56,9 @@ def _gradient_partials(rows: Tensor) -> tuple[Tensor, ...]:
 def _compiled(function: Rows, key: str) -> Rows:
     # The compiler keeps its variants, and its limit on their number, per code object: one for each key.
     name = key.replace("torch.", "")
-    twin = types.FunctionType(function.__code__.replace(co_name=name), function.__globals__, name)
-    # Without `fullgraph` a function past its limit would quietly run uncompiled, on copies of everything.
-    compiled: Rows = torch.compile(twin, dynamic=True, fullgraph=True)
-    return compiled
+    twin: Rows = types.FunctionType(function.__code__.replace(co_name=name), function.__globals__, name)
+    # without `fullgraph` a function past its limit would quietly run uncompiled, on copies of everything
+    return torch.compile(twin, dynamic=True, fullgraph=True)
 
 
 _broken: set[str] = set()
@@ -79,8 +77,7 @@ def run_compiled(
 ) -> tuple[Tensor, ...] | None:
     """What `function` returns, from one kernel per combination of dtypes; None, with one warning, if compiling fails.
 
-    Vectors are passed flat, so that only their length varies and not the layout of the rows. For matrices,
-    `rehearsal` gives the shapes to compile for.
+    Vectors are flat, so that only their length varies. For matrices, `rehearsal` gives the shapes to compile for.
     """
     device = vectors[0].device
     kinds = [str(vector.dtype) for vector in vectors] + [str(len(constant)) for constant in constants]
@@ -142,9 +139,7 @@ class ChunkedPass:
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         # a buffer of 2 MiB stays in a CPU's cache; an accelerator needs fewer, larger launches
-        self.rows = 1024 if device.type == "cpu" else 8192
-        if dtype is torch.float64:
-            self.rows //= 2
+        self.rows = (1024 if device.type == "cpu" else 8192) * 4 // dtype.itemsize
         self.dtype = dtype
         self.device = device
         self.bits = torch.int64 if dtype is torch.float64 else torch.int32
@@ -152,16 +147,14 @@ class ChunkedPass:
 
     def _buffer(self, name: str, rows: int) -> Tensor:
         if name not in self._buffers:
-            shape = (self.rows, WIDTH)
-            self._buffers[name] = torch.empty(shape, dtype=self.dtype, device=self.device)
+            self._buffers[name] = torch.empty(self.rows, WIDTH, dtype=self.dtype, device=self.device)
         return self._buffers[name][:rows]
 
     def _widened(self, name: str, rows: Tensor) -> Tensor:
         return rows if rows.dtype is self.dtype else self._buffer(name, len(rows)).copy_(rows)
 
     def __call__(self, new: Tensor, old: Tensor, thresholds: Tensor) -> Tensor:
-        shape = (PARTIALS + len(thresholds), len(new))
-        out = torch.empty(shape, dtype=self.dtype, device=self.device)
+        out = torch.empty(PARTIALS + len(thresholds), len(new), dtype=self.dtype, device=self.device)
         for start in range(0, len(new), self.rows):
             chunk = slice(start, start + self.rows)
             wide = self._widened("new", new[chunk]), self._widened("old", old[chunk])

@@ -1,8 +1,7 @@
 """How tensors become rows: large ones are viewed in place, small ones and tails are packed.
 
-Every pass works on matrices of `WIDTH` columns and reduces each row. Rows are short enough that their float32
-sums are accurate to a few parts in 10⁷ whatever the entries are, and few enough that adding them up in float64
-takes next to no time.
+Every pass works on matrices of `WIDTH` columns and reduces each row. Rows are short enough for float32 sums that
+are accurate to a few parts in 10⁷, and few enough that adding them up in float64 takes hardly any time.
 """
 
 import functools
@@ -41,22 +40,17 @@ _local = threading.local()
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Rows that are reduced together, one matrix for each tensor of a group.
-
-    `owner` is the position of the group that all rows belong to, or one position per row.
-    `bytes_owned` is the memory that the batch keeps alive besides the caller's own tensors.
-    """
+    """Rows that are reduced together, one matrix for each tensor of a group."""
 
     rows: Group
     owner: int | Tensor
+    """The position of the group that all rows belong to, or one position per row."""
     bytes_owned: int = 0
+    """Memory that the batch keeps alive besides the caller's own tensors."""
 
 
 def flat(group: Group) -> Group | None:
-    """All tensors of a group as vectors without a copy, with entries aligned, or None if that is impossible.
-
-    Statistics do not depend on the order of the entries, so a transposed group is read in its memory order.
-    """
+    """All tensors of a group as vectors without a copy, in the order of their memory; None if that is impossible."""
     if not all(tensor.is_contiguous() for tensor in group):
         first = group[0]
         order = sorted(range(first.ndim), key=first.stride, reverse=True)

@@ -12,10 +12,10 @@ class Segments:
     """Which of n numbers belong to which named scope. A number may belong to none."""
 
     def __init__(self, members: Mapping[str, Sequence[int]]) -> None:
-        self.scopes = [scope for scope, inside in members.items() if len(inside)]
+        self.scopes = [scope for scope, indices in members.items() if len(indices)]
         self.members = [list(members[scope]) for scope in self.scopes]
-        self._from = torch.tensor([i for inside in self.members for i in inside], dtype=torch.int64, device="cpu")
-        lengths = torch.tensor([len(inside) for inside in self.members], dtype=torch.int64, device="cpu")
+        self._from = torch.tensor([i for indices in self.members for i in indices], dtype=torch.int64, device="cpu")
+        lengths = torch.tensor([len(indices) for indices in self.members], dtype=torch.int64, device="cpu")
         self._to = torch.repeat_interleave(torch.arange(len(self.scopes), device="cpu"), lengths)
 
     def sum(self, values: Tensor) -> Tensor:

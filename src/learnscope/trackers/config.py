@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields
+from typing import Any
 
 from learnscope.options import explain_options, whole_number
+
+
+def check_options(options: Any) -> None:
+    """Refuse numbers of a dataclass that are not whole and positive, and switches that are not True or False."""
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if field.type == "bool" and not isinstance(value, bool):
+            raise TypeError(f"{field.name}={value!r}: True or False")
+        if field.type == "int" or (field.type == "int | None" and value is not None):
+            object.__setattr__(options, field.name, whole_number(field.name, value, 1))  # a file takes no NumPy numbers
 
 
 @dataclass(kw_only=True)
@@ -32,13 +43,7 @@ class TrackerConfig:
     """Where the trackers' files go; None: the training's output directory."""
 
     def __post_init__(self) -> None:
-        for name in ("spectral_log_frequency", "gradient_log_frequency"):
-            setattr(self, name, whole_number(name, getattr(self, name), 1))
-        if self.max_layers_to_track is not None:
-            self.max_layers_to_track = whole_number("max_layers_to_track", self.max_layers_to_track, 1)
-        for field in fields(self):
-            if field.type == "bool" and not isinstance(getattr(self, field.name), bool):
-                raise TypeError(f"{field.name}={getattr(self, field.name)!r}: True or False")
+        check_options(self)
         if not isinstance(self.tracking_output_dir, str | os.PathLike | None):
             raise TypeError(f"tracking_output_dir={self.tracking_output_dir!r}: the path of a folder, or None")
 

@@ -92,9 +92,9 @@ class GradientFlowTracker(Tracker):
         )  # fmt: skip
 
     def log_step(self, step: int) -> bool:
-        """Read the gradients, if `step` is a multiple of `log_frequency`; whether it did.
+        """Read the gradients if `step` is a multiple of `log_frequency`; returns whether it did.
 
-        A step logged again replaces itself. Raises `NotAvailable` if nothing that is tracked has a gradient.
+        A later log of a step replaces it. Raises `NotAvailable` if nothing that is tracked has a gradient.
         """
         return super().log_step(step)
 
@@ -124,8 +124,8 @@ class GradientFlowTracker(Tracker):
             return history.of_module(owner, module, history.metrics(owner, module))
         adapters = choose_adapters(history, adapter)
         metrics = dict.fromkeys(metric for owner in adapters for metric in history.metrics(owner))
-        groups = {metric: by_layer(history.modules_with(adapters, metric)).get(name) for metric in metrics}
-        groups = {metric: members for metric, members in groups.items() if members}
+        layers = {metric: by_layer(history.modules_with(adapters, metric)) for metric in metrics}
+        groups = {metric: members[name] for metric, members in layers.items() if name in members}
         return history.over_steps(lambda step, metric: combined(history, step, groups[metric], metric), list(groups))
 
     def get_gradient_matrix(

@@ -24,7 +24,7 @@ NOT_FINITE = "some of its values are not finite"
 OWNER = ("adapter", "family")
 """Labels that say whose a row is; all others distinguish metrics with the same name."""
 LISTS = {"singular_values": "largest_sv", "importance_scores": "importance_sum"}
-"""Metrics with several numbers a module, and the single number whose reason explains a missing list."""
+"""Metrics with several numbers a module, and the number whose reason explains a missing list."""
 
 
 def plain_name(kind: str, name: str, labels: Mapping[str, Label]) -> str | None:
@@ -137,6 +137,11 @@ class History:
             for module in self.families[adapter]
             if any(module in table for table in tables[adapter])
         ]
+
+    def has_lists(self, metric: str) -> bool:
+        """Whether it has several numbers for each module."""
+        tables = [self.cells(step, adapter).get(metric, {}) for step in self.measured for adapter in self.families]
+        return any(isinstance(cell, np.ndarray) for table in tables for cell in table.values())
 
     def read(self, step: int, adapter: str, metric: str, module: str) -> tuple[Value, str | None]:
         """A value, or None and the reason for it."""

@@ -62,9 +62,9 @@ def write_logs(
         path = tracker.save(folder / tracker.folder / tracker.file)
         final = tracker.save(folder / f"{path.stem}_final.pt", summary=False)
         written += [path, path.with_name(f"{path.stem}_summary.json"), final]
-        named = [adapter for adapter in tracker.modules if adapter != NO_FAMILY]
-        several = len(named) > 1  # a single adapter needs no name
-        for adapter in (tracker.modules if several else [None] if tracker.modules else []) if plots else []:
+        several = len([adapter for adapter in tracker.modules if adapter != NO_FAMILY]) > 1
+        adapters: list[str | None] = list(tracker.modules) if several else [None]  # a single one needs no name
+        for adapter in adapters if plots and tracker.modules else []:
             for name, draw in tracker.default_figures(adapter).items():
                 ending = "" if adapter is None else f"_{file_part(adapter)}"
                 with suppress(NotAvailable):  # such as LoRA-FA's A, which is frozen; the summary says why

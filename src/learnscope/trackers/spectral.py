@@ -147,7 +147,7 @@ class SpectralTracker(Tracker):
     ) -> Figure:  # fmt: skip
         """Layers down, steps across, a panel for each type of module: one metric of every module in colour."""
         modules = self._modules(metric, adapter)
-        if metric in LISTS:
+        if metric in LISTS or self._history.has_lists(metric):
             raise ValueError(
                 f"{metric} has several numbers for each module, and a cell has one colour: create_spectrum_plot draws "
                 "singular values, get_layer_history gives them all"

@@ -26,9 +26,10 @@ from learnscope.record import Record
 from learnscope.run import Run, open_run
 from learnscope.session.manual import ManualSession, NotKept, States
 from learnscope.session.opening import check_model
-from learnscope.session.optimizers import unwrap_optimizer
+from learnscope.session.steps import unwrap_optimizer
 from learnscope.store.backend import MemoryBackend, RunError
 from learnscope.store.files import write_json
+from learnscope.trackers.config import check_options
 from learnscope.trackers.history import History, MetricName
 from learnscope.trackers.tracker_file import TrackerFileError, read_tracker, write_tracker
 
@@ -47,12 +48,7 @@ class Options:
     max_layers_to_track: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("log_frequency", "max_layers_to_track"):
-            if getattr(self, name) is not None:  # as an int: a file cannot hold NumPy's numbers
-                object.__setattr__(self, name, whole_number(name, getattr(self, name), 1))
-        for name in ("track_adapter_only", "compute_full_svd"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name}={getattr(self, name)!r}: True or False")
+        check_options(self)
 
 
 class UntilRead(NotKept):
@@ -95,7 +91,7 @@ class Tracker(ABC):
         """The figures of `write_logs` by file name; each takes `save_path`."""
 
     def log_step(self, step: int) -> bool:
-        """Measure, if `step` is a multiple of `log_frequency`; whether it did. A step logged again replaces itself."""
+        """Measure if `step` is a multiple of `log_frequency`; returns whether it did. A step can be logged again."""
         number = whole_number("step", step)
         if self._session is None:
             raise NotAvailable(

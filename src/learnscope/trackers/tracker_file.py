@@ -139,7 +139,7 @@ def _pack(history: History, adapter: str, texts: dict[str, int]) -> dict[str, An
         columns = [history.cells(step, adapter).get(metric, {}) for step in history.steps]
         rows = {module: [column.get(module) for column in columns] for module in families}
         cells = [cell for row in rows.values() for cell in row]
-        if metric in LISTS:
+        if metric in LISTS or any(isinstance(cell, np.ndarray) for cell in cells):
             arrays = {module: [_array(cell) for cell in row] for module, row in rows.items()}
             lists[metric] = {
                 module: pad_sequence([torch.from_numpy(array) for array in row], True, torch.nan)

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 from typing_extensions import override
 
-from learnscope.session.optimizers import unwrap_optimizer
+from learnscope.session.steps import unwrap_optimizer
 from learnscope.store.files import write_atomically
 from learnscope.training.errors import TrainError
 from learnscope.training.settings.config import PeftConfig
@@ -71,8 +71,8 @@ class AdaLoraCallback(TrainerCallback):
         self._hook: Any = None
 
     @override
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        model = given["model"]
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        model = kwargs["model"]
         fit_schedule(model.peft_config["default"], self._config, state.max_steps)
         if self._resumed is not None:
             restore(model, self._resumed)
@@ -82,14 +82,14 @@ class AdaLoraCallback(TrainerCallback):
 
         # A hook, not on_optimizer_step: it runs before the hooks of a session that is opened later, so that a step
         # is recorded with the ranks it ends with. The gradients, which importance needs, are still there.
-        self._hook = unwrap_optimizer(given["optimizer"]).register_step_post_hook(allocate)
+        self._hook = unwrap_optimizer(kwargs["optimizer"]).register_step_post_hook(allocate)
 
     @override
-    def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        keep(given["model"], Path(args.output_dir) / f"checkpoint-{state.global_step}")
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        keep(kwargs["model"], Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
     @override
-    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._hook.remove()
 
 
@@ -101,8 +101,8 @@ def keep(model: Any, checkpoint: Path) -> None:
         for kind in _SCORES
         for name, score in getattr(allocator, kind).items()
     }
-    for name, kept in (config.rank_pattern or {}).items():
-        tensors[f"kept/{name}"] = torch.tensor(kept, dtype=torch.bool)
+    for name, mask in (config.rank_pattern or {}).items():
+        tensors[f"kept/{name}"] = torch.tensor(mask, dtype=torch.bool)
     write_atomically(checkpoint / STATE_FILE, lambda path: save_file(tensors, path))
 
 

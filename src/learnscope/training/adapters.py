@@ -129,6 +129,6 @@ def _save_difference(model: Any, folder: Path) -> None:
     config = deepcopy(model.peft_config["default"])
     config.r, config.lora_alpha = 2 * config.r, 2 * config.lora_alpha  # the same scaling
     config.init_lora_weights, config.inference_mode = True, True
-    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(folder / "adapter_model.safetensors", lambda path: save_file(whole, path, {"format": "pt"}))
+    saved = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomically(folder / "adapter_model.safetensors", lambda path: save_file(saved, path, {"format": "pt"}))
     config.save_pretrained(folder)

@@ -23,15 +23,15 @@ WITHOUT_RANK = frozenset({"ia3", "layernorm"})
 
 
 def family_of(written: str) -> str:
-    """The family of a spelling; an unknown one is refused, with the nearest known.
+    """The family of a spelling; an unknown one is refused, with the nearest one.
 
     >>> [family_of(name) for name in ("LoRA+", "lora_fa", "MiLoRA-plus", "(IA)3", "ln_tuning")]
     ['lora+', 'lora-fa', 'milora+', 'ia3', 'layernorm']
     """
     plain = "".join(letter for letter in written.lower() if letter.isalnum() or letter == "+").replace("³", "3")
-    known = {name.replace("-", ""): name for name in FAMILIES} | _SPELLINGS
-    if plain in known:
-        return known[plain]
-    near = nearest(plain, known)
-    hint = f" Did you mean {known[near[0]]!r}?" if near else ""
+    spellings = {name.replace("-", ""): name for name in FAMILIES} | _SPELLINGS
+    if plain in spellings:
+        return spellings[plain]
+    near = nearest(plain, spellings)
+    hint = f" Did you mean {spellings[near[0]]!r}?" if near else ""
     raise TrainError(f"config.peft.type: {written!r} is no family of adapters.{hint} There are: {', '.join(FAMILIES)}.")

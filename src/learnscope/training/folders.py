@@ -60,15 +60,15 @@ def newest(folder: Path) -> Path | None:
 
 
 def _checkpoint(config: Config, folder: Path) -> Path | None:
-    given = config.training.resume_from_checkpoint
-    if given in (None, False) or str(given).lower() in ("false", "none", ""):
+    asked = config.training.resume_from_checkpoint
+    if asked in (None, False) or str(asked).lower() in ("false", "none", ""):
         return None
-    if given is True or str(given).lower() in ("true", "latest"):
+    if asked is True or str(asked).lower() in ("true", "latest"):
         checkpoint = newest(folder)
         if checkpoint is None:
             raise TrainError(f"there is no checkpoint in {folder} to resume from: leave resume_from_checkpoint out")
     else:
-        checkpoint = Path(str(given))
+        checkpoint = Path(str(asked))
         if not checkpoint.is_dir():
             raise TrainError(f"config.training.resume_from_checkpoint: there is no folder {checkpoint}")
     done, steps = step_of(checkpoint), config.training.max_steps

@@ -30,18 +30,15 @@ class Plan:
 
 
 def make_plan(config: Config, *, builtin: bool) -> Plan:
-    given = config.training
-    by_epochs = given.num_train_epochs is not None
-    steps = -1 if by_epochs else (given.max_steps or STEPS)
-    rate = given.learning_rate
-    if rate is None:
-        rate = RATES[builtin, given.method]
-    save = given.save_steps
-    if save is None:
-        save = 500 if by_epochs else math.ceil(steps / 2)
-    length = given.max_completion_length or (16 if builtin else 512)
-    batch = given.per_device_train_batch_size or BATCH[builtin]
-    return Plan(steps, given.num_train_epochs or 1.0, rate, save, length, batch)
+    training = config.training
+    by_epochs = training.num_train_epochs is not None
+    steps = -1 if by_epochs else (training.max_steps or STEPS)
+    rate = RATES[builtin, training.method] if training.learning_rate is None else training.learning_rate
+    usual = 500 if by_epochs else math.ceil(steps / 2)
+    save = usual if training.save_steps is None else training.save_steps
+    length = training.max_completion_length or (16 if builtin else 512)
+    batch = training.per_device_train_batch_size or BATCH[builtin]
+    return Plan(steps, training.num_train_epochs or 1.0, rate, save, length, batch)
 
 
 _LEAST = {
@@ -97,23 +94,23 @@ def _check_tracking(config: Config) -> None:
 
 
 def _check_grpo(config: Config) -> None:
-    given, family = config.training, family_of(config.peft.type)
-    per_forward = given.per_device_train_batch_size or BATCH[config.model.model_name_or_path is None]
-    batch = per_forward * given.gradient_accumulation_steps
-    if batch % given.num_generations:
+    training, family = config.training, family_of(config.peft.type)
+    per_forward = training.per_device_train_batch_size or BATCH[config.model.model_name_or_path is None]
+    batch = per_forward * training.gradient_accumulation_steps
+    if batch % training.num_generations:
         raise TrainError(
-            f"grpo compares the {given.num_generations} completions of a prompt (num_generations) within a step of "
+            f"grpo compares the {training.num_generations} completions of a prompt (num_generations) within a step of "
             f"{batch} (per_device_train_batch_size × gradient_accumulation_steps): make that a multiple of it"
         )
-    if given.beta == 0:
+    if training.beta == 0:
         return
     if family in SPLIT_AT_START:
-        why, cure = f"{family} moves a part of the weights into the adapter", "another family"
+        reason, cure = f"{family} moves a part of the weights into the adapter", "another family"
     elif config.peft.adapter_name_or_path is not None:
-        why, cure = "it starts from one", "a model into which that adapter is merged"
+        reason, cure = "it starts from one", "a model into which that adapter is merged"
     else:
         return
     raise TrainError(
         "config.training.beta weighs the divergence from the model without its adapter, which is not the model "
-        f"that this training begins with, since {why}: set beta to 0, or use {cure}"
+        f"that this training begins with, since {reason}: set beta to 0, or use {cure}"
     )

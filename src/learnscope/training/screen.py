@@ -90,7 +90,7 @@ class ProgressLines(TrainerCallback):
         self._task: Any = None
 
     @override
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not self._screen.console.is_terminal:
             return
         numbers = TextColumn("steps  {task.fields[numbers]}")
@@ -100,12 +100,12 @@ class ProgressLines(TrainerCallback):
         self._bar.start()
 
     @override
-    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._bar is not None:
             self._bar.update(self._task, completed=state.global_step)
 
     @override
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **given: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         logs = logs or {}
         numbers = "  ".join(f"{word} {float(logs[name]):.4g}" for name, word in SHOWN.items() if name in logs)
         if not numbers or "train_runtime" in logs:
@@ -121,5 +121,5 @@ class ProgressLines(TrainerCallback):
             self._bar.stop()
 
     @override
-    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.close()

@@ -33,9 +33,9 @@ class TrackingCallback(TrainerCallback):
         self._files = CheckpointFiles(config)
 
     @override
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Open the session, or refuse before the first step what cannot be watched."""
-        model, optimizer, every = given["model"], given["optimizer"], int(args.logging_steps)
+        model, optimizer, every = kwargs["model"], kwargs["optimizer"], int(args.logging_steps)
         probes = probes_for(self.config, model)
         if self._holdout is not None and self.config.enable_spectral_tracking:
             probes.append(ls.AdapterTruncation())  # once, when training has ended
@@ -49,7 +49,7 @@ class TrackingCallback(TrainerCallback):
             raise TrainError(f"this training cannot be tracked: {error}") from error
 
     @override
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **given: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if logs is None or "train_runtime" in logs:
             return
         numbers = {
@@ -58,18 +58,18 @@ class TrackingCallback(TrainerCallback):
         self._safely(lambda watch: watch.log(**numbers))
 
     @override
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # trainers also say so when they stop within an epoch
         if math.isclose(state.epoch, round(state.epoch)):
             self._safely(lambda watch: watch.end_epoch())
 
     @override
-    def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         self._safely(lambda watch: self._save(watch, checkpoint))
 
     @override
-    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.end("finished")
 
     def interrupted(self, error: BaseException) -> None:

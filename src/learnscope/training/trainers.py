@@ -31,14 +31,14 @@ class _ForAdapters:
             self.optimizer = family_optimizer(self.model, self.adapter, self.args)
         return super().create_optimizer(model)  # type: ignore[misc]
 
-    def compute_loss(self: Any, model: Any, inputs: Any, return_outputs: bool = False, **given: Any) -> Any:
-        loss = super().compute_loss(model, inputs, return_outputs, **given)  # type: ignore[misc]
+    def compute_loss(self: Any, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        loss = super().compute_loss(model, inputs, return_outputs, **kwargs)  # type: ignore[misc]
         if family_of(self.adapter.type) != "adalora" or not self.model.training or return_outputs:
             return loss
         penalty = self.adapter.orth_reg_weight * orthogonality(self.model)
         scaled = self.loss_is_scaled_for_ga  # whether the loss is already divided by the micro-batches of a step
         if scaled is None:
-            scaled = self.model_accepts_loss_kwargs and given.get("num_items_in_batch") is not None
+            scaled = self.model_accepts_loss_kwargs and kwargs.get("num_items_in_batch") is not None
         return loss + penalty / (self.current_gradient_accumulation_steps if scaled else 1)
 
     def save_model(self: Any, output_dir: str | None = None, _internal_call: bool = False) -> None:
@@ -75,20 +75,20 @@ def make_trainer(model: Any, tokenizer: Any, data: Data, config: Config, plan: P
     from transformers import PrinterCallback, ProgressCallback
 
     common = {"model": model, "processing_class": tokenizer, "train_dataset": data.train, "callbacks": callbacks}
-    sft, given = config.training.method == "sft", config.training
+    sft, training = config.training.method == "sft", config.training
     maker: Any = AdapterSFTTrainer if sft else AdapterGRPOTrainer
     if sft:
-        args: Any = SFTConfig(**_arguments(config, plan), max_length=given.max_length)
+        args: Any = SFTConfig(**_arguments(config, plan), max_length=training.max_length)
         trainer = maker(args=args, eval_dataset=data.holdout, **common)
     else:
         args = GRPOConfig(
-            **_arguments(config, plan), num_generations=given.num_generations, temperature=given.temperature,
+            **_arguments(config, plan), num_generations=training.num_generations, temperature=training.temperature,
             max_completion_length=plan.max_completion_length, beta=0.0,
         )  # fmt: skip
         trainer = maker(args=args, reward_funcs=data.reward, **common)
         # beta is set afterwards: TRL would copy the adapter as its reference, which would be measured as a second one.
         # The model without its adapter is what training begins with, in all families that `check` lets through.
-        trainer.beta = trainer.args.beta = given.beta
+        trainer.beta = trainer.args.beta = training.beta
     trainer.adapter = config.peft
     for printing in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(printing)
@@ -96,19 +96,19 @@ def make_trainer(model: Any, tokenizer: Any, data: Data, config: Config, plan: P
 
 
 def _arguments(config: Config, plan: Plan) -> dict[str, Any]:
-    given, model_dtype = config.training, config.model.dtype
+    training, model_dtype = config.training, config.model.dtype
     cpu = not torch.cuda.is_available()
     half = None if cpu else (model_dtype or ("bfloat16" if torch.cuda.is_bf16_supported() else "float32"))
     return {
-        "output_dir": str(Path(given.output_dir)), "max_steps": plan.max_steps, "num_train_epochs": plan.epochs,
+        "output_dir": str(Path(training.output_dir)), "max_steps": plan.max_steps, "num_train_epochs": plan.epochs,
         "per_device_train_batch_size": plan.batch,
-        "gradient_accumulation_steps": given.gradient_accumulation_steps, "learning_rate": plan.learning_rate,
-        "lr_scheduler_type": given.lr_scheduler_type, "warmup_steps": given.warmup_steps,
-        "weight_decay": given.weight_decay, "max_grad_norm": given.max_grad_norm,
-        "logging_steps": given.logging_steps, "logging_nan_inf_filter": False, "disable_tqdm": True,
+        "gradient_accumulation_steps": training.gradient_accumulation_steps, "learning_rate": plan.learning_rate,
+        "lr_scheduler_type": training.lr_scheduler_type, "warmup_steps": training.warmup_steps,
+        "weight_decay": training.weight_decay, "max_grad_norm": training.max_grad_norm,
+        "logging_steps": training.logging_steps, "logging_nan_inf_filter": False, "disable_tqdm": True,
         "save_strategy": "steps" if plan.save_steps else "no", "save_steps": plan.save_steps or 500,
-        "save_total_limit": given.save_total_limit, "seed": given.seed, "data_seed": given.seed,
-        "gradient_checkpointing": given.gradient_checkpointing, "use_cpu": cpu, "bf16": half == "bfloat16",
+        "save_total_limit": training.save_total_limit, "seed": training.seed, "data_seed": training.seed,
+        "gradient_checkpointing": training.gradient_checkpointing, "use_cpu": cpu, "bf16": half == "bfloat16",
         "fp16": half == "float16", "dataloader_pin_memory": not cpu,
-        "report_to": [name for name in given.report_to if name != "none"],
+        "report_to": [name for name in training.report_to if name != "none"],
     }  # fmt: skip

@@ -77,7 +77,7 @@ def test_shapes_are_enough_and_only_the_units_given_count() -> None:
     assert found.by_unit == {"0": 16 + 16}
     assert found.block_bits == (32 * 4 + 4 * 32) / 32
     assert found.packed_bytes == 32 + 128
-    with pytest.raises(UnitsError, match="'1' is no unit"):
+    with pytest.raises(UnitsError, match="'1' is not a unit"):
         ledger(model, {"1": 4}, units=find_units(model)[:1])
     empty = ledger(nn.Sequential(nn.Linear(3, 0, bias=False)), {"0": 4})
     assert empty.packed_bytes == 0

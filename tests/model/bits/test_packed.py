@@ -121,10 +121,10 @@ def test_a_file_that_does_not_fit_leaves_the_model_alone(tmp_path: Path) -> None
         (plain, other("gpt2"), "no packed model: those are made by save_packed"),
         (newer, other("gpt2"), r"packed format 2; this learnscope reads up to 1. Upgrade"),
         (lacking, other("gpt2"), f"{codes} is not there"),
-        (path, other("llama"), r"the model has not transformer.wte.weight. Build the model that was saved"),
+        (path, other("llama"), r"the model lacks transformer.wte.weight. Build the model that was saved"),
         (path, wide, "has dtype float64, in the file float32"),
         (path, larger, r"transformer.wpe.weight has shape \[17, 24\], in the file \[16, 24\]"),
-        (path, more, "it has not extra"),
+        (path, more, "the file lacks extra"),
         (path, nowhere, "is on the meta device"),
     ):
         before = {name: value.clone() for name, value in into.state_dict().items() if not value.is_meta}

@@ -147,7 +147,9 @@ def test_activations_that_cannot_be_reached_are_refused(family: str, named: str)
 def test_what_cannot_be_is_refused_by_name() -> None:
     model = build("gpt2")
     before = bytes_of(model)
-    with pytest.raises(UnitsError, match=r"'transformer.h.0.atn' is no unit .* Did you mean 'transformer.h.0.attn'\?"):
+    with pytest.raises(
+        UnitsError, match=r"'transformer.h.0.atn' is not a unit .* Did you mean 'transformer.h.0.attn'\?"
+    ):
         with quantised(model, {"transformer.h.0.atn": 8}):
             pass
     with pytest.raises(QuantiseError, match=r"transformer.h.0.attn: bits=12: 2 to 8, 16"):

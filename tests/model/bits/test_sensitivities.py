@@ -91,9 +91,9 @@ def test_files_that_cannot_be_used_say_why_and_stay_as_they_are(tmp_path: Path) 
     units["x"]["bytes"] = {"4": 11}
     wrong = [
         (whole[: len(whole) // 2], "is damaged"),
-        ("[]", "no file of bit sensitivities"),
+        ("[]", "not a file of bit sensitivities"),
         (changed(schema=2), "has schema 2, this version reads 1"),
-        (changed(kind="else"), "no file of bit sensitivities"),
+        (changed(kind="else"), "not a file of bit sensitivities"),
         (changed(units={}), "is damaged"),
         (changed(units=units), "damages and bytes for different bits"),
         (whole.replace('"nan"', '"three"'), "is damaged"),

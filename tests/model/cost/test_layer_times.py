@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.cost.layer_times import layer_times, stopwatch
-from learnscope.posttrain.examined import Examined
+from learnscope.posttrain.session import AuditSession
 from learnscope.probes.cost.layer_times import LayerTimes
 from learnscope.quantities.cost import LayerTimes as Q
 from learnscope.reading.cells import by_scope, value
@@ -121,7 +121,7 @@ def test_hooks_are_removed_also_after_an_error() -> None:
 def test_a_language_model() -> None:
     model = tiny_gpt2()
     model.train()
-    record = Examined(model).look(LayerTimes(repeats=3), [{"input_ids": tokens(2, 8)}])
+    record = AuditSession(model).measure(LayerTimes(repeats=3), [{"input_ids": tokens(2, 8)}])
     layers, _ = by_scope(record, "layer", Q.total_seconds)
     assert {"transformer.wte", "transformer.h.0", "transformer.h.1", "lm_head", "(root)"} <= layers.keys()
     assert sum(layers.values()) == pytest.approx(value(record, Q.total_seconds, "model"))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from learnscope.model.cost import memory, memory_child
 from learnscope.model.cost.memory_child import NoHighWaterMark, kilobytes, most_so_far
 from learnscope.model.cost.memory_parts import sizes
-from learnscope.posttrain.examined import Examined
+from learnscope.posttrain.session import AuditSession
 from learnscope.probes.cost.memory_use import MemoryUse
 from learnscope.quantities.cost import MemoryUse as Q
 from learnscope.reading.cells import by_scope, value
@@ -44,7 +44,7 @@ DATA = [(torch.randn(3, 4), torch.zeros(3, dtype=torch.long))]
 
 
 def looked(model: nn.Module, data: Any = DATA) -> Record:
-    return Examined(model).look(MemoryUse(), data)
+    return AuditSession(model).measure(MemoryUse(), data)
 
 
 def test_the_peak_of_a_pass_in_this_process_is_what_it_allocates() -> None:
@@ -93,9 +93,9 @@ def test_a_process_that_may_not_set_its_mark_back_says_so(monkeypatch: pytest.Mo
     for row in record.rows():
         if row.name in ("peak_bytes", "run_bytes"):
             assert row.value is None
-            assert str(row.status).startswith("the high-water mark of the memory cannot be set back")
+            assert str(row.status).startswith("the high-water mark of the memory cannot be reset")
     monkeypatch.setattr(memory_child, "STATUS", tmp_path / "status")
-    with pytest.raises(NoHighWaterMark, match="does not tell how much memory"):
+    with pytest.raises(NoHighWaterMark, match="does not report how much memory"):
         kilobytes("VmRSS")
     (tmp_path / "status").write_text("Name:\tpython\nVmRSS:\t   123 kB\n")
     assert kilobytes("VmRSS") == 123

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from learnscope.model.cost import speed
 from learnscope.model.cost.calls import counted_flops, decode, prefill, real_tokens, resized, token_length
-from learnscope.posttrain.examined import Examined
+from learnscope.posttrain.session import AuditSession
 from learnscope.probes.cost.inference_speed import InferenceSpeed
 from learnscope.quantities.cost import InferenceSpeed as Q
 from learnscope.reading.cells import value
@@ -61,7 +61,7 @@ def test_batches_of_another_size() -> None:
 def gpt2_record() -> Record:
     model = tiny_gpt2()
     model.train()
-    record = Examined(model).look(
+    record = AuditSession(model).measure(
         InferenceSpeed(batches=(1, 3), lengths=(4, 16, 17), **QUICK), [padded(left=True), padded(left=False)]
     )
     assert model.training
@@ -117,7 +117,7 @@ def test_operations_of_gpt2_are_those_of_the_formula(gpt2_record: Record) -> Non
 
 
 def test_operations_that_cannot_be_counted_have_a_reason() -> None:
-    assert counted_flops(lambda: torch.ones(3) + 1) == "the counter knows none of the model's operations"
+    assert counted_flops(lambda: torch.ones(3) + 1) == "the counter supports none of the model's operations"
 
     def fails() -> None:
         raise RuntimeError("no such\nthing")
@@ -144,17 +144,17 @@ def test_decoding_is_that_of_the_whole_text_and_the_cache_does_not_grow() -> Non
 def test_inputs_without_length_and_batches_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     data = [(torch.randn(4, 3), torch.zeros(4, dtype=torch.long))]
     monkeypatch.setattr(speed, "LARGEST_OUTPUT", 100)
-    record = Examined(mlp(3, 5, 2)).look(InferenceSpeed(batches=(1, 40), **QUICK), data)
+    record = AuditSession(mlp(3, 5, 2)).measure(InferenceSpeed(batches=(1, 40), **QUICK), data)
     assert settings(record) == [("forward", 4, 0, True), ("forward", 1, 0, False), ("forward", 40, 0, False)]
     assert why(record, "tokens_per_second", batch=4) == "the inputs are no token ids"
     assert value(record, Q.flops, batch=4) == 2 * 4 * (3 * 5 + 5 * 2)
     assert str(why(record, "latency_mean", batch=40)).startswith("its outputs alone would take")
-    record = Examined(mlp(3, 5, 2)).look(InferenceSpeed(batches=(1,), lengths=(8,), **QUICK), data)
+    record = AuditSession(mlp(3, 5, 2)).measure(InferenceSpeed(batches=(1,), lengths=(8,), **QUICK), data)
     assert "no length" in str(why(record, "latency_mean", batch=1))
 
 
 def test_data_that_fills_all_positions_leaves_room_to_decode() -> None:
-    record = Examined(tiny_gpt2()).look(InferenceSpeed(batches=(), **QUICK), [{"input_ids": tokens(1, 16)}])
+    record = AuditSession(tiny_gpt2()).measure(InferenceSpeed(batches=(), **QUICK), [{"input_ids": tokens(1, 16)}])
     assert settings(record) == [("forward", 1, 16, True), ("prefill", 1, 16, False), ("decode", 1, 15, False)]
     assert value(record, Q.latency_n, phase="decode") == 3
 
@@ -165,7 +165,7 @@ def test_a_size_that_the_model_refuses_is_left_out_with_its_words() -> None:
             return x.view(2, 3)
 
     data = [(torch.randn(2, 3), torch.zeros(2, dtype=torch.long))]
-    record = Examined(nn.Sequential(nn.Linear(3, 3), Fixed())).look(InferenceSpeed(batches=(1,), **QUICK), data)
+    record = AuditSession(nn.Sequential(nn.Linear(3, 3), Fixed())).measure(InferenceSpeed(batches=(1,), **QUICK), data)
     assert str(why(record, "latency_mean", batch=1)).startswith("RuntimeError: shape '[2, 3]' is invalid")
     assert value(record, Q.latency_n, batch=2) == 3
 

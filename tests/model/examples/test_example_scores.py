@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import learnscope as ls
-from learnscope.model.examples.gradient_norms import example_gradient_norms
+from learnscope.model.examples.factored import example_gradient_norms
 from learnscope.model.examples.scores import example_scores
 from learnscope.task import IGNORE
 

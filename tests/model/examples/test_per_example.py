@@ -14,8 +14,7 @@ from learnscope.model.batches import joined
 from learnscope.model.data import DataError
 from learnscope.model.examples.per_example import PerExample, per_example_gradients
 from learnscope.task import DictTask, HuggingFaceTask, Task, TupleTask
-from learnscope.tensor.examples.products import all_products, row_products
-from learnscope.tensor.examples.projection import RademacherProjection
+from learnscope.tensor.examples.products import RademacherProjection, all_products, row_products
 from model.examples.one_by_one import ConvNet, Custom, Matrix, Tied, batches_of, one_by_one, state, tiny
 from probes.reference import mlp
 

@@ -15,17 +15,17 @@ from torch.nn import functional as F
 import learnscope as ls
 from learnscope.model.features.activation_functions import FUNCTIONS, MODULES, is_activation, of_module, slope, steepest
 from learnscope.model.features.activation_sites import Site
-from learnscope.model.features.activations import Seen, see_activations
+from learnscope.model.features.activations import ActivationStatistics, collect_activations
 from learnscope.model.features.units import Padding, pieces
 
 TASK = ls.TupleTask()
 
 
-def see(model: nn.Module, *batches: Any, task: ls.Task = TASK) -> Seen:
-    return see_activations(model, task, [b if isinstance(b, (tuple, dict)) else (b,) for b in batches])
+def see(model: nn.Module, *batches: Any, task: ls.Task = TASK) -> ActivationStatistics:
+    return collect_activations(model, task, [b if isinstance(b, (tuple, dict)) else (b,) for b in batches])
 
 
-def by_name(seen: Seen) -> dict[str, Site]:
+def by_name(seen: ActivationStatistics) -> dict[str, Site]:
     found = {site.name: site for site in seen.sites}
     assert len(found) == len(seen.sites)
     return found
@@ -121,7 +121,7 @@ def test_saturation_against_derivatives_in_float64(activation: nn.Module, dtype:
 @pytest.mark.parametrize("kind", MODULES, ids=lambda kind: kind.__name__)
 def test_every_activation_of_torch_has_a_slope(kind: Any) -> None:
     module = (kind(0.1, 0.0) if kind is nn.Threshold else kind()).eval()
-    function = of_module(module).of(torch.float64)
+    function = of_module(module).in_dtype(torch.float64)
     x = torch.tensor([-2.31, -0.43, 0.27, 0.88, 3.1], dtype=torch.float64)
     step = 1e-6
     expected = (module.double()(x + step) - module(x - step)).detach() / (2 * step)

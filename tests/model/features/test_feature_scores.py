@@ -8,8 +8,13 @@ import torch
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
-from learnscope.model.features.representation import STRENGTHS, largest_class_share, linear_probe, silhouette
-from learnscope.model.features.ridge import ridge_decisions
+from learnscope.model.features.representation import (
+    STRENGTHS,
+    largest_class_share,
+    linear_probe,
+    ridge_decisions,
+    silhouette,
+)
 
 
 def clusters(n: int, classes: int, d: int, apart: float, seed: int = 0) -> tuple[Tensor, Tensor]:

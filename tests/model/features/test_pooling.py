@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.features.pooling import PoolingError, pooled
-from learnscope.model.features.vectors import NOT_RUN, default_layers, pooled_features
+from learnscope.model.features.pooling import NOT_RUN, PoolingError, default_layers, pooled, pooled_features
 from learnscope.task import HuggingFaceTask, TupleTask
 from probes.reference import ConvNet, tiny_gpt2, tokens
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.guard import guard
-from learnscope.model.outputs.blocks import find_blocks
-from learnscope.model.outputs.suffix import Suffix
+from learnscope.model.outputs.suffix import Suffix, find_blocks
 from learnscope.model.weights.swap import swapped
 
 Run = Callable[[Any], Tensor]
@@ -233,8 +232,8 @@ def test_what_cannot_be_cut_runs_in_full_and_says_why() -> None:
     cases: list[tuple[nn.Module, Run, str]] = [
         (looped := Odd("looped"), looped, "layers.0 runs 2 times in a forward"),
         (early := Odd("early exit"), early, "layers.2 runs 0 times in a forward"),
-        (reading := Reading(), reading, "its outputs are others when some of its blocks do not run"),
-        (holding, lambda x: holding(x)["x"], "0 gives out a object, which cannot be kept"),
+        (reading := Reading(), reading, "its outputs change when some of its blocks do not run"),
+        (holding, lambda x: holding(x)["x"], "0 returns a object, which cannot be recorded"),
         (linear := nn.Bilinear(4, 4, 2), lambda x: linear(x, x), "its blocks are not known"),
         (twice := Odd("plain"), lambda x: twice(x) + twice(x), "layers.0 runs 2 times in a forward"),
     ]
@@ -296,7 +295,7 @@ def test_whichever_block_reads_from_whichever_earlier_one_is_noticed() -> None:
         for reader in range(writer + 1, 6):
             model = Whispering(writer, reader)
             suffix, _ = recorded(model, [torch.randn(2, 4)], model)
-            assert suffix.reason == "its outputs are others when some of its blocks do not run", (writer, reader)
+            assert suffix.reason == "its outputs change when some of its blocks do not run", (writer, reader)
 
 
 class Counted(nn.Linear):

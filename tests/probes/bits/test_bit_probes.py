@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from learnscope.model.outputs.scores import halves
 from learnscope.model.outputs.suffix import Suffix
-from learnscope.posttrain.examined import Examined
+from learnscope.posttrain.session import AuditSession
 from learnscope.probes.bits.bit_optimum import BitOptimum
 from learnscope.probes.bits.bit_sensitivity import BitSensitivity
 from learnscope.probes.bits.bit_widths import BitWidths
@@ -60,15 +60,15 @@ def gpt2() -> tuple[nn.Module, list[dict[str, Tensor]]]:
 def looked(gpt2: tuple[nn.Module, list[dict[str, Tensor]]]) -> dict[str, Record]:
     """All three probes at one moment, and nothing left behind by them."""
     model, batches = gpt2
-    examined = Examined(model)
+    session = AuditSession(model)
     before, weights = trace(model), {name: t.clone() for name, t in model.state_dict().items()}
     custom = {"mine": [{"attn_bits": 8, "mlp_bits": 2}, {"attn_bits": 4, "mlp_bits": 8}, {"mlp_bits": 4}]}
-    with examined.together(batches):
+    with session.sharing(batches):
         found = {
-            "custom": examined.look(BitWidths(configurations=custom), batches),
-            "sensitivity": examined.look(BitSensitivity(), batches),
-            "widths": examined.look(BitWidths(), batches),
-            "optimum": examined.look(BitOptimum(), batches),
+            "custom": session.measure(BitWidths(configurations=custom), batches),
+            "sensitivity": session.measure(BitSensitivity(), batches),
+            "widths": session.measure(BitWidths(), batches),
+            "optimum": session.measure(BitOptimum(), batches),
         }
     assert trace(model) == before
     assert all(torch.equal(t, weights[name]) for name, t in model.state_dict().items())
@@ -173,7 +173,7 @@ def test_the_optimum_is_the_best_mix_of_the_half_searched_on_and_tried_on_the_ot
     model, batches = gpt2
     record = looked["optimum"]
     search, held = halves(HuggingFaceTask(), batches)
-    alone = Examined(model).look(BitSensitivity(bits=(8, 4, 3, 2)), search)
+    alone = AuditSession(model).measure(BitSensitivity(bits=(8, 4, 3, 2)), search)
     widths = (8, 4, 3, 2)
     rest = value(looked["widths"], "original_bytes", "original") - sum(value(alone, "original_bytes", u) for u in UNITS)
     limit = value(record, "budget_bytes", "model")
@@ -186,7 +186,7 @@ def test_the_optimum_is_the_best_mix_of_the_half_searched_on_and_tried_on_the_ot
     chosen = {unit: value(record, "chosen_bits", unit) for unit in UNITS}
     assert chosen == record.notes["bits"]["optimal"]
     assert value(record, "packed_bytes", "optimal") <= limit
-    again = Examined(model).look(BitWidths(configurations={"a": chosen, "b": dict.fromkeys(UNITS, 4)}), held)
+    again = AuditSession(model).measure(BitWidths(configurations={"a": chosen, "b": dict.fromkeys(UNITS, 4)}), held)
     assert value(record, "kl", "optimal") == value(again, "kl", "a")
     assert value(record, "kl", "uniform_4") == value(again, "kl", "b")
     assert record.notes["held_out"] is True
@@ -220,27 +220,27 @@ def test_halves_share_no_document() -> None:
 
 def test_budgets_are_kept_or_refused_and_uniform_may_win(gpt2: tuple[nn.Module, list[dict[str, Tensor]]]) -> None:
     model, batches = gpt2
-    examined = Examined(model)
-    with examined.together(batches):
+    session = AuditSession(model)
+    with session.sharing(batches):
         # with one width to choose from in its own bytes, the mix is the uniform one
-        even = examined.look(BitOptimum(bits=(4,)), batches)
+        even = session.measure(BitOptimum(bits=(4,)), batches)
         assert even.notes["bits"]["optimal"] == even.notes["bits"]["uniform_4"] == even.notes["recommended"]
         assert (even.notes["verdict"], even.notes["recommended_name"]) == ("uniform", "uniform_4")
         assert value(even, "mixed_wins", "model") == 0
         half = even.notes["expected"] / 2
-        loose = examined.look(BitOptimum(bits=(8, 4), max_kl=half), batches)
+        loose = session.measure(BitOptimum(bits=(8, 4), max_kl=half), batches)
         assert 0 < loose.notes["expected"] <= half
         assert value(loose, "budget_kl", "model") == half
         around = [name for name in loose.tables[0].scopes if name.startswith("uniform")]
         sizes = sorted(value(loose, "packed_bytes", name) for name in around)
         assert len(sizes) == 2
         assert sizes[0] <= value(loose, "packed_bytes", "optimal") <= sizes[1]
-        none = examined.look(BitOptimum(bits=(8, 4), max_kl=0.0), batches)
+        none = session.measure(BitOptimum(bits=(8, 4), max_kl=0.0), batches)
         assert none.notes["bits"]["optimal"] == {}
         assert [value(none, "chosen_bits", unit) for unit in UNITS] == [32] * 6
         with pytest.raises(NoAllocation, match=f"smallest mix takes {value(even, 'packed_bytes', 'uniform_4')} bytes"):
-            examined.look(BitOptimum(bits=(4,), max_bytes=5000), batches)
-    single = Examined(model).look(BitOptimum(bits=(8, 2)), [texts([8], 8)])
+            session.measure(BitOptimum(bits=(4,), max_bytes=5000), batches)
+    single = AuditSession(model).measure(BitOptimum(bits=(8, 2)), [texts([8], 8)])
     assert single.notes["held_out"] is False
     assert "one document" in single.notes["held_out_reason"]
     assert reason(single, "kl_low", "optimal") == "an interval over examples needs at least two"
@@ -249,13 +249,13 @@ def test_budgets_are_kept_or_refused_and_uniform_may_win(gpt2: tuple[nn.Module, 
 def test_what_is_remembered_is_not_run_again(gpt2: tuple[nn.Module, list[dict[str, Tensor]]], tmp_path: Path) -> None:
     model, batches = gpt2
     probes = [BitSensitivity(bits=(4,)), BitWidths(bits=(4,)), BitOptimum(bits=(4, 2))]
-    first = [[*map(vars_of, Examined(model, cache=tmp_path).look(p, batches).rows())] for p in probes]
+    first = [[*map(vars_of, AuditSession(model, cache=tmp_path).measure(p, batches).rows())] for p in probes]
     runs: list[int] = []
     handle = model.register_forward_pre_hook(lambda *_: runs.append(1))
     try:
-        again = [[*map(vars_of, Examined(model, cache=tmp_path).look(p, batches).rows())] for p in probes]
+        again = [[*map(vars_of, AuditSession(model, cache=tmp_path).measure(p, batches).rows())] for p in probes]
         assert not runs
-        Examined(model, cache=tmp_path).look(BitSensitivity(bits=(4,), granularity="tensor"), batches)
+        AuditSession(model, cache=tmp_path).measure(BitSensitivity(bits=(4,), granularity="tensor"), batches)
         assert runs
     finally:
         handle.remove()
@@ -271,10 +271,10 @@ def test_a_classifier_and_a_regression_without_blocks() -> None:
     net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 3))
     x = torch.randn(24, 6)
     classes = [(x[:12], torch.arange(12) % 3), (x[12:], torch.arange(12) % 3)]
-    examined = Examined(net)
-    with examined.together(classes):
-        alone = examined.look(BitSensitivity(bits=(4,)), classes)
-        found = examined.look(BitWidths(bits=(8, 4)), classes)
+    session = AuditSession(net)
+    with session.sharing(classes):
+        alone = session.measure(BitSensitivity(bits=(4,)), classes)
+        found = session.measure(BitWidths(bits=(8, 4)), classes)
     assert (alone.tables[0].scopes, alone.notes["rerun"]) == (["0", "2", "4"], "suffix")
     with torch.no_grad():
         own = net.double()(x.double()).numpy()
@@ -287,11 +287,11 @@ def test_a_classifier_and_a_regression_without_blocks() -> None:
     assert found.notes["bits"]["progressive_8_4"] == {"0": 8, "2": 4, "4": 8}
 
     numbers = [(x[:12], torch.randn(12, 3)), (x[12:], torch.randn(12, 3))]
-    examined = Examined(net)
-    with examined.together(numbers):
-        alone = examined.look(BitSensitivity(bits=(8, 4)), numbers)
-        found = examined.look(BitWidths(bits=(8, 4)), numbers)
-        best = examined.look(BitOptimum(bits=(8, 4, 2)), numbers)
+    session = AuditSession(net)
+    with session.sharing(numbers):
+        alone = session.measure(BitSensitivity(bits=(8, 4)), numbers)
+        found = session.measure(BitWidths(bits=(8, 4)), numbers)
+        best = session.measure(BitOptimum(bits=(8, 4, 2)), numbers)
     assert alone.notes["judged_by"] == "mse"
     assert value(alone, "mse", "2", bits=4) == pytest.approx(((own - other) ** 2).mean(), rel=1e-4)
     assert value(alone, "kl", "2", bits=4) is None
@@ -310,11 +310,11 @@ def test_a_model_that_sets_its_own_precision_is_asked_to_and_gets_its_own_back()
     batches = [texts([9, 4], 9), texts([7, 8, 6], 8)]
     task = HuggingFaceTask(shift=True)
     before = {name: t.clone() for name, t in model.state_dict().items()}
-    examined = Examined(model, task=task)
-    with examined.together(batches):
-        alone = examined.look(BitSensitivity(bits=(8, 4)), batches)
-        found = examined.look(BitWidths(bits=(8, 4)), batches)
-        best = examined.look(BitOptimum(bits=(8, 4), max_kl=1e-3), batches)
+    session = AuditSession(model, task=task)
+    with session.sharing(batches):
+        alone = session.measure(BitSensitivity(bits=(8, 4)), batches)
+        found = session.measure(BitWidths(bits=(8, 4)), batches)
+        best = session.measure(BitOptimum(bits=(8, 4), max_kl=1e-3), batches)
     assert alone.notes["rerun"] == "full"
     assert "sets its own precision" in alone.notes["rerun_reason"]
     assert model.told == {}
@@ -337,11 +337,11 @@ def test_a_llama_gives_the_same_numbers_whether_or_not_its_first_blocks_run_agai
     model = LlamaForCausalLM(LlamaConfig(**sizes, num_key_value_heads=2, vocab_size=40, pad_token_id=0)).bfloat16()
     batches = [texts([9, 4], 9), texts([7, 8, 6], 8)]
     probe = BitSensitivity(bits=(4,), activation_bits=8, embeddings=True, granularity="group", group_size=8)
-    short = Examined(model).look(probe, batches)
+    short = AuditSession(model).measure(probe, batches)
     begun: list[int] = []
     own = Suffix.begins_at
     monkeypatch.setattr(Suffix, "begins_at", lambda self, names: begun.append(own(self, names)) or 0)
-    full = Examined(model).look(probe, batches)
+    full = AuditSession(model).measure(probe, batches)
     assert [*map(vars_of, short.rows())] == [*map(vars_of, full.rows())]
     assert short.notes["rerun"] == "suffix"
     # embedding, six units in three blocks, head
@@ -371,7 +371,7 @@ def test_options_and_configurations_that_mean_nothing_are_refused(
             make()
     for given, words in [
         ([{"attn_bits": 8}], "configuration 'c': bits for 1 layers were given, the model has 3"),
-        ({"transformer.h.0.atn": 8}, "configuration 'c': 'transformer.h.0.atn' is no unit"),
+        ({"transformer.h.0.atn": 8}, "configuration 'c': 'transformer.h.0.atn' is not a unit"),
     ]:
         with pytest.raises(ValueError, match=words):
-            Examined(model).look(BitWidths(configurations={"c": given}), batches)
+            AuditSession(model).measure(BitWidths(configurations={"c": given}), batches)

@@ -60,7 +60,7 @@ def number(run: ls.Run, name: str) -> list[float]:
 @pytest.mark.parametrize("micro", [1, 3])
 @pytest.mark.parametrize("batches", [1, 4, 32])
 def test_a_run_is_as_its_whole_history(micro: int, batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learnscope.probes.examples.gathering.BATCHES", batches)
+    monkeypatch.setattr("learnscope.probes.examples.ledger_writer.BATCHES", batches)
     model, optimizer = make()
     with ls.watch(model, optimizer, probes=[ls.ExampleLedger()], strict=True) as w:
         visits = train(w, model, optimizer, range(5), micro=micro)

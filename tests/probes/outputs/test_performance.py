@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import learnscope.tensor.outputs.ranks as ranks
-from learnscope.posttrain.examined import Examined
+from learnscope.posttrain.session import AuditSession
 from learnscope.probes.outputs.performance import Performance
 from learnscope.quantities.outputs import Performance as Q
 from learnscope.reading.cells import value
@@ -33,7 +33,7 @@ class Given(nn.Module):
 
 
 def measured(model: nn.Module, data: Any, task: Task | None = None, **options: Any) -> Record:
-    return Examined(model, task=task).look(Performance(**options), data)
+    return AuditSession(model, task=task).measure(Performance(**options), data)
 
 
 def status(record: Record, name: str, **labels: Any) -> str | None:
@@ -96,7 +96,7 @@ def test_a_language_model_on_ragged_batches(monkeypatch: pytest.MonkeyPatch) -> 
     assert value(record, Q.accuracy) == sum(place == 0 for _, place in flat) / len(flat)
     for k in (1, 7, 39):
         assert value(record, Q.top_k_accuracy, k=k) == sum(place < k for _, place in flat) / len(flat)
-    assert status(record, "top_k_accuracy", k=40) == "the model tells only 40 classes apart"
+    assert status(record, "top_k_accuracy", k=40) == "the model has only 40 classes"
     assert status(record, "loss_low") == TOO_FEW
     record, examples = measured(model, batches * 2), examples * 2
     sums = torch.tensor([sum(each for each, _ in example) for example in examples], dtype=torch.float64)
@@ -142,7 +142,7 @@ def test_a_single_logit_is_yes_or_no() -> None:
     by_hand = [math.log1p(math.exp(-2)), math.log1p(math.exp(-1)), math.log1p(math.exp(0.5)), math.log(2)]
     assert value(record, Q.loss) == pytest.approx(sum(by_hand) / 4, rel=1e-6)
     assert value(record, Q.accuracy) == value(record, Q.top_k_accuracy, k=1) == 0.75
-    assert status(record, "top_k_accuracy", k=5) == "the model tells only 2 classes apart"
+    assert status(record, "top_k_accuracy", k=5) == "the model has only 2 classes"
     with pytest.raises(ValueError, match="single logit"):
         measured(Given(), [(logits[:, None], torch.tensor([2, 0, 0, 0]))])
 

@@ -15,12 +15,12 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from learnscope.posttrain.examined import Examined
+from learnscope.posttrain.session import AuditSession
 from learnscope.probes.robustness.attacks import Attacks
 from learnscope.probes.robustness.bit_robustness import BitRobustness
 from learnscope.probes.robustness.input_perturbation import InputPerturbation
 from learnscope.probes.robustness.noise_robustness import NoiseRobustness
-from learnscope.probes.robustness.rows import accuracy, mean_kl, mean_loss
+from learnscope.probes.robustness.shared import means
 from learnscope.record import Record, Row
 from learnscope.tensor.bits.quantize import fake_quantize
 from model.robustness.attacked import digits_classifier, language_models, plain_pgd, token_batch
@@ -49,7 +49,7 @@ def test_attacks_on_digits(digits: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, x, y = digits
     probe = Attacks(epsilons=(0.05, 0.15), unit="absolute", examples=40, steps=4, restarts=1, clip=(0, 1))
     # two batches: the second is cut, and what they gave is put together
-    record = Examined(model).look(probe, [(x[:30], y[:30]), (x[30:], y[30:])])
+    record = AuditSession(model).measure(probe, [(x[:30], y[:30]), (x[30:], y[30:])])
     clean = (model(x).argmax(1) == y).double().mean().item()
     assert number(record, "accuracy", "clean") == pytest.approx(clean)
     leaf = x.clone().requires_grad_()
@@ -86,7 +86,7 @@ def test_attacks_on_digits(digits: tuple[nn.Module, Tensor, Tensor]) -> None:
 
 def test_means_are_over_positions_not_over_examples() -> None:
     sums = {"positions": [1, 5], "loss": [3.0, 0.0], "correct": [1, 2], "kl": [2.0, 4.0]}
-    assert (mean_loss(sums), accuracy(sums), mean_kl(sums)) == (0.5, 0.5, 1.0)
+    assert means(sums) == {"accuracy": 0.5, "loss": 0.5, "kl": 1.0}
 
 
 class Saturated(nn.Module):
@@ -104,7 +104,7 @@ class Saturated(nn.Module):
 def test_masked_gradients_are_flagged() -> None:
     x = torch.rand(32, 6, generator=torch.Generator().manual_seed(0)) / 2 + 0.5
     y = torch.ones(32, dtype=torch.int64)
-    record = Examined(Saturated()).look(Attacks(epsilons=(0.2, 0.75), unit="absolute", restarts=1), [(x, y)])
+    record = AuditSession(Saturated()).measure(Attacks(epsilons=(0.2, 0.75), unit="absolute", restarts=1), [(x, y)])
     assert number(record, "zero_gradient_share", "fgsm", epsilon=0.75) == 1
     assert number(record, "zero_gradient_share", "pgd", epsilon=0.75, steps=10) > 0.9
     assert number(record, "accuracy", "fgsm", epsilon=0.75) == 1  # though an attack there is: all entries less 0.75
@@ -119,15 +119,15 @@ def test_attacks_on_tokens_are_remembered_piece_by_piece(tmp_path: Path) -> None
     calls: list[int] = []
     model.register_forward_hook(lambda *_: calls.append(1))
     probe = Attacks(epsilons=(0.5, 2.0), steps=3, restarts=1, seeds=2, texts=1)
-    first = Examined(model, cache=tmp_path).look(probe, [token_batch("llama")])
+    first = AuditSession(model, cache=tmp_path).measure(probe, [token_batch("llama")])
     ran = len(calls)
-    second = Examined(model, cache=tmp_path).look(probe, [token_batch("llama")])
+    second = AuditSession(model, cache=tmp_path).measure(probe, [token_batch("llama")])
     assert ran > 0
     assert len(calls) == ran  # nothing was run again
     assert [(r.name, r.value) for r in first.rows()] == [(r.name, r.value) for r in second.rows()]
     assert first.notes == second.notes
     more = Attacks(epsilons=(0.5, 1.0, 2.0), steps=3, restarts=1, seeds=2, texts=1)
-    third = Examined(model, cache=tmp_path).look(more, [token_batch("llama")])
+    third = AuditSession(model, cache=tmp_path).measure(more, [token_batch("llama")])
     assert 0 < len(calls) - ran < ran
     assert number(third, "loss", "pgd", epsilon=2.0, steps=3) == number(first, "loss", "pgd", epsilon=2.0, steps=3)
     assert number(third, "epsilon_token", "pgd", epsilon=1.0) == pytest.approx(1)
@@ -141,7 +141,7 @@ def test_regression_has_a_loss_and_no_accuracy() -> None:
     torch.manual_seed(0)
     model = nn.Linear(3, 1)
     data = [(torch.randn(8, 3), torch.randn(8, 1))]
-    record = Examined(model).look(Attacks(steps=2, restarts=1), data)
+    record = AuditSession(model).measure(Attacks(steps=2, restarts=1), data)
     for name in ("accuracy", "kl"):
         (row,) = rows(record, name, "fgsm", epsilon=0.1)
         assert row.value is None
@@ -150,7 +150,7 @@ def test_regression_has_a_loss_and_no_accuracy() -> None:
     assert number(record, "loss", "fgsm", epsilon=0.1) > number(record, "loss", "clean")
     (gap,) = rows(record, "robustness_gap")
     assert gap.value is None
-    noise = Examined(model).look(NoiseRobustness(sigmas=(0.1,), bits=(4,)), data)
+    noise = AuditSession(model).measure(NoiseRobustness(sigmas=(0.1,), bits=(4,)), data)
     (row,) = rows(noise, "kl_mean", "weight_noise")
     assert row.value is None
     assert number(noise, "loss_mean", "weight_noise") > 0
@@ -159,7 +159,7 @@ def test_regression_has_a_loss_and_no_accuracy() -> None:
 def test_noise_on_weights(digits: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, x, y = digits
     before = copy.deepcopy(model.state_dict())
-    record = Examined(model).look(NoiseRobustness(sigmas=(0.0, 0.5), bits=(8, 2), examples=40), [(x, y)])
+    record = AuditSession(model).measure(NoiseRobustness(sigmas=(0.0, 0.5), bits=(8, 2), examples=40), [(x, y)])
     for name, kept in before.items():
         assert torch.equal(kept, model.state_dict()[name])
     losses = [F.cross_entropy(one(x), y).item() for one in noisy_copies(model, 0.5)]
@@ -193,7 +193,7 @@ def test_damaged_tokens_and_inputs(digits: tuple[nn.Module, Tensor, Tensor]) -> 
     torch.manual_seed(0)
     gpt2 = language_models()["gpt2"]().float()
     batch = token_batch("gpt2")
-    record = Examined(gpt2).look(InputPerturbation(levels=(0.0, 0.4)), [batch])
+    record = AuditSession(gpt2).measure(InputPerturbation(levels=(0.0, 0.4)), [batch])
     clean = number(record, "loss_mean", "clean", level=0.0)
     for scope in ("token_dropout", "token_substitution"):
         assert number(record, "loss_mean", scope, level=0.0) == pytest.approx(clean, rel=1e-6)
@@ -205,7 +205,7 @@ def test_damaged_tokens_and_inputs(digits: tuple[nn.Module, Tensor, Tensor]) -> 
         assert number(record, "loss_mean", scope, level=0.4) != pytest.approx(clean, rel=1e-6)
     assert record.notes["dropout"] == "remove"
     model, x, y = digits
-    record = Examined(model).look(InputPerturbation(levels=(0.3,), examples=40), [(x, y)])
+    record = AuditSession(model).measure(InputPerturbation(levels=(0.3,), examples=40), [(x, y)])
     kept = number(record, "accuracy_mean", "clean")
     assert number(record, "accuracy_mean", "input_dropout") < kept
     assert number(record, "accuracy_mean", "input_noise") <= kept
@@ -216,7 +216,7 @@ def test_attacks_at_one_width_are_tried_at_every_other(digits: tuple[nn.Module, 
     model, x, y = digits
     before = copy.deepcopy(model.state_dict())
     probe = BitRobustness(bits=(8, 2), epsilon=0.1, unit="absolute", steps=4, examples=12, clip=(0, 1))
-    record = Examined(model).look(probe, [(x, y)])
+    record = AuditSession(model).measure(probe, [(x, y)])
     for name, kept in before.items():
         assert torch.equal(kept, model.state_dict()[name])
     x, y = x[:12], y[:12]

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from findings.made_run import MadeRun, Number
-from learnscope.reading.undrawn import measured_once
+from learnscope.reading.other_numbers import measured_once
 from learnscope.record import Column, Label, Table
 from learnscope.report.by_kind import other_figure
 from learnscope.report.layout import save

@@ -9,7 +9,15 @@ from scipy import stats
 from torch import Tensor
 
 from learnscope.tensor.robustness.over_seeds import mean_interval
-from learnscope.tensor.robustness.perturbation import Ball, Norm, ascend, inside, project, random_of_equal_norm, uniform
+from learnscope.tensor.robustness.perturbation import (
+    Ball,
+    Norm,
+    ascend,
+    clipped,
+    project,
+    random_of_equal_norm,
+    uniform,
+)
 
 B, T, H = 3, 5, 4
 
@@ -119,8 +127,8 @@ def test_random_perturbations_are_as_large_as_they_may_be_and_starts_are_even() 
 
 def test_clipping_keeps_the_input_in_its_range() -> None:
     origin, delta = torch.tensor([[0.0, 0.5, 1.0]]), torch.tensor([[-0.2, 0.2, 0.2]])
-    assert torch.allclose(origin + inside(delta, origin, (0, 1)), torch.tensor([[0.0, 0.7, 1.0]]))
-    assert inside(delta, origin, None) is delta
+    assert torch.allclose(origin + clipped(delta, origin, (0, 1)), torch.tensor([[0.0, 0.7, 1.0]]))
+    assert clipped(delta, origin, None) is delta
 
 
 def test_the_interval_over_seeds_is_that_of_student() -> None:

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from learnscope.tensor.updates import masks
-from learnscope.tensor.updates.exchange import Ranks
 from learnscope.tensor.updates.masks import Order, Rule
 
 CPU = torch.device("cpu")
@@ -20,7 +19,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ranks(order: Order) -> list[np.ndarray]:
     """The ranks of the entries of every block, by their definition."""
-    shared = order.on(CPU)[0].numpy()
+    shared = order.ranks(slice(None), CPU).shared.numpy()
     pairs = zip(order.offsets, order.lengths, strict=True)
     return [(shared.astype(np.int64) + offset)[:length] % 64 for offset, length in pairs]
 
@@ -144,7 +143,7 @@ def test_a_block_has_every_rank_once() -> None:
 @pytest.mark.parametrize("entries", [1, 40, 64, 65, 128, 150, 192])
 def test_ranks_are_compared_with_cuts_by_their_definition(entries: int) -> None:
     order = Order([entries], 5)
-    shared, offsets = order.on(CPU)
-    cuts = torch.tensor([[30.0], [0.0], [64.0]])[: len(offsets)]
+    of_order = order.ranks(slice(None), CPU)
+    cuts = torch.tensor([[30.0], [0.0], [64.0]])[: len(of_order.offsets)]
     expected = [block >= cut for block, cut in zip(ranks(order), cuts.numpy(), strict=True)]
-    assert Ranks(shared, offsets).at_least(cuts, entries).tolist() == np.concatenate(expected).tolist()
+    assert of_order.at_least(cuts, entries).tolist() == np.concatenate(expected).tolist()

@@ -2,90 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
-from learnscope.findings.adapters.ranks import rank_exhausted, rank_large
 from learnscope.findings.registry import analysis
-from learnscope.quantities.adapters import AdapterGradients, AdapterSpectrum
-from learnscope.reading.adapter_tables import Adapted, adapted, layer_of_module
+from learnscope.quantities.adapters import AdapterGradients, AdapterSpectrum, AdapterTruncation
+from learnscope.reading.adapter_tables import AdapterTables, TriedRanks, adapter_tables, layers_of_modules
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import grid, rows
-from learnscope.reading.words import between, count, listed, percent
+from learnscope.reading.gather import Floats, grid, rows
+from learnscope.reading.streaks import streaks
+from learnscope.reading.words import between, count, listed, num, percent
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
 
 
 @analysis(place=120)
 def adapters(reader: RunReader, cuts: Cuts) -> list[Finding]:
-    found: list[Finding | None] = []
-    for one in adapted(reader):
-        found += [dead(one, reader, cuts), rank_large(one, cuts), rank_exhausted(one, cuts), working(one, reader, cuts)]
-        found.append(intruders(one, reader, cuts))
-    return [finding for finding in found if finding is not None]
+    findings: list[Finding | None] = []
+    for adapter in adapter_tables(reader):
+        findings += [dead(adapter, reader, cuts), rank_large(adapter, cuts), rank_exhausted(adapter, cuts)]
+        findings += [working(adapter, reader, cuts), intruders(adapter, reader, cuts)]
+    return [finding for finding in findings if finding is not None]
 
 
-def dead(one: Adapted, reader: RunReader, cuts: Cuts) -> Finding | None:
+def dead(adapter: AdapterTables, reader: RunReader, cuts: Cuts) -> Finding | None:
     """Modules whose update is exactly zero while others move."""
-    norms = one.norms.values[-cuts.measurements :]
+    norms = adapter.norms.values[-cuts.measurements :]
     if len(norms) < cuts.measurements or not (norms[-1] > 0).any():
         return None
-    names = [scope for scope, column in zip(one.norms.scopes, norms.T, strict=True) if (column == 0).all()]
+    names = [scope for scope, column in zip(adapter.norms.scopes, norms.T, strict=True) if (column == 0).all()]
     if not names:
         return None
-    steps = one.norms.steps[-cuts.measurements :]
-    gradients = _without_gradient(one, reader, names)
-    why = (
-        f" No gradient other than 0 reached {count(len(gradients), 'of them', 'of them')}." if gradients else ""
-    )  # fmt: skip
+    steps = adapter.norms.steps[-cuts.measurements :]
+    gradients = _without_gradient(adapter, reader, names)
+    reason = f" No gradient other than 0 reached {count(len(gradients), 'of them', 'of them')}." if gradients else ""
     return Finding(
         kind="dead_adapters",
         severity="warning",
-        title=f"{count(len(names), 'adapted module')} of {len(one.norms.scopes)} learned nothing{one.said}",
+        title=f"{count(len(names), 'adapted module')} of {len(adapter.norms.scopes)} learned nothing"
+        f"{adapter.title_ending}",
         detail=f"The update of {listed(names, cuts.names_listed)} is exactly zero in the last "
         f"{count(len(steps), 'measurement')} ({between(int(steps[0]), int(steps[-1]))}), while "
-        f"{count(int((norms[-1] > 0).sum()), 'other module')} moved.{why}",
+        f"{count(int((norms[-1] > 0).sum()), 'other module')} moved.{reason}",
         advice="Leave these modules out of target_modules, or find out why the loss does not depend on them (a layer "
         "that is skipped, an adapter that is not active, parameters outside the optimizer).",
-        evidence=Evidence(probe=one.norms.probe, name=AdapterSpectrum.frobenius_norm.name, n=len(steps),
+        evidence=Evidence(probe=adapter.norms.probe, name=AdapterSpectrum.frobenius_norm.name, n=len(steps),
                           first_step=int(steps[0]), last_step=int(steps[-1]), value=0.0),
         scopes=names,
     )  # fmt: skip
 
 
-def _without_gradient(one: Adapted, reader: RunReader, names: list[str]) -> list[str]:
-    frame = rows(reader, AdapterGradients.norm, kind="module", stage="stepped", adapter=one.name)
+def _without_gradient(adapter: AdapterTables, reader: RunReader, names: list[str]) -> list[str]:
+    frame = rows(reader, AdapterGradients.norm, kind="module", stage="stepped", adapter=adapter.name)
     if frame.empty:
         return []
     largest = frame.groupby("scope")["value"].max()
     return [name for name in names if name in largest.index and largest[name] == 0]
 
 
-def working(one: Adapted, reader: RunReader, cuts: Cuts) -> Finding | None:
+def working(adapter: AdapterTables, reader: RunReader, cuts: Cuts) -> Finding | None:
     """The few layers that hold most of what all updates add."""
-    last = dict(zip(one.norms.scopes, one.norms.values[-1], strict=True)) if one.norms else {}
+    last = dict(zip(adapter.norms.scopes, adapter.norms.values[-1], strict=True)) if adapter.norms else {}
     layers = _by_layer({scope: norm for scope, norm in last.items() if np.isfinite(norm)}, reader)
     total = sum(layers.values())
     if len(layers) < cuts.work_layers or not total > 0:
         return None
     ordered = sorted(layers, key=lambda layer: -layers[layer])
-    held = np.cumsum([layers[layer] for layer in ordered]) / total
-    few = ordered[: int(np.searchsorted(held, cuts.work_share)) + 1]
+    shares = np.cumsum([layers[layer] for layer in ordered]) / total
+    few = ordered[: int(np.searchsorted(shares, cuts.work_share)) + 1]
     if len(few) > cuts.few_layers * len(layers):
         return None
-    step, share = int(one.norms.steps[-1]), float(held[len(few) - 1])
+    step, share = int(adapter.norms.steps[-1]), float(shares[len(few) - 1])
     in_order = [layer for layer in layers if layer in few]
     return Finding(
         kind="layers_that_do_the_work",
         severity="info",
         title=f"{count(len(few), 'layer')} of {len(layers)} {'does' if len(few) == 1 else 'do'} {percent(share)} of "
-        f"the work{one.said}",
+        f"the work{adapter.title_ending}",
         detail=f"At step {step:,}, {listed(in_order, cuts.names_listed)} hold {percent(share)} of Σ‖ΔW‖_F² over all "
         f"adapted modules.",
         advice="An adapter on these layers alone (layers_to_transform) may do as well with fewer parameters; or give "
         "them a higher rank (rank_pattern).",
-        evidence=Evidence(probe=one.norms.probe, name=AdapterSpectrum.frobenius_norm.name, n=len(last),
+        evidence=Evidence(probe=adapter.norms.probe, name=AdapterSpectrum.frobenius_norm.name, n=len(last),
                           first_step=step, last_step=step, value=share),
         scopes=in_order,
     )  # fmt: skip
@@ -93,35 +94,137 @@ def working(one: Adapted, reader: RunReader, cuts: Cuts) -> Finding | None:
 
 def _by_layer(norms: Mapping[str, float], reader: RunReader) -> dict[str, float]:
     """Σ‖ΔW‖_F² of each layer, in the model's order."""
-    known = (reader.manifest.get("model") or {}).get("layers") or []
     sums: dict[str, float] = {}
-    for scope, norm in norms.items():
-        layer = layer_of_module(scope, known)
-        sums[layer] = sums.get(layer, 0.0) + norm**2
+    for scope, layer in layers_of_modules(norms, reader).items():
+        sums[layer] = sums.get(layer, 0.0) + norms[scope] ** 2
     return sums
 
 
-def intruders(one: Adapted, reader: RunReader, cuts: Cuts) -> Finding | None:
+def intruders(adapter: AdapterTables, reader: RunReader, cuts: Cuts) -> Finding | None:
     """Leading directions of tuned weights that nothing in the base resembles."""
-    found = grid(reader, AdapterSpectrum.intruder_dimensions, kind="module", adapter=one.name)
-    if not found:
-        return None
-    last = found.values[-1]
-    names = [scope for scope, number in zip(found.scopes, last, strict=True) if number > 0]
+    counts = grid(reader, AdapterSpectrum.intruder_dimensions, kind="module", adapter=adapter.name)
+    last = counts.values[-1] if counts else np.zeros(0)
+    names = [scope for scope, number in zip(counts.scopes, last, strict=True) if number > 0]
     if not names:
         return None
-    step, total = int(found.steps[-1]), int(np.nansum(last))
+    step, total = int(counts.steps[-1]), int(np.nansum(last))
     return Finding(
         kind="intruder_dimensions",
         severity="info",
         title=f"{count(len(names), 'tuned weight')} {'has' if len(names) == 1 else 'have'} directions that the base "
-        f"did not have{',' if one.several else ''}{one.said}",
+        f"did not have{',' if adapter.several else ''}{adapter.title_ending}",
         detail=f"At step {step:,}, {count(total, 'leading singular vector')} of {listed(names, cuts.names_listed)} "
         f"{'is' if total == 1 else 'are'} unlike every singular vector of the weight before tuning: intruder "
         "dimensions (arXiv 2410.21228), which go with forgetting what the base knew.",
         advice="Compare the model with its base on data that it was not tuned on; a lower learning rate, a higher rank "
         "or rsLoRA's scaling make intruders rarer.",
-        evidence=Evidence(probe=found.probe, name=AdapterSpectrum.intruder_dimensions.name,
+        evidence=Evidence(probe=counts.probe, name=AdapterSpectrum.intruder_dimensions.name,
                           n=int(np.isfinite(last).sum()), first_step=step, last_step=step, value=float(total)),
         scopes=names,
     )  # fmt: skip
+
+
+TELLING_RANK = 4
+"""Below this rank, two or three directions are often used evenly by chance."""
+
+
+def rank_large(adapter: AdapterTables, cuts: Cuts) -> Finding | None:
+    """Judged by the ranks that were tried, if any, else by how few directions the updates use."""
+    if adapter.tried is not None:
+        return _tried_lower(adapter, adapter.tried, cuts)
+    lasting = _lasting(adapter, cuts, lambda use: use <= cuts.idle_rank)
+    modules = _measured(adapter)
+    if 2 * len(lasting) <= modules or not lasting:
+        return None
+    use, firsts, lasts = zip(*lasting.values(), strict=True)
+    return Finding(
+        kind="adapter_rank_large",
+        severity="info",
+        title=f"{count(len(lasting), 'adapted module')} of {modules} use few of their directions{adapter.title_ending}",
+        detail=f"The effective rank is {percent(min(use))} to {percent(max(use))} of the rank in "
+        f"{listed(list(lasting), cuts.names_listed)}, in at least {count(cuts.measurements, 'measurement')} to step "
+        f"{max(lasts):,}. A lower rank has not been tried.",
+        advice="Add AdapterTruncation with holdout= to have lower ranks tried, or train with a smaller r.",
+        evidence=Evidence(probe=adapter.utilisation.probe, name=AdapterSpectrum.rank_utilisation.name,
+                          n=cuts.measurements, first_step=min(firsts), last_step=max(lasts),
+                          value=float(np.median(use))),
+        scopes=list(lasting),
+    )  # fmt: skip
+
+
+def _tried_lower(adapter: AdapterTables, tried: TriedRanks, cuts: Cuts) -> Finding | None:
+    lower = {scope: best for scope, best in tried.recommended.items() if best < tried.rank.get(scope, best)}
+    if tried.parameters > cuts.spare_rank or not lower:
+        return None
+    counted = Counter(lower.values())
+    usual = ", ".join(
+        f"r = {rank} for {count(counted[rank], 'module')}" for rank in sorted(counted)[: cuts.names_listed]
+    )
+    more = len(counted) - cuts.names_listed
+    usual += f", and {more} other ranks" if more > 0 else ""
+    now = sorted({tried.rank[scope] for scope in lower})
+    return Finding(
+        kind="adapter_rank_large",
+        severity="info",
+        title=f"{percent(tried.parameters)} of the adapters' parameters would do"
+        + (f", all adapters together, with lower ranks{adapter.title_ending}" if adapter.several else ""),
+        detail=f"With {usual} in place of r = {' and '.join(map(str, now))}, the model's outputs on "
+        f"{count(tried.examples, 'held-out example')} lose {percent(tried.lost)} of what the adapters do to them (mean "
+        f"{'KL' if tried.judged_by == AdapterTruncation.kl.name else 'squared error'}, beside that without adapters).",
+        advice="Train with these ranks (rank_pattern), or cut the trained adapter to them. The rank of each module is "
+        "`recommended_rank` of AdapterTruncation in this run.",
+        evidence=Evidence(probe=tried.probe, name=AdapterTruncation.recommended_parameters.name, n=tried.examples,
+                          first_step=tried.step, last_step=tried.step, value=tried.parameters),
+        scopes=list(lower),
+    )  # fmt: skip
+
+
+def rank_exhausted(adapter: AdapterTables, cuts: Cuts) -> Finding | None:
+    """Modules that use all their directions about evenly; if lower ranks were tried, only those that need them all."""
+    lasting = _lasting(adapter, cuts, lambda use: use >= cuts.full_rank)
+    ranks = dict(zip(adapter.ranks.scopes, adapter.ranks.values[-1], strict=True)) if adapter.ranks else {}
+    lasting = {scope: use for scope, use in lasting.items() if ranks.get(scope, 0) >= TELLING_RANK}
+    if adapter.tried is not None:
+        needed = adapter.tried.recommended
+        lasting = {scope: use for scope, use in lasting.items() if needed.get(scope, 0) >= ranks[scope]}
+    modules = _measured(adapter)
+    if 2 * len(lasting) <= modules or not lasting:
+        return None
+    use, firsts, lasts = zip(*lasting.values(), strict=True)
+    first, last = min(firsts), max(lasts)
+    current = " and ".join(num(rank) for rank in sorted({ranks[scope] for scope in lasting}))
+    checked = " Every lower rank that was tried loses more than is allowed." if adapter.tried is not None else ""
+    return Finding(
+        kind="adapter_rank_exhausted",
+        severity="info",
+        title=f"{count(len(lasting), 'adapted module')} of {modules} use all their directions{adapter.title_ending}",
+        detail=f"The effective rank is {percent(min(use))} or more of the rank in "
+        f"{listed(list(lasting), cuts.names_listed)}, {between(first, last)}: the update is as wide as its rank "
+        f"allows.{checked}",
+        advice=f"Try a higher rank (now {current}), and keep it "
+        "if the holdout loss falls. Early in training, or with very small updates, noise looks the same.",
+        evidence=Evidence(probe=adapter.utilisation.probe, name=AdapterSpectrum.rank_utilisation.name,
+                          n=cuts.measurements, first_step=first, last_step=last, value=float(np.median(use))),
+        scopes=list(lasting),
+    )  # fmt: skip
+
+
+def _measured(adapter: AdapterTables) -> int:
+    """How many modules have a number at the last measurement."""
+    return int(np.isfinite(adapter.utilisation.values[-1]).sum()) if adapter.utilisation else 0
+
+
+def _lasting(
+    adapter: AdapterTables, cuts: Cuts, holds: Callable[[Floats], NDArray[np.bool_]]
+) -> dict[str, tuple[float, int, int]]:
+    """Modules for which it holds in enough of the last measurements: their median use, and first and last step."""
+    use = adapter.utilisation
+    if not use:
+        return {}
+    with np.errstate(invalid="ignore"):
+        runs = streaks(holds(use.values), np.isfinite(use.values), cuts.measurements)
+    return {
+        use.scopes[run.column]: (run.median(use.values), int(use.steps[run.rows[0]]), int(use.steps[run.rows[-1]]))
+        for run in runs
+        if run.lasting
+    }

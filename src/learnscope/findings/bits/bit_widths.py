@@ -1,14 +1,13 @@
-"""Which bit widths an audited model takes, what they cost, and which weights mind most."""
+"""Which bit widths an audited model takes, what they cost, and which weights are most sensitive."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from learnscope.findings.bits.exported_speed import exported
 from learnscope.findings.registry import analysis
 from learnscope.reading.audit import Audit, read_audit
-from learnscope.reading.audit_parts import Configuration, Configurations, Optimum, Sensitivity
-from learnscope.reading.audit_words import evidence, on, size, told, widths
+from learnscope.reading.audit_numbers import NONE, duration, evidence, on, size, told, widths
+from learnscope.reading.audit_parts import Configuration, Configurations, Exported, Optimum, Sensitivity
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import NONFINITE
 from learnscope.reading.words import count, listed, num, percent
@@ -16,6 +15,8 @@ from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
 
 MEASURES = {"kl": "mean KL", "mse": "mean squared error"}
+NOTABLE = 1.05
+"""A ratio of medians nearer to 1 than this is called the same."""
 
 
 @analysis(place=180)
@@ -35,28 +36,26 @@ def audit_bits(reader: RunReader, cuts: Cuts) -> list[Finding]:
 
 
 def recommended_configuration(audit: Audit) -> Configuration | None:
-    """What the search for the best widths recommends, as it was tried on held-out data."""
-    part = audit.optimum
-    return None if part is None or part.recommended_name is None else part.named(part.recommended_name)
+    """The configuration that the search recommends, as measured on held-out data."""
+    return None if audit.optimum is None else audit.optimum.named(audit.optimum.recommended_name)
 
 
-def damage(one: Configuration) -> str:
-    """Whether the loss grew, told apart from chance."""
-    change = one["loss_change"]
+def damage(item: Configuration) -> str:
+    """Whether the loss changed by more than chance."""
+    change = item["loss_change"]
     if change.value is None:
         return "The change of the loss was not measured."
+    number = told(change, sign=True)
     if change.interval is None:
-        return f"The loss changes by {told(change, sign=True)}, without an interval."
+        return f"The loss changes by {number}, without an interval."
     low, high = change.interval
-    if low > 0:
-        return f"The loss rises, {told(change, sign=True)}: more than chance."
-    if high < 0:
-        return f"The loss falls, {told(change, sign=True)}: more than chance."
-    return f"The loss changes by {told(change, sign=True)}, which cannot be told from none."
+    if low <= 0 <= high:
+        return f"The loss changes by {number}, which cannot be told from none."
+    return f"The loss {'rises' if low > 0 else 'falls'}, {number}: more than chance."
 
 
 def unseen(part: Optimum) -> str:
-    """Whether the examples are others than those that the widths were chosen on."""
+    """Whether the examples differ from those that the widths were chosen on."""
     if part.notes.get("held_out") is False:
         return "that the widths were also chosen on, for there are no others"
     if part.notes.get("sensitivities") == "file":
@@ -64,79 +63,78 @@ def unseen(part: Optimum) -> str:
     return "that the choice did not see"
 
 
-def _made_of(one: Configuration) -> str:
-    if one["packed_bytes"].value is None or one["original_bytes"].value is None:
+def _size_facts(item: Configuration) -> str:
+    packed, original = item["packed_bytes"].value, item["original_bytes"].value
+    if packed is None or original is None:
         return ""
-    smaller = one["compression"].value or one["original_bytes"].value / one["packed_bytes"].value
-    return (
-        f"{size(one['packed_bytes'].value)} of {size(one['original_bytes'].value)} ({num(smaller)} times smaller, "
-        f"{num(one['model_bits'].value)} bits a weight in the whole model)"
-        if one["model_bits"].value is not None
-        else f"{size(one['packed_bytes'].value)} of {size(one['original_bytes'].value)} ({num(smaller)} times smaller)"
-    )
+    facts = f"{num(item['compression'].value or original / packed)} times smaller"
+    if item["model_bits"].value is not None:
+        facts += f", {num(item['model_bits'].value)} bits a weight in the whole model"
+    return f"{size(packed)} of {size(original)} ({facts})"
+
+
+def _size(item: Configuration) -> float:
+    return item["packed_bytes"].value or 0.0
 
 
 def recommended(part: Optimum) -> Finding | None:
-    one = None if part.recommended_name is None else part.named(part.recommended_name)
-    if one is None:
+    item = part.named(part.recommended_name)
+    if item is None:
         return None
     measure = part.judged_by
-    bits = widths(part.recommended) if part.recommended else "all as stored"
-    grew = one["loss_change"].interval
+    bits, facts = widths(part.recommended) if part.recommended else "all as stored", _size_facts(item)
+    change = item["loss_change"].interval
+    if change is not None and change[0] > 0:
+        advice = "The loss rises measurably: take it for the size only if that is worth it, else give a larger budget."
+    elif part.recommended:
+        advice = "Write the model with them: learnscope audit --export FILE, or export(FILE) of a BitWidthAnalyzer."
+    else:
+        advice = "The budget has room for the model as it is: ask for a smaller one."
     return Finding(
         kind="audit_recommended_bits", severity="info",
-        title=f"Recommended widths: {bits}" + (f", {_made_of(one)}" if _made_of(one) else ""),
-        detail=f"With {one.name}, the {MEASURES[measure]} to the model itself is {told(one[measure])}"
-        f"{on(part.examples)} {unseen(part)}. {damage(one)}",
-        advice="The loss rises measurably: take it for the size only if that is worth it, else give a larger budget."
-        if grew is not None and grew[0] > 0
-        else "Write the model with them: learnscope audit --export FILE, or export(FILE) of a BitWidthAnalyzer."
-        if part.recommended
-        else "The budget has room for the model as it is: ask for a smaller one.",
-        evidence=evidence(part.probe, measure, part.examples, one[measure]), scopes=list(part.recommended),
+        title=f"Recommended widths: {bits}" + (f", {facts}" if facts else ""),
+        detail=f"With {item.name}, the {MEASURES[measure]} to the model itself is {told(item[measure])}"
+        f"{on(part.examples)} {unseen(part)}. {damage(item)}",
+        advice=advice, scopes=list(part.recommended),
+        evidence=evidence(part.probe, measure, part.examples, item[measure]),
     )  # fmt: skip
 
 
 def mixed_or_uniform(part: Optimum) -> Finding | None:
-    """Whether the trouble of mixing widths pays, on data that the mix was not chosen on."""
+    """Whether mixing widths pays, on data that the mix was not chosen on."""
     mixed, measure = part.named("optimal"), part.judged_by
-    rivals = [one for one in part.items if one.name.startswith("uniform_") and one[measure].value is not None]
+    rivals = [item for item in part.items if item.name.startswith("uniform_") and item[measure].value is not None]
     if mixed is None or mixed[measure].value is None or not rivals or part.mixed_wins.value is None:
         return None
-    chosen = next((one for one in rivals if one.name == part.recommended_name), None)
-    limit = part["budget_bytes"] if part["budget_bytes"].value else mixed["packed_bytes"]
-    # a larger one may well be better, and is no rival
-    fitting = [one for one in rivals if (one["packed_bytes"].value or 0.0) <= (limit.value or np.inf)]
+    chosen = next((item for item in rivals if item.name == part.recommended_name), None)
+    limit = part["budget_bytes"].value or mixed["packed_bytes"].value or np.inf
+    fitting = [item for item in rivals if _size(item) <= limit]  # a larger one may be better, and is no rival
     wins = part.mixed_wins.value == 1
     if not fitting and wins:
         return None
-    best = chosen or min(fitting or rivals, key=lambda one: one[measure].value or 0.0)
-    sizes = [f"{size(one['packed_bytes'].value)}" if one["packed_bytes"].value is not None else "n/a"
-             for one in (mixed, best)]  # fmt: skip
+    best = chosen or min(fitting or rivals, key=lambda item: item[measure].value or 0.0)
+    sizes = ["n/a" if (n := item["packed_bytes"].value) is None else size(n) for item in (mixed, best)]
     return Finding(
         kind="audit_mixed_wins" if wins else "audit_uniform_as_good", severity="info",
-        title=f"Mixed widths are better than {best.name}" if wins else f"Mixed widths are no better than {best.name}",
+        title=f"Mixed widths are {'better' if wins else 'no better'} than {best.name}",
         detail=f"The best mix has a {MEASURES[measure]} of {told(mixed[measure])} in {sizes[0]}, {best.name} "
         f"{told(best[measure])} in {sizes[1]}{on(part.examples)} {unseen(part)}.",
-        advice=f"Use the mix: {widths(part.chosen)}." if wins
-        else f"Use {best.name}: one width for all is simpler.",
+        advice=f"Use the mix: {widths(part.chosen)}." if wins else f"Use {best.name}: one width for all is simpler.",
         evidence=evidence(part.probe, measure, part.examples, mixed[measure]),
     )  # fmt: skip
 
 
 def smallest_near(part: Configurations, cuts: Cuts) -> Finding | None:
-    """The smallest configuration that is still the model itself, at the upper end of the interval."""
-    if part.judged_by != "kl":
-        return None
-    tried = [one for one in part.items if one.name != "original" and one["packed_bytes"].value is not None]
-    if not tried:
+    """The smallest configuration whose KL, at the upper end of the interval, is within the threshold."""
+    tried = [item for item in part.items if item.name != "original" and item["packed_bytes"].value is not None]
+    if part.judged_by != "kl" or not tried:
         return None
 
-    def worst(one: Configuration) -> float:
-        kl = one["kl"]
+    def worst(item: Configuration) -> float:
+        kl = item["kl"]
         return np.inf if kl.value is None else kl.high if kl.high is not None else kl.value
 
-    near = [one for one in tried if worst(one) <= cuts.audit_kl]
+    near = [item for item in tried if worst(item) <= cuts.audit_kl]
     if not near:
         closest = min(tried, key=worst)
         return Finding(
@@ -147,39 +145,38 @@ def smallest_near(part: Configurations, cuts: Cuts) -> Finding | None:
             advice="Leave the most sensitive weights at more bits, or use groups of weights with scales of their own.",
             evidence=evidence(part.probe, "kl", part.examples, closest["kl"]), scopes=[closest.name],
         )  # fmt: skip
-    one = min(near, key=lambda one: one["packed_bytes"].value or 0.0)
+    item = min(near, key=_size)
     return Finding(
         kind="audit_smallest_near", severity="info",
-        title=f"The smallest configuration within a KL of {num(cuts.audit_kl)} is {one.name}: {_made_of(one)}",
-        detail=f"Its mean KL to the model itself is {told(one['kl'])}{on(part.examples)}. {damage(one)}",
+        title=f"The smallest configuration within a KL of {num(cuts.audit_kl)} is {item.name}: {_size_facts(item)}",
+        detail=f"Its mean KL to the model itself is {told(item['kl'])}{on(part.examples)}. {damage(item)}",
         advice=f"Of {count(len(tried), 'configuration')} tried, {len(tried) - len(near)} are further off: "
         f"audit_kl in Cuts moves what counts as near.",
-        evidence=evidence(part.probe, "kl", part.examples, one["kl"]), scopes=[one.name],
+        evidence=evidence(part.probe, "kl", part.examples, item["kl"]), scopes=[item.name],
     )  # fmt: skip
 
 
 def frontier(part: Configurations, cuts: Cuts) -> Finding | None:
-    on_it = [one for one in part.items if one["on_frontier"].value == 1 and one["packed_bytes"].value is not None]
+    on_it = [item for item in part.items if item["on_frontier"].value == 1 and item["packed_bytes"].value is not None]
     if not on_it or len(part.items) < 3:
         return None
-    on_it = sorted(on_it, key=lambda one: -(one["packed_bytes"].value or 0.0))
-    off = [one.name for one in part.items if one not in on_it]
+    on_it = sorted(on_it, key=_size, reverse=True)
+    off = [item.name for item in part.items if item not in on_it]
     measure = part.judged_by
-    last = on_it[-1]
+    each = [f"{i.name} ({size(_size(i))}, {MEASURES[measure]} {num(i[measure].value or 0)})" for i in on_it]
     return Finding(
         kind="audit_frontier", severity="info",
         title=f"{len(on_it)} of {count(len(part.items), 'configuration')} are on the Pareto frontier",
-        detail="From large to small: " + listed([
-            f"{one.name} ({size(one['packed_bytes'].value or 0)}, {MEASURES[measure]} {num(one[measure].value or 0)})"
-            for one in on_it], len(on_it)) + ".",
+        detail=f"From large to small: {listed(each, len(each))}.",
         advice=f"Do not use {listed(off, cuts.names_listed)}: for each, another is no larger and not measurably worse."
         if off else "Every one is the best of its size: the size decides.",
-        evidence=evidence(part.probe, measure, part.examples, last[measure]), scopes=[one.name for one in on_it],
+        evidence=evidence(part.probe, measure, part.examples, on_it[-1][measure]),
+        scopes=[item.name for item in on_it],
     )  # fmt: skip
 
 
 def not_finite(part: Configurations, cuts: Cuts) -> Finding | None:
-    bad = [one.name for one in part.items if one["loss"].why in NONFINITE or one["kl"].why in NONFINITE]
+    bad = [item.name for item in part.items if {item["loss"].why, item["kl"].why} & set(NONFINITE)]
     if not bad:
         return None
     return Finding(
@@ -192,51 +189,72 @@ def not_finite(part: Configurations, cuts: Cuts) -> Finding | None:
 
 
 def not_additive(part: Configurations, cuts: Cuts) -> Finding | None:
-    known = [one for one in part.items if one["additivity"].value is not None and one["additivity"].value > 0]
-    off = [one for one in known if abs(np.log(one["additivity"].value or 1.0)) > np.log(cuts.audit_additivity)]
-    if not off:
+    ratios = {item.name: r for item in part.items if (r := item["additivity"].value) is not None and r > 0}
+    off = [name for name, ratio in ratios.items() if abs(np.log(ratio)) > np.log(cuts.audit_additivity)]
+    worst = part.named(max(off, key=lambda name: abs(np.log(ratios[name])), default=None))
+    if worst is None:
         return None
-    worst = max(off, key=lambda one: abs(np.log(one["additivity"].value or 1.0)))
-    ratio = worst["additivity"].value or 1.0
+    ratio = ratios[worst.name]
     more = f"{num(1 / ratio)} times more than" if ratio < 1 else f"{num(ratio)} times less than"
     return Finding(
         kind="audit_not_additive", severity="info",
         title=f"Units quantised together do other damage than alone in {len(off)} of "
-        f"{count(len(known), 'configuration')}",
+        f"{count(len(ratios), 'configuration')}",
         detail=f"The farthest off, {worst.name}, has a {MEASURES[part.judged_by]} of {told(worst[part.judged_by])}"
         f"{on(part.examples)}, {more} the sum over its units alone (ratio {num(ratio)}).",
         advice="Do not choose widths by the sensitivities of single units alone: try the whole configuration, as was "
         "done here.",
-        evidence=evidence(part.probe, "additivity", part.examples, worst["additivity"]),
-        scopes=[one.name for one in off],
+        evidence=evidence(part.probe, "additivity", part.examples, worst["additivity"]), scopes=off,
     )  # fmt: skip
 
 
 def sensitive(part: Sensitivity, cuts: Cuts) -> Finding | None:
-    """The units that mind most and least, at the fewest bits at which all of them have a number."""
+    """The most and least sensitive units, at the fewest bits at which all of them have a number."""
     measure = part.judged_by
     for bits in sorted(part.bits):
-        cost = {unit.name: unit.cost[bits].value for unit in part.units if bits in unit.cost}
-        known = {name: value for name, value in cost.items() if value is not None}
-        if len(known) == len(part.units) and len(known) > 1:
+        costs = {unit.name: v for unit in part.units if (v := unit.cost.get(bits, NONE).value) is not None}
+        if len(costs) == len(part.units) > 1:
             break
     else:
         return None
-    ordered = sorted(known, key=lambda name: -known[name])
-    most, least, median = ordered[0], ordered[-1], float(np.median(list(known.values())))
-    total = sum(known.values())
-    kinds = {unit.name: unit.part for unit in part.units}
-    shares = {p: sum(known[n] for n in known if kinds[n] == p) / total for p in dict.fromkeys(kinds.values())} if (
-        total > 0) else {}  # fmt: skip
-    split = listed([f"{p} {percent(share)}" for p, share in shares.items()], len(shares))
-    split = f" Of the sum over units: {split}." if split else ""
-    times = f", {num(known[most] / median)} times the median unit's {num(median)}" if median > 0 else ""
+    ordered = sorted(costs, key=lambda name: -costs[name])
+    most, least, median, total = ordered[0], ordered[-1], float(np.median([*costs.values()])), sum(costs.values())
+    sums: dict[str, float] = {}
+    for unit in part.units:
+        sums[unit.part] = sums.get(unit.part, 0) + costs[unit.name]
+    shares = [f"{p} {percent(n / total)}" for p, n in sums.items()] if total > 0 else []
+    split = f" Of the sum over units: {listed(shares, len(shares))}." if shares else ""
+    times = f", {num(costs[most] / median)} times the median unit's {num(median)}" if median > 0 else ""
     return Finding(
         kind="audit_sensitive_units", severity="info", title=f"The most sensitive unit at {bits} bits is {most}",
-        detail=f"Alone at {bits} bits, it has a {MEASURES[measure]} of {num(known[most])}{times}; the least sensitive, "
-        f"{least}, has {num(known[least])}{on(part.examples)}.{split}",
+        detail=f"Alone at {bits} bits, it has a {MEASURES[measure]} of {num(costs[most])}{times}; the least sensitive, "
+        f"{least}, has {num(costs[least])}{on(part.examples)}.{split}",
         advice=f"Give more bits to {listed(ordered[: min(3, len(ordered) // 2)], cuts.names_listed)} first, and fewer "
         f"to {least}.",
-        evidence=Evidence(probe=part.probe, name=measure, n=part.examples or len(known), value=known[most]),
+        evidence=Evidence(probe=part.probe, name=measure, n=part.examples or len(costs), value=costs[most]),
         scopes=ordered[:3],
+    )  # fmt: skip
+
+
+def exported(part: Exported) -> Finding | None:
+    """The fastest of the packed copies, and the times of all."""
+    copies = part.copies
+    original = copies.pop("original", None)
+    timed = {name: copy for name, copy in copies.items() if copy.speed_up.value is not None}
+    if not timed or original is None or original.latency.value is None:
+        return None
+    name, best = max(timed.items(), key=lambda item: item[1].speed_up.value or 0)
+    gain = best.speed_up.value or 0
+    faster, slower = gain >= NOTABLE, gain <= 1 / NOTABLE
+    ratio = f"{num(gain)} times as fast as" if faster or slower else "as fast as"
+    each = "; ".join(
+        f"{label} {duration(copy.latency.value or 0)} a pass in {size(copy.held.value or 0)}"
+        for label, copy in {"the model itself": original, **timed}.items()
+    )
+    return Finding(
+        kind="audit_exported_speed", severity="info", title=f"Really packed, {name} is {ratio} the model itself",
+        detail=f"Timed in turn on one batch: {each}. These are times of torchao's integers.",
+        advice=f"Deploy {name} through torchao where speed counts on a machine like this one." if faster
+        else "Use fewer bits to save memory, not time, unless the machine that counts has other kernels.",
+        evidence=Evidence(probe=part.probe, name="speed_up", n=best.n or 0, value=gain), scopes=list(timed),
     )  # fmt: skip

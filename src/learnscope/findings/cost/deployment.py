@@ -1,4 +1,4 @@
-"""Where an audited model could be used: in real time, on edge devices, on servers. Judged by cuts, not by habit."""
+"""Where an audited model could be used: in real time, on edge devices, on servers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from learnscope.findings.bits.bit_widths import recommended_configuration
 from learnscope.findings.registry import analysis
 from learnscope.findings.robustness.robustness import masked, nothing_to_lose, within
 from learnscope.reading.audit import Audit, read_audit
-from learnscope.reading.audit_numbers import NONE, Number
+from learnscope.reading.audit_numbers import NONE, Number, evidence, size
 from learnscope.reading.audit_parts import Setting
-from learnscope.reading.audit_words import size
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, listed, num
 from learnscope.record import Evidence, Finding
@@ -20,17 +19,14 @@ from learnscope.store.reader import RunReader
 
 @dataclass(frozen=True)
 class Demand:
-    """One thing that a scenario asks for. `met` is None if it cannot be told, and `said` then has the reason."""
+    """One requirement of a scenario. `met` is None if it is not known, and `text` then has the reason."""
 
     met: bool | None
-    said: str
-    probe: str
-    name: str
-    n: int
-    number: Number
+    text: str
+    evidence: Evidence
     cure: str
     doubt: str = "Measure more, so that the interval shrinks."
-    """What to do where it is measured and cannot be told."""
+    """What to do if it was measured but is not clear."""
 
 
 @analysis(place=200)
@@ -42,58 +38,51 @@ def audit_deployment(reader: RunReader, cuts: Cuts) -> list[Finding]:
 
 
 def _real_time(audit: Audit, cuts: Cuts) -> Finding:
-    main = audit.speed.main if audit.speed is not None and audit.speed.settings else None
-    decode = [one for one in audit.speed.settings if one.phase == "decode"] if audit.speed is not None else []
+    settings, limit = [] if audit.speed is None else audit.speed.settings, cuts.audit_tokens_per_second
+    main = audit.speed.main if audit.speed is not None and settings else None
+    decode = next((setting for setting in settings if setting.phase == "decode"), None)
     more, caution = "", ""
-    if decode and decode[0].tokens_per_second.value is not None:
-        rate = decode[0].tokens_per_second.value
-        below = rate < cuts.audit_tokens_per_second
-        more = f" Writing text, token by token, makes {num(rate)} tokens/s ({decode[0].said})"
-        more += ", below that number." if below else ", also above that number." if _is_above(main, cuts) else "."
-        caution = "It suits reading text; writing it is slower than asked for. " if below else ""
+    if decode is not None and (rate := decode.tokens_per_second.value) is not None:
+        above = main is not None and (main.rate[0].value or 0.0) >= limit
+        more = f" Writing text, token by token, makes {num(rate)} tokens/s ({decode.said})"
+        more += ", below that number." if rate < limit else ", also above that number." if above else "."
+        caution = "It suits reading text; writing it is slower than asked for. " if rate < limit else ""
     return _judged("real_time", "real-time use", [_fast(audit, main, cuts)], more, caution)
 
 
-def _is_above(setting: Setting | None, cuts: Cuts) -> bool:
-    rate = None if setting is None else setting.rate[0].value
-    return rate is not None and rate >= cuts.audit_tokens_per_second
-
-
 def _edge(audit: Audit, cuts: Cuts) -> Finding:
-    packed = recommended_configuration(audit)
-    more = ""
+    best, more = recommended_configuration(audit), ""
     run = audit.memory.run_bytes.value if audit.memory is not None else None
-    if packed is not None and packed["packed_bytes"].value is not None:
-        total = packed["packed_bytes"].value + (run or 0.0)
+    if best is not None and (packed := best["packed_bytes"].value) is not None:
+        total = packed + (run or 0.0)
         which = "at most" if total <= cuts.audit_memory_bytes else "more than"
         also = " with what running takes" if run is not None else " without what running takes, which was not measured"
-        more = f" Packed as {packed.name}, it is {size(total)}{also}: {which} {size(cuts.audit_memory_bytes)}."
+        more = f" Packed as {best.name}, it is {size(total)}{also}: {which} {size(cuts.audit_memory_bytes)}."
     return _judged("edge", "edge devices", [_small(audit, cuts)], more)
 
 
 def _server(audit: Audit, cuts: Cuts) -> Finding:
-    """Servers may fill their batches, and are open to strangers."""
-    settings = [one for one in audit.speed.settings if one.phase == "forward"] if audit.speed is not None else []
-    fastest = max(settings, key=lambda one: one.rate[0].value or 0.0, default=None)
+    """Servers can fill their batches, and are open to strangers."""
+    settings = [s for s in audit.speed.settings if s.phase == "forward"] if audit.speed is not None else []
+    fastest = max(settings, key=lambda setting: setting.rate[0].value or 0.0, default=None)
     demands = [_fast(audit, fastest, cuts), _robust(audit, cuts)]
     return _judged("server", "servers open to strangers", demands)
 
 
 def _fast(audit: Audit, setting: Setting | None, cuts: Cuts) -> Demand:
-    cure = f"A smaller model, more threads or other kernels would have to bring {num(cuts.audit_tokens_per_second)}."
+    limit = cuts.audit_tokens_per_second
+    cure = f"A smaller model, more threads or other kernels would have to bring {num(limit)}."
     if audit.speed is None or setting is None:
         why = audit.missing.get("speed", "no setting was timed")
-        return Demand(None, f"speed was not measured ({why})", "InferenceSpeed", "tokens_per_second", 0, NONE, cure)
+        basis = evidence("InferenceSpeed", "tokens_per_second", 0, NONE)
+        return Demand(None, f"speed was not measured ({why})", basis, cure)
     rate, unit = setting.rate
-    name = unit.replace("/s", "_per_second")
+    basis = evidence(audit.speed.probe, unit.replace("/s", "_per_second"), setting.n or 0, rate)
     if rate.value is None:
-        said = f"speed was not measured ({rate.why})"
-        return Demand(None, said, audit.speed.probe, name, setting.n or 0, rate, cure)
+        return Demand(None, f"speed was not measured ({rate.why})", basis, cure)
     low, high = rate.interval or (rate.value, rate.value)
-    limit = cuts.audit_tokens_per_second
     met = True if low >= limit else False if high < limit else None
-    said = f"{num(rate.value)} {unit} {_beside(met, '≥', '<')} {num(limit)} ({setting.said})"
-    return Demand(met, said, audit.speed.probe, name, setting.n or 0, rate, cure)
+    return Demand(met, f"{num(rate.value)} {unit} {_beside(met, '≥', '<')} {num(limit)} ({setting.said})", basis, cure)
 
 
 def _small(audit: Audit, cuts: Cuts) -> Demand:
@@ -101,17 +90,18 @@ def _small(audit: Audit, cuts: Cuts) -> Demand:
     cure = f"Fewer bits, or a smaller model, would have to bring it to {size(limit)}."
     if part is None or part.model_bytes.value is None:
         why = audit.missing.get("memory", "its bytes are not recorded")
-        return Demand(None, f"memory was not measured ({why})", "MemoryUse", "model_bytes", 0, NONE, cure)
+        return Demand(None, f"memory was not measured ({why})", evidence("MemoryUse", "model_bytes", 0, NONE), cure)
     weights, run = part.model_bytes.value, part.run_bytes.value
     if run is None:
-        met = False if weights > limit else None
-        said = f"weights of {size(weights)} {'>' if met is False else 'beside'} {size(limit)}"
-        said += "" if met is False else f"; what running takes was not measured ({part.run_bytes.why})"
+        basis, too_large = evidence(part.probe, "model_bytes", 1, Number(weights)), weights > limit
+        text = f"weights of {size(weights)} {'>' if too_large else 'beside'} {size(limit)}"
+        text += "" if too_large else f"; what running takes was not measured ({part.run_bytes.why})"
         doubt = "Measure what running takes, in a process that has the memory."
-        return Demand(met, said, part.probe, "model_bytes", 1, Number(weights), cure, doubt)
+        return Demand(False if too_large else None, text, basis, cure, doubt)
+    basis = evidence(part.probe, "model_bytes + run_bytes", 1, Number(weights + run))
     met = weights + run <= limit
-    said = f"{size(weights + run)} {'≤' if met else '>'} {size(limit)} (weights {size(weights)}, running {size(run)})"
-    return Demand(met, said, part.probe, "model_bytes + run_bytes", 1, Number(weights + run), cure)
+    text = f"{size(weights + run)} {'≤' if met else '>'} {size(limit)} (weights {size(weights)}, running {size(run)})"
+    return Demand(met, text, basis, cure)
 
 
 def _robust(audit: Audit, cuts: Cuts) -> Demand:
@@ -119,18 +109,19 @@ def _robust(audit: Audit, cuts: Cuts) -> Demand:
     cure = "Check inputs before the model sees them, or train it on attacked ones."
     if part is None or part.gap.value is None:
         why = audit.missing.get("attacks") or (part.gap.why if part is not None else "not recorded")
-        return Demand(None, f"robustness was not measured ({why})", "Attacks", "robustness_gap", 0, NONE, cure)
+        return Demand(
+            None, f"robustness was not measured ({why})", evidence("Attacks", "robustness_gap", 0, NONE), cure
+        )
+    basis, gap = evidence(part.probe, "robustness_gap", part.examples or 1, part.gap), num(part.gap.value)
     if (nothing := nothing_to_lose(part, cuts)) is not None:
-        why = f"robustness gap {num(part.gap.value)} says nothing: {nothing}"
         doubt = "Attack data that the model is good at."
-        return Demand(None, why, part.probe, "robustness_gap", part.examples or 1, part.gap, cure, doubt)
+        return Demand(None, f"robustness gap {gap} says nothing: {nothing}", basis, cure, doubt)
     met = within(part.gap, limit)
-    said = f"robustness gap {num(part.gap.value)} {_beside(met, '≤', '>')} {num(limit)}"
+    text = f"robustness gap {gap} {_beside(met, '≤', '>')} {num(limit)}"
     if met and masked(part, cuts) is not None:
-        met, said = None, f"{said}, but gradient masking is suspected"
         doubt = "Attack with more steps and restarts, until the attacks can be believed."
-        return Demand(met, said, part.probe, "robustness_gap", part.examples or 1, part.gap, cure, doubt)
-    return Demand(met, said, part.probe, "robustness_gap", part.examples or 1, part.gap, cure)
+        return Demand(None, f"{text}, but gradient masking is suspected", basis, cure, doubt)
+    return Demand(met, text, basis, cure)
 
 
 def _beside(met: bool | None, yes: str, no: str) -> str:
@@ -138,25 +129,22 @@ def _beside(met: bool | None, yes: str, no: str) -> str:
 
 
 def _judged(name: str, what: str, demands: Sequence[Demand], more: str = "", caution: str = "") -> Finding:
-    """Suits if all is met, does not if anything is not; in between, what is not known decides."""
-    unmet = [one for one in demands if one.met is False]
-    unknown = [one for one in demands if one.met is None]
-    unmeasured = [one for one in unknown if one.number.value is None]
-    leading = (unmet or unknown or list(demands))[0]
+    """Suits if all demands are met, does not if any is not met; otherwise it is not known."""
+    unmet = [demand for demand in demands if demand.met is False]
+    unknown = [demand for demand in demands if demand.met is None]
+    unmeasured = [demand.evidence.probe for demand in unknown if demand.evidence.value is None]
+    decisive = (unmet or unknown or list(demands))[0]
     if unmet:
-        title, advice = f"Does not suit {what}", " ".join(one.cure for one in unmet)
+        title, advice = f"Does not suit {what}", " ".join(demand.cure for demand in unmet)
     elif unmeasured:
-        title, advice = f"Not judged for {what}", f"Run what measures it: {listed([o.probe for o in unmeasured], 3)}."
+        title, advice = f"Not judged for {what}", f"Run what measures it: {listed(unmeasured, 3)}."
     elif unknown:
-        title, advice = f"Whether it suits {what} cannot be told", " ".join(one.doubt for one in unknown)
+        title, advice = f"Whether it suits {what} cannot be told", " ".join(demand.doubt for demand in unknown)
     else:
-        title, advice = (
-            f"Suits {what}",
-            f"{caution}These are numbers of this machine and these inputs: measure where it runs.",
-        )
+        title = f"Suits {what}"
+        advice = f"{caution}These are numbers of this machine and these inputs: measure where it runs."
     return Finding(
-        kind=f"audit_suits_{name}", severity="info", title=f"{title}: {leading.said}",
-        detail=f"{capital('; '.join(one.said for one in demands))}.{more}", advice=advice,
-        evidence=Evidence(probe=leading.probe, name=leading.name, n=leading.n, value=leading.number.value,
-                          interval=leading.number.interval),
+        kind=f"audit_suits_{name}", severity="info", title=f"{title}: {decisive.text}",
+        detail=f"{capital('; '.join(demand.text for demand in demands))}.{more}", advice=advice,
+        evidence=decisive.evidence,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Training examples by a score of theirs, those with the highest, and what these have in common."""
+"""Training examples with a score: those with the highest, and what these have in common."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ class Attributions(Mapping[int, float]):
     reasons: Mapping[int, str] = field(default_factory=dict)
     """By id: why an example has no score."""
     unlabelled: str | None = None
-    """Why there are no labels."""
     how: str = ""
-    """How the gradients were computed."""
 
     def __getitem__(self, example: int) -> float:
         return float(self.scores[self.place[example]])
@@ -53,8 +51,8 @@ class Attributions(Mapping[int, float]):
         return len(self.ids)
 
     def __repr__(self) -> str:
-        known = int(np.isfinite(self.scores).sum())
-        return f"Attributions({self.method!r}, epochs {self.before} to {self.after}, {known} of {len(self)} examples)"
+        scored = int(np.isfinite(self.scores).sum())
+        return f"Attributions({self.method!r}, epochs {self.before} to {self.after}, {scored} of {len(self)} examples)"
 
     @property
     def classes(self) -> list[int | None] | None:
@@ -77,13 +75,11 @@ class CriticalExamples(Sequence[int]):
 
     @cached_property
     def ids(self) -> list[int]:
-        found: list[int] = self.of.ids[self.places].tolist()
-        return found
+        return [int(example) for example in self.of.ids[self.places]]
 
     @property
     def scores(self) -> list[float]:
-        found: list[float] = self.of.scores[self.places].tolist()
-        return found
+        return [float(score) for score in self.of.scores[self.places]]
 
     @overload
     def __getitem__(self, place: int) -> int: ...
@@ -101,9 +97,9 @@ class CriticalExamples(Sequence[int]):
 
 def critical_examples(attributions: Attributions, top_k: int) -> CriticalExamples:
     """The `top_k` examples of the highest scores, equal ones in the order of their ids; those without one never."""
-    known = np.flatnonzero(np.isfinite(attributions.scores))
-    order = np.lexsort((attributions.ids[known], -attributions.scores[known]))
-    return CriticalExamples(attributions, known[order][:top_k])
+    scored = np.flatnonzero(np.isfinite(attributions.scores))
+    order = np.lexsort((attributions.ids[scored], -attributions.scores[scored]))
+    return CriticalExamples(attributions, scored[order][:top_k])
 
 
 def analyze(critical: CriticalExamples) -> dict[str, Any]:
@@ -115,24 +111,23 @@ def analyze(critical: CriticalExamples) -> dict[str, Any]:
     """
     of = critical.of
     reasons: dict[str, str] = {}
-    found: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "examples": len(critical), "of": len(of), "with_score": int(np.isfinite(of.scores).sum()),
         "method": of.method, "epochs": (of.before, of.after),
     }  # fmt: skip
     for what, names, missing in (("label", of.classes, of.unlabelled), ("group", of.groups, NO_GROUPS)):
         keys = (f"{what}_distribution", f"all_{what}_distribution", f"{what}_enrichment")
         if names is None:
-            found |= dict.fromkeys(keys)
+            summary |= dict.fromkeys(keys)
             reasons |= dict.fromkeys(keys, missing or "not known")
             continue
-        found[keys[0]] = _counts([names[place] for place in critical.places.tolist()])
-        found[keys[1]] = _counts(names)
-        found[keys[2]] = enrichment(critical, names)
-    for name, value, why in _losses(critical):
-        found[name] = value
-        if value is None:
-            reasons[name] = why
-    return {**found, "reasons": reasons}
+        summary[keys[0]] = _counts([names[place] for place in critical.places.tolist()])
+        summary[keys[1]] = _counts(names)
+        summary[keys[2]] = enrichment(critical, names)
+    for name, value, reason in _losses(critical):
+        summary[name] = value
+        reasons |= {name: reason} if value is None else {}
+    return {**summary, "reasons": reasons}
 
 
 def enrichment(critical: CriticalExamples, names: Sequence[Any]) -> dict[Any, dict[str, Any]]:
@@ -145,34 +140,38 @@ def enrichment(critical: CriticalExamples, names: Sequence[Any]) -> dict[Any, di
     from scipy.stats import false_discovery_control, hypergeom
 
     population = [names[place] for place in np.flatnonzero(np.isfinite(critical.of.scores)).tolist()]
-    all_of, inside = _counts(population), Counter(names[place] for place in critical.places.tolist())
+    all_of, critical_counts = _counts(population), Counter(names[place] for place in critical.places.tolist())
     n, drawn = len(population), len(critical)
     if not drawn:
         return {}
-    found = {}
+    rows = {}
     for name, size in all_of.items():
-        seen = inside[name]
-        more, fewer = hypergeom.sf(seen - 1, n, size, drawn), hypergeom.cdf(seen, n, size, drawn)
-        found[name] = {
-            "critical": seen, "all": size, "share": seen / drawn, "share_interval": wilson(seen / drawn, drawn),
-            "ratio": (seen / drawn) / (size / n), "p_value": float(min(1.0, 2 * min(more, fewer))),
+        k = critical_counts[name]
+        more, fewer = hypergeom.sf(k - 1, n, size, drawn), hypergeom.cdf(k, n, size, drawn)
+        rows[name] = {
+            "critical": k, "all": size, "share": k / drawn, "share_interval": wilson(k / drawn, drawn),
+            "ratio": (k / drawn) / (size / n), "p_value": float(min(1.0, 2 * min(more, fewer))),
         }  # fmt: skip
-    adjusted = false_discovery_control([one["p_value"] for one in found.values()])
-    return {name: {**one, "p_adjusted": float(p)} for (name, one), p in zip(found.items(), adjusted, strict=True)}
+    adjusted = false_discovery_control([row["p_value"] for row in rows.values()])
+    return {name: {**row, "p_adjusted": float(p)} for (name, row), p in zip(rows.items(), adjusted, strict=True)}
 
 
 def _counts(names: Sequence[Any]) -> dict[Any, int]:
     """By name, in order; examples without one are left out."""
-    known = Counter(name for name in names if name is not None)
-    return {name: known[name] for name in sorted(known)}
+    counts = Counter(name for name in names if name is not None)
+    return {name: counts[name] for name in sorted(counts)}
 
 
 def _losses(critical: CriticalExamples) -> Iterator[tuple[str, float | None, str]]:
     of, places = critical.of, critical.places
     for name, column in (("loss_before", of.loss_before), ("loss_after", of.loss_after), ("cosine", of.cosine)):
-        absent = f"{of.method} compares no {name.replace('_', ' ')} of an example"
-        yield f"mean_{name}", *_mean(None if column is None else column[places], absent, "there is no critical example")
-        yield f"all_mean_{name}", *_mean(column, absent, "no example has one")
+        for key, values, empty in (
+            (f"mean_{name}", None if column is None else column[places], "there is no critical example"),
+            (f"all_mean_{name}", column, "no example has one"),
+        ):
+            finite = np.empty(0) if values is None else values[np.isfinite(values)]
+            absent = f"{of.method} compares no {name.replace('_', ' ')} of an example"
+            yield key, float(finite.mean()) if len(finite) else None, absent if values is None else empty
     if of.loss_before is None or of.loss_after is None:
         yield "share_of_loss_drop", None, f"{of.method} compares no losses"
         return
@@ -180,10 +179,3 @@ def _losses(critical: CriticalExamples) -> Iterator[tuple[str, float | None, str
     total = float(drop[np.isfinite(drop)].sum())
     share = float(drop[places].sum()) / total if total > 0 else None
     yield "share_of_loss_drop", share, "the examples together lost no loss"
-
-
-def _mean(column: Floats | None, absent: str, empty: str) -> tuple[float | None, str]:
-    if column is None:
-        return None, absent
-    known = column[np.isfinite(column)]
-    return (float(known.mean()), "") if len(known) else (None, empty)

@@ -38,14 +38,14 @@ def _layers(reader: RunReader, cuts: Cuts) -> list[Finding]:
     if not clear:
         return []
     first, order, _ = clear[0]
-    detail = [f"Half of the way {way} was made by {by.said('layer', cuts.names_listed)}." for _, by, way in clear]
+    detail = [f"Half of the way {way} was made by {by.sentence('layer', cuts.names_listed)}." for _, by, way in clear]
     detail += [
         f"By {quantity.probe} there is no order: the layers lie within what its {count(len(by.steps), 'measurement')} "
         "can tell."
         for quantity, by, _ in ways
         if not by.tells(cuts) and len(by.places) > 1
     ]
-    detail.append(_said_left_out(order, cuts))
+    detail.append(_left_out_sentence(order, cuts))
     return [
         Finding(
             kind="first_moved_layer",
@@ -59,44 +59,40 @@ def _layers(reader: RunReader, cuts: Cuts) -> list[Finding]:
     ]
 
 
-def by_features(found: Grid, cuts: Cuts) -> Order:
+def by_features(cka: Grid, cuts: Cuts) -> Order:
     """Half of the way of 1 − CKA with the first features, which begins at 0."""
-    distances = 1 - found.values
+    distances = 1 - cka.values
     if len(distances):
         distances[0] = np.where(np.isnan(distances[0]), 0.0, distances[0])  # these are the first
-    places: dict[str, int] = {}
-    margins: dict[str, Floats] = {}
-    left_out: dict[str, str] = {}
-    for layer, values in zip(found.scopes, distances.T, strict=True):
+    order = Order(cka.steps)
+    for layer, values in zip(cka.scopes, distances.T, strict=True):
         if not np.isfinite(values).all():
-            left_out[layer] = UNMEASURED
+            order.left_out[layer] = UNMEASURED
             continue
         place, end = half_way(values, 0.0, cuts.measurements), float(values[-cuts.measurements :].mean())
         if end < cuts.moved_distance or place is None:
-            left_out[layer] = "hardly moved"
+            order.left_out[layer] = "hardly moved"
         else:
-            places[layer], margins[layer] = place, margin(values, end / 2, noise(values))
-    return Order(found.steps, places, margins, left_out)
+            order.add(layer, place, margin(values, end / 2, noise(values)))
+    return order
 
 
-def by_updates(found: Grid) -> Order:
+def by_updates(ratios: Grid) -> Order:
     """Half of Σ‖Δ‖/‖W‖ over all measurements, the length of the way that the weights went."""
-    places: dict[str, int] = {}
-    margins: dict[str, Floats] = {}
-    left_out: dict[str, str] = {}
-    n = len(found.steps)
+    order = Order(ratios.steps)
+    n = len(ratios.steps)
     done = np.arange(1, n + 1)
-    for layer, values in zip(found.scopes, found.values.T, strict=True):
+    for layer, values in zip(ratios.scopes, ratios.values.T, strict=True):
         if not np.isfinite(values).all():
-            left_out[layer] = UNMEASURED
+            order.left_out[layer] = UNMEASURED
         elif not values.sum() > 0:
-            left_out[layer] = "did not move"
+            order.left_out[layer] = "did not move"
         else:
             way = values.cumsum()
-            places[layer] = int((way >= way[-1] * HALF).argmax())
-            # of a sum that is held against its own end, as of a bridge of independent errors
-            margins[layer] = margin(way, way[-1] / 2, noise(values) * np.sqrt(done * (n - done) / n))
-    return Order(found.steps, places, margins, left_out)
+            # a sum compared with its own end has the errors of a bridge of independent errors
+            errors = noise(values) * np.sqrt(done * (n - done) / n)
+            order.add(layer, int((way >= way[-1] * HALF).argmax()), margin(way, way[-1] / 2, errors))
+    return order
 
 
 def _groups(reader: RunReader, cuts: Cuts) -> list[Finding]:
@@ -115,29 +111,27 @@ def by_accuracy(curves: GroupCurves, cuts: Cuts) -> Order:
     give all examples one answer, which is right for all of a class. Such groups are in the order only if they are more
     than the others, and none of them is then said to be the first.
     """
-    places: dict[str, int] = {}
-    margins: dict[str, Floats] = {}
-    left_out: dict[str, str] = {}
-    found, start = curves.accuracies, curves.start
-    for group, values in zip(found.scopes, found.values.T, strict=True):
+    grid, start = curves.accuracies, curves.start
+    order = Order(grid.steps)
+    for group, values in zip(grid.scopes, grid.values.T, strict=True):
         n = curves.examples.get(group)
         if n is not None and n < cuts.group_examples:
-            left_out[group] = f"fewer than {count(cuts.group_examples, 'example')}"
+            order.left_out[group] = f"fewer than {count(cuts.group_examples, 'example')}"
             continue
         if not np.isfinite(values).all():
-            left_out[group] = UNMEASURED
+            order.left_out[group] = UNMEASURED
             continue
         place, end = half_way(values, start, cuts.measurements), float(values[-cuts.measurements :].mean())
         if end - start < cuts.learned_rise or place is None:
-            left_out[group] = "not learned"
+            order.left_out[group] = "not learned"
         else:
-            places[group], margins[group] = place, margin(values, (start + end) / 2, _errors(values, n))
-    early = [group for group in places if margins[group][0] >= 0]
-    if 2 * len(early) <= len(places):
+            order.add(group, place, margin(values, (start + end) / 2, _errors(values, n)))
+    early = [group for group in order.places if order.margins[group][0] >= 0]
+    if 2 * len(early) <= len(order.places):
         for group in early:
-            left_out[group] = FROM_START
-            del places[group], margins[group]
-    return Order(found.steps, places, margins, left_out)
+            order.left_out[group] = FROM_START
+            del order.places[group], order.margins[group]
+    return order
 
 
 def _errors(values: Floats, n: int | None) -> Floats:
@@ -156,9 +150,9 @@ def _learned(curves: GroupCurves, order: Order, cuts: Cuts) -> Finding:
     late = f"{plural(curves.word, len(ranks[-1][1]))} {listed(ranks[-1][1], cuts.names_listed)}"
     detail = (
         f"Half of the way from {percent(curves.start)}, the lowest accuracy at the first measurement, to "
-        f"its own final accuracy was made by {order.said(curves.word, cuts.names_listed)}. "
+        f"its own final accuracy was made by {order.sentence(curves.word, cuts.names_listed)}. "
         f"When the first of these had made it, accuracy on {curves.word} {ranks[-1][1][0]} was {percent(then)}. "
-        f"{_said_left_out(order, cuts)}"
+        f"{_left_out_sentence(order, cuts)}"
     )
     return Finding(
         kind="first_moved_group",
@@ -191,8 +185,8 @@ def _title(word: str, order: Order, done: str, cuts: Cuts) -> str:
 
 
 def _layer_advice(order: Order, cuts: Cuts) -> str:
-    (_, first), (_, last) = order.ranks[0], order.ranks[-1]
-    late, early = (f"{plural('layer', len(names))} {listed(names, cuts.names_listed)}" for names in (last, first))
+    ends = (order.ranks[-1][1], order.ranks[0][1])
+    late, early = (f"{plural('layer', len(names))} {listed(names, cuts.names_listed)}" for names in ends)
     return (
         f"If {late} should learn sooner, hold gradients and learning rate there against those of {early}; what builds "
         "on others may just have to come after them."
@@ -207,9 +201,9 @@ def _evidence(order: Order, label: str, quantity: Quantity) -> Evidence:
     )  # fmt: skip
 
 
-def _said_left_out(order: Order, cuts: Cuts) -> str:
+def _left_out_sentence(order: Order, cuts: Cuts) -> str:
     reasons: dict[str, list[str]] = {}
     for scope, reason in order.left_out.items():
         reasons.setdefault(reason, []).append(scope)
-    said = [f"{listed(scopes, cuts.names_listed)} ({reason})" for reason, scopes in reasons.items()]
-    return f"Not in this order: {'; '.join(said)}." if said else ""
+    parts = [f"{listed(scopes, cuts.names_listed)} ({reason})" for reason, scopes in reasons.items()]
+    return f"Not in this order: {'; '.join(parts)}." if parts else ""

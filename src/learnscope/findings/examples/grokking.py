@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from learnscope.findings.outputs.stuck import labelled_series, logged_accuracy
+from learnscope.findings.outputs.stuck import logged_accuracy
 from learnscope.findings.registry import analysis
 from learnscope.quantities import Quantity
 from learnscope.quantities.examples import Memorization
 from learnscope.quantities.outputs import Holdout
 from learnscope.reading.changepoints import change_points, first_lasting
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Floats, Series, as_series, labels_of, series
+from learnscope.reading.gather import Floats, Series, as_series, labels_of, rows, series
 from learnscope.reading.words import count, num, percent
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
@@ -39,12 +39,11 @@ class Accuracies:
 
 @dataclass(frozen=True)
 class Grokked:
-    """When: steps of the first lasting crossings, and of the plateau's end."""
+    """The steps of the first lasting crossings, and of the plateau's end."""
 
     memorised: int
     generalised: int
     plateau_end: int
-    """The last step on the plateau."""
     at_memorised: float
     """Test accuracy when training accuracy crossed."""
     p_value: float
@@ -57,16 +56,13 @@ class Grokked:
 
 @analysis(place=140)
 def grokking(reader: RunReader, cuts: Cuts) -> list[Finding]:
-    """One finding for each pair of accuracies that grokked; none is the usual answer."""
-    found = []
-    for seen in _accuracies(reader):
-        when = grokked(seen, cuts)
-        if when is not None:
-            found.append(_finding(seen, when, cuts))
-    return found[:1]  # two probes that saw the same transition do not make two
+    """At most one finding; none is the usual answer."""
+    judged = [(pair, grokked(pair, cuts)) for pair in _accuracies(reader)]
+    # two probes that measured the same transition do not make two
+    return [_finding(pair, when, cuts) for pair, when in judged if when is not None][:1]
 
 
-def grokked(seen: Accuracies, cuts: Cuts) -> Grokked | None:
+def grokked(pair: Accuracies, cuts: Cuts) -> Grokked | None:
     """None unless all of it happened.
 
     t_mem, t_gen: the first measurement from which training accuracy is at least `memorised_accuracy`, and test accuracy
@@ -75,22 +71,22 @@ def grokked(seen: Accuracies, cuts: Cuts) -> Grokked | None:
     for `measurements` in a row, and that is as many measurements long and a third of the delay; and test accuracy
     changes its level by a permutation test.
     """
-    t_mem = first_lasting(seen.train >= cuts.memorised_accuracy, cuts.measurements)
-    t_gen = first_lasting(seen.test >= cuts.generalised_accuracy, cuts.measurements)
+    t_mem = first_lasting(pair.train >= cuts.memorised_accuracy, cuts.measurements)
+    t_gen = first_lasting(pair.test >= cuts.generalised_accuracy, cuts.measurements)
     if t_mem is None or t_gen is None or t_gen <= t_mem:
         return None
-    start = float(seen.test[t_mem])
-    if seen.train[t_mem] - start < cuts.grokking_gap:
+    start = float(pair.test[t_mem])
+    if pair.train[t_mem] - start < cuts.grokking_gap:
         return None
-    above = seen.test[t_mem:] > start + PLATEAU_RISE * (cuts.generalised_accuracy - start)
+    above = pair.test[t_mem:] > start + PLATEAU_RISE * (cuts.generalised_accuracy - start)
     length = first_lasting(above, cuts.measurements)
     assert length is not None, "from t_gen on it is above for long enough"
-    steps = seen.steps.astype(np.int64)
+    steps = pair.steps.astype(np.int64)
     end = int(steps[t_mem + length - 1])
     share = (end - steps[t_mem]) / (steps[t_gen] - steps[t_mem])
     if length < cuts.measurements or share < PLATEAU_SHARE:
         return None
-    changed = change_points(seen.test)
+    changed = change_points(pair.test)
     if not changed.places:
         return None
     return Grokked(int(steps[t_mem]), int(steps[t_gen]), end, start, changed.p_value, len(steps))
@@ -98,16 +94,16 @@ def grokked(seen: Accuracies, cuts: Cuts) -> Grokked | None:
 
 def _accuracies(reader: RunReader) -> list[Accuracies]:
     """From `Memorization`, which has both; else from what the loop logged and a holdout."""
-    found, accuracy = [], Memorization.accuracy
+    pairs, accuracy = [], Memorization.accuracy
     for label in labels_of(reader, Memorization):
-        frame = reader.frame(label, accuracy.name, "split").drop_duplicates(["step", "scope"], keep="last")
-        both = [as_series(frame[frame["scope"] == split].sort_values("step")).finite for split in ("train", "test")]
+        frame = rows(reader, accuracy, kind="split", probe=label)
+        both = [as_series(frame[frame["scope"] == split]).finite for split in ("train", "test")]
         steps, first, second = np.intersect1d(both[0].steps, both[1].steps, return_indices=True)
         if len(steps):
             values = both[0].values[first], both[1].values[second]
-            found.append(Accuracies(steps.astype(np.float64), *values, label, accuracy, f"{label}'s pass over it"))
-    if found:
-        return found
+            pairs.append(Accuracies(steps.astype(np.float64), *values, label, accuracy, f"{label}'s pass over it"))
+    if pairs:
+        return pairs
     logged = logged_accuracy(reader)
     if logged is None:
         return []
@@ -115,34 +111,34 @@ def _accuracies(reader: RunReader) -> list[Accuracies]:
     if not len(train) or train.values.min() < 0 or train.values.max() > 100:
         return []
     for label in labels_of(reader, Holdout):
-        test = labelled_series(reader, label, Holdout.holdout_accuracy).finite
-        found += _together(train, test, label, f"`{logged.name}` of the batches since the measurement before")
-    return found
+        test = series(reader, Holdout.holdout_accuracy, probe=label).finite
+        pairs += _together(train, test, label, f"`{logged.name}` of the batches since the measurement before")
+    return pairs
 
 
 def _together(train: Series, test: Series, label: str, origin: str) -> list[Accuracies]:
     """Training accuracy as the mean over the batches since the last test measurement: one batch is noise."""
     values = train.values / 100 if train.values.max() > 1 else train.values  # logged in percent
     window = np.searchsorted(test.steps, train.steps)
-    inside = window < len(test)
-    sums = np.bincount(window[inside], weights=values[inside], minlength=len(test))
-    sizes = np.bincount(window[inside], minlength=len(test))
-    known = sizes > 0
-    if not known.any():
+    covered = window < len(test)
+    sums = np.bincount(window[covered], weights=values[covered], minlength=len(test))
+    sizes = np.bincount(window[covered], minlength=len(test))
+    filled = sizes > 0
+    if not filled.any():
         return []
-    steps = test.steps[known].astype(np.float64)
-    means = sums[known] / sizes[known]
-    return [Accuracies(steps, means, test.values[known], label, Holdout.holdout_accuracy, origin)]
+    steps = test.steps[filled].astype(np.float64)
+    means = sums[filled] / sizes[filled]
+    return [Accuracies(steps, means, test.values[filled], label, Holdout.holdout_accuracy, origin)]
 
 
-def _finding(seen: Accuracies, when: Grokked, cuts: Cuts) -> Finding:
+def _finding(pair: Accuracies, when: Grokked, cuts: Cuts) -> Finding:
     lasting = count(cuts.measurements, "measurement")
     return Finding(
         kind="grokking",
         severity="info",
         title=f"Grokking: training data known by heart from step {when.memorised:,}, understood from step "
         f"{when.generalised:,}",
-        detail=f"Training accuracy ({seen.origin}) was at least {percent(cuts.memorised_accuracy)} for {lasting} from "
+        detail=f"Training accuracy ({pair.origin}) was at least {percent(cuts.memorised_accuracy)} for {lasting} from "
         f"step {when.memorised:,} on, when test accuracy was {percent(when.at_memorised)}. That stayed on a plateau "
         f"until step {when.plateau_end:,}, and was at least {percent(cuts.generalised_accuracy)} for {lasting} from "
         f"step {when.generalised:,} on, {when.delay:,} steps later. That test accuracy does not change its level "
@@ -150,7 +146,7 @@ def _finding(seen: Accuracies, when: Grokked, cuts: Cuts) -> Finding:
         advice="A training accuracy of one was not the end here: where weights are regularised, go on past it before "
         "you judge such a run; more weight decay or more data usually shorten the delay.",
         evidence=Evidence(
-            probe=seen.probe, name=seen.quantity.name, n=when.measurements, first_step=when.memorised,
+            probe=pair.probe, name=pair.quantity.name, n=when.measurements, first_step=when.memorised,
             last_step=when.generalised, value=float(when.delay),
         ),
     )  # fmt: skip

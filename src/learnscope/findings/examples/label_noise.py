@@ -61,12 +61,12 @@ class Doubts:
 
     @property
     def suggested(self) -> Ints:
-        found = np.full(len(self._labels), -1, np.int64)
+        suggested = np.full(len(self._labels), -1, np.int64)
         position, predicted = self._keys // self._classes, self._keys % self._classes
         # by weight, and of equal weights the smaller class last, so that it is the one that stays
         order = np.lexsort((-predicted, self._weights))
-        found[position[order]] = predicted[order]
-        return found
+        suggested[position[order]] = predicted[order]
+        return suggested
 
     def _vote(self, wrong: Ints, predicted: Ints, losses: Floats) -> None:
         if not len(wrong):
@@ -90,8 +90,8 @@ def noise_scores(scores: Floats, noisy: NDArray[np.bool_], k: int) -> dict[str, 
     from scipy.stats import rankdata
     from sklearn.metrics import precision_score, roc_auc_score
 
-    known = ~np.isnan(scores)
-    scores, noisy = scores[known], noisy[known]
+    scored = ~np.isnan(scores)
+    scores, noisy = scores[scored], noisy[scored]
     both = 0 < int(noisy.sum()) < len(noisy)
     k = min(k, len(scores))
     first = np.zeros(len(scores), bool)

@@ -16,7 +16,6 @@ LEAST_PEAK = 0.1
 SHARE = 0.5
 """Share of the peak below which the gap must fall."""
 LASTING = 2
-"""Evaluations for which it must stay there."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +25,11 @@ class Evolution:
     epochs: list[int]
     gaps: Floats
     peak_gap: float
-    """NaN if there is no gap at all, and so the final one."""
+    """NaN if there is no gap at all, like the final one."""
     peak_epoch: int | None
     final_gap: float
     transition_epoch: int | None
     reason: str | None
-    """Why there is no transition."""
     changes: Changes
     change_epochs: list[int]
     """The first epoch of each new level of the gap; empty if it is one level."""
@@ -44,17 +42,17 @@ def evolution(epochs: Sequence[int], gaps: Sequence[float]) -> Evolution:
     peak must be at least 0.1. After a peak that is reached more than once: after the last time.
     """
     latest = dict(zip(epochs, gaps, strict=True))
-    known = sorted((epoch, gap) for epoch, gap in latest.items() if np.isfinite(gap))
-    order = [epoch for epoch, _ in known]
-    values = np.array([gap for _, gap in known], dtype=np.float64)
+    pairs = sorted((epoch, gap) for epoch, gap in latest.items() if np.isfinite(gap))
+    order = [epoch for epoch, _ in pairs]
+    values = np.array([gap for _, gap in pairs], dtype=np.float64)
     changes = change_points(values)
     if not order:
         none = "no evaluation has a generalization gap"
         return Evolution(order, values, np.nan, None, np.nan, None, none, changes, [])
-    found, why = _transition(values)
+    place, reason = _transition(values)
     return Evolution(
         order, values, float(values.max()), order[int(values.argmax())], float(values[-1]),
-        None if found is None else order[found], why, changes, [order[place] for place in changes.places],
+        None if place is None else order[place], reason, changes, [order[place] for place in changes.places],
     )  # fmt: skip
 
 
@@ -71,10 +69,10 @@ def _transition(values: Floats) -> tuple[int | None, str | None]:
     return None, f"the gap has not stayed below {num(SHARE * peak)}, half its peak, for {LASTING} evaluations: {times}"
 
 
-def why_no_changes(found: Evolution) -> str | None:
+def why_no_changes(evolution: Evolution) -> str | None:
     """Why there are no change-points; None if there are some."""
-    if found.change_epochs:
+    if evolution.change_epochs:
         return None
-    if found.changes.n < 2 * MIN_SIZE:
-        return f"{count(found.changes.n, 'evaluation')}; {2 * MIN_SIZE} are needed"
-    return f"p = {num(found.changes.p_value)}: the gap may well have kept one level"
+    if evolution.changes.n < 2 * MIN_SIZE:
+        return f"{count(evolution.changes.n, 'evaluation')}; {2 * MIN_SIZE} are needed"
+    return f"p = {num(evolution.changes.p_value)}: the gap may well have kept one level"

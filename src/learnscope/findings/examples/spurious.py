@@ -18,19 +18,18 @@ from learnscope.reading.gather import Floats, labels_of
 from learnscope.reading.group_curves import attribute_numbers
 from learnscope.reading.ordering import half_way
 from learnscope.reading.words import between, count, num, percent
-from learnscope.record import Evidence, Finding, Severity
+from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
 
 
 @dataclass(frozen=True)
-class Followed:
-    """When the attribute was followed: places among the measurements, the ends included."""
+class Stretch:
+    """The last stretch of measurements in which the attribute was followed, as places among all of them."""
 
     first: int
     last: int
-    """The end of the last stretch that is long enough."""
     worst: int
-    """The largest gap of that stretch."""
+    """Where the gap is largest."""
     now: bool
     """Whether the stretch reaches the last measurement."""
 
@@ -51,13 +50,9 @@ class Delay:
 @analysis(place=150)
 def spurious(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """One finding for each probe whose groups are followed, or were for a while; none is the usual answer."""
-    found = []
-    for label in labels_of(reader, Q):
-        numbers = attribute_numbers(reader, label)
-        when = followed(numbers, cuts) if len(numbers) else None
-        if when is not None:
-            found.append(_finding(label, numbers, when, cuts))
-    return found
+    numbers = {label: attribute_numbers(reader, label) for label in labels_of(reader, Q)}
+    judged = [(label, frame, followed(frame, cuts)) for label, frame in numbers.items() if len(frame)]
+    return [_finding(label, frame, when, cuts) for label, frame, when in judged if when is not None]
 
 
 def is_followed(numbers: pd.DataFrame, cuts: Cuts) -> NDArray[np.bool_]:
@@ -73,7 +68,7 @@ def is_followed(numbers: pd.DataFrame, cuts: Cuts) -> NDArray[np.bool_]:
     return (gap & within_classes & (beyond | (numbers[Q.classes.name] == 2)) & enough).to_numpy(bool)
 
 
-def followed(numbers: pd.DataFrame, cuts: Cuts) -> Followed | None:
+def followed(numbers: pd.DataFrame, cuts: Cuts) -> Stretch | None:
     """None unless it was followed for `measurements` in a row, or at all of fewer."""
     holds = is_followed(numbers, cuts)
     lasting = min(cuts.measurements, len(holds))
@@ -84,7 +79,7 @@ def followed(numbers: pd.DataFrame, cuts: Cuts) -> Followed | None:
     before = np.flatnonzero(~holds[:last])
     first = int(before[-1]) + 1 if len(before) else 0
     gaps = numbers[Q.bias_gap.name].to_numpy(np.float64)
-    return Followed(first, last, first + int(gaps[first : last + 1].argmax()), last == len(holds) - 1)
+    return Stretch(first, last, first + int(gaps[first : last + 1].argmax()), last == len(holds) - 1)
 
 
 def delay(numbers: pd.DataFrame, cuts: Cuts) -> Delay | None:
@@ -112,16 +107,13 @@ def _still_rises(values: Floats, n: int) -> tuple[float, float] | None:
     return (before, last) if difference((last, n), (before, n))[0] > 0 else None
 
 
-def _finding(label: str, numbers: pd.DataFrame, when: Followed, cuts: Cuts) -> Finding:
+def _finding(label: str, numbers: pd.DataFrame, when: Stretch, cuts: Cuts) -> Finding:
     steps = [int(step) for step in numbers.index]
     shown = numbers.iloc[-1] if when.now else numbers.iloc[when.worst]
     low = min(float(shown[Q.bias_gap_low.name]), float(shown[Q.within_class_gap_low.name]))
-    severity: Severity = "info"
-    if when.now:
-        severity = "critical" if low >= cuts.spurious_critical else "warning"
     late = delay(numbers, cuts)
-    said = [_said_gap(shown, steps[-1] if when.now else steps[when.worst]), _said_following(shown)]
-    said += [_said_when(numbers, when), _said_delay(late)]
+    gap = _gap_sentence(shown, steps[-1] if when.now else steps[when.worst])
+    sentences = [gap, _following_sentence(shown), _when_sentence(numbers, when), _delay_sentence(late)]
     conflicting = percent(float(shown[Q.conflicting_accuracy.name]))
     aligned = percent(float(shown[Q.aligned_accuracy.name]))
     what = f"{aligned} right where it suggests the class, {conflicting} where it suggests another"
@@ -130,9 +122,9 @@ def _finding(label: str, numbers: pd.DataFrame, when: Followed, cuts: Cuts) -> F
         title = f"The model followed the group until step {steps[when.last]:,}: {what} at step {steps[when.worst]:,}"
     return Finding(
         kind="spurious_attribute",
-        severity=severity,
+        severity="info" if not when.now else "critical" if low >= cuts.spurious_critical else "warning",
         title=title,
-        detail=" ".join(part for part in said if part),
+        detail=" ".join(filter(None, sentences)),
         advice=_advice(shown, when, late),
         evidence=Evidence(
             probe=label, name=Q.bias_gap.name,
@@ -143,47 +135,48 @@ def _finding(label: str, numbers: pd.DataFrame, when: Followed, cuts: Cuts) -> F
     )  # fmt: skip
 
 
-def _said(numbers: pd.Series[float], quantity: Quantity) -> str:
+def _share(numbers: pd.Series[float], quantity: Quantity) -> str:
     value, low, high = (float(numbers[f"{quantity.name}{end}"]) for end in ("", "_low", "_high"))
     return f"{percent(value)} (95 % interval {percent(low)} to {percent(high)})"
 
 
-def _said_gap(shown: pd.Series[float], step: int) -> str:
+def _gap_sentence(shown: pd.Series[float], step: int) -> str:
     aligned, conflicting = int(shown[Q.aligned_examples.name]), int(shown[Q.conflicting_examples.name])
     return (
-        f"At step {step:,}, accuracy is {_said(shown, Q.aligned_accuracy)} on the {count(aligned, 'test example')} "
+        f"At step {step:,}, accuracy is {_share(shown, Q.aligned_accuracy)} on the {count(aligned, 'test example')} "
         f"whose group suggests their class, by what is most frequent in the training data, and "
-        f"{_said(shown, Q.conflicting_accuracy)} on the {conflicting:,} whose group suggests another: a gap of "
-        f"{_said(shown, Q.bias_gap)}, and within classes of {_said(shown, Q.within_class_gap)}."
+        f"{_share(shown, Q.conflicting_accuracy)} on the {conflicting:,} whose group suggests another: a gap of "
+        f"{_share(shown, Q.bias_gap)}, and within classes of {_share(shown, Q.within_class_gap)}."
     )
 
 
-def _said_following(shown: pd.Series[float]) -> str:
+def _following_sentence(shown: pd.Series[float]) -> str:
     if shown[Q.classes.name] == 2:
         return ""
     return (
-        f"Of these, {_said(shown, Q.attribute_following)} are predicted as what their group suggests; errors towards "
+        f"Of these, {_share(shown, Q.attribute_following)} are predicted as what their group suggests; errors towards "
         f"all classes alike would do so for {percent(float(shown[Q.chance_following.name]))}."
     )
 
 
-def _said_when(numbers: pd.DataFrame, when: Followed) -> str:
+def _when_sentence(numbers: pd.DataFrame, when: Stretch) -> str:
     if len(numbers) == 1:
         return ""
     steps = [int(step) for step in numbers.index]
     gaps = numbers[Q.bias_gap.name].to_numpy(np.float64)
-    held = f"That is so from step {steps[when.first]:,} on" if when.first else "That is so since the first measurement"
+    since = f"from step {steps[when.first]:,} on" if when.first else "since the first measurement"
+    period = f"That is so {since}"
     if not when.now:
-        held = f"That was so in {between(steps[when.first], steps[when.last])}"
+        period = f"That was so in {between(steps[when.first], steps[when.last])}"
     worst = f"the gap was largest at step {steps[when.worst]:,}, {percent(float(gaps[when.worst]))}"
     declined = numbers[Q.bias_gap_high.name].iloc[-1] < numbers[Q.bias_gap_low.name].iloc[when.worst]
     now = f"at the end it is {percent(float(gaps[-1]))}"
     if when.worst == len(gaps) - 1:
-        return f"{held}; the gap is largest at the end."
-    return f"{held}; {worst}, and {now}{'' if declined else ', which is no decline beyond the intervals'}."
+        return f"{period}; the gap is largest at the end."
+    return f"{period}; {worst}, and {now}{'' if declined else ', which is no decline beyond the intervals'}."
 
 
-def _said_delay(late: Delay | None) -> str:
+def _delay_sentence(late: Delay | None) -> str:
     if late is None:
         return ""
     after = ""
@@ -196,7 +189,7 @@ def _said_delay(late: Delay | None) -> str:
     )
 
 
-def _advice(shown: pd.Series[float], when: Followed, late: Delay | None) -> str:
+def _advice(shown: pd.Series[float], when: Stretch, late: Delay | None) -> str:
     if not when.now:
         return (
             "Checkpoints up to that step follow the group: take a later one, and do not stop such a run by its "
@@ -217,13 +210,13 @@ def _advice(shown: pd.Series[float], when: Followed, late: Delay | None) -> str:
             f"{first}No training example speaks against the group (n = {n:,}{tied}): nothing there tells it from the "
             "class. Add examples in which they disagree, or take the attribute out of the inputs."
         )
-    told = f"{against:,} of {n:,} training examples ({percent(against / n)}) contradict their group"
+    they = f"{against:,} of {n:,} training examples ({percent(against / n)}) contradict their group"
     if 2 * against < n:
         return (
-            f"{first}Only {told}{tied}. Draw or weight these about {num(n / against - 1)} times as often, so that they "
+            f"{first}Only {they}{tied}. Draw or weight these about {num(n / against - 1)} times as often, so that they "
             "count as much as the others, add more of them, or take the attribute out of the inputs."
         )
     return (
-        f"{first}{told}{tied}, so that the data hardly ask for it: the inputs show the attribute more plainly than the "
+        f"{first}{they}{tied}, so that the data hardly ask for it: the inputs show the attribute more plainly than the "
         "class. Take it out of the inputs, or train with it set at random."
     )

@@ -33,13 +33,11 @@ class LevelChanges:
     """That the largest step is as large in a random order of the same values; see `change_points`."""
     alpha: float
     n: int
-    """Values that were measured."""
     permutations: int
     method: str
     left_out: dict[int, str]
     """Epochs without a value, and why they have none."""
     reason: str | None
-    """Why there is no change, where there is none."""
 
 
 def course(reader: RunReader, layer: str, quantity: Quantity) -> Series:
@@ -49,7 +47,6 @@ def course(reader: RunReader, layer: str, quantity: Quantity) -> Series:
 
 
 def unmeasured(series: Series) -> dict[int, str]:
-    """The epochs without a value, with the reason of each."""
     each = zip(series.steps.tolist(), series.values, series.status, strict=True)
     return {int(step): status or "not measured" for step, value, status in each if not np.isfinite(value)}
 
@@ -58,11 +55,12 @@ def level_changes(
     series: Series, *, alpha: float = 0.05, permutations: int = PERMUTATIONS, min_size: int = MIN_SIZE, seed: int = 0
 ) -> LevelChanges:
     """Where the level of a series changes. Values that were not measured are left out, and named."""
-    known = series.finite
-    found = change_points(known.values, alpha=alpha, permutations=permutations, min_size=min_size, seed=seed)
-    epochs = [int(known.steps[place]) for place in found.places]
-    reason = None if epochs else _why_none(found, known, alpha, min_size)
-    return LevelChanges(epochs, found.p_value, alpha, found.n, permutations, found.method, unmeasured(series), reason)
+    finite = series.finite
+    changes = change_points(finite.values, alpha=alpha, permutations=permutations, min_size=min_size, seed=seed)
+    epochs = [int(finite.steps[place]) for place in changes.places]
+    reason = None if epochs else _why_none(changes, finite, alpha, min_size)
+    p, n, method = changes.p_value, changes.n, changes.method
+    return LevelChanges(epochs, p, alpha, n, permutations, method, unmeasured(series), reason)
 
 
 def fewest_values(alpha: float) -> int:
@@ -74,15 +72,15 @@ def fewest_values(alpha: float) -> int:
     return next(n for n in counting(2) if 2 / math.comb(n, n // 2) <= alpha)
 
 
-def _why_none(found: Changes, known: Series, alpha: float, min_size: int) -> str:
+def _why_none(changes: Changes, finite: Series, alpha: float, min_size: int) -> str:
     fewest = max(fewest_values(alpha), 2 * min_size)
-    if found.n < fewest:
-        return f"{count(found.n, 'value')}: from {fewest} on, a change can be told from chance at alpha={alpha:g}"
-    if np.ptp(known.values) == 0:
+    if changes.n < fewest:
+        return f"{count(changes.n, 'value')}: from {fewest} on, a change can be told from chance at alpha={alpha:g}"
+    if np.ptp(finite.values) == 0:
         return "all values are equal"
-    if found.p_value > alpha:
-        return f"p = {found.p_value:.3g}, which is above alpha={alpha:g}: no more of a change than chance has"
-    return f"no change is worth its penalty ({found.method})"
+    if changes.p_value > alpha:
+        return f"p = {changes.p_value:.3g}, which is above alpha={alpha:g}: no more of a change than chance has"
+    return f"no change is worth its penalty ({changes.method})"
 
 
 def evolution(reader: RunReader, layers: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -96,31 +94,29 @@ def evolution(reader: RunReader, layers: Sequence[str]) -> dict[str, dict[str, A
     recorded = [quantity for quantity in FeatureEvolution.all() if quantity.name in names]
     order = by_features(grid(reader, FeatureEvolution.cka_first), replace(Cuts(), measurements=1))
     ranks = {layer: rank for rank, (_, tied) in enumerate(order.ranks, start=1) for layer in tied}
-    found: dict[str, dict[str, Any]] = {}
+    by_layer: dict[str, dict[str, Any]] = {}
     for layer in layers:
         courses = {quantity.name: course(reader, layer, quantity) for quantity in recorded}
         epochs = next(iter(courses.values())).steps.tolist() if courses else []
         halfway = int(order.steps[order.places[layer]]) if layer in order.places else None
-        found[layer] = {
+        by_layer[layer] = {
             "epochs": epochs,
-            "metrics": {name: _told(series) for name, series in courses.items()},
+            "metrics": {name: _summary(series) for name, series in courses.items()},
             "halfway_epoch": halfway,
             "order": ranks.get(layer),
             "changed_first": ranks.get(layer) == 1 and len(order.ranks) > 1,
             "how": _how(layer, courses, order.left_out, halfway, len(ranks)),
         }
-    return found
+    return by_layer
 
 
-def _told(series: Series) -> dict[str, Any]:
-    known = series.finite
-    first, last = (known.values[0], known.values[-1]) if len(known) else (None, None)
-    several = len(known) > 1
+def _summary(series: Series) -> dict[str, Any]:
+    finite = [float(value) for value in series.finite.values]
     return {
         "values": [float(value) if np.isfinite(value) else None for value in series.values],
-        "first": None if first is None else float(first),
-        "last": None if last is None else float(last),
-        "change": float(last - first) if several and first is not None and last is not None else None,
+        "first": finite[0] if finite else None,
+        "last": finite[-1] if finite else None,
+        "change": finite[-1] - finite[0] if len(finite) > 1 else None,
         "reasons": unmeasured(series),
     }
 

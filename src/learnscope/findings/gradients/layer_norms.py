@@ -49,12 +49,11 @@ class LayerNorms:
 def layer_norms(reader: RunReader, cuts: Cuts, steps: Sequence[int] | None = None) -> LayerNorms:
     """Statistics of the layers over `steps`, the last ones of the run; over all by default.
 
-    A layer vanishes or explodes in these steps if it was beyond a cut for enough consecutive measurements, at least
-    one of them in these steps: earlier ones count, since a part of a run may be short.
+    A layer vanishes or explodes in these steps if a long enough streak beyond a cut reaches into them.
     """
     norms = grid(reader, GradientFlow.norm, stage="stepped")
     ratios = grid(reader, GradientFlow.gradient_to_weight)
-    wanted = norms.steps.tolist() if steps is None else list(steps)
+    chosen_steps = norms.steps.tolist() if steps is None else list(steps)
     flow = flow_of(reader, cuts)
     low: list[str] | None = None
     high: list[str] | None = None
@@ -64,12 +63,12 @@ def layer_norms(reader: RunReader, cuts: Cuts, steps: Sequence[int] | None = Non
     )
     if flow is not None and measured >= cuts.measurements:
         below, above, _ = off_course(flow, cuts)
-        low, high, reason = _touching(flow, below, wanted), _touching(flow, above, wanted), None
+        low, high, reason = _touching(flow, below, chosen_steps), _touching(flow, above, chosen_steps), None
     return LayerNorms(
-        _over(series(reader, GradientFlow.norm, stage="stepped"), wanted),
-        _over(series(reader, Loss.loss), wanted),
-        _by_layer(norms, wanted),
-        _by_layer(ratios, wanted),
+        _over(series(reader, GradientFlow.norm, stage="stepped"), chosen_steps),
+        _over(series(reader, Loss.loss), chosen_steps),
+        _by_layer(norms, chosen_steps),
+        _by_layer(ratios, chosen_steps),
         low,
         high,
         reason,
@@ -89,18 +88,18 @@ def spread(values: Floats, not_finite: int = 0) -> Spread:
     return Spread(n, not_finite, float(finite.mean()), std, float(finite.min()), float(finite.max()))
 
 
-def _over(numbers: Series, wanted: list[int]) -> Spread:
-    chosen = np.isin(numbers.steps, wanted)
+def _over(numbers: Series, chosen_steps: list[int]) -> Spread:
+    chosen = np.isin(numbers.steps, chosen_steps)
     return spread(numbers.values[chosen], int(np.isin(numbers.steps[chosen], numbers.broken).sum()))
 
 
-def _by_layer(numbers: Grid, wanted: list[int]) -> dict[str, Spread]:
-    chosen = np.isin(numbers.steps, wanted)
+def _by_layer(numbers: Grid, chosen_steps: list[int]) -> dict[str, Spread]:
+    chosen = np.isin(numbers.steps, chosen_steps)
     values, bad = numbers.values[chosen], numbers.broken[chosen].sum(axis=0)
     return {layer: spread(values[:, i], int(bad[i])) for i, layer in enumerate(numbers.scopes)}
 
 
-def _touching(flow: Flow, streaks: Sequence[Streak], wanted: list[int]) -> list[str]:
+def _touching(flow: Flow, streaks: Sequence[Streak], chosen_steps: list[int]) -> list[str]:
     """The layers whose streaks have a measurement at one of these steps."""
-    touching = [streak for streak in streaks if np.isin(flow.steps[streak.rows], wanted).any()]
+    touching = [streak for streak in streaks if np.isin(flow.steps[streak.rows], chosen_steps).any()]
     return flow.names(sorted(touching, key=lambda streak: streak.column))

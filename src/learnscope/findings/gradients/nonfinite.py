@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from learnscope.findings.evidence import evidence_over
 from learnscope.findings.registry import analysis
 from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.outputs import Holdout, Loss
@@ -15,7 +16,7 @@ from learnscope.quantities.updates import ParameterChange
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import NONFINITE, Series, rows, series
 from learnscope.reading.words import capital, count, num
-from learnscope.record import Evidence, Finding
+from learnscope.record import Finding
 from learnscope.store.reader import RunReader
 
 Counted = type[GradientFlow] | type[ParameterChange]
@@ -68,7 +69,7 @@ def nonfinite(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  
     if tensor:
         sentences.append(f"The first bad tensor in backward order is {tensor}.")
     origin, advice = _origin(reader, first, loss, gradient, change, tensor)
-    last = int(first.bad[-1])
+    span, times = (first.first, int(first.bad[-1])), float(len(first.bad))
     return [
         Finding(
             kind="nonfinite",
@@ -76,14 +77,7 @@ def nonfinite(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  
             title=f"{capital(first.what)} not finite {'from' if first.lasting else 'at'} step {first.first:,}{where}",
             detail=" ".join([*sentences, origin]),
             advice=advice,
-            evidence=Evidence(
-                probe=first.probe,
-                name=first.name,
-                n=len(first.measured),
-                value=float(len(first.bad)),
-                first_step=first.first,
-                last_step=last,
-            ),
+            evidence=evidence_over(span, first.probe, first.name, len(first.measured), times),
             scopes=[tensor] if tensor else [],
         )
     ]

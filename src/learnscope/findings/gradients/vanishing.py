@@ -49,8 +49,8 @@ def flow_of(reader: RunReader, cuts: Cuts) -> Flow | None:
         return None
     # a clip by the overall norm scales all layers alike, so norms after it compare layers as well
     norm = grid(reader, GradientFlow.norm, stage="stepped").aligned(ratios)
-    medians = (_median_layer(values, cuts.min_layers) for values in (ratios.values, norm))
-    return Flow(ratios.scopes, ratios.steps, ratios.values, norm, *medians, ratios.probe)
+    median_ratio, median_norm = (_median_layer(values, cuts.min_layers) for values in (ratios.values, norm))
+    return Flow(ratios.scopes, ratios.steps, ratios.values, norm, median_ratio, median_norm, ratios.probe)
 
 
 def _median_layer(values: Floats, at_least: int) -> Floats:
@@ -84,9 +84,8 @@ def gradients(reader: RunReader, cuts: Cuts) -> list[Finding]:
 def off_course(flow: Flow, cuts: Cuts) -> tuple[list[Streak], list[Streak], list[Streak]]:
     """Layers that vanish, layers that explode, and those near the output of a gradient that is lost on its way back.
 
-    A gradient that shrinks from layer to layer is far below the median at one end and far above it at the other. The
-    layer next to the output is the sound end: what is off the median there is not reported as exploding
-    (or vanishing) by itself.
+    A gradient that shrinks from layer to layer is far below the median at one end and far above it at the other. What
+    is off the median next to the output, the sound end, is not reported as exploding (or vanishing) by itself.
     """
     low, high = _vanishing(flow, cuts), _exploding(flow, cuts)
     far_low = [s for s in low if s.median(flow.ratio) >= cuts.vanishing_ratio]

@@ -8,7 +8,7 @@ from learnscope.findings.registry import analysis
 from learnscope.quantities import Quantity
 from learnscope.quantities.landscape import LossLandscape
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Series, as_series, labels_of
+from learnscope.reading.gather import Series, labels_of, series
 from learnscope.reading.streaks import streaks
 from learnscope.reading.words import between, num
 from learnscope.record import Evidence, Finding
@@ -24,15 +24,14 @@ RATIOS = {
 
 @analysis(place=90)
 def landscape(reader: RunReader, cuts: Cuts) -> list[Finding]:
-    found = []
+    findings = []
     for label in labels_of(reader, LossLandscape):
         for ratio in RATIOS:
-            frame = reader.frame(label, ratio.name, "model").drop_duplicates("step", keep="last").sort_values("step")
-            ratios = as_series(frame).finite
+            ratios = series(reader, ratio, probe=label).finite
             if len(ratios):
-                found += _edge(label, ratio, ratios, cuts)
+                findings += _edge(label, ratio, ratios, cuts)
                 break
-    return found
+    return findings
 
 
 def _edge(label: str, ratio: Quantity, ratios: Series, cuts: Cuts) -> list[Finding]:
@@ -44,6 +43,7 @@ def _edge(label: str, ratio: Quantity, ratios: Series, cuts: Cuts) -> list[Findi
     values, steps = ratios.values[streak.rows], ratios.steps[streak.rows]
     first, last = int(steps[0]), int(steps[-1])
     what, threshold = RATIOS[ratio]
+    median = float(np.median(values))
     when = f"since step {first:,}" if streak.lasting else f"in {between(first, last)}, not after"
     return [
         Finding(
@@ -56,12 +56,7 @@ def _edge(label: str, ratio: Quantity, ratios: Series, cuts: Cuts) -> list[Findi
             advice="Nothing is wrong: full-batch training settles there, and the loss falls over many steps though not "
             "at each. If it spikes or stalls, lower the learning rate or warm it up for longer.",
             evidence=Evidence(
-                probe=label,
-                name=ratio.name,
-                n=len(values),
-                first_step=first,
-                last_step=last,
-                value=float(np.median(values)),
+                probe=label, name=ratio.name, n=len(values), first_step=first, last_step=last, value=median
             ),
         )
     ]

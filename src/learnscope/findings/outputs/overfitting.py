@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from learnscope.findings.outputs.stuck import labelled_series, stuck
+from learnscope.findings.outputs.stuck import stuck
 from learnscope.findings.registry import analysis
 from learnscope.quantities.outputs import Holdout, Loss
 from learnscope.reading.cuts import Cuts
@@ -25,7 +22,7 @@ SMALL = 5_000
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of paired differences with a 95 % interval, and how that was made."""
+    """The mean of paired differences with a 95 % interval, and how that was computed."""
 
     mean: float
     interval: tuple[float, float]
@@ -35,8 +32,8 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Fall:
-    """How the training loss changed over the span, between means over windows of `n` values each."""
+class TrainingLoss:
+    """Its means up to the best step and up to the last, over windows of `n` values each."""
 
     before: float
     after: float
@@ -45,12 +42,12 @@ class Fall:
 
 @analysis(place=60)
 def overfitting(reader: RunReader, cuts: Cuts) -> list[Finding]:
-    found = []
+    findings = []
     for label in labels_of(reader, Holdout):
-        losses = labelled_series(reader, label, Holdout.holdout_loss).finite
+        losses = series(reader, Holdout.holdout_loss, probe=label).finite
         if len(losses) >= cuts.holdout_measurements:
-            found += _judge(reader, label, losses, cuts)
-    return found
+            findings += _judge(reader, label, losses, cuts)
+    return findings
 
 
 def _judge(reader: RunReader, label: str, losses: Series, cuts: Cuts) -> list[Finding]:
@@ -64,24 +61,24 @@ def _judge(reader: RunReader, label: str, losses: Series, cuts: Cuts) -> list[Fi
     paired = _paired(reader, label, best, last)
     if paired is not None and paired.interval[0] <= 0:
         return []
-    fall = _training(reader, best, last)
-    rise = float(rises[-1])
-    return [_finding(reader, label, losses, at, rise, paired, fall, cuts)]
+    return [_finding(reader, label, losses, at, float(rises[-1]), paired, _training(reader, best, last), cuts)]
 
 
 def _finding(
     reader: RunReader, label: str, losses: Series, at: int, rise: float,
-    paired: Difference | None, fall: Fall | None, cuts: Cuts,
+    paired: Difference | None, training: TrainingLoss | None, cuts: Cuts,
 ) -> Finding:  # fmt: skip
     best, last = int(losses.steps[at]), int(losses.steps[-1])
     lowest, now = float(losses.values[at]), float(losses.values[-1])
-    accuracy = _accuracy(reader, label, best, last)
-    only_confidence = accuracy is not None and accuracy[1] >= accuracy[0]
-    diverging = fall is not None and fall.after >= fall.before
-    weak = paired is None or fall is None
-    severity: Severity = "warning"
-    if rise >= cuts.overfitting_critical and not weak and not only_confidence:
-        severity = "critical"
+    accuracies = series(reader, Holdout.holdout_accuracy, probe=label)
+    before, after = accuracies.at(best), accuracies.at(last)
+    accuracy, only_confidence = "", False
+    if before is not None and after is not None:
+        accuracy = f"Holdout accuracy went from {percent(before)} to {percent(after)}."
+        only_confidence = after >= before
+    diverging = training is not None and training.after >= training.before
+    strong = paired is not None and training is not None and not only_confidence
+    severity: Severity = "critical" if strong and rise >= cuts.overfitting_critical else "warning"
     what = "Holdout and training loss rise together" if diverging else "Overfitting"
     n = len(losses)
     return Finding(
@@ -92,12 +89,12 @@ def _finding(
             [
                 f"The holdout loss was {num(lowest)} at step {best:,}, the lowest of {n:,} measurements, and "
                 f"{num(now)} at step {last:,}.",
-                _said_paired(paired),
-                _said_training(fall, best, last),
-                _said_accuracy(accuracy),
+                _paired_sentence(paired),
+                _training_sentence(training, best, last),
+                accuracy,
             ]
         ).strip(),
-        advice=_advice(best, diverging, only_confidence, fall, guessing=stuck(reader, cuts) is not None),
+        advice=_advice(best, diverging, only_confidence, training, guessing=stuck(reader, cuts) is not None),
         evidence=Evidence(
             probe=label, name=Holdout.holdout_loss.name, n=paired.n if paired else n, first_step=best, last_step=last,
             value=paired.mean if paired else now - lowest, interval=paired.interval if paired else None,
@@ -105,7 +102,7 @@ def _finding(
     )  # fmt: skip
 
 
-def _advice(best: int, diverging: bool, only_confidence: bool, fall: Fall | None, *, guessing: bool) -> str:
+def _advice(best: int, diverging: bool, only_confidence: bool, training: TrainingLoss | None, *, guessing: bool) -> str:
     if guessing:
         return (
             f"Step {best:,} is no way out: by its accuracy on the holdout the model only guesses, then as now. Find "
@@ -122,14 +119,14 @@ def _advice(best: int, diverging: bool, only_confidence: bool, fall: Fall | None
             f"them: if accuracy is what counts, go on; if probabilities are used, take step {best:,} or calibrate "
             "(label smoothing, a temperature)."
         )
-    known = "" if fall is not None else "Log the training loss to tell overfitting from divergence. "
+    hint = "" if training is not None else "Log the training loss to tell overfitting from divergence. "
     return (
-        f"{known}Take the checkpoint of step {best:,}, or stop there next time; to train longer, use more data, "
+        f"{hint}Take the checkpoint of step {best:,}, or stop there next time; to train longer, use more data, "
         "augmentation, weight decay or dropout."
     )
 
 
-def _said_paired(paired: Difference | None) -> str:
+def _paired_sentence(paired: Difference | None) -> str:
     if paired is None:
         return "No losses per example were kept at both steps, so there is no interval: this is weaker evidence."
     low, high = paired.interval
@@ -140,61 +137,45 @@ def _said_paired(paired: Difference | None) -> str:
     )
 
 
-def _said_training(fall: Fall | None, best: int, last: int) -> str:
-    if fall is None:
+def _training_sentence(training: TrainingLoss | None, best: int, last: int) -> str:
+    if training is None:
         return f"The training loss between steps {best:,} and {last:,} was not recorded: this is weaker evidence."
-    went = "fell" if fall.after < fall.before else "rose" if fall.after > fall.before else "stayed"
+    went = "fell" if training.after < training.before else "rose" if training.after > training.before else "stayed"
     return (
-        f"Meanwhile the training loss {went} from {num(fall.before)} to {num(fall.after)} (means of {fall.n[0]:,} and "
-        f"{fall.n[1]:,} values up to those steps)."
+        f"Meanwhile the training loss {went} from {num(training.before)} to {num(training.after)} (means of "
+        f"{training.n[0]:,} and {training.n[1]:,} values up to those steps)."
     )
 
 
-def _said_accuracy(accuracy: tuple[float, float] | None) -> str:
-    if accuracy is None:
-        return ""
-    return f"Holdout accuracy went from {percent(accuracy[0])} to {percent(accuracy[1])}."
-
-
-def _accuracy(reader: RunReader, label: str, best: int, last: int) -> tuple[float, float] | None:
-    values = labelled_series(reader, label, Holdout.holdout_accuracy)
-    first, second = values.at(best), values.at(last)
-    return None if first is None or second is None else (first, second)
-
-
-def _training(reader: RunReader, best: int, last: int) -> Fall | None:
-    """Means of the training loss up to the best step and up to the last, over windows that do not meet."""
+def _training(reader: RunReader, best: int, last: int) -> TrainingLoss | None:
+    """Over windows that do not meet; None if one has fewer than two values."""
     loss = series(reader, Loss.loss).finite
     width = (last - best) / 2
     windows = [loss.values[(loss.steps > end - width) & (loss.steps <= end)] for end in (best, last)]
     if min(len(window) for window in windows) < 2:
         return None
     before, after = (float(window.mean()) for window in windows)
-    return Fall(before, after, (len(windows[0]), len(windows[1])))
+    return TrainingLoss(before, after, (len(windows[0]), len(windows[1])))
 
 
 def _paired(reader: RunReader, label: str, best: int, last: int) -> Difference | None:
     """The rise of each example's own loss; None unless both steps kept them for two examples at least."""
-    means = []
+    ids, means = [], []
     for step in (best, last):
         try:
-            arrays: Mapping[str, NDArray[Any]] = reader.arrays(label, step)
+            arrays = reader.arrays(label, step)
+            losses, examples = arrays["losses"], arrays["example"]
         except (KeyError, OSError):  # nothing was kept, or its file is gone
             return None
-        if "losses" not in arrays or "example" not in arrays:
-            return None
-        means.append(_by_example(arrays["losses"], arrays["example"]))
-    shared = sorted(means[0].keys() & means[1].keys())
-    differences = np.array([means[1][example] - means[0][example] for example in shared])
-    kept = differences[np.isfinite(differences)]
-    return paired_interval(kept, dropped=len(differences) - len(kept)) if len(kept) >= 2 else None
-
-
-def _by_example(losses: NDArray[Any], example: NDArray[Any]) -> dict[int, float]:
-    """The mean over each example's positions: long examples must not count for more."""
-    ids, where = np.unique(example.reshape(-1), return_inverse=True)
-    sums = np.bincount(where, weights=losses.reshape(-1).astype(np.float64))
-    return dict(zip(ids.tolist(), (sums / np.bincount(where)).tolist(), strict=True))
+        # the mean over each example's positions: long examples must not count for more
+        unique, where = np.unique(examples.reshape(-1), return_inverse=True)
+        sums = np.bincount(where, weights=losses.reshape(-1).astype(np.float64))
+        ids.append(unique)
+        means.append(sums / np.bincount(where))
+    _, first, second = np.intersect1d(ids[0], ids[1], assume_unique=True, return_indices=True)
+    differences = means[1][second] - means[0][first]
+    finite = differences[np.isfinite(differences)]
+    return paired_interval(finite, dropped=len(differences) - len(finite)) if len(finite) >= 2 else None
 
 
 def paired_interval(differences: Floats, dropped: int = 0) -> Difference:

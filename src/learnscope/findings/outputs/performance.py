@@ -6,9 +6,8 @@ import numpy as np
 
 from learnscope.findings.registry import analysis
 from learnscope.reading.audit import read_audit
-from learnscope.reading.audit_numbers import Number
+from learnscope.reading.audit_numbers import Number, duration, evidence, on, size, told
 from learnscope.reading.audit_parts import Layers, Memory, Quality, Speed
-from learnscope.reading.audit_words import duration, evidence, on, size, told
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, listed, num, percent
 from learnscope.record import Evidence, Finding
@@ -21,20 +20,19 @@ NEEDED = {"p95": 59, "p99": 299}
 @analysis(place=170)
 def audit_performance(reader: RunReader, cuts: Cuts) -> list[Finding]:
     audit = read_audit(reader)
-    found: list[Finding | None] = []
+    findings: list[Finding | None] = []
     if audit.quality is not None:
-        found.append(quality(audit.quality))
+        findings.append(quality(audit.quality))
     if audit.speed is not None and audit.speed.settings:
-        found += [speed(audit.speed), too_few_passes(audit.speed), not_settled(audit.speed)]
+        findings += [speed(audit.speed), too_few_passes(audit.speed), not_settled(audit.speed)]
     if audit.layers is not None:
-        found.append(slow_layers(audit.layers, cuts))
+        findings.append(slow_layers(audit.layers, cuts))
     if audit.memory is not None:
-        found.append(largest_part(audit.memory, cuts))
-    return [finding for finding in found if finding is not None]
+        findings.append(largest_part(audit.memory, cuts))
+    return [finding for finding in findings if finding is not None]
 
 
 def quality(part: Quality) -> Finding | None:
-    """Loss and accuracy, and how sure they are."""
     if part.loss.value is None:
         return Finding(
             kind="audit_loss_unknown", severity="warning", title=f"The loss is not a number: {part.loss.why}",
@@ -42,14 +40,12 @@ def quality(part: Quality) -> Finding | None:
             advice="Look for NaN in the weights or the data before anything else here is believed.",
             evidence=evidence(part.probe, "loss", part.n_examples, part.loss),
         )  # fmt: skip
-    said = [f"{name} {told(number)}" for name, number in (
-        ("perplexity", part.perplexity), ("accuracy", part.accuracy),
-        *[(f"top-{k} accuracy", number) for k, number in part.top_k.items()],
-    ) if number.value is not None]  # fmt: skip
+    others = {"perplexity": part.perplexity, "accuracy": part.accuracy}
+    others |= {f"top-{k} accuracy": number for k, number in part.top_k.items()}
+    also = [f"{name} {told(number)}" for name, number in others.items() if number.value is not None]
     places = f" ({count(part.positions, 'predicted position')})" if part.positions else ""
     detail = f"Loss {told(part.loss)}{on(part.n_examples)}{places}."
-    if said:
-        detail += f" Also {listed(said, len(said))}."
+    detail += f" Also {listed(also, len(also))}." if also else ""
     return Finding(
         kind="audit_quality", severity="info", title=f"The loss is {num(part.loss.value)}{on(part.n_examples)}",
         detail=detail, advice=_sure(part.loss), evidence=evidence(part.probe, "loss", part.n_examples, part.loss),
@@ -71,15 +67,14 @@ def speed(part: Speed) -> Finding | None:
     rate, unit = main.rate
     if main.mean.value is None:
         return None
-    latencies = [f"{name} {duration(n.value)}" for name, n in (("median", main.p50), ("P95", main.p95),
-                 ("P99", main.p99)) if n.value is not None]  # fmt: skip
-    known = [one for one in part.settings if one.rate[0].value is not None]
-    fastest = max(known, key=lambda one: one.rate[0].value or 0.0, default=main)
+    percentiles = {"median": main.p50, "P95": main.p95, "P99": main.p99}
+    latencies = [f"{name} {duration(n.value)}" for name, n in percentiles.items() if n.value is not None]
+    timed = [setting for setting in part.settings if setting.rate[0].value is not None]
+    fastest = max(timed, key=lambda setting: setting.rate[0].value or 0.0, default=main)
     detail = f"At {main.said}: mean latency {duration(main.mean.value)}"
     detail += f", {listed(latencies, 3)}, over {count(main.n or 0, 'pass', 'passes')}." if latencies else "."
-    slow = [one for one in known if one.phase == "decode"]
-    if slow:
-        detail += f" Decoding makes {num(slow[0].rate[0].value or 0)} {unit} ({slow[0].said})."
+    for decode in [setting for setting in timed if setting.phase == "decode"][:1]:
+        detail += f" Decoding makes {num(decode.rate[0].value or 0)} {unit} ({decode.said})."
     if fastest is not main and fastest.rate[0].value is not None and rate.value:
         times = fastest.rate[0].value / rate.value
         advice = f"The most throughput, {num(times)} times as much, was measured at {fastest.said}."
@@ -128,59 +123,54 @@ def not_settled(part: Speed) -> Finding | None:
 
 def slow_layers(part: Layers, cuts: Cuts) -> Finding | None:
     """The layers that take the time, and whether a few of them take most of it."""
-    known = {name: n.value for name, n in part.layers.items() if n.value is not None}
-    over, name = ("layer", "total_seconds") if len(known) > 1 else ("module", "self_seconds")
-    if len(known) <= 1:
-        known = {name: n.value for name, n in part.modules.items() if n.value is not None}
-    total = part.total.value or sum(known.values())
-    if len(known) < 2 or not total > 0:
+    seconds = {name: n.value for name, n in part.layers.items() if n.value is not None}
+    over, name = "layer", "total_seconds"
+    if len(seconds) <= 1:
+        seconds = {name: n.value for name, n in part.modules.items() if n.value is not None}
+        over, name = "module", "self_seconds"
+    total = part.total.value or sum(seconds.values())
+    if len(seconds) < 2 or not total > 0:
         return None
-    ordered = sorted(known, key=lambda one: -known[one])
-    held = np.cumsum([known[one] for one in ordered]) / total
-    few = ordered[: int(np.searchsorted(held, cuts.audit_part_share)) + 1]
-    first, median = known[ordered[0]], float(np.median(list(known.values())))
+    ordered = sorted(seconds, key=lambda scope: -seconds[scope])
+    shares = np.cumsum([seconds[scope] for scope in ordered]) / total
+    few = ordered[: int(np.searchsorted(shares, cuts.audit_part_share)) + 1]
+    first, median = seconds[ordered[0]], float(np.median(list(seconds.values())))
     share = f"{percent(first / total)} of a forward pass"
-    together = percent(float(held[len(few) - 1]))
-    if held[-1] < cuts.audit_part_share:
-        advice = f"The {count(len(known), over)} together take {percent(float(held[-1]))}: look outside them."
-    elif len(few) <= cuts.few_layers * len(known):
+    together, n = percent(float(shares[len(few) - 1])), len(seconds)
+    if shares[-1] < cuts.audit_part_share:
+        advice = f"The {count(n, over)} together take {percent(float(shares[-1]))}: look outside them."
+    elif len(few) <= cuts.few_layers * n:
         advice = f"Look at {listed(few, cuts.names_listed)} first: together {together} of the time."
     else:
-        advice = f"The time is spread: {len(few)} of {len(known)} take {together}, no single {over} is worth the work."
+        advice = f"The time is spread: {len(few)} of {n} take {together}, no single {over} is worth the work."
     return Finding(
         kind="audit_slowest_layer", severity="info", title=f"The slowest {over}, {ordered[0]}, takes {share}",
-        detail=f"It takes {duration(first)} of {duration(total)}; the median {over} of {len(known)} takes "
+        detail=f"It takes {duration(first)} of {duration(total)}; the median {over} of {n} takes "
         f"{duration(median)}" + (f", {num(first / median)} times less." if median > 0 else "."),
         advice=advice, scopes=few,
-        evidence=Evidence(probe=part.probe, name=name, n=part.n or len(known), value=first),
+        evidence=Evidence(probe=part.probe, name=name, n=part.n or n, value=first),
     )  # fmt: skip
 
 
 def largest_part(part: Memory, cuts: Cuts) -> Finding | None:
-    known = {name: n.value for name, n in part.parts.items() if n.value is not None}
-    total = sum(known.values())
-    if not total > 0:
+    sizes = {name: n.value for name, n in part.parts.items() if n.value is not None}
+    total, most = sum(sizes.values()), max(sizes.values(), default=0)
+    if not total > 0 or most / total < cuts.audit_part_share:
         return None
-    largest = max(known, key=lambda one: known[one])
-    share = known[largest] / total
-    if share < cuts.audit_part_share:
-        return None
-    outside = largest in ("embedding", "head")
-    rest = total - known[largest]
-    advice = (
-        f"Quantising the blocks alone cannot make this model smaller than {size(known[largest])}, "
-        f"{num(total / known[largest])} times smaller at best: quantise these weights too, or use a smaller vocabulary."
-        if outside
-        else f"The bits of these weights decide the size: everything else together is {size(rest)}."
-    )
+    largest = max(sizes, key=lambda name: sizes[name])
+    others = [f"{PARTS.get(name, name)} {size(n)}" for name, n in sizes.items() if name != largest]
+    advice = f"The bits of these weights decide the size: everything else together is {size(total - most)}."
+    if largest in ("embedding", "head"):
+        advice = (
+            f"Quantising the blocks alone cannot make this model smaller than {size(most)}, {num(total / most)} times "
+            "smaller at best: quantise these weights too, or use a smaller vocabulary."
+        )
     return Finding(
         kind="audit_size_dominated", severity="info",
-        title=f"{percent(share)} of the model's bytes are {PARTS.get(largest, largest)}",
-        detail=f"{size(known[largest])} of {size(total)}; "
-        + listed([f"{PARTS.get(n, n)} {size(b)}" for n, b in known.items() if n != largest], len(known)) + "."
-        if len(known) > 1 else f"{size(known[largest])} of {size(total)}.",
+        title=f"{percent(most / total)} of the model's bytes are {PARTS.get(largest, largest)}",
+        detail="; ".join([f"{size(most)} of {size(total)}", *([listed(others, len(others))] if others else [])]) + ".",
         advice=advice,
-        evidence=Evidence(probe=part.probe, name="bytes", n=len(known), value=known[largest]), scopes=[largest],
+        evidence=Evidence(probe=part.probe, name="bytes", n=len(sizes), value=most), scopes=[largest],
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from learnscope.quantities import Quantity
 from learnscope.quantities.outputs import BatchStats, Holdout, Loss
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Floats, Series, as_series, labels_of, one_pass, rows, series
+from learnscope.reading.gather import Floats, Series, labels_of, one_pass, rows, series
 from learnscope.reading.proportions import Share
 from learnscope.reading.words import between, count, percent
 from learnscope.store.reader import RunReader
@@ -29,35 +29,33 @@ class Batches:
     probe: str
     steps: NDArray[np.int64]
     epochs: NDArray[np.int64] | None
-    """None if nobody said where epochs end."""
+    """None if the loop did not say where epochs end."""
     values: Floats
     sizes: Floats
 
     def share(self, chosen: NDArray[np.intp]) -> Share:
-        """Over all examples of the chosen batches."""
         n = self.sizes[chosen].sum()
         right = float((self.values[chosen] * self.sizes[chosen]).sum())
         return Share(min(right / n, 1.0), int(n))
 
     def first_epoch(self) -> NDArray[np.intp]:
-        """The batches of the later half of the first epoch; none if it is not known or was not recorded."""
+        """The batches of the later half of the first epoch; none if that is not known or was not recorded."""
         if self.epochs is None or self.epochs[0] > 1:  # epochs are counted from 0 or from 1
             return np.array([], dtype=np.intp)
-        inside = np.flatnonzero(self.epochs == self.epochs[0])
-        return inside[len(inside) // 2 :]
+        first = np.flatnonzero(self.epochs == self.epochs[0])
+        return first[len(first) // 2 :]
 
     def last(self, examples: int) -> NDArray[np.intp]:
-        """The batches of the last epoch, and of as many before it as give `examples`; of a single one, its half."""
-        places = np.arange(len(self.steps))
+        """The batches of as many of the last epochs as give `examples`; of a single epoch, the later half."""
         if self.epochs is None or self.epochs[0] == self.epochs[-1]:
-            return places[len(places) // 2 :]
-        wide = [np.flatnonzero(self.epochs >= epoch) for epoch in np.unique(self.epochs)[::-1]]
-        return next((chosen for chosen in wide if self.sizes[chosen].sum() >= examples), wide[-1])
+            return np.arange(len(self.steps) // 2, len(self.steps))
+        ends = [np.flatnonzero(self.epochs >= epoch) for epoch in np.unique(self.epochs)[::-1]]
+        return next((chosen for chosen in ends if self.sizes[chosen].sum() >= examples), ends[-1])
 
     def until(self, step: int) -> Batches:
-        kept = self.steps <= step
-        epochs = None if self.epochs is None else self.epochs[kept]
-        return Batches(self.name, self.probe, self.steps[kept], epochs, self.values[kept], self.sizes[kept])
+        n = self.steps <= step
+        epochs = None if self.epochs is None else self.epochs[n]
+        return replace(self, steps=self.steps[n], epochs=epochs, values=self.values[n], sizes=self.sizes[n])
 
 
 @dataclass(frozen=True)
@@ -68,13 +66,13 @@ class Stuck:
     accuracies: Series
     """Of the holdout, at all measurements."""
     holdout: Share
-    """Over the last measurements. They are of the same examples, so that n is the number of these."""
+    """The mean of the last measurements; n is the number of examples, the same at each."""
     measurements: int
     chance: float
     training: Share
+    """Over the `chosen` batches."""
     batches: Batches
     chosen: NDArray[np.intp]
-    """The batches that `training` is of."""
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -90,27 +88,26 @@ class Stuck:
 
 
 def stuck(reader: RunReader, cuts: Cuts) -> Stuck | None:
-    """None where the holdout does better than guessing, on any of the holdouts, or where too little is known."""
+    """None if the model does better than guessing on any holdout, or if too little is known."""
     run = one_pass(reader)
     return run.remember(("stuck", cuts), lambda: _stuck(run, cuts))
 
 
 def _stuck(reader: RunReader, cuts: Cuts) -> Stuck | None:
-    batches = _batches(reader)
-    found = None
-    for label in labels_of(reader, Holdout) if batches is not None else ():
-        accuracies = labelled_series(reader, label, Holdout.holdout_accuracy)
-        if not len(accuracies):
-            continue
-        assert batches is not None
-        found = _judge(reader, label, accuracies, batches, cuts)
-        if found is None:
-            return None
-    return found
+    batches, result = _batches(reader), None
+    if batches is None:
+        return None
+    for label in labels_of(reader, Holdout):
+        accuracies = series(reader, Holdout.holdout_accuracy, probe=label)
+        if len(accuracies):
+            result = _judge(reader, label, accuracies, batches, cuts)
+            if result is None:
+                return None
+    return result
 
 
 def _judge(reader: RunReader, label: str, accuracies: Series, batches: Batches, cuts: Cuts) -> Stuck | None:
-    n = labelled_series(reader, label, Holdout.holdout_examples).at(int(accuracies.steps[-1]))
+    n = series(reader, Holdout.holdout_examples, probe=label).at(int(accuracies.steps[-1]))
     guesses = _guesses(reader, label)
     measured = accuracies.finite
     if (
@@ -118,12 +115,12 @@ def _judge(reader: RunReader, label: str, accuracies: Series, batches: Batches, 
         or len(measured) < cuts.holdout_measurements or not np.isfinite(accuracies.values[-1])
     ):  # fmt: skip
         return None
-    lowest, chance = guesses
+    even, chance = guesses
     width = min(cuts.measurements, len(measured))
     means = np.convolve(measured.values, np.full(width, 1 / width), "valid")
     holdout = Share(float(np.clip(means[-1], 0, 1)), int(n))
     low, high = holdout.interval
-    if low > chance or high < lowest or means.max() > chance + PEAK * (chance * (1 - chance) / n) ** 0.5:
+    if low > chance or high < even or means.max() > chance + PEAK * (chance * (1 - chance) / n) ** 0.5:
         return None
     batches = batches.until(int(measured.steps[-1]))
     chosen = batches.last(cuts.chance_examples) if len(batches.steps) else np.array([], dtype=np.intp)
@@ -135,19 +132,12 @@ def _judge(reader: RunReader, label: str, accuracies: Series, batches: Batches, 
     return Stuck(label, measured, holdout, width, chance, training, batches, chosen)
 
 
-def labelled_series(reader: RunReader, label: str, quantity: Quantity) -> Series:
-    """A model-wide number of the one probe of a class that recorded under this label."""
-    frame = reader.frame(label, quantity.name, "model").drop_duplicates("step", keep="last")
-    return as_series(frame.sort_values("step"))
-
-
 def logged_accuracy(reader: RunReader) -> Quantity | None:
-    """The accuracy on training batches that the loop logged, if it did."""
     return next((quantity for quantity in LOGGED if len(rows(reader, quantity))), None)
 
 
 def _guesses(reader: RunReader, label: str) -> tuple[float, float] | None:
-    """What guessing evenly gets on the holdout, and what always guessing its largest class does."""
+    """The accuracy on the holdout of guessing all classes alike, and of always guessing the largest class."""
     try:
         labels = reader.arrays(label).get("labels")
     except (KeyError, OSError):  # nothing was kept, or its file is gone
@@ -159,7 +149,7 @@ def _guesses(reader: RunReader, label: str) -> tuple[float, float] | None:
 
 
 def _guesses_from_batches(reader: RunReader) -> tuple[float, float] | None:
-    """As many classes as training batches have. Of the largest share, what is certain: batches are a sample."""
+    """The same from the classes of the training batches. These are a sample: the lower end of the largest share."""
     frame = rows(reader, BatchStats.share, kind="class")
     if not len(frame):
         return None
@@ -167,11 +157,11 @@ def _guesses_from_batches(reader: RunReader) -> tuple[float, float] | None:
     # once through the data: later epochs show the same examples again, and would make their sample look larger
     frame = frame[(frame["epoch"] == frame["epoch"].iloc[0]) | frame["epoch"].isna()]
     targets = series(reader, BatchStats.targets)
-    known = dict(zip(targets.steps.tolist(), targets.values.tolist(), strict=True))
-    n = sum(known.get(step, 0.0) for step in set(frame["step"].tolist()))
+    targets_at = dict(zip(targets.steps.tolist(), targets.values.tolist(), strict=True))
+    n = sum(targets_at.get(step, 0.0) for step in set(frame["step"].tolist()))
     if even == 1 or not n > 0:
         return None
-    weights = frame["step"].map(known).to_numpy(np.float64)
+    weights = frame["step"].map(targets_at).to_numpy(np.float64)
     largest = (frame["value"] * weights).groupby(frame["scope"]).sum().max()
     return even, max(even, Share(min(float(largest / n), 1.0), int(n)).interval[0])
 
@@ -190,19 +180,10 @@ def _batches(reader: RunReader) -> Batches | None:
         values = values / 100
     steps = frame["step"].to_numpy(np.int64)
     size_at = dict(zip(sizes.steps.tolist(), sizes.values.tolist(), strict=True))
-    usual = float(np.median(sizes.values))
-    each = np.array([size_at.get(step, usual) for step in steps.tolist()])
-    return Batches(
-        accuracy.name,
-        str(frame["probe"].iloc[-1]),
-        steps,
-        _epochs(reader, frame["epoch"].astype("float64").to_numpy()),
-        values,
-        each,
-    )
-
-
-def _epochs(reader: RunReader, recorded: Floats) -> NDArray[np.int64] | None:
-    """None where they were not told: `watch` stays in epoch 0 until it hears of an end."""
-    told = reader.manifest.get("source") == "telemetry" or recorded[0] != recorded[-1]
-    return recorded.astype(np.int64) if told and np.isfinite(recorded).all() else None
+    each = frame["step"].map(size_at).fillna(float(np.median(sizes.values))).to_numpy(np.float64)
+    epochs = frame["epoch"].astype("float64").to_numpy()
+    # `watch` stays in epoch 0 until the loop says that one ends
+    recorded = reader.manifest.get("source") == "telemetry" or epochs[0] != epochs[-1]
+    has_epochs = recorded and bool(np.isfinite(epochs).all())
+    probe = str(frame["probe"].iloc[-1])
+    return Batches(accuracy.name, probe, steps, epochs.astype(np.int64) if has_epochs else None, values, each)

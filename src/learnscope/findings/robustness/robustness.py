@@ -1,27 +1,28 @@
-"""How far attacks, noise and damaged inputs take an audited model, and whether the attacks can be believed."""
+"""What attacks, noise and damaged inputs do to an audited model, and whether the attacks can be believed."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import compress, takewhile
 
 from learnscope.findings.registry import analysis
 from learnscope.intervals import difference
 from learnscope.reading.audit import read_audit
-from learnscope.reading.audit_numbers import Number
+from learnscope.reading.audit_numbers import DISTURBED, NONE, Number, at_level, evidence, on, told
 from learnscope.reading.audit_parts import Attack, Attacks, Level, Levels, Transfer
-from learnscope.reading.audit_words import DISTURBED, at_level, by_strength, evidence, on, told
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, listed, num, percent
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
 
-DOUBTS = {
+FAILURES = {
     "pgd_at_least_fgsm": "PGD is weaker than FGSM, which takes one of its steps",
     "monotone_in_epsilon": "a larger epsilon does not always do more damage",
     "monotone_in_steps": "more steps do not do more damage",
     "random_below_attack": "random noise of the same size does more damage than the attack",
 }
-"""What each flag means where it is 0."""
+"""What each flag means if it is 0."""
 
 
 @analysis(place=190)
@@ -30,11 +31,10 @@ def audit_robustness(reader: RunReader, cuts: Cuts) -> list[Finding]:
     found: list[Finding | None] = []
     if audit.attacks is not None:
         found += [gap(audit.attacks, cuts), masked(audit.attacks, cuts)]
-    if audit.noise is not None:
-        found += [tolerance(audit.noise, name, levels, cuts) for name, levels in audit.noise.by_name().items()]
-    if audit.perturbations is not None:
-        part = audit.perturbations
-        found += [perturbed(part, name, levels) for name, levels in part.by_name().items()]
+    if (noise := audit.noise) is not None:
+        found += [tolerance(noise, name, levels, cuts) for name, levels in noise.by_name().items()]
+    if (damage := audit.perturbations) is not None:
+        found += [perturbed(damage, name, levels) for name, levels in damage.by_name().items()]
     if audit.transfer is not None:
         found.append(transfer(audit.transfer))
     return [finding for finding in found if finding is not None]
@@ -48,59 +48,54 @@ def within(number: Number, most: float) -> bool | None:
     return True if high <= most else False if low > most else None
 
 
-def gap(part: Attacks, cuts: Cuts) -> Finding | None:
+def gap(part: Attacks, cuts: Cuts) -> Finding:
+    most = num(cuts.audit_robustness_gap)
     if part.gap.value is None:
         return Finding(
             kind="audit_gap_not_measured", severity="info", title="The robustness gap was not measured",
             detail=f"There is none: {part.gap.why}.", advice="Measure accuracy under attack on data with labels.",
             evidence=Evidence(probe=part.probe, name="robustness_gap", n=part.examples or 0),
         )  # fmt: skip
-    lowest = worst_attack(part)
-    robust = within(part.gap, cuts.audit_robustness_gap)
-    limit = num(cuts.audit_robustness_gap)
-    nothing = nothing_to_lose(part, cuts)
+    detail = f"The gap is {told(part.gap)}{on(part.examples)}"
+    robust, nothing = within(part.gap, cuts.audit_robustness_gap), nothing_to_lose(part, cuts)
     if nothing is not None:
-        return Finding(
-            kind="audit_robustness_gap", severity="info",
-            title=f"The robustness gap is {num(part.gap.value)}, which says nothing: {nothing}",
-            detail=f"The gap is {told(part.gap)}{on(part.examples)}; a gap cannot be larger than the accuracy that "
-            "attacks begin with.",
-            advice="Compare the losses under attack instead, or attack data that the model is good at.",
-            evidence=evidence(part.probe, "robustness_gap", part.examples, part.gap),
-        )  # fmt: skip
-    verdict = {
-        True: f"at most {limit}: the model withstands these attacks",
-        False: f"above {limit}: attacks take more accuracy than that",
-        None: f"and whether that is at most {limit} cannot be told",
-    }[robust]
-    clean = f"from {told(part.clean.accuracy)} " if part.clean is not None else ""
-    detail = f"The gap is {told(part.gap)}{on(part.examples)}."
-    if lowest is not None:
-        said = f"{lowest.name.upper()} with {lowest.norm} epsilon "
-        detail += (
-            f" The worst of the largest, {said}{num(lowest.epsilon)} ({lowest.unit}) on the "
-            f"{part.notes.get('target', 'inputs')}, takes the accuracy {clean}to {told(lowest.accuracy)}."
-        )
-    doubt = masked(part, cuts)
-    if robust and doubt is not None:
-        verdict = f"at most {limit}, but gradient masking is suspected"
-    advice = {
-        True: "Believe it only when the attacks can be believed: see the signs of gradient masking."
-        if doubt
-        else "It holds for these attacks only, at these sizes; see the flags beside them.",
-        False: "Train on attacked inputs, or keep inputs of strangers away from it.",
-        None: "Attack more examples: the interval shrinks with their square root.",
-    }[robust]
+        verdict = f"which says nothing: {nothing}"
+        detail += "; a gap cannot be larger than the accuracy that attacks begin with."
+        advice = "Compare the losses under attack instead, or attack data that the model is good at."
+    else:
+        detail += f".{_worst_case(part)}"
+        if robust is None:
+            verdict = f"and whether that is at most {most} cannot be told"
+            advice = "Attack more examples: the interval shrinks with their square root."
+        elif not robust:
+            verdict = f"above {most}: attacks take more accuracy than that"
+            advice = "Train on attacked inputs, or keep inputs of strangers away from it."
+        elif masked(part, cuts) is not None:
+            verdict = f"at most {most}, but gradient masking is suspected"
+            advice = "Believe it only when the attacks can be believed: see the signs of gradient masking."
+        else:
+            verdict = f"at most {most}: the model withstands these attacks"
+            advice = "It holds for these attacks only, at these sizes; see the flags beside them."
     return Finding(
-        kind="audit_robustness_gap", severity="warning" if robust is False else "info",
+        kind="audit_robustness_gap", severity="warning" if nothing is None and robust is False else "info",
         title=f"The robustness gap is {num(part.gap.value)}, {verdict}", detail=detail, advice=advice,
         evidence=evidence(part.probe, "robustness_gap", part.examples, part.gap),
     )  # fmt: skip
 
 
+def _worst_case(part: Attacks) -> str:
+    worst = worst_attack(part)
+    if worst is None:
+        return ""
+    clean = f"from {told(part.clean.accuracy)} " if part.clean is not None else ""
+    attack = f"{worst.name.upper()} with {worst.norm} epsilon {num(worst.epsilon)} ({worst.unit})"
+    where = f"{attack} on the {part.notes.get('target', 'inputs')}"
+    return f" The worst of the largest, {where}, takes the accuracy {clean}to {told(worst.accuracy)}."
+
+
 def nothing_to_lose(part: Attacks, cuts: Cuts) -> str | None:
-    """Why the gap would be small whatever the model: no attack was larger than 0, or accuracy was that low already."""
-    if not any(one.epsilon > 0 for one in part.attacks):
+    """Why any model's gap would be small: no attack was larger than 0, or the clean accuracy is that low already."""
+    if not any(attack.epsilon > 0 for attack in part.attacks):
         return "every epsilon was 0"
     clean = None if part.clean is None else part.clean.accuracy.value
     if clean is not None and clean <= cuts.audit_robustness_gap:
@@ -111,25 +106,25 @@ def nothing_to_lose(part: Attacks, cuts: Cuts) -> str | None:
 def worst_attack(part: Attacks) -> Attack | None:
     """The one that leaves the least accuracy, of those of the largest epsilon in each norm and unit."""
     largest: dict[tuple[str, str], float] = {}
-    made = [one for one in part.attacks if one.name != "random"]
-    for one in made:
-        largest[one.norm, one.unit] = max(one.epsilon, largest.get((one.norm, one.unit), 0.0))
-    known = [a for a in made if a.epsilon == largest[a.norm, a.unit] and a.accuracy.value is not None]
-    return min(known, key=lambda one: one.accuracy.value or 0.0, default=None)
+    attacks = [attack for attack in part.attacks if attack.name != "random"]
+    for attack in attacks:
+        largest[attack.norm, attack.unit] = max(attack.epsilon, largest.get((attack.norm, attack.unit), 0.0))
+    known = [a for a in attacks if a.epsilon == largest[a.norm, a.unit] and a.accuracy.value is not None]
+    return min(known, key=lambda attack: attack.accuracy.value or 0.0, default=None)
 
 
 def masked(part: Attacks, cuts: Cuts) -> Finding | None:
-    """Signs that the attacks failed rather than the model held: no robustness follows from such attacks."""
-    doubts = [text for name, text in DOUBTS.items() if part[name].value == 0]
+    """Signs that the attacks failed, from which no robustness follows."""
+    failed = [name for name in FAILURES if part[name].value == 0]
+    doubts = [FAILURES[name] for name in failed]
     shares = [a.zero_gradient_share.value for a in part.attacks if a.zero_gradient_share.value is not None]
     zeros = max(shares, default=0.0)
     if zeros >= cuts.audit_zero_gradients:
         doubts.insert(0, f"up to {percent(zeros)} of the gradients are exactly zero")
     if not doubts:
         return None
-    unknown = [f"{name} ({part[name].why})" for name in DOUBTS if part[name].value is None]
-    name = next((n for n in DOUBTS if part[n].value == 0), "zero_gradient_share")
-    value = Number(0.0) if name in DOUBTS else Number(zeros)
+    unknown = [f"{name} ({part[name].why})" for name in FAILURES if part[name].value is None]
+    name, value = (failed[0], Number(0.0)) if failed else ("zero_gradient_share", Number(zeros))
     return Finding(
         kind="audit_gradient_masking", severity="warning",
         title="The attacks may have failed rather than the model held: gradient masking is suspected",
@@ -140,37 +135,33 @@ def masked(part: Attacks, cuts: Cuts) -> Finding | None:
     )  # fmt: skip
 
 
-def _upper(number: Number) -> float | None:
-    return number.high if number.high is not None else number.value
+def _upper(number: Number) -> float:
+    upper = number.high if number.high is not None else number.value
+    return math.inf if upper is None else upper
 
 
-def tolerance(part: Levels, name: str, levels: Sequence[Level], cuts: Cuts) -> Finding | None:
-    """The strongest noise with which the outputs are still the model's own, weaker levels included."""
-    ordered = [one for one in by_strength(name, levels) if one.kl.value is not None]
+def tolerance(part: Levels, name: str, levels: Sequence[Level], cuts: Cuts) -> Finding:
+    """The strongest noise up to which the outputs stay within the threshold at all levels."""
+    ordered = [level for level in levels if level.kl.value is not None]
     if not ordered:
         return _not_judged(part, name, "kl_mean", levels[0].kl.why)
-    kept: list[Level] = []
-    for one in ordered:
-        upper = _upper(one.kl)
-        if upper is None or upper > cuts.audit_kl:
-            break
-        kept.append(one)
-    what, limit = DISTURBED.get(name, (name, ""))[0], num(cuts.audit_kl)
-    reach = "down to" if name == "quantisation_noise" else "up to"
-    strongest, shown = ordered[-1], kept[-1] if kept else ordered[0]
-    title = (
-        f"The model stays within a KL of {limit} under {what} {reach} {at_level(name, shown.level)}"
-        if kept
-        else f"The model does not stay within a KL of {limit} under {what} of {at_level(name, shown.level)}"
-    )
-    detail = f"Mean KL at {at_level(name, shown.level)}: {told(shown.kl)} over {count(shown.seeds or 0, 'seed')}."
+    near = list(takewhile(lambda level: _upper(level.kl) <= cuts.audit_kl, ordered))
+    what, most = DISTURBED.get(name, (name, ""))[0], num(cuts.audit_kl)
+    strongest, shown = ordered[-1], near[-1] if near else ordered[0]
+    at = at_level(name, shown.level)
+    if near:
+        reach = "down to" if name == "quantisation_noise" else "up to"
+        title = f"The model stays within a KL of {most} under {what} {reach} {at}"
+    else:
+        title = f"The model does not stay within a KL of {most} under {what} of {at}"
+    detail = f"Mean KL at {at}: {told(shown.kl)} over {count(shown.seeds or 0, 'seed')}."
     if strongest is not shown:
         detail += f" At {at_level(name, strongest.level)}: {told(strongest.kl)}"
         detail += f", accuracy {told(strongest.accuracy)}." if strongest.accuracy.value is not None else "."
-    if len(kept) == len(ordered):
+    if len(near) == len(ordered):
         advice = "The end of what it stands was not reached: stronger noise would show it."
-    elif kept:
-        advice = f"The next level, {at_level(name, ordered[len(kept)].level)}, is beyond."
+    elif near:
+        advice = f"The next level, {at_level(name, ordered[len(near)].level)}, is beyond."
     else:
         advice = "Weaker levels would show where it begins."
     return Finding(
@@ -187,15 +178,15 @@ def _not_judged(part: Levels, name: str, number: str, why: str | None) -> Findin
     )  # fmt: skip
 
 
-def perturbed(part: Levels, name: str, levels: Sequence[Level]) -> Finding | None:
-    """What damaged inputs cost, beside the undamaged ones, and from which level on that is more than chance."""
-    measure = "accuracy" if any(one.accuracy.value is not None for one in levels) else "loss"
-    ordered = [one for one in by_strength(name, levels) if getattr(one, measure).value is not None]
+def perturbed(part: Levels, name: str, levels: Sequence[Level]) -> Finding:
+    """What damaged inputs cost, and from which level on that is more than chance."""
+    measure = "accuracy" if any(level.accuracy.value is not None for level in levels) else "loss"
+    ordered = [level for level in levels if getattr(level, measure).value is not None]
     clean = None if part.clean is None else getattr(part.clean, measure).value
     if not ordered or clean is None:
         return _not_judged(part, name, f"{measure}_mean", "there is no number on clean inputs to compare with")
     sign = -1 if measure == "accuracy" else 1
-    hurt = [sign * (_near_end(getattr(one, measure), sign) - clean) > 0 for one in ordered]
+    hurt = [sign * (_near_end(getattr(level, measure), sign) - clean) > 0 for level in ordered]
     strongest, what = ordered[-1], DISTURBED.get(name, (name, ""))[0]
     last: Number = getattr(strongest, measure)
     changed = strongest.changed.value
@@ -215,13 +206,13 @@ def perturbed(part: Levels, name: str, levels: Sequence[Level]) -> Finding | Non
 
 
 def _harm(name: str, measure: str, ordered: Sequence[Level], hurt: Sequence[bool]) -> str:
-    """From which level on all are worse than clean inputs; those that are in between, by name."""
+    """From which level on all are worse than clean inputs, or which of them are."""
     worse = f"The {measure} is worse than on clean inputs by more than the spread of the seeds"
     if not any(hurt):
         return f"{worse} at no level that was tried."
     first = next((place for place in range(len(hurt)) if all(hurt[place:])), None)
     if first is None:
-        at = listed([at_level(name, one.level) for one, bad in zip(ordered, hurt, strict=True) if bad], len(ordered))
+        at = listed([at_level(name, level.level) for level in compress(ordered, hurt)], len(ordered))
         return f"{worse} at {at}, but not at stronger levels: try more seeds before acting on it."
     return (
         f"{worse} from {at_level(name, ordered[first].level)} on: inputs damaged as much need to be cleaned, or "
@@ -230,33 +221,26 @@ def _harm(name: str, measure: str, ordered: Sequence[Level], hurt: Sequence[bool
 
 
 def _near_end(number: Number, sign: int) -> float:
-    """The end of the interval that is nearest to what does no harm."""
+    """The end of the interval that is nearest to no harm."""
     end = number.low if sign > 0 else number.high
-    return end if end is not None else number.value if number.value is not None else float("nan")
+    return end if end is not None else number.value if number.value is not None else math.nan
 
 
 def transfer(part: Transfer) -> Finding | None:
-    """Whether quantising changes robustness: the attack on each width, made for that width and for the original."""
-    stored = part.accuracy.get((0, 0))
-    widths = sorted({test for _, test in part.accuracy if test != 0}, reverse=True)
-    if stored is None or stored.value is None or not widths:
+    """Whether quantising changes robustness: attacks made at each width, and those made on the model as stored."""
+    stored = part.accuracy.get((0, 0), NONE).value
+    widths = sorted({bits for _, bits in part.accuracy if bits != 0}, reverse=True)
+    own = {bits: value for bits in widths if (value := part.accuracy.get((bits, bits), NONE).value) is not None}
+    if stored is None or not own:
         return None
-    said, most, moved = [], None, []
-    for bits in widths:
-        own = part.accuracy.get((bits, bits))
-        if own is None or own.value is None:
-            continue
-        change = _change(own.value, stored.value, part.examples)
-        said.append(f"{told(change, sign=True)} at {bits} bits")
-        moved += [bits] if change.interval is not None and not change.interval[0] <= 0 <= change.interval[1] else []
-        if most is None or abs(change.value or 0.0) > abs(most.value or 0.0):
-            most = change
-    if most is None:
-        return None
+    changes = {bits: _change(value, stored, part.examples) for bits, value in own.items()}
+    moved = [bits for bits, change in changes.items() if (i := change.interval) is not None and not i[0] <= 0 <= i[1]]
+    most = max(changes.values(), key=lambda change: abs(change.value or 0.0))
+    said = [f"{told(change, sign=True)} at {bits} bits" for bits, change in changes.items()]
     carried = [f"{told(part.accuracy[0, bits])} at {bits} bits" for bits in widths if (0, bits) in part.accuracy]
     clean = [f"{told(n)} {'as stored' if b == 0 else f'at {b} bits'}" for b, n in part.clean.items()]
-    made = f" Without an attack: {listed(clean, len(clean))}." if clean else ""
-    made += f" Attacks made on the model as stored leave {listed(carried, len(carried))}." if carried else ""
+    more = f" Without an attack: {listed(clean, len(clean))}." if clean else ""
+    more += f" Attacks made on the model as stored leave {listed(carried, len(carried))}." if carried else ""
     title = (
         f"Quantising changes the accuracy under attack at {listed([f'{bits}' for bits in moved], 6)} bits"
         if moved
@@ -264,8 +248,8 @@ def transfer(part: Transfer) -> Finding | None:
     )
     return Finding(
         kind="audit_quantised_robustness", severity="info", title=title,
-        detail=f"Accuracy under PGD made on the same weights, beside {num(stored.value)} as stored: "
-        f"{listed(said, len(said))}{on(part.examples)}.{made}",
+        detail=f"Accuracy under PGD made on the same weights, beside {num(stored)} as stored: "
+        f"{listed(said, len(said))}{on(part.examples)}.{more}",
         advice="Attack the model that is deployed, not the one it was made from." if moved
         else "What was measured on the model as stored can be taken for these widths, as far as the intervals go.",
         evidence=evidence(part.probe, "accuracy", part.examples, most),
@@ -273,7 +257,7 @@ def transfer(part: Transfer) -> Finding | None:
 
 
 def _change(value: float, before: float, n: int | None) -> Number:
-    """The interval is of unpaired examples: it is wider than it need be, never narrower."""
+    """With the interval of unpaired examples, which is wider than necessary, never narrower."""
     if n is None or not (0 <= value <= 1 and 0 <= before <= 1):
         return Number(value - before)
     low, high = difference((value, n), (before, n))

@@ -8,8 +8,14 @@ from typing import Any
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.outputs.stuck import Stuck, stuck
 from learnscope.findings.registry import analysis
-from learnscope.findings.updates.change_counts import TensorChanges, UnchangedLayers, tensor_changes, unchanged_layers
-from learnscope.findings.updates.unchanged import not_moving, unchanged_tensors
+from learnscope.findings.updates.unchanged import (
+    TensorChanges,
+    UnchangedLayers,
+    not_moving,
+    tensor_changes,
+    unchanged_layers,
+    unchanged_tensors,
+)
 from learnscope.quantities.updates import ParameterChange
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, listed, percent
@@ -76,8 +82,8 @@ def frozen(reader: RunReader, cuts: Cuts) -> list[Finding]:
         if thawed := changes.changed(on_purpose):
             findings.append(_thawed(thawed, changes.tensors, cuts))
     elif layers is not None:
-        known = layers.holding(explained)
-        if rest := {layer: layers.n for layer in layers.layers if layer not in known}:
+        explained_layers = layers.holding(explained)
+        if rest := {layer: layers.n for layer in layers.layers if layer not in explained_layers}:
             findings.append(not_moving(layers, rest, reader, cuts, changes.more(list(rest))))
     return [*findings, *([_on_purpose(on_purpose, changes)] if on_purpose else [])]
 

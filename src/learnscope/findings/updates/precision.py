@@ -54,11 +54,13 @@ class _Lost:
 @analysis(place=100)
 def precision(reader: RunReader, cuts: Cuts) -> list[Finding]:
     dtypes = [d for d in FRACTION_BITS if d in ((reader.manifest.get("model") or {}).get("dtypes") or {})]
+    if not dtypes:
+        return []
     findings = []
     for quantities, cut in ((UPDATES, cuts.absorbed_share), (DECAY, cuts.decay_absorbed_share)):
         model, layers = (_lost(reader, quantities, kind, cut, cuts.measurements) for kind in ("model", "layer"))
         lost = model or layers
-        if not dtypes or lost is None:
+        if lost is None:
             continue
         where = "the model" if model else f"{len(lost.streaks)} of {count(len(lost.share.scopes), 'layer')}"
         when = f"{where}, {since(lost.streaks, lost.share.steps)}"
@@ -169,7 +171,7 @@ def _smallest(dtype: str, unit: str = "") -> str:
 def _groups(reader: RunReader) -> list[tuple[str, dict[str, Any]]]:
     """The optimizers' classes and groups."""
     optimizers = reader.manifest.get("optimizers") or []
-    return [(str(one.get("class")), group) for one in optimizers for group in one.get("groups") or []]
+    return [(str(optimizer.get("class")), group) for optimizer in optimizers for group in optimizer.get("groups") or []]
 
 
 def _largest_rate(reader: RunReader) -> float | None:

@@ -9,10 +9,9 @@ import numpy as np
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.outputs.stuck import Stuck, stuck
 from learnscope.findings.registry import analysis
-from learnscope.findings.updates.change_counts import CHANGES, Change
 from learnscope.names import in_path
 from learnscope.quantities import Quantity
-from learnscope.quantities.updates import LearningRate, ParameterChange
+from learnscope.quantities.updates import LearningRate, ParameterChange, WeightDelta
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, as_series, rows
 from learnscope.reading.proportions import median_interval
@@ -20,6 +19,9 @@ from learnscope.reading.words import between, count, listed, num
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
 
+Change = type[ParameterChange] | type[WeightDelta]
+CHANGES: tuple[Change, ...] = (ParameterChange, WeightDelta)
+"""Both record `l2`, which is 0 only if no weight changed."""
 HEADS = ("head", "classifier", "fc")
 BACKBONES = ("backbone", "encoder", "trunk", "body", "features")
 

@@ -45,8 +45,8 @@ def _by_step(reader: RunReader, label: str, quantity: Quantity, by: str, **label
 
 def _lasting(holds: NDArray[np.bool_], measured: NDArray[np.bool_], at_least: int) -> Rows | None:
     """The last measurements in which something holds, if they are enough."""
-    found = streaks(holds[:, None], measured[:, None], at_least)
-    return found[0].rows if found and found[0].lasting else None
+    latest = streaks(holds[:, None], measured[:, None], at_least)
+    return latest[0].rows if latest and latest[0].lasting else None
 
 
 def _spans(reader: RunReader, label: str, steps: list[int]) -> str:
@@ -122,9 +122,9 @@ class _Ranks:
 
     def more(self, rank: float, rows: Rows) -> str:
         """The energy that a rank holds, and how many measurements do not count."""
-        held = self.energy[rank].to_numpy(np.float64)[rows] if rank in self.energy else np.empty(0)
-        held = held[np.isfinite(held)]
-        text = f" That rank holds {_range(held, percent)} of the energy of the updates." if len(held) else ""
+        energy = self.energy[rank].to_numpy(np.float64)[rows] if rank in self.energy else np.empty(0)
+        energy = energy[np.isfinite(energy)]
+        text = f" That rank holds {_range(energy, percent)} of the energy of the updates." if len(energy) else ""
         if self.left_out:
             text += (
                 f" {count(self.left_out, 'other measurement')} in which no update at all is near enough "

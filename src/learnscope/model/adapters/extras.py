@@ -110,7 +110,7 @@ def original_norm(adapter: Adapter) -> float | str:
 
 
 def intruder_similarity(adapter: Adapter) -> Tensor | str:
-    """`best_matches` of the tuned weight, to which DoRA's magnitude belongs, with the original one; or why not."""
+    """`best_matches` of the tuned weight (DoRA: with its magnitude) in the original one; or why there are none."""
     factors = adapter.parts.factors
     if factors is None:
         return adapter.parts.reason or "it has no factors"
@@ -156,7 +156,7 @@ def base_matrix(layer: Any) -> Tensor | str:
 
 
 def _unpacked(base: Any) -> Tensor:
-    """Unpacked by PEFT; but not the whole module, whose packed weight it would replace on a CPU, so that it fails."""
+    """Unpacked by PEFT from the weight alone: given the module, it would replace the weight on a CPU and fail."""
     from peft.utils.integrations import dequantize_bnb_weight, dequantize_module_weight
 
     weight: Any = getattr(base, "weight", None)
@@ -191,8 +191,8 @@ def adalora_allocations(model: nn.Module, adapters: list[Adapter]) -> list[tuple
         e, a, b = (names.get(id(getattr(adapter.layer, f"lora_{part}")[adapter.name]), "") for part in "EAB")
         own = allocator.adapter_name == adapter.name  # it trains one adapter, the others keep their ranks
         scores = _scores(allocator, e, a, b) if own and {e, a, b} <= allocator.exp_avg_ipt.keys() else None
-        kept = pattern.get(e, pattern.get(e.replace(f".{adapter.name}", ""))) if own else None
-        allocations.append((scores, adapter.parts.rank or 0 if kept is None else sum(kept)))
+        mask = pattern.get(e, pattern.get(e.replace(f".{adapter.name}", ""))) if own else None
+        allocations.append((scores, adapter.parts.rank or 0 if mask is None else sum(mask)))
     return allocations
 
 

@@ -46,15 +46,12 @@ def lora_parts(layer: Any, name: str, config: Any, rates: Mapping[int, float]) -
     magnitude = getattr(layer, "lora_magnitude_vector", {})
     if family == "dora" and name in magnitude:  # other LoRA layers have the dictionary too, but empty
         parts.vectors["magnitude"] = (magnitude[name].weight, None)
-    parts.reason = _why_no_product(layer)
-    if parts.reason is not None:
-        return parts
     start = start_of(layer, name)
-    if start is None and _starts_with_weight(config):
-        parts.reason = NO_START
-        return parts
-    kept = None if start is None else (start.left, start.right)
-    parts.factors = Factors(left.detach().flatten(1), right.detach().flatten(1), float(layer.scaling[name]), kept)
+    parts.reason = _why_no_product(layer) or (NO_START if start is None and _starts_with_weight(config) else None)
+    if parts.reason is None:
+        initial = None if start is None else (start.left, start.right)
+        scaling = float(layer.scaling[name])
+        parts.factors = Factors(left.detach().flatten(1), right.detach().flatten(1), scaling, initial)
     return parts
 
 
@@ -65,8 +62,7 @@ def _starts_with_weight(config: Any) -> bool:
 
 def _why_no_product(layer: Any) -> str | None:
     """The reason for layers whose update is not a single product of two matrices."""
-    base = layer.get_base_layer()
-    if getattr(base, "groups", 1) > 1:
+    if getattr(layer.get_base_layer(), "groups", 1) > 1:
         return "a convolution in groups: its update is no single product of two matrices"
     if getattr(layer, "num_experts", 1) > 1:
         return "several experts in one parameter: its update is no single product of two matrices"
@@ -84,7 +80,7 @@ def _lora_family(layer: Any, name: str, config: Any, factors: tuple[Tensor, Tens
         return "milora+" if faster else "milora"
     if _starts_with_weight(config):
         how = config.init_lora_weights.lower()
-        return next(known for known in RESIDUAL_STARTS if how.startswith(known))
+        return next(method for method in RESIDUAL_STARTS if how.startswith(method))
     if faster:
         return "lora+"
     if left.requires_grad and not right.requires_grad:
@@ -95,14 +91,12 @@ def _lora_family(layer: Any, name: str, config: Any, factors: tuple[Tensor, Tens
 def adalora_parts(layer: Any, name: str) -> Parts:
     """ΔW = scaling/(ranknum + 1e-5) · B (A ∘ E): P diag(E) Q in the paper's letters."""
     left, right, middle = (plain(getattr(layer, f"lora_{part}")[name]) for part in "BAE")
-    scaling = float(layer.scaling[name]) / float(plain(layer.ranknum[name]) + 1e-5)
-    parts = Parts("adalora", int(layer.r[name]), tied=(id(layer.lora_B[name]), id(layer.lora_A[name])))
+    rank, tied = int(layer.r[name]), (id(layer.lora_B[name]), id(layer.lora_A[name]))
     if not left.shape[1]:
-        parts.reason = "its rank is 0"
-        return parts
-    parts.vectors["lora_E"] = (middle, torch.zeros_like(middle))
-    parts.factors = Factors(left, right.double() * middle.double(), scaling)
-    return parts
+        return Parts("adalora", rank, reason="its rank is 0", tied=tied)
+    scaling = float(layer.scaling[name]) / float(plain(layer.ranknum[name]) + 1e-5)
+    factors = Factors(left, right.double() * middle.double(), scaling)
+    return Parts("adalora", rank, factors, vectors={"lora_E": (middle, torch.zeros_like(middle))}, tied=tied)
 
 
 def vera_parts(layer: Any, name: str) -> Parts:
@@ -111,17 +105,15 @@ def vera_parts(layer: Any, name: str) -> Parts:
     left = plain(layer.vera_B[name])[: layer.out_features].to(rows.device).double() * rows.double()[:, None]
     right = plain(layer.vera_A[name])[:, : layer.in_features].to(rows.device).double() * columns.double()[:, None]
     tied = (id(layer.vera_lambda_b[name]), id(layer.vera_lambda_d[name]))
-    parts = Parts("vera", int(layer.r[name]), Factors(left, right), tied=tied)
-    parts.vectors = {"lambda_b": (rows, torch.zeros_like(rows)), "lambda_d": (columns, None)}
-    return parts
+    vectors = {"lambda_b": (rows, torch.zeros_like(rows)), "lambda_d": (columns, None)}
+    return Parts("vera", int(layer.r[name]), Factors(left, right), vectors=vectors, tied=tied)
 
 
 def ia3_parts(layer: Any, name: str) -> Parts:
     """A vector that starts as ones."""
     vector = layer.ia3_l[name]
-    parts = Parts("ia3", reason=NO_MATRIX["ia3"], tied=(id(vector), id(vector)))
-    parts.vectors["ia3_l"] = (vector, torch.ones_like(plain(vector)))
-    return parts
+    tied, ones = (id(vector), id(vector)), torch.ones_like(plain(vector))
+    return Parts("ia3", reason=NO_MATRIX["ia3"], vectors={"ia3_l": (vector, ones)}, tied=tied)
 
 
 def layernorm_parts(layer: Any, name: str) -> Parts:
@@ -130,6 +122,5 @@ def layernorm_parts(layer: Any, name: str) -> Parts:
     if name in layer.merged_adapters:  # merging exchanges the two
         tuned, base = base, tuned
     before = dict(base.named_parameters(recurse=False))
-    parts = Parts("layernorm", reason=NO_MATRIX["layernorm"])
-    parts.vectors = {which: (p, before.get(which)) for which, p in tuned.named_parameters(recurse=False)}
-    return parts
+    vectors = {which: (p, before.get(which)) for which, p in tuned.named_parameters(recurse=False)}
+    return Parts("layernorm", reason=NO_MATRIX["layernorm"], vectors=vectors)

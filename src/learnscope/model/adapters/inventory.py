@@ -50,7 +50,7 @@ def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Ada
     Only small factors are copied, and nothing runs. Raises `AdapterError` if there is no adapter.
     """
     configs, rates = _configs(model), _rates(optimizers)
-    adapters, seen = Adapters(), dict[tuple[int, int], str]()
+    adapters, first_scope = Adapters(), dict[tuple[int, int], str]()
     for path, layer in model.named_modules():
         kind = _kind_of(layer.__class__)
         if kind is None:
@@ -63,11 +63,10 @@ def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Ada
                 continue
             merged = name in layer.merged_adapters
             active = (merged or name in layer.active_adapters) and not layer.disable_adapters
-            tied = seen.setdefault(parts.tied, scope) if parts.tied else scope
-            used = bool(getattr(configs.get(name), "inference_mode", False))
-            adapters.found.append(
-                Adapter(scope, name, parts, layer, active, merged, None if tied == scope else tied, used)
-            )
+            tied = first_scope.setdefault(parts.tied, scope) if parts.tied else scope
+            inference = bool(getattr(configs.get(name), "inference_mode", False))
+            tied_to = None if tied == scope else tied
+            adapters.found.append(Adapter(scope, name, parts, layer, active, merged, tied_to, inference))
     if not adapters.found and not adapters.unknown:
         kinds = sorted({str(getattr(config, "peft_type", type(config).__name__)) for config in configs.values()})
         if not kinds:
@@ -82,18 +81,18 @@ def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Ada
     return adapters
 
 
-def grouped(found: Sequence[Adapter]) -> dict[tuple[str, str], list[Adapter]]:
+def grouped(adapters: Sequence[Adapter]) -> dict[tuple[str, str], list[Adapter]]:
     """By the name of the adapter and its family, each in the model's order."""
     groups: dict[tuple[str, str], list[Adapter]] = {}
-    for adapter in found:
+    for adapter in adapters:
         groups.setdefault((adapter.name, adapter.parts.family), []).append(adapter)
     return groups
 
 
 def _names(layer: Any) -> list[str]:
     """The adapters that a layer holds, in the order in which they were added."""
-    held: list[Any] = [getattr(layer, part, None) for part in layer.adapter_layer_names]
-    return list(dict.fromkeys(name for part in held if hasattr(part, "keys") for name in part))
+    dictionaries: list[Any] = [getattr(layer, part, None) for part in layer.adapter_layer_names]
+    return list(dict.fromkeys(name for part in dictionaries if hasattr(part, "keys") for name in part))
 
 
 def _parts(kind: str, layer: Any, name: str, config: Any, rates: dict[int, float]) -> Parts | str:
@@ -146,11 +145,8 @@ def _kind_of(layer: type[nn.Module]) -> str | None:
 
 
 def _configs(model: nn.Module) -> dict[str, Any]:
-    for module in model.modules():
-        configs = getattr(module, "peft_config", None)
-        if isinstance(configs, dict):
-            return configs
-    return {}
+    configs = (getattr(module, "peft_config", None) for module in model.modules())
+    return next((config for config in configs if isinstance(config, dict)), {})
 
 
 def _rates(optimizers: Sequence[Optimizer]) -> dict[int, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -63,9 +63,8 @@ def trained_parts(adapters: Adapters, named: Iterable[tuple[str, Tensor]], *, ot
     for adapter in adapters.found:
         for component, parameter in _tensors(adapter.layer, adapter.name):
             owner = owners.setdefault(id(parameter), adapter.scope)
-            shared = None if owner == adapter.scope else owner
-            part = TrainedPart(adapter.scope, adapter.name, adapter.parts.family, component, parameter)
-            parts.append(replace(part, layer=adapter.layer, shared_with=shared))
+            family, shared = adapter.parts.family, None if owner == adapter.scope else owner
+            parts.append(TrainedPart(adapter.scope, adapter.name, family, component, parameter, adapter.layer, shared))
     families = {scope: family for family, scopes in adapters.unknown.items() for scope in scopes}
     for name, parameter in named:
         if id(parameter) in owners:
@@ -79,10 +78,10 @@ def trained_parts(adapters: Adapters, named: Iterable[tuple[str, Tensor]], *, ot
 def _tensors(layer: Any, name: str) -> Iterator[tuple[str, Tensor]]:
     """The tensors that PEFT's layer holds for an adapter, by component."""
     for part in dict.fromkeys(layer.adapter_layer_names):  # DoRA names its magnitude twice
-        held: Any = getattr(layer, part, None)
-        if not hasattr(held, "keys") or name not in held:
+        tensors: Any = getattr(layer, part, None)
+        if not hasattr(tensors, "keys") or name not in tensors:
             continue
-        module = held[name]
+        module = tensors[name]
         if part == _NORMS and name in layer.merged_adapters:
             module = layer.base_layer  # merging exchanges the two
         component = _CALLED.get(part, part)
@@ -97,8 +96,8 @@ def _by_name(name: str, parameter: Tensor, families: dict[str, str]) -> TrainedP
     resolved = resolve(name)
     owner, _, leaf = resolved.clean.rpartition(".")
     if resolved.adapter is not None and resolved.adapter != _SAVED:
-        inside = resolved.clean.split(".")
-        scope = ".".join(inside[: inside.index(resolved.adapter)]) or resolved.layer
+        path = resolved.clean.split(".")
+        scope = ".".join(path[: path.index(resolved.adapter)]) or resolved.layer
         family = families.get(scope, families.get("model"))  # prompts belong to the model as a whole
         if family is not None:
             return TrainedPart(scope, resolved.adapter_name or NO_FAMILY, family, resolved.adapter, parameter)

@@ -54,11 +54,11 @@ def remember_start(model: nn.Module) -> int:
     adapters = [(layer, adapter) for _, layer in lora_layers(model) for adapter in layer.r]
     if not adapters:
         raise AdapterError(f"{type(model).__name__} has no LoRA adapter whose start could be kept")
-    kept = 0
+    count = 0
     for layer, adapter in adapters:
-        known = start_of(layer, adapter)
-        kept += keep_start(layer, adapter, None if known is None else known.method)
-    return kept
+        earlier = start_of(layer, adapter)
+        count += keep_start(layer, adapter, None if earlier is None else earlier.method)
+    return count
 
 
 def know_start(layer: nn.Module, adapter: str, start: Start) -> None:

@@ -104,15 +104,14 @@ def ranks_each(spectra: Sequence[Tensor], energy: float) -> list[int]:
     """
     ranks = []
     for values in spectra:
-        squares = values.double().square()
-        kept = squares.cumsum(0)
+        total = values.double().square().cumsum(0)
         # a share of the rounded cumulative sum, so that the whole is always reached
-        ranks.append(int((kept < energy * kept[-1]).sum()) + 1 if float(kept[-1]) > 0 else 0)
+        ranks.append(int((total < energy * total[-1]).sum()) + 1 if float(total[-1]) > 0 else 0)
     return ranks
 
 
 def ranks_all(spectra: Sequence[Tensor], energy: float) -> list[int]:
-    """Of the largest singular values of all spectra together that hold the share, the number in each spectrum.
+    """How many of each spectrum are among the largest singular values of all spectra that together hold the share.
 
     >>> ranks_all([torch.tensor([3.0, 1.0]), torch.tensor([0.1, 0.1])], 0.95)
     [2, 0]
@@ -120,11 +119,11 @@ def ranks_all(spectra: Sequence[Tensor], energy: float) -> list[int]:
     squares = torch.cat([values.double().square().cpu() for values in spectra])
     owners = torch.cat([torch.full((len(values),), place) for place, values in enumerate(spectra)])
     ordered, order = squares.sort(descending=True, stable=True)
-    kept = ordered.cumsum(0)
-    if not float(kept[-1]) > 0:
+    total = ordered.cumsum(0)
+    if not float(total[-1]) > 0:
         return [0] * len(spectra)
-    many = int((kept < energy * kept[-1]).sum()) + 1
-    return torch.bincount(owners[order[:many]], minlength=len(spectra)).tolist()
+    count = int((total < energy * total[-1]).sum()) + 1
+    return torch.bincount(owners[order[:count]], minlength=len(spectra)).tolist()
 
 
 def truncated(model: nn.Module, chosen: Sequence[Cuttable], ranks: Sequence[int]) -> dict[str, Tensor]:

@@ -46,14 +46,14 @@ def alternating(units: Sequence[Unit], high: int, low: int) -> Mix:
     """More bits for every other layer, starting with the first: a mix that uses no measurement."""
     layers = _layers(units)
     if len(set(layers.values())) < 2:
-        raise NoMix("one layer cannot alternate")
+        raise NoMix("alternating bits need two layers")
     return {unit.name: low if layers.get(unit.name, 0) % 2 else high for unit in units}
 
 
 def by_sensitivity(units: Sequence[Unit], damage: Mapping[str, Mapping[int, float]], high: int, low: int) -> Mix:
     """More bits for the half of the units that lose most with fewer bits, as measured one by one."""
     if len(units) < 2:
-        raise NoMix("one unit is no mix")
+        raise NoMix("a mix needs two units")
     loss = {unit.name: damage[unit.name][low] - damage[unit.name][high] for unit in units}
     # a stable order: of equal units, the earlier comes first
     worst = sorted(loss, key=lambda name: -loss[name])[: len(units) // 2]

@@ -90,11 +90,11 @@ def load_packed(path: str | Path, model: nn.Module) -> None:
         header = FORMAT.header(file)
         FORMAT.check_seal(header, file)
         scheme = Scheme(**header["scheme"] | {"scale_dtype": getattr(torch, header["scheme"]["scale_dtype"])})
-        own = stored_tensors(model)
-        _check_fit(file, header["tensors"], own, scheme)
+        model_tensors = stored_tensors(model)
+        _check_fit(file, header["tensors"], model_tensors, scheme)
         with torch.no_grad():
             for row in header["tensors"]:
-                own[row["name"]].copy_(_value(file, row, scheme))
+                model_tensors[row["name"]].copy_(_value(file, row, scheme))
     torch.clear_autocast_cache()
 
 
@@ -132,15 +132,16 @@ def _weight(row: Mapping[str, Any]) -> QuantisedTensor:
 
 
 def _check_fit(
-    file: SafetensorsFile, table: Sequence[Mapping[str, Any]], own: Mapping[str, Tensor], scheme: Scheme
+    file: SafetensorsFile, table: Sequence[Mapping[str, Any]], model_tensors: Mapping[str, Tensor], scheme: Scheme
 ) -> None:
     """Refuse a model whose tensors are not those that were saved, and a file that lacks a part of one of them."""
     misfit = f"{file.path} does not fit this model"
     saved = {row["name"]: row for row in table}
-    for name in [*(name for name in saved if name not in own), *(name for name in own if name not in saved)]:
-        holder = "the model has not" if name in saved else "it has not"
-        raise PackedError(f"{misfit}: {holder} {name}. Build the model that was saved.")
-    for name, tensor in own.items():
+    for name in [*saved, *model_tensors]:
+        if not (name in saved and name in model_tensors):
+            holder = "the model lacks" if name in saved else "the file lacks"
+            raise PackedError(f"{misfit}: {holder} {name}. Build the model that was saved.")
+    for name, tensor in model_tensors.items():
         if tensor.is_meta:
             raise PackedError(
                 f"{name} is on the meta device: give the model memory first, model.to_empty(device='cpu')"
@@ -153,6 +154,6 @@ def _check_fit(
                 )
     for name, row in saved.items():
         bits = row.get("bits")
-        for part in ("whole",) if bits is None else part_bits(_weight(row), own[name].dtype, bits, scheme):
+        for part in ("whole",) if bits is None else part_bits(_weight(row), model_tensors[name].dtype, bits, scheme):
             if f"{part}/{name}" not in file:
                 raise FORMAT.damaged(file.path, f"{part}/{name} is not there")

@@ -95,7 +95,7 @@ def checked(bits: Bits, units: Sequence[Unit]) -> dict[str, int]:
         if name not in names:
             more = f" and {len(names) - 8} more" if len(names) > 8 else ""
             listed = f"{', '.join(names[:8])}{more}"
-            raise UnitsError(f"{name!r} is no unit of this model.{did_you_mean(name, names)} Its units: {listed}.")
+            raise UnitsError(f"{name!r} is not a unit of this model.{did_you_mean(name, names)} Its units: {listed}.")
     chosen: dict[str, int] = {}
     for name, width in bits.items():
         with naming(name):
@@ -116,7 +116,7 @@ def from_layers(model: nn.Module | Sequence[Unit], layers: Sequence[Mapping[str,
     bits: dict[str, int] = {}
     for number, entry in enumerate(layers):
         if not isinstance(entry, Mapping):
-            raise UnitsError(f"layer {number}: {entry!r} is no {{'attn_bits': ..., 'mlp_bits': ...}}")
+            raise UnitsError(f"layer {number}: {entry!r} is not of the form {{'attn_bits': ..., 'mlp_bits': ...}}")
         for key in entry:
             if key not in ("attn_bits", "mlp_bits"):
                 raise UnitsError(f"layer {number}: {key!r} is not known; 'attn_bits' and 'mlp_bits' are")

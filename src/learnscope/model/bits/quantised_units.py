@@ -143,7 +143,7 @@ def _weights(model: nn.Module, embeddings: bool) -> Iterator[tuple[QuantisedTens
 
 def _own_weights(path: str, module: nn.Module) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
     """The parameters of this module that are weights, with their input dimensions."""
-    own = dict(module.named_parameters(recurse=False, remove_duplicate=False))
+    parameters = dict(module.named_parameters(recurse=False, remove_duplicate=False))
     in_dims: dict[str, tuple[int, ...]]
     if isinstance(module, nn.Linear | nn.Embedding | nn.EmbeddingBag):
         in_dims = {"weight": (1,)}
@@ -155,12 +155,12 @@ def _own_weights(path: str, module: nn.Module) -> Iterator[tuple[Tensor, tuple[i
     elif isinstance(module, nn.MultiheadAttention):
         in_dims = dict.fromkeys(("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"), (1,))
     elif isinstance(module, nn.RNNBase | nn.RNNCellBase):
-        in_dims = {name: (1,) for name in own if name.startswith("weight")}
+        in_dims = {name: (1,) for name in parameters if name.startswith("weight")}
     elif isinstance(module, nn.Bilinear):
         in_dims = {"weight": (1, 2)}
     else:
-        in_dims = _fused_experts(path, module, own)
-    yield from ((own[name], dims) for name, dims in in_dims.items() if name in own)
+        in_dims = _fused_experts(path, module, parameters)
+    yield from ((parameters[name], dims) for name, dims in in_dims.items() if name in parameters)
 
 
 def is_conv1d(module: nn.Module) -> bool:
@@ -170,21 +170,15 @@ def is_conv1d(module: nn.Module) -> bool:
     )
 
 
-def _fused_experts(path: str, module: nn.Module, own: dict[str, nn.Parameter]) -> dict[str, tuple[int, ...]]:
+def _fused_experts(path: str, module: nn.Module, parameters: dict[str, nn.Parameter]) -> dict[str, tuple[int, ...]]:
     """All experts in one parameter of three dimensions: [expert, out, in], or [expert, in, out] if it is transposed."""
     if not (_EXPERTS.fullmatch(type(module).__name__) or any(map(_EXPERTS.fullmatch, path.split(".")))):
         return {}
-    return {name: (1 if _is_transposed(module, own) else 2,) for name, p in own.items() if p.ndim == 3}
-
-
-def _is_transposed(module: nn.Module, own: dict[str, nn.Parameter]) -> bool:
-    declared = getattr(module, "is_transposed", None)
-    if isinstance(declared, bool):
-        return declared
-    if not {"gate_up_proj", "down_proj"} <= own.keys():
-        return False
-    up, down = own["gate_up_proj"].shape, own["down_proj"].shape
-    return up[1] == down[2] and up[2] != down[1]
+    transposed = getattr(module, "is_transposed", None)
+    if not isinstance(transposed, bool) and {"gate_up_proj", "down_proj"} <= parameters.keys():
+        up, down = parameters["gate_up_proj"].shape, parameters["down_proj"].shape
+        transposed = up[1] == down[2] and up[2] != down[1]
+    return {name: (1 if transposed is True else 2,) for name, p in parameters.items() if p.ndim == 3}
 
 
 def _is_router(path: str, modules: dict[str, nn.Module]) -> bool:
@@ -196,7 +190,7 @@ def _is_router(path: str, modules: dict[str, nn.Module]) -> bool:
 
 
 def part_in_block(path: str) -> Part:
-    """The part of a block that a path belongs to, by the first name in it that tells: "attn", "mlp" or "other"."""
+    """The part of a block that a path belongs to, by the first name in it that is known: "attn", "mlp" or "other"."""
     for piece in path.split("."):
         if _ATTENTION.fullmatch(piece):
             return "attn"

@@ -51,7 +51,7 @@ class Sensitivities:
         """
         check_budget("solve", max_bytes, max_kl)
         if (max_bytes is None) == (max_kl is None):
-            raise TypeError("give one of max_bytes= and max_kl=: the other is what is made small")
+            raise TypeError("give one of max_bytes= and max_kl=: the other one is minimised")
         # a number of bits above all others stands for "as stored"
         as_stored = {unit: max(32, *(bits + 1 for bits in widths)) for unit, widths in self.damage.items()}
         damage = {unit: {**widths, as_stored[unit]: 0.0} for unit, widths in self.damage.items()}
@@ -120,7 +120,7 @@ def load(path: str | Path, *, model: str | None = None) -> Sensitivities:
     except ValueError as error:
         raise SensitivityError(f"{path} is damaged ({error}): measure the sensitivities again") from error
     if not isinstance(body, dict) or body.get("kind") != _KIND:
-        raise SensitivityError(f"{path} is no file of bit sensitivities: give one that was saved as such")
+        raise SensitivityError(f"{path} is not a file of bit sensitivities: give one that was saved as such")
     if body.get("schema") != SCHEMA:
         raise SensitivityError(
             f"{path} has schema {body.get('schema')}, this version reads {SCHEMA}: update learnscope, or measure again"
@@ -160,5 +160,5 @@ def _read(body: Mapping[str, Any]) -> Sensitivities:
 def _number(value: Any) -> float:
     """JSON has no NaN and Inf: they are text."""
     if isinstance(value, bool) or not (isinstance(value, int | float) or value in ("nan", "inf", "-inf")):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return float(value)

@@ -63,7 +63,7 @@ def _replace(model: nn.Module, tensor: QuantisedTensor, parameter: Tensor, bits:
     holders = [
         (path, module)
         for path, module in model.named_modules()
-        if any(own is parameter for own in module.parameters(recurse=False))
+        if any(p is parameter for p in module.parameters(recurse=False))
     ]
     linear = [(path, module) for path, module in holders if isinstance(module, nn.Linear) or is_conv1d(module)]
     tables = [(path, module) for path, module in holders if isinstance(module, nn.Embedding)]

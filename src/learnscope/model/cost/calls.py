@@ -56,7 +56,7 @@ def counted_flops(run: Callable[[], object]) -> int | str:
             run()
     except (RuntimeError, TypeError, NotImplementedError) as error:  # an operation that the counter does not support
         return f"the operations could not be counted: {type(error).__name__}: {str(error).splitlines()[0]}"
-    return int(counter.get_total_flops()) or "the counter knows none of the model's operations"
+    return int(counter.get_total_flops()) or "the counter supports none of the model's operations"
 
 
 def token_length(batch: Any) -> int:
@@ -93,7 +93,7 @@ def resized(task: Task, batch: Any, examples: int, length: int) -> Any:
     if (examples, length or tokens) == (size, tokens):
         return batch
     if type(task).take is not Task.take:
-        raise ValueError(f"{type(task).__name__} cuts batches in a way of its own (take)")
+        raise ValueError(f"{type(task).__name__} has its own take(), which cannot resize a batch")
     mask = first_of(batch, ("attention_mask",))
     on_the_left = isinstance(mask, Tensor) and mask.ndim == 2 and int(mask[:, 0].sum()) < int(mask[:, -1].sum())
     rows = torch.arange(examples) % size
@@ -142,7 +142,7 @@ class NoCache(ValueError):
     """The model does not use its cache as expected; the message says what was seen."""
 
 
-def decodes(model: nn.Module, task: Task) -> bool:
+def can_decode(model: nn.Module, task: Task) -> bool:
     """Whether this is a causal language model of transformers that accepts and returns a cache."""
     inner = unwrap(model)
     if not isinstance(task, HuggingFaceTask) or getattr(inner, "config", None) is None:
@@ -151,12 +151,12 @@ def decodes(model: nn.Module, task: Task) -> bool:
         return False
     try:
         return is_causal(inner)
-    except TypeError:  # an unknown class: HuggingFaceTask(shift=...) tells
+    except TypeError:  # an unknown class: HuggingFaceTask(shift=...) decides
         return bool(task.shift)
 
 
-def longest(model: nn.Module) -> int | None:
-    """The model's number of positions, if its configuration tells."""
+def max_positions(model: nn.Module) -> int | None:
+    """The model's number of positions, if its configuration has it."""
     config: Any = getattr(unwrap(model), "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     positions = getattr(config, "max_position_embeddings", None)

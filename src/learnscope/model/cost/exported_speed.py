@@ -53,6 +53,9 @@ def exported_speed(
         for name, copy in copies.items():
             median, mean = statistics.median(times[name].seconds), times[name].mean
             compared = compare_outputs(copy, task, [batch], reference)
+            tensors = [part for tensor in [*copy.parameters(), *copy.buffers()] for part in plain_parts(tensor)]
+            storages = [tensor.untyped_storage() for tensor in tensors]
+            nbytes = {(str(storage.device), storage.data_ptr()): storage.nbytes() for storage in storages}
             rows[name] = {
                 "latency_p50": median,
                 "latency_mean": mean,
@@ -60,15 +63,8 @@ def exported_speed(
                 "examples_per_second": task.size(batch) / mean,
                 "tokens_per_second": None if tokens is None else tokens / mean,
                 "speed_up": statistics.median(times[ORIGINAL].seconds) / median,
-                "weight_bytes": _storage_bytes(copy),
+                "weight_bytes": sum(nbytes.values()),
                 "kl": float(compared["kl"]),
                 "mse": float(compared["mse"]),
             }
     return {"rows": rows, "reasons": reasons, "threads": used, "device": str(device)}
-
-
-def _storage_bytes(model: nn.Module) -> int:
-    """Bytes of all parameters and buffers, shared memory once; for a quantised tensor those of its parts."""
-    tensors = [part for tensor in [*model.parameters(), *model.buffers()] for part in plain_parts(tensor)]
-    storages = [part.untyped_storage() for part in tensors]
-    return sum({(str(s.device), s.data_ptr()): s.nbytes() for s in storages}.values())

@@ -29,7 +29,7 @@ def stopwatch(
     model: nn.Module, clock: Callable[[], float], wait: Callable[[], None] = lambda: None
 ) -> Iterator[tuple[dict[Path, float], dict[Path, int]]]:
     """For every path of calls, the seconds that are not spent in calls below it, and the number of calls; by hooks."""
-    own: defaultdict[Path, float] = defaultdict(float)
+    self_seconds: defaultdict[Path, float] = defaultdict(float)
     calls: Counter[Path] = Counter()
     running: list[tuple[Path, float, float]] = []  # path, start, and the seconds of the calls below so far
 
@@ -42,7 +42,7 @@ def stopwatch(
         wait()
         now = clock()
         path, began, below = running.pop()
-        own[path] += now - began - below
+        self_seconds[path] += now - began - below
         calls[path] += 1
         if running:
             above, start, spent = running[-1]
@@ -52,7 +52,7 @@ def stopwatch(
         for name, module in model.named_modules():
             stack.callback(module.register_forward_pre_hook(partial(begin, name or ROOT), prepend=True).remove)
             stack.callback(module.register_forward_hook(end).remove)
-        yield own, calls
+        yield self_seconds, calls
 
 
 @torch.no_grad()
@@ -70,13 +70,13 @@ def layer_times(
         bare = take_turns({"bare": Timed(call.run, seconds)}, repeats=repeats, wait=wait, clock=clock)["bare"]
         spent, warm = 0.0, False  # the first pass with hooks is a warm-up
         while len(passes) < 3 or (len(passes) < repeats and spent < seconds):
-            with stopwatch(model, clock, wait) as (own, calls):
+            with stopwatch(model, clock, wait) as (self_seconds, calls):
                 call.run()
             if warm:
-                passes.append(own)
-                spent += sum(own.values())
+                passes.append(self_seconds)
+                spent += sum(self_seconds.values())
             warm = True
-    median = {path: statistics.median([times.get(path, 0.0) for times in passes]) for path in own}
+    median = {path: statistics.median([times.get(path, 0.0) for times in passes]) for path in self_seconds}
     modules = by_module(median, calls)
     total = sum(median.values())
     without = statistics.median(bare.seconds)
@@ -90,10 +90,10 @@ def layer_times(
     }
 
 
-def by_module(own: dict[Path, float], calls: dict[Path, int]) -> dict[str, dict[str, float]]:
+def by_module(self_seconds: dict[Path, float], calls: dict[Path, int]) -> dict[str, dict[str, float]]:
     """Self and total seconds of each module over all its calls; a recursive call counts once."""
     modules: dict[str, dict[str, float]] = {}
-    for path, seconds in own.items():
+    for path, seconds in self_seconds.items():
         for name in dict.fromkeys((path[-1], *path)):
             modules.setdefault(name, {"self": 0.0, "total": 0.0, "calls": 0})["total"] += seconds
         modules[path[-1]]["self"] += seconds
@@ -101,9 +101,9 @@ def by_module(own: dict[Path, float], calls: dict[Path, int]) -> dict[str, dict[
     return modules
 
 
-def by_layer(own: dict[Path, float]) -> dict[str, float]:
+def by_layer(self_seconds: dict[Path, float]) -> dict[str, float]:
     """Seconds of each layer: every module belongs to one, like parameters do."""
     layers: defaultdict[str, float] = defaultdict(float)
-    for path, seconds in own.items():
+    for path, seconds in self_seconds.items():
         layers[ROOT if path[-1] == ROOT else resolve(f"{path[-1]}.weight").layer] += seconds
     return dict(layers)

@@ -101,9 +101,9 @@ def _in_fresh_process(model: nn.Module, call: Call) -> Peak:
         except OSError as error:
             raise NotFresh(f"the model could not be written for another process ({error})") from error
         numbers = _run_child(folder)
-    own = sum(p.numel() for p in model.parameters())
-    if numbers["parameters"] != own:
-        raise NotFresh(f"loaded again, the model has {numbers['parameters']:,} parameters and not {own:,}")
+    parameters = sum(p.numel() for p in model.parameters())
+    if numbers["parameters"] != parameters:
+        raise NotFresh(f"loaded again, the model has {numbers['parameters']:,} parameters and not {parameters:,}")
     run = numbers["peak"] - numbers["loaded"]
     return Peak("fresh", numbers["peak"], run, libraries=numbers["libraries"], exact=numbers["exact"])
 
@@ -135,12 +135,12 @@ def _run_child(folder: str) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-P", "-m", "learnscope.model.cost.memory_child", folder]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotFresh(f"another process could not run the model ({error})") from error
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
-        errors = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+    lines = result.stdout.splitlines()
+    if result.returncode or not lines:
+        errors = result.stderr.strip().splitlines() or [f"it ended with {result.returncode}"]
         raise NotFresh(f"another process could not run the model: {errors[-1]}")
     numbers: dict[str, Any] = json.loads(lines[-1])
     return numbers

@@ -36,7 +36,7 @@ def peak_of(run: Callable[[], Any]) -> tuple[int, int]:
     try:
         CLEAR.write_text("5")
     except OSError as error:
-        raise NoHighWaterMark(f"the high-water mark of the memory cannot be set back ({error})") from error
+        raise NoHighWaterMark(f"the high-water mark of the memory cannot be reset ({error})") from error
     before = kilobytes("VmRSS") * 1024
     result = run()
     peak = kilobytes("VmHWM") * 1024
@@ -57,7 +57,7 @@ def kilobytes(name: str) -> int:
     try:
         lines = STATUS.read_text().splitlines()
     except OSError as error:
-        raise NoHighWaterMark(f"the system does not tell how much memory a process has ({error})") from error
+        raise NoHighWaterMark(f"the system does not report how much memory a process has ({error})") from error
     for line in lines:
         if line.startswith(f"{name}:") and line.endswith(" kB"):
             return int(line.split()[1])

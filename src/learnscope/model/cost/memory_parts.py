@@ -44,7 +44,7 @@ def sizes(model: nn.Module) -> tuple[dict[str, Size], dict[str, str]]:
                 continue
             size = parts["head" if module is head else part_of(full, module)]
             size.parameters += tensor.numel() if name in module._parameters else 0
-            size.bytes += held_bytes(tensor)
+            size.bytes += sum(map(_nbytes, plain_parts(tensor)))
     return parts, tied
 
 
@@ -66,14 +66,11 @@ def part_of(name: str, module: nn.Module) -> str:
     return "attention" if part == "attn" else part
 
 
-def held_bytes(tensor: Tensor) -> int:
-    """Bytes in memory: for a quantised tensor those of its parts, for an expanded one those of its storage."""
-    total = 0
-    for part in plain_parts(tensor):
-        whole = part.numel() * part.element_size()
-        in_storage = not part.is_meta and part.layout is torch.strided
-        total += min(whole, part.untyped_storage().nbytes()) if in_storage else whole
-    return total
+def _nbytes(tensor: Tensor) -> int:
+    """Bytes in memory; for an expanded tensor those of its storage."""
+    nbytes = tensor.numel() * tensor.element_size()
+    in_storage = not tensor.is_meta and tensor.layout is torch.strided
+    return min(nbytes, tensor.untyped_storage().nbytes()) if in_storage else nbytes
 
 
 def plain_parts(tensor: Tensor) -> list[Tensor]:

@@ -11,10 +11,10 @@ from torch import nn
 
 from learnscope.model.cost.calls import (
     Calls,
+    can_decode,
     counted_flops,
     decode,
-    decodes,
-    longest,
+    max_positions,
     prefill,
     real_tokens,
     token_length,
@@ -45,12 +45,12 @@ def measured_speed(
     model: nn.Module, task: Task, batch: Any, *, batches: Sequence[int], lengths: Sequence[int], seconds: float,
     repeats: int, threads: int | None = None, clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:  # fmt: skip
-    """Time all settings in turn, in eval mode; each as plain numbers, or with the reason why it was skipped."""
+    """Time all settings in turn, in eval mode; each as plain numbers, or with the reason for skipping it."""
     device = model_device(model)
     batch = task.to(batch, device)
     with guard(model), fixed_threads(threads) as used:
         tokens = token_length(batch)
-        decoded = min(tokens, (longest(model) or tokens + 1) - 1) if decodes(model, task) else None
+        decoded = min(tokens, (max_positions(model) or tokens + 1) - 1) if can_decode(model, task) else None
         calls = Calls(model, task, batch)
         chosen = settings(task.size(batch), tokens, batches, lengths, decoded=decoded)
         prepared = {setting: _timed_or_reason(calls, setting, seconds) for setting in chosen}
@@ -77,11 +77,12 @@ def settings(
     `decoded` is the data's own length, or the largest that leaves room for one more token; None: only "forward".
     """
     chosen = []
-    for phase, own in (("forward", tokens), ("prefill", tokens), ("decode", decoded)):
-        if own is None or (decoded is None and phase != "forward"):
+    for phase, data_length in (("forward", tokens), ("prefill", tokens), ("decode", decoded)):
+        if data_length is None or (decoded is None and phase != "forward"):
             continue
-        pairs = dict.fromkeys([(size, own), *((n, length) for n in batches for length in [*lengths] or [own])])
-        chosen += [Setting(phase, *pair, phase == "forward" and pair == (size, own)) for pair in pairs]
+        others = [(n, length) for n in batches for length in [*lengths] or [data_length]]
+        pairs = dict.fromkeys([(size, data_length), *others])
+        chosen += [Setting(phase, *pair, phase == "forward" and pair == (size, data_length)) for pair in pairs]
     return chosen
 
 
@@ -98,7 +99,7 @@ def _timed_or_reason(calls: Calls, setting: Setting, seconds: float) -> Timed | 
 def _impossible(calls: Calls, setting: Setting) -> str | None:
     if setting.length and not calls.tokens:
         return f"{NO_TOKENS}: they have no length to be changed"
-    needed, most = setting.length + (setting.phase == "decode"), longest(calls.model)
+    needed, most = setting.length + (setting.phase == "decode"), max_positions(calls.model)
     if most is not None and needed > most:
         return f"{needed} tokens are more than the model's {most} positions"
     size_now = setting.batch * (setting.length or 1)

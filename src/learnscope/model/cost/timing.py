@@ -65,7 +65,7 @@ def take_turns(
     wait: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Key, Times]:
-    """Warm each up, then time all of them in turn, so that other load on the machine affects all alike.
+    """Warm each up, then time all of them in turn, so that other load on the machine affects all equally.
 
     Each runs until it has used its budget or run `repeats` times, at least `LEAST` times. `wait` waits for the device.
     The garbage collector is off meanwhile.

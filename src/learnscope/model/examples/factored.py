@@ -1,4 +1,4 @@
-"""Inner products of per-example gradients without computing the gradients, for models of linear layers.
+"""Inner products of per-example gradients, where possible without computing the gradients.
 
 For a layer y = W a + b with one row per example, the gradient of an example's loss is δ aᵀ for W and δ for b, where δ
 is the gradient for y. So the inner product of two such gradients is (δ·δ′)(a·a′ + 1): one pass over a batch gives all
@@ -7,20 +7,61 @@ factors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.batches import cut
-from learnscope.model.examples.per_example import PerExample
+from learnscope.model.batches import cut, joined
+from learnscope.model.examples.per_example import MAX_BYTES, PerExample
 from learnscope.model.outputs.evaluate import model_device
+from learnscope.task import Task
 from learnscope.tensor.examples.products import row_products
 
 AGREEMENT = 1e-3
 """Largest relative error of a product, compared with computed gradients, for which factors are used."""
+
+
+def example_gradient_norms(
+    model: nn.Module, task: Task, batches: Sequence[Any], *, max_bytes: int = MAX_BYTES
+) -> Tensor:
+    """GraNd: ‖∇ℓ_i‖ over all trainable parameters for each example i, [N] in float64 on the CPU (arXiv 2107.07075).
+
+    In eval mode; the model's own mode is kept. NaN for an example without a target that counts.
+    """
+    per_example = PerExample(model, task, max_bytes=max_bytes)
+    return torch.cat([squares for (squares, _), _ in gradient_products([per_example], batches)]).sqrt()
+
+
+def gradient_products(models: Sequence[PerExample], batches: Iterable[Any]) -> Iterator[tuple[Tensor, list[str]]]:
+    """Inner products of each example's gradients in one or two models, chunk by chunk, and how they were computed.
+
+    A chunk of k examples is [2, k] for one model: g·g and losses; and [5, k] for two: g·g, g·g′, g′·g′ and the losses
+    of both. In float64 on the CPU.
+    """
+    factored: bool | None = None  # until it is tested whether factors give the right products
+    for batch in joined(models[0].task, batches, models[0].max_bytes):
+        for large in models[0].parts(batch, rows=False):
+            if factored is None:
+                answers = [_agree(model, large) for model in models]
+                factored = False if False in answers else True if None not in answers else None
+            sides = [factors(model, large) if factored else None for model in models]
+            computed = [side for side in sides if side is not None]
+            if len(computed) == len(models):
+                products = [first.dot(second) for first, second in combinations_with_replacement(computed, 2)]
+                yield _stacked(*products, *(side.losses for side in computed)), ["factored"]
+                continue
+            for part in models[0].parts(large):
+                gradients, losses = zip(*(model(part) for model in models), strict=True)
+                products = [row_products(*pair) for pair in combinations_with_replacement(gradients, 2)]
+                yield _stacked(*products, *losses), [model.how for model in models]
+
+
+def _stacked(*columns: Tensor) -> Tensor:
+    return torch.stack([column.detach().cpu().double() for column in columns])
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +89,9 @@ class Factors:
         return torch.where(self.losses.isnan() | other.losses.isnan(), torch.nan, total)
 
 
-def linear_layers(per_example: PerExample) -> dict[str, nn.Linear] | None:
-    """The linear layers that hold the chosen parameters; None if one is held elsewhere, or by two layers."""
-    left = set(per_example.names)
-    layers: dict[str, nn.Linear] = {}
-    seen: set[int] = set()
-    for name, module in per_example.model.named_modules(remove_duplicate=False):
-        own = {f"{name}.{key}".lstrip(".") for key, p in module._parameters.items() if p is not None}
-        if type(module) is nn.Linear and own & set(per_example.names):
-            layers[name] = module
-            left -= own
-        if any(id(p) in seen for p in module._parameters.values() if p is not None):
-            return None  # tied: its gradient is the sum of two outer products
-        seen |= {id(p) for p in module._parameters.values() if p is not None}
-    return None if left else layers
-
-
 def factors(per_example: PerExample, batch: Any) -> Factors | None:
     """The factors of a chunk; None unless every layer is called exactly once, with one row per example."""
-    layers = linear_layers(per_example)
+    layers = _linear_layers(per_example)
     if layers is None:
         return None
     task, model = per_example.task, per_example.model
@@ -75,30 +100,45 @@ def factors(per_example: PerExample, batch: Any) -> Factors | None:
     calls: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
     with per_example.differentiable():
         for name, module in layers.items():
-            module.register_forward_hook(_keep(calls[name]))  # the guard removes it
+            module.register_forward_hook(_recorder(calls[name]))  # the guard removes it
         out = task.outputs(model, batch)
-        if out.losses is None or any(len(seen) != 1 for seen in calls.values()):
+        if out.losses is None or any(len(layer_calls) != 1 for layer_calls in calls.values()):
             return None
-        kept = {name: seen[0] for name, seen in calls.items()}
-        if any(y.ndim != 2 or y.shape[0] != size or not y.requires_grad for _, y in kept.values()):
+        outputs = [y for [(_, y)] in calls.values()]
+        if any(y.ndim != 2 or y.shape[0] != size or not y.requires_grad for y in outputs):
             return None
-        count = torch.zeros(size, device=out.losses.device).index_add(
-            0, out.example, torch.ones_like(out.losses).float()
-        )
-        sums = torch.zeros(size, dtype=out.losses.dtype, device=out.losses.device)
-        losses = sums.index_add(0, out.example, out.losses) / count.clamp(min=1)
+        zeros = torch.zeros(size, device=out.losses.device)
+        count = zeros.index_add(0, out.example, torch.ones_like(out.losses).float())
+        losses = zeros.to(out.losses.dtype).index_add(0, out.example, out.losses) / count.clamp(min=1)
         if not losses.requires_grad:
             return None
-        deltas = torch.autograd.grad(losses.sum(), [y for _, y in kept.values()], materialize_grads=True)
+        deltas = torch.autograd.grad(losses.sum(), outputs, materialize_grads=True)
     chosen = set(per_example.names)
     factored = [
         Layer(a, delta.detach(), f"{name}.weight".lstrip(".") in chosen, f"{name}.bias".lstrip(".") in chosen)
-        for (name, (a, _)), delta in zip(kept.items(), deltas, strict=True)
+        for (name, [(a, _)]), delta in zip(calls.items(), deltas, strict=True)
     ]
     return Factors(factored, torch.where(count > 0, losses.detach(), torch.nan))
 
 
-def agree(per_example: PerExample, batch: Any) -> bool | None:
+def _linear_layers(per_example: PerExample) -> dict[str, nn.Linear] | None:
+    """The linear layers that hold the chosen parameters; None if one is held elsewhere, or by two layers."""
+    names = set(per_example.names)
+    layers: dict[str, nn.Linear] = {}
+    covered: set[str] = set()
+    visited: set[int] = set()
+    for path, module in per_example.model.named_modules(remove_duplicate=False):
+        own = {f"{path}.{key}".lstrip("."): id(p) for key, p in module._parameters.items() if p is not None}
+        if type(module) is nn.Linear and own.keys() & names:
+            layers[path] = module
+            covered |= own.keys()
+        if not visited.isdisjoint(own.values()):
+            return None  # tied: its gradient is the sum of two outer products
+        visited |= set(own.values())
+    return layers if names <= covered else None
+
+
+def _agree(per_example: PerExample, batch: Any) -> bool | None:
     """Whether factors give the norms of computed gradients, tested on the first two examples; None if that fails.
 
     They do not if the examples of a batch influence each other, or if a weight is also used outside of its layer. A
@@ -118,9 +158,9 @@ def agree(per_example: PerExample, batch: Any) -> bool | None:
     return close and torch.allclose(factored.losses, losses.to(factored.losses.dtype), rtol=AGREEMENT)
 
 
-def _keep(into: list[tuple[Tensor, Tensor]]) -> Callable[..., Tensor]:
+def _recorder(calls: list[tuple[Tensor, Tensor]]) -> Callable[..., Tensor]:
     def hook(_module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        into.append((inputs[0].detach().clone(), output))
+        calls.append((inputs[0].detach().clone(), output))
         return output.clone()  # later code may write in place, and the gradient is needed for the layer's own output
 
     return hook

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +24,11 @@ from learnscope.model.weights.swap import swapped
 from learnscope.task import Task
 from learnscope.task.batches import describe, map_leaves
 from learnscope.tensor.context import arithmetic_dtype
-from learnscope.tensor.examples.projection import RademacherProjection
+from learnscope.tensor.examples.products import RademacherProjection
 
 MAX_BYTES = 256 << 20
-WAYS = ("vmap", "vmap, eager attention", "loop")
+EAGER = "vmap, eager attention"
+WAYS = ("vmap", EAGER, "loop")
 """From the fastest to the one that always works: vmap, vmap with unfused attention, one example at a time."""
 
 _COPIES = 4
@@ -96,12 +97,17 @@ class PerExample:
         self._wrapped, self._weights = model, weights
         self.model, self.task, self.max_bytes = unwrapped(model), task, max_bytes
         self.names = trainable(self.model, parameters)
-        own = dict(self.model.named_parameters())
-        self.size = sum(own[name].numel() for name in self.names)
-        self.dtype = arithmetic_dtype(*(own[name] for name in self.names))
+        chosen = self._parameters()
+        self.size = sum(p.numel() for p in chosen.values())
+        self.dtype = arithmetic_dtype(*chosen.values())
         self.how = WAYS[0]
         self._saved: dict[str, int] = {}
         self._scalar = _Called(self.model, function or task.loss)
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        """The chosen parameters; stand-ins of them while `differentiable`."""
+        named = dict(self.model.named_parameters())
+        return {name: named[name] for name in self.names}
 
     def parts(self, batch: Any, *, rows: bool = True) -> Iterator[Any]:
         """The batch in chunks that fit the memory limit; they are larger if gradients are not needed as `rows`."""
@@ -122,7 +128,7 @@ class PerExample:
         batch = self.task.to(batch, model_device(self.model))
         first = WAYS.index("loop" if has_plain_values(batch, self.task.size(batch)) else self.how)
         for how in WAYS[first:]:
-            if how == "vmap, eager attention" and not _has_fused_attention(self.model):
+            if how == EAGER and all(c._attn_implementation in ("eager", None) for c in _attention_configs(self.model)):
                 continue
             try:
                 gradients, values = self._computed(batch, how)
@@ -131,7 +137,7 @@ class PerExample:
                     raise
                 continue
             self.how = how
-            if how == "vmap, eager attention" and self.dtype == torch.float64:
+            if how == EAGER and self.dtype == torch.float64:
                 self._repair(batch, gradients, values)
             if (unknown := values.isnan()).any():
                 gradients[unknown] = torch.nan  # without a loss there is no gradient, rather than a gradient of zero
@@ -151,29 +157,23 @@ class PerExample:
 
     @contextmanager
     def differentiable(self) -> Iterator[None]:
-        """The model as a call uses it: guarded, and with the other weights if they are given."""
+        """The model as a call uses it: guarded, and with `weights` if there are any."""
         with twice_differentiable(self.model, widen=False), swapped(self._wrapped, self._weights or {}):
             yield
 
     def _computed(self, batch: Any, how: str) -> tuple[Tensor, Tensor]:
-        with self.differentiable():
-            if how == "loop":
-                return self._looped(batch)
-            if how == "vmap":
-                return self._mapped(batch)
-            with eager_attention(self.model):
-                return self._mapped(batch)
+        with self.differentiable(), eager_attention(self.model) if how == EAGER else nullcontext():
+            return self._looped(batch) if how == "loop" else self._mapped(batch)
 
     def _mapped(self, batch: Any) -> tuple[Tensor, Tensor]:
         size = self.task.size(batch)
-        own = dict(self._scalar.model.named_parameters())
-        weights = {f"model.{name}": own[name].detach() for name in self.names}
+        weights = {f"model.{name}": p.detach() for name, p in self._parameters().items()}
         rows = [leaf for leaf in leaves(batch) if is_per_example(leaf, size)]
 
         def of_one(weights: dict[str, Tensor], rows: list[Tensor]) -> Tensor:
             # only tensors go through vmap: the batch is rebuilt around those of each example
-            left = iter(rows)
-            example = map_leaves(batch, lambda leaf: next(left).unsqueeze(0) if is_per_example(leaf, size) else leaf)
+            values = iter(rows)
+            example = map_leaves(batch, lambda leaf: next(values).unsqueeze(0) if is_per_example(leaf, size) else leaf)
             value: Tensor = functional_call(self._scalar, weights, (example,))
             return value
 
@@ -190,8 +190,7 @@ class PerExample:
 
     def _looped(self, batch: Any) -> tuple[Tensor, Tensor]:
         size = self.task.size(batch)
-        own = dict(self.model.named_parameters())
-        chosen = [own[name] for name in self.names]
+        chosen = list(self._parameters().values())
         gradients = torch.zeros(size, self.size, dtype=self.dtype, device=model_device(self.model))
         values: list[Tensor] = []
         for i in range(size):
@@ -202,7 +201,7 @@ class PerExample:
             start = 0
             for p, g in zip(chosen, torch.autograd.grad(value, chosen, allow_unused=True), strict=True):
                 if g is not None:
-                    dense = g.to_dense() if g.layout != torch.strided else g
+                    dense = g if g.layout == torch.strided else g.to_dense()
                     gradients[i, start : start + p.numel()] = dense.reshape(-1)
                 start += p.numel()
         return gradients, torch.stack(values)
@@ -246,18 +245,14 @@ def eager_attention(model: nn.Module) -> Iterator[None]:
             config._attn_implementation = implementation
 
 
-def _has_fused_attention(model: nn.Module) -> bool:
-    return any(config._attn_implementation not in ("eager", None) for config in _attention_configs(model))
-
-
 def _attention_configs(model: nn.Module) -> list[Any]:
     """Every configuration with an attention implementation, outer ones before those inside them."""
     configs: dict[int, Any] = {}
-    left = [getattr(module, "config", None) for module in model.modules()]
-    while left:
-        config = left.pop(0)
+    queue = [getattr(module, "config", None) for module in model.modules()]
+    while queue:
+        config = queue.pop(0)
         if config is None or id(config) in configs or not hasattr(config, "_attn_implementation"):
             continue
         configs[id(config)] = config
-        left[:0] = [getattr(config, name, None) for name in getattr(config, "sub_configs", ())]
+        queue[:0] = [getattr(config, name, None) for name in getattr(config, "sub_configs", ())]
     return list(configs.values())

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.data import fixed_batches
-from learnscope.model.examples.attribution import Attribution, Counter, Progress, Weights, as_model
+from learnscope.model.examples.attribution import Attribution, Passes, Progress
 from learnscope.model.examples.per_example import MAX_BYTES, Chunk, per_example_gradients
 from learnscope.options import is_whole
 from learnscope.task import Task, task_for
@@ -19,9 +19,9 @@ from learnscope.task.shapes import is_single
 
 
 def trak(
-    checkpoints: Sequence[Weights], task: Task | None, train: Any, test: Any, *,
-    model: nn.Module | None = None, dims: int | None = 512, seed: int = 0, ridge: float = 0.0,
-    parameters: str | None = None, max_bytes: int = MAX_BYTES, progress: Progress | None = None,
+    checkpoints: Sequence[nn.Module], task: Task | None, train: Any, test: Any, *, dims: int | None = 512,
+    seed: int = 0, ridge: float = 0.0, parameters: str | None = None, max_bytes: int = MAX_BYTES,
+    progress: Progress | None = None,
 ) -> Attribution:  # fmt: skip
     """TRAK (arXiv 2303.14186) for classification, [train, test].
 
@@ -40,34 +40,26 @@ def trak(
     if dims is not None and not is_whole(dims, 1):
         raise ValueError(f"dims is {dims!r}: a whole number from 1 is needed, or None for gradients as they are")
     train_batches, test_batches = fixed_batches(train, task), fixed_batches(test, task)
-    chosen = task or task_for(train_batches[0], model)
-    count = Counter(chosen, [*train_batches, *test_batches], len(checkpoints), progress)
-    ways: list[str] = []
+    task = task or task_for(train_batches[0])
+    passes = Passes(task, [*train_batches, *test_batches], len(checkpoints), progress)
     weighted: list[tuple[Tensor, Tensor]] = []
-    for index, weights in enumerate(checkpoints):
-        network = as_model(weights, model)
-        gathered: list[tuple[Tensor, Tensor]] = []
-        for batches in (train_batches, test_batches):
-            chunks = per_example_gradients(
-                network, chosen, batches, parameters=parameters, max_bytes=max_bytes, project=dims, seed=seed + index,
-                function=partial(margin, chosen),
-            )  # fmt: skip
-            gathered.append(_gathered(chunks, count, ways))
-        (features, margins), (targets, _) = gathered
+    for index, model in enumerate(checkpoints):
+        (features, margins), (targets, _) = (
+            _on_cpu(passes.follow(per_example_gradients(
+                model, task, batches, parameters=parameters, max_bytes=max_bytes, project=dims, seed=seed + index,
+                function=partial(margin, task),
+            )))
+            for batches in (train_batches, test_batches)
+        )  # fmt: skip
         weighted.append((torch.sigmoid(-margins), influence(features, targets, ridge)))
     wrong, effects = (torch.stack(column).mean(0) for column in zip(*weighted, strict=True))
-    return Attribution(wrong[:, None] * effects, "; ".join(ways))
+    return Attribution(wrong[:, None] * effects, "; ".join(passes.ways))
 
 
-def _gathered(chunks: Iterator[Chunk], count: Counter, ways: list[str]) -> tuple[Tensor, Tensor]:
-    """All rows and margins on the CPU."""
-    rows: list[Tensor] = []
-    margins: list[Tensor] = []
-    for chunk in chunks:
-        rows.append(chunk.gradients.cpu())
-        margins.append(chunk.losses.cpu().double())
-        ways += [chunk.how] if chunk.how not in ways else []
-        count.add(len(chunk.losses))
+def _on_cpu(chunks: Iterator[Chunk]) -> tuple[Tensor, Tensor]:
+    """The rows and the margins of all chunks."""
+    parts = [(chunk.gradients.cpu(), chunk.losses.cpu().double()) for chunk in chunks]
+    rows, margins = zip(*parts, strict=True)
     return torch.cat(rows), torch.cat(margins)
 
 

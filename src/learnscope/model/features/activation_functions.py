@@ -52,8 +52,8 @@ def function_name(name: str) -> str | None:
     ('relu', 'sigmoid', None)
     """
     plain = name.removeprefix("special_").removesuffix("_")
-    known = {"expit": "sigmoid", "log_sigmoid": "logsigmoid"}.get(plain, plain)
-    return known if known in FUNCTIONS else None
+    usual = {"expit": "sigmoid", "log_sigmoid": "logsigmoid"}.get(plain, plain)
+    return usual if usual in FUNCTIONS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Activation:
     """An elementwise function of one tensor. `channels`: it has one parameter for each entry of dimension 1."""
 
     name: str
-    of: Callable[[torch.dtype], Function]
+    in_dtype: Callable[[torch.dtype], Function]
     """The function for inputs of a dtype, with its parameters in that dtype."""
     channels: bool = False
 
@@ -69,27 +69,27 @@ class Activation:
 def of_module(module: nn.Module) -> Activation:
     tensors = [t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None]
 
-    def of(dtype: torch.dtype) -> Function:
+    def in_dtype(dtype: torch.dtype) -> Function:
         # a shallow copy, and the class's own forward: the model's weights and hooks are not used
         twin = copy.copy(module)
         for kind in ("_parameters", "_buffers"):
             twin.__dict__[kind] = {name: _cast(t, dtype) for name, t in getattr(module, kind).items()}
         return lambda x: type(module).forward(twin, x)
 
-    return Activation(type(module).__name__, of, any(t.numel() > 1 for t in tensors))
+    return Activation(type(module).__name__, in_dtype, any(t.numel() > 1 for t in tensors))
 
 
 def of_call(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Activation:
     """The call as a function of its first argument, with the other arguments fixed."""
     options = {key: value for key, value in kwargs.items() if key != "out"}  # out= would be overwritten
 
-    def of(dtype: torch.dtype) -> Function:
+    def in_dtype(dtype: torch.dtype) -> Function:
         more = [_cast(a, dtype) for a in args]
         named = {key: _cast(value, dtype) for key, value in options.items()}
         return lambda x: function(x, *more, **named)
 
     tensors = [a for a in (*args, *options.values()) if isinstance(a, Tensor)]
-    return Activation(name, of, any(t.numel() > 1 for t in tensors))
+    return Activation(name, in_dtype, any(t.numel() > 1 for t in tensors))
 
 
 def slope(function: Function, x: Tensor) -> Tensor:

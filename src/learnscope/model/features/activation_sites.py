@@ -48,7 +48,7 @@ class Site:
     def read_inputs(self, x: Tensor, dim: int, rows: Tensor | None, activation: Activation) -> None:
         # half precision would round the slopes themselves
         dtype = torch.promote_types(x.dtype, torch.float32)
-        function = activation.of(dtype)
+        function = activation.in_dtype(dtype)
         for part in pieces(x, dim, rows):
             wide = part.to(dtype)
             if self.steepest is None:
@@ -63,15 +63,15 @@ class Site:
             self.outputs.add(part)
 
 
-def blocks(model: nn.Module) -> dict[int, str]:
-    """Id of a module → layer, for the layers of parameters that are modules; the outermost module of each path."""
+def layer_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """The layers that are modules with parameters, by name without wrappers; of several modules the outermost."""
     layers = {resolve(name).layer for name, _ in model.named_parameters()}
-    modules: dict[str, int] = {}
+    modules: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
         layer = clean_path(path) or ROOT
         if layer in layers:
-            modules.setdefault(layer, id(module))
-    return {module: layer for layer, module in modules.items()}
+            modules.setdefault(layer, module)
+    return modules
 
 
 def layer_of(path: str) -> str:
@@ -91,8 +91,8 @@ def is_measurable(tensor: Tensor) -> bool:
 
 
 def why_not(tensor: Tensor) -> str:
+    """Why a tensor is not measurable."""
     if tensor.is_nested or tensor.layout is not torch.strided:
         return "a nested or sparse tensor has no units to count"
-    return (
-        "a single number" if tensor.ndim == 0 else f"{str(tensor.dtype).removeprefix('torch.')} is not floating-point"
-    )
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return "a single number" if tensor.ndim == 0 else f"{dtype} is not floating-point"

@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from learnscope.model.features.activation_functions import Activation, function_name, is_activation, of_call, of_module
-from learnscope.model.features.activation_sites import Site, blocks, first_tensor, is_measurable, layer_of, why_not
+from learnscope.model.features.activation_sites import (
+    Site,
+    first_tensor,
+    is_measurable,
+    layer_modules,
+    layer_of,
+    why_not,
+)
 from learnscope.model.features.pooling import is_encoder_decoder
 from learnscope.model.features.units import Padding, UnitDimensions, pieces
 from learnscope.model.guard import guard
@@ -25,8 +32,8 @@ from learnscope.tensor.features.distribution import Distribution
 
 
 @dataclass(slots=True)
-class Seen:
-    """What was seen in one pass over some batches."""
+class ActivationStatistics:
+    """Of one pass over some batches."""
 
     sites: list[Site]
     outputs: dict[str, Distribution | None]
@@ -36,7 +43,7 @@ class Seen:
 
 
 @torch.no_grad()
-def see_activations(model: nn.Module, task: Task, batches: Sequence[Any]) -> Seen:
+def collect_activations(model: nn.Module, task: Task, batches: Sequence[Any]) -> ActivationStatistics:
     """Run `model` in eval mode over `batches`, collect statistics of its activations, and leave it as it was.
 
     This sees activation modules of torch and transformers, and calls of torch's activation functions in the forward
@@ -50,7 +57,7 @@ def see_activations(model: nn.Module, task: Task, batches: Sequence[Any]) -> See
             moved = task.to(batch, device)
             recorder.begin(moved)
             task.logits(model, moved)
-    return Seen(list(recorder.sites.values()), recorder.outputs, recorder.not_measured)
+    return ActivationStatistics(list(recorder.sites.values()), recorder.outputs, recorder.not_measured)
 
 
 @dataclass(slots=True)
@@ -59,8 +66,8 @@ class _Frame:
 
     module: nn.Module
     path: str
-    inside: bool
-    """Whether an activation module is running, of which all calls are part."""
+    in_activation: bool
+    """Whether an activation module is running: all calls are part of it."""
     leave: Callable[[Any], None] | None = None
 
 
@@ -74,8 +81,8 @@ class _Recorder(TorchFunctionMode):
         self.paths: dict[int, list[str]] = {}
         for path, module in model.named_modules(remove_duplicate=False):
             self.paths.setdefault(id(module), []).append(path)
-        self.blocks = blocks(model)
-        self.outputs: dict[str, Distribution | None] = dict.fromkeys(self.blocks.values())
+        self.layers = {id(module): layer for layer, module in layer_modules(model).items()}
+        self.outputs: dict[str, Distribution | None] = dict.fromkeys(self.layers.values())
         self.sites: dict[tuple[str, str, int, int], Site] = {}
         self.not_measured: list[str] = []
         self.stack: list[_Frame] = []
@@ -109,7 +116,7 @@ class _Recorder(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.busy or not self.stack or self.stack[-1].inside:
+        if self.busy or not self.stack or self.stack[-1].in_activation:
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         kind = function_name(name)
@@ -133,9 +140,9 @@ class _Recorder(TorchFunctionMode):
     def _enter(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if self.busy or id(module) not in self.paths:  # a replica of data parallelism has no path
             return
-        inside = bool(self.stack) and self.stack[-1].inside
-        frame = _Frame(module, self._path(module), inside or id(module) in self.activations)
-        if frame.inside and not inside:
+        in_activation = bool(self.stack) and self.stack[-1].in_activation
+        frame = _Frame(module, self._path(module), in_activation or id(module) in self.activations)
+        if frame.in_activation and not in_activation:
             x = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
             if x is not None:
                 frame.leave = self._site(frame.path, of_module(module), x)
@@ -147,7 +154,7 @@ class _Recorder(TorchFunctionMode):
         frame = self.stack.pop()
         if frame.leave is not None and output is not None:
             frame.leave(output)
-        layer = self.blocks.get(id(module))
+        layer = self.layers.get(id(module))
         first = first_tensor(output)
         if layer is None or first is None or not is_measurable(first):
             return

@@ -16,7 +16,7 @@ _CONVOLUTION = re.compile(r"conv(?:_transpose)?([123])d")
 _SECOND = frozenset({"batch_norm", "group_norm", "instance_norm"})
 _LAST = frozenset({"linear", "bilinear", "embedding", "embedding_bag"})
 _ARITHMETIC = ("add", "sub", "mul", "div", "truediv", "pow")
-_KEPT = frozenset({
+_SAME_DIMENSION = frozenset({
     *_ARITHMETIC, *(f"i{name}" for name in _ARITHMETIC), *(f"r{name}" for name in _ARITHMETIC),
     "abs", "alpha_dropout", "bfloat16", "cat", "clamp", "clamp_max", "clamp_min", "clip", "clone", "concat",
     "contiguous", "detach", "double", "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout",
@@ -39,9 +39,9 @@ class UnitDimensions:
         self._known = WeakIdKeyDictionary()
 
     def of(self, tensor: Tensor) -> int:
-        known: int | None = self._known.get(tensor)
-        if known is not None and known < tensor.ndim:
-            return known
+        dim: int | None = self._known.get(tensor)
+        if dim is not None and dim < tensor.ndim:
+            return dim
         return 1 if tensor.ndim in (4, 5) else tensor.ndim - 1
 
     def inherit(self, source: Tensor, result: Tensor) -> None:
@@ -60,7 +60,7 @@ class UnitDimensions:
             self._mark(result, 1)
         elif name in _LAST or (name in ("layer_norm", "rms_norm") and _dimensions(args, kwargs) == 1):
             self._mark(result, result.ndim - 1)
-        elif plain in _KEPT or "pool" in plain or function_name(plain):
+        elif plain in _SAME_DIMENSION or "pool" in plain or function_name(plain):
             for source in _tensors(args, kwargs):
                 self.inherit(source, result)
                 if result in self._known:
@@ -90,23 +90,23 @@ class Padding:
     """The positions of a batch that `attention_mask` keeps."""
 
     shape: tuple[int, int]
-    kept: Tensor
-    """Indices into the positions of all examples, concatenated."""
+    positions: Tensor
+    """Indices among the positions of all examples, concatenated."""
 
     @classmethod
     def of(cls, mask: Any) -> Padding | None:
         """None if there is no mask [B, T], or no padding."""
         if not isinstance(mask, Tensor) or mask.ndim != 2:
             return None
-        kept = mask.reshape(-1).nonzero().squeeze(1)
-        return None if len(kept) == mask.numel() else cls((mask.shape[0], mask.shape[1]), kept)
+        positions = mask.reshape(-1).nonzero().squeeze(1)
+        return None if len(positions) == mask.numel() else cls((mask.shape[0], mask.shape[1]), positions)
 
     def rows(self, tensor: Tensor, dim: int) -> Tensor | None:
         """The positions that count, if the tensor has positions beside its units: [B, T, ...] or [B·T, F]."""
         if tuple(tensor.shape[:2]) == self.shape and dim >= 2:
-            return self.kept
+            return self.positions
         flat = tensor.ndim == 2 and tensor.shape[0] == self.shape[0] * self.shape[1] and self.shape[1] > 1
-        return self.kept if flat and dim == 1 else None
+        return self.positions if flat and dim == 1 else None
 
 
 def pieces(tensor: Tensor, dim: int, rows: Tensor | None) -> Iterator[Tensor]:

@@ -56,7 +56,7 @@ def stand_ins(model: nn.Module, *, widen: bool) -> Iterator[None]:
 
     With `widen`, half-precision parameters (trainable or not) and buffers are float32 copies instead.
     """
-    known: dict[int, nn.Parameter] = {}
+    parameters: dict[int, nn.Parameter] = {}
     places: list[tuple[nn.Module, str, nn.Parameter]] = []
     buffers: list[tuple[nn.Module, str, Tensor]] = []
     try:
@@ -65,11 +65,11 @@ def stand_ins(model: nn.Module, *, widen: bool) -> Iterator[None]:
                 if p is not None and (p.requires_grad or (widen and p.dtype in HALF)):
                     places.append((module, name, p))
                     # by setattr: recurrent layers also keep a list of their weights
-                    if id(p) not in known:
+                    if id(p) not in parameters:
                         # through .data, which has its own version counter: a pending backward has saved the parameter's
                         data = p.data.float() if widen and p.dtype in HALF else p.data
-                        known[id(p)] = nn.Parameter(data, requires_grad=p.requires_grad)
-                    setattr(module, name, known[id(p)])
+                        parameters[id(p)] = nn.Parameter(data, requires_grad=p.requires_grad)
+                    setattr(module, name, parameters[id(p)])
             for name, buffer in list(module._buffers.items()):
                 if widen and buffer is not None and buffer.dtype in HALF:
                     buffers.append((module, name, buffer))
@@ -108,15 +108,15 @@ def watch_custom_functions(loss: Tensor) -> None:
     autograd.grad would treat such a gradient as a constant and return a Hessian without it, with no error: a function
     marked `once_differentiable` raises only if its error node is on the path to a parameter, which it is not.
     """
-    left, seen = [loss.grad_fn], set()
-    while left:
-        node = left.pop()
-        if node is None or node in seen:
+    queue, visited = [loss.grad_fn], set()
+    while queue:
+        node = queue.pop()
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         if isinstance(node, torch.autograd.function.BackwardCFunction):
             node.register_hook(partial(_refuse_constant, type(node).__name__))
-        left += [following for following, _ in node.next_functions]
+        queue += [following for following, _ in node.next_functions]
 
 
 def _refuse_constant(name: str, gradients: Sequence[Tensor | None], _incoming: Sequence[Tensor | None]) -> None:

@@ -15,27 +15,28 @@ from learnscope.model.outputs.evaluate import model_device
 from learnscope.model.weights.swap import swapped
 from learnscope.task import Task
 from learnscope.task.batches import describe, map_leaves
+from learnscope.tensor.examples.products import widest_dtype
 from learnscope.tensor.landscape.curvature import Vector
 
 
 def trainable(model: nn.Module, pattern: str | None = None) -> list[str]:
     """Names of the trainable floating-point parameters that match `pattern`; refuses an empty selection."""
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad and p.is_floating_point()]
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad and p.is_floating_point()}
     if not named:
         raise ValueError("no parameter of the model requires a gradient: there is nothing to differentiate")
-    chosen = [(name, p) for name, p in named if pattern is None or re.search(pattern, name)]
+    chosen = [name for name in named if pattern is None or re.search(pattern, name)]
     if not chosen:
         raise ValueError(
             f"parameters={pattern!r} is found in none of the {len(named)} trainable parameters' names, "
-            f"which begin with {', '.join(name for name, _ in named[:3])}"
+            f"which begin with {', '.join(list(named)[:3])}"
         )
-    for name, p in chosen:
-        if hasattr(p, "device_mesh"):
+    for name in chosen:
+        if hasattr(named[name], "device_mesh"):
             raise ValueError(
                 f"parameter {name} is sharded over several devices, and its derivatives are taken of the whole: "
                 "use a saved checkpoint, e.g. with ls.audit or ls.replay"
             )
-    return [name for name, _ in chosen]
+    return chosen
 
 
 class Landscape:
@@ -81,8 +82,7 @@ class Landscape:
     @property
     def dtype(self) -> str:
         """The dtype in which products are computed."""
-        dtypes = {str(p.dtype).removeprefix("torch.") for p in self.parameters}
-        return " and ".join(sorted(dtypes))
+        return " and ".join(sorted({str(p.dtype).removeprefix("torch.") for p in self.parameters}))
 
     def keep_graphs(self, limit: int) -> bool:
         """Build the graph of the gradient once for all products, if its saved tensors stay within `limit` bytes."""
@@ -104,19 +104,14 @@ class Landscape:
             for piece, p in zip(self._split(vector), self.parameters, strict=True)
         ]
         total = [torch.zeros_like(p) for p in self.parameters]
-        kept = self._graphs is not None
+        reused = self._graphs is not None
         for graph in self._graphs if self._graphs is not None else map(self._graph, self._batches):
-            bent = [(g, v) for g, v in zip(graph, pieces, strict=True) if g.requires_grad]
-            if not bent:  # the loss is linear in the parameters
+            curved = [(g, v) for g, v in zip(graph, pieces, strict=True) if g.requires_grad]
+            if not curved:  # the loss is linear in the parameters
                 continue
+            gradients, vectors = zip(*curved, strict=True)
             with explained(self.model):
-                parts = torch.autograd.grad(
-                    [g for g, _ in bent],
-                    self.parameters,
-                    [v for _, v in bent],
-                    retain_graph=kept,
-                    allow_unused=True,
-                )
+                parts = torch.autograd.grad(gradients, self.parameters, vectors, retain_graph=reused, allow_unused=True)
             for into, part in zip(total, parts, strict=True):
                 if part is not None:
                     into += part.detach()
@@ -126,14 +121,16 @@ class Landscape:
         """L(w + position·direction); the weights are exchanged meanwhile and restored bit for bit."""
         weights = {}
         for name, p, piece in zip(self.names, self.parameters, self._split(direction), strict=True):
-            wide = _widest(p.device)
+            wide = widest_dtype(p.device)
             moved = p.detach().to(wide) + position * piece.to(wide).to(p.device).view(p.shape)
             weights[name] = moved.to(p.dtype)
         with swapped(self.model, weights):
             return sum(_sum(self._losses(batch)) for batch in self._batches) / self.counted
 
     def weight_norm(self) -> float:
-        norms = [torch.linalg.vector_norm(p.detach(), dtype=_widest(p.device)).cpu().double() for p in self.parameters]
+        norms = [
+            torch.linalg.vector_norm(p.detach(), dtype=widest_dtype(p.device)).cpu().double() for p in self.parameters
+        ]
         return float(torch.linalg.vector_norm(torch.stack(norms)))
 
     def difference(self, before: Mapping[str, Tensor]) -> Vector:
@@ -161,13 +158,14 @@ class Landscape:
         return [torch.zeros_like(p) if g is None else g for g, p in zip(computed, self.parameters, strict=True)]
 
     def _split(self, vector: Vector) -> Sequence[Tensor]:
-        whole = torch.from_numpy(np.ascontiguousarray(vector)).to(self._wide)
-        pieces: Sequence[Tensor] = whole.to(self.parameters[0].device).split(self.sizes)
+        flat = torch.from_numpy(np.ascontiguousarray(vector)).to(self._wide)
+        pieces: Sequence[Tensor] = flat.to(self.parameters[0].device).split(self.sizes)
         return pieces
 
     def _flat(self, tensors: Sequence[Tensor]) -> Vector:
         device = self.parameters[0].device
-        flat: Vector = torch.cat([_dense(t).to(device, self._wide) for t in tensors]).cpu().numpy()
+        dense = [t.detach() if t.layout == torch.strided else t.detach().to_dense() for t in tensors]
+        flat: Vector = torch.cat([t.reshape(-1).to(device, self._wide) for t in dense]).cpu().numpy()
         return flat
 
 
@@ -177,7 +175,7 @@ class Saved(torch.autograd.graph.saved_tensors_hooks):
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.bytes = 0
         self._seen = {p.untyped_storage().data_ptr() for p in parameters}
-        super().__init__(self._count, lambda kept: kept)
+        super().__init__(self._count, lambda saved: saved)
 
     def _count(self, tensor: Tensor) -> Tensor:
         if tensor.layout == torch.strided:
@@ -194,15 +192,6 @@ def _in_dtype_of(model: nn.Module, batch: Any) -> Any:
     if any(p.dtype in HALF for p in model.parameters()):
         return batch
     return map_leaves(batch, lambda leaf: leaf.float() if isinstance(leaf, Tensor) and leaf.dtype in HALF else leaf)
-
-
-def _dense(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach()
-    return (tensor.to_dense() if tensor.layout != torch.strided else tensor).reshape(-1)
-
-
-def _widest(device: torch.device) -> torch.dtype:
-    return torch.float32 if device.type == "mps" else torch.float64  # Apple's devices have no float64
 
 
 def _sum(losses: Tensor) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -42,12 +43,9 @@ def evaluate(model: nn.Module, task: Task, batches: Sequence[Any], layers: Seque
             values = (out.logits, out.targets, out.losses, out.example + examples)
             parts.append(tuple(None if value is None else value.detach().cpu() for value in values))
             examples += task.size(batch)
-    logits, targets, losses, example = (joined_if_all(column) for column in zip(*parts, strict=True))
-    assert logits is not None
-    assert example is not None
-    return Evaluation(
-        logits, targets, losses, example, {name: torch.cat(outputs) for name, outputs in features.items()}
-    )
+    by_layer = {name: torch.cat(outputs) for name, outputs in features.items()}
+    columns: list[Any] = [*(joined_if_all(column) for column in zip(*parts, strict=True)), by_layer]
+    return Evaluation(*columns)
 
 
 def gradients(model: nn.Module, task: Task, batch: Any) -> dict[str, Tensor]:
@@ -63,9 +61,7 @@ def gradients(model: nn.Module, task: Task, batch: Any) -> dict[str, Tensor]:
 
 def model_device(model: nn.Module) -> torch.device:
     """The device of the model's first parameter or buffer."""
-    for tensor in [*model.parameters(), *model.buffers()]:
-        return tensor.device
-    return torch.device("cpu")
+    return next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))
 
 
 def find_layer(model: nn.Module, name: str) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,13 +51,16 @@ def outcomes(model: nn.Module, task: Task, batches: Iterable[Any]) -> Outcomes |
             out = _outputs(task, model, task.to(batch, device))
             if out.targets is None or out.losses is None:
                 return None
-            example = out.example.cpu()
+            ids, example = None, out.example.cpu()
+            with suppress(TypeError):  # names instead of numbers: the other numbers do not need ids
+                ids = task.ids(batch)
             classes = _classes(out.logits.cpu(), out.targets.cpu())
-            parts.append((out.losses.double().cpu(), example + examples, *classes, _ids(task, batch, example)))
+            ids = None if ids is None else ids.cpu()[example]
+            parts.append((out.losses.double().cpu(), example + examples, *classes, ids))
             width = None if classes[0] is None else number_of_classes(out.logits)
             examples += task.size(batch)
-    columns: list[Any] = [joined_if_all(column) for column in zip(*parts, strict=True)]
-    return Outcomes(*columns, width)
+    columns: list[Any] = [*(joined_if_all(column) for column in zip(*parts, strict=True)), width]
+    return Outcomes(*columns)
 
 
 def _outputs(task: Task, model: nn.Module, batch: Any) -> Outputs:
@@ -69,14 +73,6 @@ def _outputs(task: Task, model: nn.Module, batch: Any) -> Outputs:
             f"a target is none of the model's classes ({error}): classes are counted from 0, one per logit, and "
             f"{IGNORE} leaves a target out"
         ) from error
-
-
-def _ids(task: Task, batch: Any, example: Tensor) -> Tensor | None:
-    try:
-        own = task.ids(batch)
-    except TypeError:  # names instead of numbers: the other numbers do not need ids
-        return None
-    return None if own is None else own.cpu()[example]
 
 
 def _classes(logits: Tensor, targets: Tensor) -> tuple[Tensor | None, ...]:
@@ -124,7 +120,7 @@ def summed_by_example(model: nn.Module, task: Task, batches: Iterable[Any], top_
                 parts.append(_summed(model, task, outputs, task.size(batch), top_k))
             if not outputs.targets.is_floating_point():
                 classes = number_of_classes(outputs.logits)
-                tokens = _standard(task) and predicts_tokens(model, classes)
+                tokens = _is_cross_entropy(task) and predicts_tokens(model, classes)
             del outputs  # otherwise the logits of two batches would be in memory at once
     joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     within = {k: joined[f"within {k}"] for k in top_k if f"within {k}" in joined}
@@ -148,15 +144,20 @@ def _summed(model: nn.Module, task: Task, outputs: Positions, examples: int, top
     loss: Tensor | None = None
     by_position: dict[str, Tensor] = {}
     if not targets.is_floating_point() and (is_single(logits) or logits.ndim != 2):
-        by_position["right"] = correct(counted(logits, outputs.rows), targets)
+        by_position["right"] = correct(with_target(logits, outputs.rows), targets)
         by_position |= {f"within {k}": by_position["right"] for k in top_k if k == 1}
     elif not targets.is_floating_point():
-        _check_classes(targets, int(logits.shape[1]))
+        low, high = (int(targets.min()), int(targets.max())) if targets.numel() else (0, 0)
+        if low < 0 or high >= logits.shape[1]:
+            raise ValueError(
+                f"target {low if low < 0 else high} is none of the model's {logits.shape[1]} classes: classes are "
+                f"counted from 0, one per logit, and {IGNORE} leaves a target out"
+            )
         loss, ranks = losses_and_ranks(logits, targets, outputs.rows)
         by_position["right"] = ranks == 0
         by_position |= {f"within {k}": ranks < k for k in top_k if k < logits.shape[1]}
-    if loss is None or not _standard(task):
-        loss = task.each_loss(model, counted(logits, outputs.rows), targets)
+    if loss is None or not _is_cross_entropy(task):
+        loss = task.each_loss(model, with_target(logits, outputs.rows), targets)
     by_position |= {"loss": loss, "positions": torch.ones_like(loss)}
     return {
         name: torch.bincount(outputs.example, values.detach().double(), minlength=examples).cpu()
@@ -169,20 +170,11 @@ def number_of_classes(logits: Tensor) -> int:
     return 2 if is_single(logits) else int(logits.shape[1])
 
 
-def counted(logits: Tensor, rows: Tensor | None) -> Tensor:
+def with_target(logits: Tensor, rows: Tensor | None) -> Tensor:
     """The logits of the positions that have a target; `rows` is None if all have one."""
     return logits if rows is None else logits[rows]
 
 
-def _standard(task: Task) -> bool:
+def _is_cross_entropy(task: Task) -> bool:
     """Whether the loss of classes is cross entropy, as in every built-in task."""
     return type(task).losses is Task.losses and type(task)._each_loss in (Task._each_loss, HuggingFaceTask._each_loss)
-
-
-def _check_classes(targets: Tensor, classes: int) -> None:
-    low, high = (int(targets.min()), int(targets.max())) if targets.numel() else (0, 0)
-    if low < 0 or high >= classes:
-        raise ValueError(
-            f"target {low if low < 0 else high} is none of the model's {classes} classes: classes are counted from 0, "
-            f"one per logit, and {IGNORE} leaves a target out"
-        )

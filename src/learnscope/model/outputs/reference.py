@@ -22,38 +22,42 @@ class Reference:
     """The original model's outputs for a batch, and per-row statistics for comparing with them."""
 
     outputs: Positions
-    facts: RowFacts | None
+    facts: RowFacts | ReferenceRows | None
 
     @property
     def regression(self) -> bool:
         """Whether the outputs are plain numbers, not distributions: the targets are floats."""
         return self.outputs.targets is not None and self.outputs.targets.is_floating_point()
 
-    def compare(self, logits: Tensor, rows: ReferenceRows | None = None) -> Comparison:
-        """How far a variant's logits for the batch are from these; `rows` saves computing those of the reference."""
-        own = self.outputs
+    def compare(self, logits: Tensor) -> Comparison:
+        """How far a variant's logits for the batch are from these."""
+        original, distributions = self.outputs, not self.regression
         return compare_logits(
-            own.logits, logits, own.targets,
-            probabilities=not self.regression, rows=own.rows, facts=self.facts, known=rows,
-        )  # fmt: skip
+            original.logits, logits, original.targets, probabilities=distributions, rows=original.rows, facts=self.facts
+        )
 
 
 @torch.no_grad()
 def reference_outputs(model: nn.Module, task: Task, batches: Sequence[Any]) -> list[Reference]:
     """The outputs of one pass in eval mode, on the model's device, to compare variants of the model with."""
     device = model_device(model)
-    kept = []
+    memory = {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
+    reference = []
     with guard(model):
         for batch in batches:
-            outputs = _detached(model, task.positions(model, task.to(batch, device)))
+            outputs = task.positions(model, task.to(batch, device))
+            logits = outputs.logits.detach()
+            if logits.untyped_storage().data_ptr() in memory:  # later changes of the weights would alter them
+                logits = logits.clone()
+            outputs = replace(outputs, logits=logits)
             if outputs.logits.numel() == 1 < task.size(batch):
                 raise ValueError(
                     f"{type(model).__name__} returns a single number for {task.size(batch)} examples, its loss "
                     "perhaps: there are no predictions to compare. Write a Task whose logits() returns them."
                 )
             with plain_arithmetic(device):
-                kept.append(Reference(outputs, row_facts(outputs.logits)))
-    return kept
+                reference.append(Reference(outputs, row_facts(outputs.logits)))
+    return reference
 
 
 @torch.no_grad()
@@ -64,13 +68,6 @@ def compare_outputs(
     device = model_device(model)
     parts = []
     with guard(model):
-        for batch, own in zip(batches, reference, strict=True):
-            parts.append(own.compare(task.positions(model, task.to(batch, device)).logits))
+        for batch, original in zip(batches, reference, strict=True):
+            parts.append(original.compare(task.positions(model, task.to(batch, device)).logits))
     return summarise(parts)
-
-
-def _detached(model: nn.Module, outputs: Positions) -> Positions:
-    """Outputs that later changes of the weights cannot alter: a copy if the model returns one of its own tensors."""
-    own = {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
-    logits = outputs.logits.detach()
-    return replace(outputs, logits=logits.clone() if logits.untyped_storage().data_ptr() in own else logits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,26 +13,25 @@ from learnscope.model.batches import cut, joined
 from learnscope.model.bits.switchable import is_switchable
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
-from learnscope.model.outputs.outcomes import counted, predicts_tokens
+from learnscope.model.outputs.outcomes import predicts_tokens, with_target
 from learnscope.model.outputs.reference import Reference, reference_outputs
 from learnscope.model.outputs.suffix import Suffix
 from learnscope.task import Task, correct
 from learnscope.task.batches import ID_KEYS, first_of
 from learnscope.tensor.bootstrap import ratio_interval
-from learnscope.tensor.outputs.divergence import Comparison, ReferenceRows, reference_rows, summarise
+from learnscope.tensor.outputs.divergence import Comparison, reference_rows, summarise
 
 SWITCHABLE = "the model sets its own precision, in ways that are not known"
 
 
 @dataclass(frozen=True, slots=True)
 class Originals:
-    """The model's own outputs on the batches, and what is needed to re-run only part of it."""
+    """The model's own outputs on the batches, and what re-running only part of it needs."""
 
     batches: Sequence[Any]
     reference: list[Reference]
     right: list[Tensor | None]
     """Whether each position's prediction is correct; None if there are no classes."""
-    rows: list[ReferenceRows | None]
     suffix: Suffix
 
 
@@ -47,40 +46,40 @@ def originals(model: nn.Module, task: Task, batches: Sequence[Any]) -> Originals
         reference = suffix.record(lambda batch: reference_outputs(model, task, [batch])[0], batches)
         first = task.to(batches[0], model_device(model))
         suffix.check(lambda: task.positions(model, first).logits, reference[0].outputs.logits)
-    right, rows = [], []
-    for original in reference:
+    right = []
+    for place, original in enumerate(reference):
         out, targets, regression = original.outputs, original.outputs.targets, original.regression
-        logits = counted(out.logits, out.rows)
-        right.append(None if targets is None or regression else correct(logits, targets))
-        rows.append(None if original.facts is not None or regression else reference_rows(out.logits, out.rows))
-    return Originals(batches, reference, right, rows, suffix)
+        right.append(None if targets is None or regression else correct(with_target(out.logits, out.rows), targets))
+        if original.facts is None and not regression:
+            reference[place] = replace(original, facts=reference_rows(out.logits, out.rows))
+    return Originals(batches, reference, right, suffix)
 
 
 @torch.no_grad()
-def score(model: nn.Module, task: Task, known: Originals, changed: Iterable[str]) -> dict[str, Any]:
+def score(model: nn.Module, task: Task, base: Originals, changed: Iterable[str]) -> dict[str, Any]:
     """The `summary` of the model as it is now, under the guard; `changed` names the parameters that changed."""
     device = model_device(model)
-    with known.suffix.after(changed):
-        logits = (task.positions(model, task.to(batch, device)).logits for batch in known.batches)
-        return {**summary(model, task, known, logits), "rerun": known.suffix.reason or "suffix"}
+    with base.suffix.after(changed):
+        logits = (task.positions(model, task.to(batch, device)).logits for batch in base.batches)
+        return {**summary(model, task, base, logits), "rerun": base.suffix.reason or "suffix"}
 
 
 @torch.no_grad()
-def score_original(model: nn.Module, task: Task, known: Originals) -> dict[str, Any]:
+def score_original(model: nn.Module, task: Task, base: Originals) -> dict[str, Any]:
     """The model's own outputs compared with themselves: the distance is exactly 0."""
-    return summary(model, task, known, (reference.outputs.logits for reference in known.reference))
+    return summary(model, task, base, (reference.outputs.logits for reference in base.reference))
 
 
-def summary(model: nn.Module, task: Task, known: Originals, variant: Iterable[Tensor]) -> dict[str, Any]:
+def summary(model: nn.Module, task: Task, base: Originals, variant: Iterable[Tensor]) -> dict[str, Any]:
     """Plain numbers over all positions of a variant's logits for each batch, and sums per example under "sums".
 
     The names of `summarise`, with `loss` (the mean over positions), `accuracy`, and the kind of the outputs:
     `regression`, `single` (one number per position), `tokens` (the loss is the log of a perplexity).
     """
-    parts = [_compared(model, task, known, n, outputs) for n, outputs in enumerate(variant)]
+    parts = [_compared(model, task, base, n, outputs) for n, outputs in enumerate(variant)]
     sums = {name: torch.cat([part[name] for _, part in parts]) for name in parts[0][1]}
     positions = sums["positions"].sum()
-    first = known.reference[0]
+    first = base.reference[0]
     logits = first.outputs.logits
     classes = int(logits.shape[-1]) if logits.ndim > 1 else 1
     return {
@@ -96,20 +95,20 @@ def summary(model: nn.Module, task: Task, known: Originals, variant: Iterable[Te
 
 
 def _compared(
-    model: nn.Module, task: Task, known: Originals, place: int, logits: Tensor
+    model: nn.Module, task: Task, base: Originals, place: int, logits: Tensor
 ) -> tuple[Comparison, dict[str, Tensor]]:
     """A variant's logits for a batch beside the original ones, and sums per example."""
-    original, right = known.reference[place].outputs, known.right[place]
-    comparison = known.reference[place].compare(logits, known.rows[place])
-    each = {"kl": comparison.kl, "mse": comparison.mse, "positions": torch.ones_like(comparison.mse)}
+    original, right = base.reference[place].outputs, base.right[place]
+    comparison = base.reference[place].compare(logits)
+    by_position = {"kl": comparison.kl, "mse": comparison.mse, "positions": torch.ones_like(comparison.mse)}
     if original.targets is not None:
-        each["loss"] = task.each_loss(model, counted(logits, original.rows), original.targets)
+        by_position["loss"] = task.each_loss(model, with_target(logits, original.rows), original.targets)
     if right is not None and comparison.broke is not None and comparison.mended is not None:
         # correct now: what was correct and stayed so, and what became so
-        each["right"] = (right & ~comparison.broke) | comparison.mended
-    zero = torch.zeros(task.size(known.batches[place]), dtype=torch.float64, device=original.example.device)
-    sums = {name: zero.index_add(0, original.example, values.detach().double()).cpu() for name, values in each.items()}
-    return comparison, sums
+        by_position["right"] = (right & ~comparison.broke) | comparison.mended
+    zero = torch.zeros(task.size(base.batches[place]), dtype=torch.float64, device=original.example.device)
+    example, values = original.example, by_position.items()
+    return comparison, {name: zero.index_add(0, example, value.detach().double()).cpu() for name, value in values}
 
 
 def interval(scores: Mapping[str, Any], name: str, less: Mapping[str, Any] | None = None) -> tuple[float, float]:
@@ -143,12 +142,12 @@ def halves(task: Task, batches: Sequence[Any], counts: Sequence[int] | None = No
     number = start = 0
     for batch in batches:
         size = task.size(batch)
-        own = [1] * max(size, 1) if counts is None else counts[start : start + size]
+        positions = [1] * max(size, 1) if counts is None else counts[start : start + size]
         start += size
         ids = None if whole_batches else _documents(task, batch)
         parts: tuple[list[Any], list[Any]] = ([], [])
         for place in range(1 if whole_batches else size):
-            if any(own) if whole_batches else own[place]:
+            if any(positions) if whole_batches else positions[place]:
                 document = ("number", number) if ids is None else ("id", ids[place])
                 side = side_of.setdefault(document, len(side_of) % 2)
                 parts[side].append(batch if whole_batches else cut(task, batch, place, place + 1))

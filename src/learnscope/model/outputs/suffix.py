@@ -16,12 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree  # transformers registers its outputs there, and nowhere else
 
-from learnscope.model.outputs.blocks import find_blocks, find_inner, known_blocks
+from learnscope.names import clean_path, resolve
 
 T = TypeVar("T")
 _Forward = Callable[..., Any]
 _Output = tuple[list[Any], Any]
 """A block's output: its leaves, and the structure they come from."""
+STATELESS = frozenset({"bert", "gpt2", "llama", "qwen2", "qwen3", "vit"})
+"""Model types of transformers whose blocks leave no state behind that other blocks read."""
 _KEEPABLE = (Tensor, bool, int, float, str, type(None))
 
 
@@ -77,7 +79,7 @@ class Suffix:
         is a pass that skips the earlier and runs the later, whose output must not change. Blocks are numbered in
         binary, and there is one pass per digit, which skips the blocks that have a 0 there.
         """
-        if known_blocks(self.model, self._blocks.values()):
+        if are_stateless(self.model, self._blocks.values()):
             return  # they leave no state behind: the test suite tries every cut of these
         count = len(self._order)
         parts = [part for parts in self._inner.values() for part in parts]
@@ -94,7 +96,7 @@ class Suffix:
                 same = False  # for instance state that a skipped block should have left behind
                 self.reason = f"the model does not run without some of its blocks ({error})"
             if not same:
-                self.reason = self.reason or "its outputs are others when some of its blocks do not run"
+                self.reason = self.reason or "its outputs change when some of its blocks do not run"
                 break
         self._forget_if_useless()
 
@@ -147,11 +149,18 @@ class Suffix:
 
     @contextmanager
     def _replaced(self, forwards: Mapping[str, _Forward]) -> Iterator[None]:
-        """The model with other forwards of some blocks, and without the cache, which every block would write."""
-        with without_cache(self.model), ExitStack() as stack:
+        """The model with other forwards of some blocks, and without the key-value cache, which every block writes."""
+        configs: dict[int, Any] = {id(c): c for c in (getattr(m, "config", None) for m in self.model.modules())}
+        with ExitStack() as stack:
+            for config in configs.values():
+                if getattr(config, "use_cache", False):
+                    stack.callback(setattr, config, "use_cache", config.use_cache)
+                    config.use_cache = False
             for name, forward in forwards.items():
-                module = self._blocks[name] if name in self._blocks else self._parts[name]
-                stack.enter_context(replaced_forward(module, forward))
+                attributes = vars(self._blocks[name] if name in self._blocks else self._parts[name])
+                stack.callback(attributes.update, {"forward": attributes["forward"]} if "forward" in attributes else {})
+                stack.callback(attributes.pop, "forward")
+                attributes["forward"] = forward
             yield
 
     def _comparing(self, name: str, differ: list[str]) -> _Forward:
@@ -174,7 +183,7 @@ class Suffix:
             leaves, spec = pytree.tree_flatten(output)
             foreign = next((leaf for leaf in leaves if not isinstance(leaf, _KEEPABLE)), None)
             if foreign is not None:
-                self.reason = self.reason or f"{name} gives out a {type(foreign).__name__}, which cannot be kept"
+                self.reason = self.reason or f"{name} returns a {type(foreign).__name__}, which cannot be recorded"
             if self.reason is None:
                 self._outputs[name].append(([_copied(leaf) for leaf in leaves], spec))
             return output
@@ -184,32 +193,6 @@ class Suffix:
     def _forget_if_useless(self) -> None:
         if self.reason is not None:
             self._outputs, self._order, self._inner = {}, [], {}
-
-
-@contextmanager
-def replaced_forward(module: nn.Module, forward: _Forward) -> Iterator[None]:
-    """`module` with another `forward`, on this instance only; restored afterwards."""
-    before = {name: value for name, value in vars(module).items() if name == "forward"}
-    vars(module)["forward"] = forward
-    try:
-        yield
-    finally:
-        del vars(module)["forward"]
-        vars(module).update(before)
-
-
-@contextmanager
-def without_cache(model: nn.Module) -> Iterator[None]:
-    """Switch `use_cache` off in all configurations meanwhile."""
-    configs: dict[int, Any] = {id(config): config for config in (getattr(m, "config", None) for m in model.modules())}
-    before = [(config, config.use_cache) for config in configs.values() if getattr(config, "use_cache", False)]
-    try:
-        for config, _ in before:
-            config.use_cache = False
-        yield
-    finally:
-        for config, value in before:
-            config.use_cache = value
 
 
 def _replaying(name: str, outputs: Iterator[_Output]) -> _Forward:
@@ -229,7 +212,9 @@ def _irregular(calls: Sequence[Sequence[str]], blocks: Sequence[str]) -> str | N
     for name in blocks:
         if counts[name] != 1:
             return f"{name} runs {counts[name]} times in a forward"
-    return None if all(names == calls[0] for names in calls) else "its blocks do not run alike for every batch"
+    return (
+        None if all(names == calls[0] for names in calls) else "the order of its blocks is not the same for every batch"
+    )
 
 
 def _copied(leaf: Any) -> Any:
@@ -254,3 +239,45 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
         return False
     raw = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (a, b)]
     return torch.equal(raw[0], raw[1])
+
+
+def find_blocks(model: nn.Module) -> dict[str, nn.Module]:
+    """The blocks of the model's stacks by name, none inside another; if there are none, children of a Sequential."""
+    layers = {resolve(name).layer for name, _ in model.named_parameters() if resolve(name).recognised}
+    blocks: dict[str, nn.Module] = {}
+    for path, module in model.named_modules():
+        nested = path.startswith(tuple(f"{block}." for block in blocks))
+        if path and clean_path(path) in layers and not nested:
+            layers.remove(clean_path(path))  # each once
+            blocks[path] = module
+    sequential = next(((path, m) for path, m in model.named_modules() if isinstance(m, nn.Sequential)), None)
+    if blocks or sequential is None:
+        return blocks
+    prefix = f"{sequential[0]}." if sequential[0] else ""
+    children = sequential[1].named_children()
+    return {f"{prefix}{name}": child for name, child in children if any(True for _ in child.parameters())}
+
+
+def find_inner(name: str, block: nn.Module) -> dict[str, nn.Module]:
+    """The children of a block that hold matrices: the outputs of those before a changed one can be reused."""
+    heavy = {
+        f"{name}.{child}": module
+        for child, module in block.named_children()
+        if any(p.ndim > 1 for p in module.parameters()) and not isinstance(module, nn.ModuleList | nn.ModuleDict)
+    }
+    return heavy if len(heavy) > 1 else {}
+
+
+def are_stateless(model: nn.Module, blocks: Iterable[nn.Module]) -> bool:
+    """Whether these are unmodified blocks of such a model type: not subclassed, not patched, without hooks."""
+    family = getattr(getattr(model, "config", None), "model_type", None)
+    home = f"transformers.models.{family}."
+    return family in STATELESS and all(
+        type(block).__module__.startswith(home)
+        and type(part).__module__.startswith(("transformers.", "torch.nn."))
+        and "forward" not in vars(part)
+        and not part._forward_hooks
+        and not part._forward_pre_hooks
+        for block in blocks
+        for part in block.modules()
+    )

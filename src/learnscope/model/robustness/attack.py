@@ -6,7 +6,7 @@ Labels stay as they are, padding is never changed, and only the perturbation get
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,7 @@ from learnscope.model.outputs.example_sums import ExampleSums, example_sums
 from learnscope.model.robustness.target import Target
 from learnscope.task import Outputs, Task
 from learnscope.tensor.context import arithmetic_dtype
-from learnscope.tensor.robustness.perturbation import Ball, ascend, inside, project, random_of_equal_norm, uniform
+from learnscope.tensor.robustness.perturbation import Ball, ascend, clipped, project, random_of_equal_norm, uniform
 
 Clip = tuple[float, float] | None
 
@@ -46,7 +46,7 @@ def fgsm(model: nn.Module, task: Task, target: Target, ball: Ball, *, clip: Clip
     with attackable(model):
         gradient, losses = _gradient(model, task, target, _zeros(target))
     step = ascend(gradient, ball) * ball.radius.to(gradient.dtype)
-    return Attacked(inside(step, target.origin, clip), *_count_zeros(gradient, ball, losses))
+    return Attacked(clipped(step, target.origin, clip), *_count_zeros(gradient, ball, losses))
 
 
 def pgd(
@@ -70,7 +70,7 @@ def pgd(
             delta = torch.zeros_like(worst)
             if start > 0 and generator is not None:
                 delta = uniform(ball, worst, generator)
-            delta = inside(delta, target.origin, clip)
+            delta = clipped(delta, target.origin, clip)
             for step in range(steps + 1):
                 last = step == steps
                 gradient, losses = _gradient(model, task, target, delta, backward=not last)
@@ -84,14 +84,14 @@ def pgd(
                     count = _count_zeros(gradient, ball, losses)
                     zeros, total = zeros + count[0], total + count[1]
                     moved = delta + share * ball.radius.to(delta.dtype) * ascend(gradient, ball)
-                    delta = inside(project(moved, ball), target.origin, clip)
+                    delta = clipped(project(moved, ball), target.origin, clip)
     return Attacked(worst, zeros, total, not_finite)
 
 
 def random_perturbation(target: Target, ball: Ball, generator: torch.Generator, *, clip: Clip = None) -> Tensor:
     """A perturbation of the maximal size in a random direction: the baseline that an attack must beat."""
     _check_clip(target, clip)
-    return inside(random_of_equal_norm(ball, _zeros(target), generator), target.origin, clip)
+    return clipped(random_of_equal_norm(ball, _zeros(target), generator), target.origin, clip)
 
 
 @torch.no_grad()
@@ -106,12 +106,7 @@ def judged(
 @contextmanager
 def attackable(model: nn.Module) -> Iterator[None]:
     """The guarded model in eval mode with gradients for inputs only; its parameters are frozen meanwhile."""
-    with ExitStack() as stack:
-        stack.enter_context(guard(model))
-        if torch.is_inference_mode_enabled():
-            stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(extra_backward(model))
+    with guard(model), torch.inference_mode(False), torch.enable_grad(), extra_backward(model):
         for p in model.parameters():
             if p.requires_grad:
                 p.requires_grad_(False)  # the guard restores it; otherwise every activation would be kept for it

@@ -137,8 +137,8 @@ def _embedded(model: nn.Module, task: Task, batch: Any) -> tuple[nn.Module, Tens
                 module.register_forward_hook(keep, with_kwargs=True)
         task.positions(model, batch)
     size = task.size(batch)
-    own = [leaf for leaf in leaves(batch) if is_per_example(leaf, size) and not leaf.is_floating_point()]
-    matching = [call for call in calls if any(_same(call[1], leaf) for leaf in own)]
+    inputs = [leaf for leaf in leaves(batch) if is_per_example(leaf, size) and not leaf.is_floating_point()]
+    matching = [call for call in calls if any(_same(call[1], leaf) for leaf in inputs)]
     if not matching:
         raise DataError(
             f"there is nothing to attack in {describe(batch)}: it has no float input, and no embedding of "

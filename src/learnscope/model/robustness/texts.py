@@ -33,13 +33,13 @@ def changed_texts(
     new = tokens.clone()
     new[free] = torch.where(rows >= 0, vocabulary.to(tokens)[rows.clamp(min=0)], tokens[free])
     part = task.take(target.batch, most)
-    own = token_ids(part, task)
-    if own is None or not torch.equal(own, tokens):
+    ids = token_ids(part, task)
+    if ids is None or not torch.equal(ids, tokens):
         raise DataError(
             f"the token ids that {type(model).__name__} embeds are not those of the batch: an attacked text cannot "
             "be put in their place. Use texts=0"
         )
-    before, after = (passed(model, task, [batch]) for batch in (part, with_tokens(part, own, new)))
+    before, after = (passed(model, task, [batch]) for batch in (part, with_tokens(part, ids, new)))
     return [
         {
             "before": _text(tokens[n][real], tokenizer),
@@ -55,10 +55,10 @@ def changed_texts(
 
 def _token_radii(ball: Ball, delta: Tensor) -> Tensor:
     """The ε of each token, a sequence's ε divided in proportion to the attack."""
-    own, whole = lengths(delta, 2), lengths(delta, 1)
+    of_tokens, of_sequence = lengths(delta, 2), lengths(delta, 1)
     if ball.norm == "linf":  # bounds each entry, for any cell
-        return ball.radius[: len(delta)].expand(own.shape)
-    return ball.radius[: len(delta)] * (own / torch.where(whole > 0, whole, 1))
+        return ball.radius[: len(delta)].expand(of_tokens.shape)
+    return ball.radius[: len(delta)] * (of_tokens / torch.where(of_sequence > 0, of_sequence, 1))
 
 
 def _text(ids: Tensor, tokenizer: Any) -> Any:

@@ -56,7 +56,12 @@ def drop_tokens(
     counts = counts if masked else [min(counts)] * len(counts)
     keep = (real if masked else torch.ones_like(real)) & ~_chosen(may_go, counts, generator)
     places, filled = _places(keep, left=masked and bool((~real[:, 0]).any()))
-    padding = _padding(model, tokenizer, tokens)
+    # at positions that the mask hides: the padding token, or an id of the batch, which is always valid
+    config = getattr(unwrap(model), "config", None)
+    candidates = [getattr(owner, "pad_token_id", None) for owner in (tokenizer, config)]
+    rows = getattr(config, "vocab_size", None) or torch.inf
+    valid = [token for token in candidates if isinstance(token, int) and 0 <= token < rows]
+    padding = valid[0] if valid else int(tokens.flatten()[0])
     # what belongs to a decoder, even if it has as many entries as the input has tokens
     decoder_keys = (*LABEL_KEYS, "decoder_input_ids", "decoder_attention_mask") if is_encoder_decoder(model) else ()
 
@@ -66,8 +71,8 @@ def drop_tokens(
         if key in LABEL_KEYS and leaf.is_floating_point():  # yes/no answers, by chance as many as tokens
             return leaf
         if key == "position_ids":  # renumbered: the remaining tokens of a row get the first of its positions
-            own = leaf.gather(1, (~real).long().argsort(dim=1, stable=True))
-            return own.gather(1, (filled.long().cumsum(1) - 1).clamp(min=0)).masked_fill(~filled, 0)
+            positions = leaf.gather(1, (~real).long().argsort(dim=1, stable=True))
+            return positions.gather(1, (filled.long().cumsum(1) - 1).clamp(min=0)).masked_fill(~filled, 0)
         index = places.view(*places.shape, *[1] * (leaf.ndim - 2)).expand(*places.shape, *leaf.shape[2:])
         filler = IGNORE if key in LABEL_KEYS else padding if leaf is tokens else 0  # labels may be the ids themselves
         return leaf.gather(1, index).masked_fill(~filled.view(*filled.shape, *[1] * (leaf.ndim - 2)), filler)
@@ -158,14 +163,6 @@ def _places(keep: Tensor, left: bool) -> tuple[Tensor, Tensor]:
     if left:
         return order[:, keep.shape[1] - width :], columns >= width - lengths[:, None]
     return order[:, :width], columns < lengths[:, None]
-
-
-def _padding(model: nn.Module, tokenizer: Any, tokens: Tensor) -> int:
-    """The id at positions that the mask hides: the padding token, or an id of the batch, which is always valid."""
-    config = getattr(unwrap(model), "config", None)
-    rows = getattr(config, "vocab_size", None) or torch.inf
-    candidates = [getattr(tokenizer, "pad_token_id", None), getattr(config, "pad_token_id", None)]
-    return next((pad for pad in candidates if isinstance(pad, int) and 0 <= pad < rows), int(tokens.flatten()[0]))
 
 
 def with_tokens(batch: Any, tokens: Tensor, new: Tensor) -> Any:

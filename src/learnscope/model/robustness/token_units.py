@@ -83,20 +83,20 @@ def nearest_distances(points: Tensor, table: Tensor) -> Tensor:
         return points.new_full((len(points),), torch.inf, dtype=torch.float64)
     centre = table.double().mean(0)
     rows = table.double() - centre
-    own, which = torch.unique(points, dim=0, return_inverse=True)
+    distinct, inverse = torch.unique(points, dim=0, return_inverse=True)
     squares = rows.square().sum(1)
     distances = []
-    for chunk in (own.double() - centre).split(max(1, CHUNK // max(1, len(rows)))):
+    for chunk in (distinct.double() - centre).split(max(1, CHUNK // max(1, len(rows)))):
         size = chunk.square().sum(1, keepdim=True) + squares
-        apart = size - 2 * (chunk @ rows.T)
-        at, row = (apart <= NEAR * size).nonzero(as_tuple=True)
+        squared = size - 2 * (chunk @ rows.T)
+        at, row = (squared <= NEAR * size).nonzero(as_tuple=True)
         for part in torch.arange(len(at), device=at.device).split(max(1, CHUNK // max(1, rows.shape[1]))):
-            apart[at[part], row[part]] = (chunk[at[part]] - rows[row[part]]).square().sum(1)
-        apart[apart == 0] = torch.inf
-        nearest, row = apart.min(1)
+            squared[at[part], row[part]] = (chunk[at[part]] - rows[row[part]]).square().sum(1)
+        squared[squared == 0] = torch.inf
+        nearest, row = squared.min(1)
         direct = torch.linalg.vector_norm(chunk - rows[row], dim=1)
         distances.append(torch.where(nearest.isfinite(), direct, torch.inf))
-    return torch.cat(distances)[which] if distances else points.new_empty(0, dtype=torch.float64)
+    return torch.cat(distances)[inverse] if distances else points.new_empty(0, dtype=torch.float64)
 
 
 @torch.no_grad()
@@ -113,11 +113,11 @@ def nearest_within(origin: Tensor, attacked: Tensor, radius: Tensor, table: Tens
         chunk, moved = chunk.double(), moved.double()
         from_origin = torch.cdist(chunk, rows, p=torch.inf if norm == "linf" else 2.0, **_EXACT)
         from_attacked = torch.cdist(moved, rows, **_EXACT)
-        own = torch.linalg.vector_norm(moved - chunk, dim=1)
+        to_original = torch.linalg.vector_norm(moved - chunk, dim=1)
         # a radius that equals the distance to a token must include that token, despite rounding
         from_attacked[(from_origin > limit[:, None].double() * (1 + 1e-6)) | (from_origin == 0)] = torch.inf
         nearest, row = from_attacked.min(1)
-        chosen.append(torch.where(nearest < own, row, -1))
+        chosen.append(torch.where(nearest < to_original, row, -1))
     return torch.cat(chosen) if chosen else torch.empty(0, dtype=torch.int64)
 
 
@@ -128,5 +128,5 @@ def token_count(embedding: nn.Module) -> int:
     """Rows of the embedding's table; refuses one that does not tell."""
     rows = table_rows(embedding)
     if not rows:
-        raise ValueError(f"{type(embedding).__name__} does not say how many tokens it knows: it has no num_embeddings")
+        raise ValueError(f"{type(embedding).__name__} has no num_embeddings, so the number of its tokens is not known")
     return rows

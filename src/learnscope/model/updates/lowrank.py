@@ -29,10 +29,9 @@ class LowRankUpdate:
         return sum(part.nbytes for parts in (self.factors, self.spare) for part in parts.values())
 
     def variant(self, previous: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
-        """W_previous + ΔW cut to this rank, in each weight's dtype, for `swapped`.
+        """W_previous + ΔW cut to this rank, in each weight's dtype, for `swapped`; the next call overwrites it.
 
-        A matrix with no more than `rank` rows or columns keeps its whole update and is left out. The next call
-        overwrites the tensors.
+        Left out are matrices with no more than `rank` rows or columns, which keep their whole update.
         """
         weights = {}
         for name, factors in self.factors.items():
@@ -43,10 +42,9 @@ class LowRankUpdate:
 
 
 def matrix_names(model: nn.Module) -> tuple[list[str], list[str]]:
-    """The parameters that are matrices, and those of more dimensions for which that is not known.
+    """Matrices, and parameters of more dimensions that belong to no convolution.
 
-    Matrices have two dimensions, or are kernels of convolutions, [out, in, k, …] read as [out, in·k·…]; both
-    sides must be longer than 1.
+    Kernels of convolutions, [out, in, k, …], are matrices [out, in·k·…]; both sides must be longer than 1.
     """
     kernels = kernels_of(model)
     matrices: list[str] = []

@@ -14,8 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learnscope.model.updates.patch_file import FORMAT, PatchError, Progress, fingerprint, reported
-from learnscope.model.updates.patch_info import How, PatchInfo, TensorChange
+from learnscope.model.updates.patch_info import (
+    FORMAT,
+    How,
+    PatchError,
+    PatchInfo,
+    Progress,
+    TensorChange,
+    fingerprint,
+    reported,
+)
 from learnscope.model.weights.lazy import (
     SafetensorsFile,
     bits,
@@ -95,11 +103,7 @@ class _Pair:
 
 
 def _paired(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[_Pair]:
-    """Names that are tied on both sides form one pair.
-
-    A name on one side only does not count as added or removed if it is tied there to a name that both sides have:
-    files often keep one of several tied names.
-    """
+    """Names that are tied on both sides form one pair, with names that are tied to them on one side only."""
     old, new = identities(before), identities(after)
     pairs: dict[Any, _Pair] = {}
     by_tensor: dict[Any, _Pair] = {}
@@ -116,7 +120,7 @@ def _paired(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[_
 
 
 def _parameters_only(before: Mapping[str, Tensor], after: Mapping[str, Tensor], pairs: list[_Pair]) -> bool:
-    """Whether both sides hold floating-point parameters only; if one does, the other's buffers are not "removed"."""
+    """Whether both sides hold floating-point parameters only; refuses a pair of which one lacks the other's buffers."""
     partial = [isinstance(side, SafetensorsFile) and side.parameters_only for side in (before, after)]
     if any(partial) and not all(partial):
         lone = next((pair for pair in pairs if pair.old is None or pair.new is None), None)

@@ -10,8 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from learnscope.model.updates.patch_file import PatchError, PatchFile, Progress, fingerprint, reported
-from learnscope.model.updates.patch_info import TensorChange
+from learnscope.model.updates.patch_info import PatchError, PatchFile, Progress, TensorChange, fingerprint, reported
 from learnscope.model.weights.checkpoint import overlapping
 from learnscope.model.weights.lazy import (
     SafetensorsFile,
@@ -66,7 +65,7 @@ def apply_patch(
         )
     if out is not None:
         _check_out(Path(out), Path(patch))
-    with PatchFile(Path(patch)) as file, open_weights(target, _base_name(file)) as weights:
+    with PatchFile(Path(patch)) as file, open_weights(target, file.base_name) as weights:
         check_storable(weights)
         changes = _matched(file, weights)
         if verify:
@@ -81,11 +80,6 @@ def apply_patch(
             return result
         _write_file(Path(out), result, weights)
         return Path(out)
-
-
-def _base_name(file: PatchFile) -> str:
-    """A name that the base has."""
-    return next((change.name for change in file.info.table if change.how != "added"), "")
 
 
 def _check_out(out: Path, patch: Path) -> None:

@@ -16,9 +16,8 @@ from learnscope.model.weights.checkpoint import memory_of, overlapping, span_of
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.kernels import wants_compiler
 from learnscope.tensor.rows import flat
-from learnscope.tensor.updates.exchange import Bounds, Ranks, exchange_entries
 from learnscope.tensor.updates.fold import bits_differ
-from learnscope.tensor.updates.masks import KEEP_ALL, Order, Rule
+from learnscope.tensor.updates.masks import KEEP_ALL, Order, Rule, exchange_entries
 
 _EXACT = {
     torch.float16: {torch.float32, torch.float64},
@@ -75,7 +74,6 @@ class Reverting:
         self.entries = sum(weight.numel() for weight, _ in self._pairs)
         self.order = Order([weight.numel() for weight, _ in self._pairs], seed)
         self._compiled = wants_compiler(self.entries, "auto")
-        self._cuts: dict[tuple[int, torch.device], Tensor] = {}
         self._rule = self._next = KEEP_ALL
         self._done = 0
         """Entries that already follow the next rule, while it is being applied."""
@@ -89,7 +87,6 @@ class Reverting:
     def apply(self, rule: Rule) -> None:
         """Undo exactly the entries of the last update that `rule` reverts."""
         self._next, self._done = rule, 0
-        self._cuts.clear()
         with plain_arithmetic(self._device):
             for part in self._parts():
                 self._exchange(part, self._rule, rule)
@@ -126,23 +123,13 @@ class Reverting:
 
     def _exchange(self, part: Part, now: Rule, then: Rule) -> None:
         device = part.new.device
-        shared, offsets = self.order.on(device)
-        ranks = Ranks(shared, offsets[part.blocks])
-        bounds = [Bounds(rule.threshold, self._cuts_of(rule, device, part.blocks)) for rule in (now, then)]
+        ranks = self.order.ranks(part.blocks, device)
+        bounds = [rule.bounds(part.blocks, device) for rule in (now, then)]
         near = part.old.to(device)  # the copy itself if it is on the same device
         compiled = self._compiled and part.new.numel() >= COMPILED_FROM
         exchange_entries(part.new, near, ranks, *bounds, compiled=compiled)
         if near is not part.old:
             part.old.copy_(near)
-
-    def _cuts_of(self, rule: Rule, device: torch.device, blocks: slice) -> Tensor | None:
-        """The cuts of some blocks as a column on a device, cached for the rules that are being applied."""
-        if rule.cuts is None:
-            return None
-        key = (id(rule), device)
-        if key not in self._cuts:
-            self._cuts[key] = torch.from_numpy(rule.cuts).unsqueeze(1).to(device, torch.float32)
-        return self._cuts[key][blocks]
 
     def _parts(self) -> Iterator[Part]:
         """All entries in order, in parts that are exchanged as a whole."""
@@ -168,10 +155,7 @@ def values_fit(copy: Tensor, dtype: torch.dtype) -> bool:
 
 
 def with_own_memory(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights without second names of the same memory, such as layers tied through `.data`.
-
-    An entry that is exchanged under two names could not be restored, so weights that overlap in part are refused.
-    """
+    """The weights without second names of the same memory; refuses a partial overlap, which could not be restored."""
     # an address of 0: no memory, or a wrapper (DTensor) that does not give it
     located: dict[tuple[object, ...], str] = {}
     for name, weight in weights.items():

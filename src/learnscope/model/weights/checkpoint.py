@@ -69,10 +69,7 @@ def load_into(model: nn.Module, weights: Weights, origin: str) -> None:
 
 @contextmanager
 def preserve_weights(model: nn.Module) -> Iterator[dict[Any, Tensor]]:
-    """Restore the parameters and buffers bit for bit afterwards.
-
-    Holds one copy of them meanwhile and yields it, by `memory_of` each tensor.
-    """
+    """Restore the parameters and buffers bit for bit afterwards; yields the copies, by `memory_of` each tensor."""
     tensors = [*model.parameters(), *model.buffers()]
     copies = [tensor.detach().clone() for tensor in tensors]
     try:

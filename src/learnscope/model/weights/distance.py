@@ -31,8 +31,7 @@ class LastWeights:
 def last_weights(folder: Path, manifest: Mapping[str, Any], checkpoint: str) -> LastWeights | None:
     """The latest weights in the saved states of a run folder or in its file `checkpoint`; None if there are none.
 
-    States that a later attempt superseded do not count, since the run continued without them, nor does a checkpoint
-    that another run has left there.
+    States that a later attempt superseded do not count, nor does a checkpoint of another run.
     """
     starts = {int(entry["attempt"]): int(entry["start_step"]) for entry in manifest.get("attempts") or []}
     try:

@@ -141,8 +141,7 @@ def bits(tensor: Tensor) -> Tensor:
 def hashing() -> Iterator[Callable[[Tensor], str]]:
     """A function from a tensor to the digest of its dtype, shape and bytes: 16 hexadecimal digits of SHA-256.
 
-    Pieces of 16 MB are hashed separately, on up to eight threads, and their digests are hashed again. A tensor on an
-    accelerator is copied to the host.
+    Pieces of 16 MB are hashed separately, on up to eight threads, and their digests are hashed again.
     """
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
 
@@ -150,9 +149,9 @@ def hashing() -> Iterator[Callable[[Tensor], str]]:
             # a tensor of one entry, or none, may have any stride and could not be viewed as bytes
             flat = on_host(tensor).as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
             pieces = [flat[start : start + _PIECE].data for start in range(0, len(flat), _PIECE)]
-            whole = hashlib.sha256(f"{dtype_name(tensor)} {list(tensor.shape)}".encode())
+            total = hashlib.sha256(f"{dtype_name(tensor)} {list(tensor.shape)}".encode())
             for part in pool.map(hashlib.sha256, pieces) if len(pieces) > 1 else map(hashlib.sha256, pieces):
-                whole.update(part.digest())
-            return whole.hexdigest()[:16]
+                total.update(part.digest())
+            return total.hexdigest()[:16]
 
         yield digest

@@ -29,10 +29,7 @@ class WeightMatrix:
 def weight_matrices(
     model: nn.Module, names: str | Iterable[str] | None, *, trained_only: bool, max_layers: int | None
 ) -> list[WeightMatrix]:
-    """Parameters of two dimensions or more, each once, in the model's order; raises `SelectionError` if there are none.
-
-    `names` are those of `select_parameters`; None for all.
-    """
+    """Parameters of two dimensions or more, of all `names` (as for `select_parameters`), each once and in order."""
     named = list(model.named_parameters())
     chosen = named if names is None else [named[place] for place in select_parameters(model, names)]
     matrices = [(name, p) for name, p in chosen if p.ndim > 1 and resolve(name).adapter in (None, SAVED)]
@@ -40,12 +37,12 @@ def weight_matrices(
     if not trained:
         raise SelectionError(_no_matrices(model, names, len(matrices)))
     layers = set(spread((resolve(name).layer for name, _ in trained), max_layers))
-    inside = [(name, p) for name, p in trained if resolve(name).layer in layers]
+    chosen = [(name, p) for name, p in trained if resolve(name).layer in layers]
     kernels = kernels_of(model)
-    times = Counter(resolve(name).clean for name, _ in inside)
+    times = Counter(resolve(name).clean for name, _ in chosen)
     return [
         _matrix(name if times[resolve(name).clean] > 1 else resolve(name).clean, p, id(p) in kernels)
-        for name, p in inside
+        for name, p in chosen
     ]
 
 

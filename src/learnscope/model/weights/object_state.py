@@ -23,8 +23,7 @@ def kept_state(model: nn.Module, *others: Any) -> Iterator[None]:
     """Restore attributes, submodules, parameters, buffers and other tensors of `model` and of `others` afterwards.
 
     Each object and container keeps its identity and gets its contents back; tensors get back their memory and its
-    contents, bit for bit. Objects in the attributes of a module are followed three steps. Memory: a copy of every
-    tensor.
+    contents, bit for bit. Objects in attributes are followed three steps. Takes a copy of every tensor.
     """
     saved = _SavedState()
     for owner in (*model.modules(), *others):

@@ -70,8 +70,7 @@ class RollingCheckpoint:
     def replace(self, parameters: Mapping[str, Tensor], step: int) -> None:
         """Write the current weights tensor by tensor, and rename the file into place.
 
-        It need not survive a power failure: the next process uses a file only if it is valid, and a run that
-        starts from the beginning does not use it at all.
+        It need not survive a power failure: a file is used only if it is valid, and only to continue a run.
         """
         body = {"model": _floats(parameters), "run": self.run, "step": step}
         checksums = torch.serialization.get_crc32_options()
@@ -121,10 +120,9 @@ def _as_real(tensor: Tensor) -> Tensor:
 
 
 def _save(body: Mapping[str, Any], path: Path) -> None:
-    """Write into a file whose space is allocated beforehand.
+    """Write into a file whose space is allocated beforehand, which takes a third of the time.
 
-    That takes a third of the time: otherwise the file system allocates all blocks when the file is renamed over
-    another one. And a full disk is noticed before anything is written.
+    Otherwise the file system allocates all blocks when the file is renamed. A full disk is noticed before writing.
     """
     # weights may share one memory (a flattened LSTM, sharded models), which is written once
     storages = [tensor.untyped_storage() for tensor in body["model"].values()]
@@ -150,10 +148,7 @@ _PAGE = 4096 if sys.platform == "win32" else __import__("resource").getpagesize(
 
 
 def _release(mapped: Tensor) -> None:
-    """Tell the system that these pages of a mapped file are not needed, so that they do not count as our memory.
-
-    Otherwise the system would reclaim them only when memory runs short.
-    """
+    """Tell the system that these pages of a mapped file are not needed: else they count as our memory."""
     if _ADVISE is None or not mapped.is_contiguous():
         return
     start = -(-mapped.data_ptr() // _PAGE) * _PAGE

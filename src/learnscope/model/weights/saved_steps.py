@@ -37,8 +37,7 @@ class SavedWeights(NamedTuple):
 def saved_weights(folder: Path) -> Iterator[SavedWeights]:
     """All copies in the state files of a run folder, the earliest saved first.
 
-    A state holds the weights at the last measurement of the probes that compare with them, which may be earlier than
-    the step at which it was saved.
+    A state holds the weights at the last measurement of the probes that compare with them, which may be earlier.
     """
     for path in sorted((folder / "state").glob("step-*.safetensors")):
         with SafetensorsFile(path) as file:

@@ -45,8 +45,7 @@ def _check_reachable(device: str) -> None:
 class Snapshot:
     """The floating-point weights of a model at `step`.
 
-    `dtype` is "native" (each tensor's own) or a float dtype; `device` is a torch device or "disk", which
-    keeps the copy in a memory-mapped temporary file.
+    `dtype` is "native" (each tensor's own) or a float dtype; `device` is a torch device or "disk": a mapped file.
     """
 
     def __init__(

@@ -46,10 +46,7 @@ def named_parameters(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Par
 
 @contextmanager
 def swapped(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """`model` with `weights` in place of its own; both are restored afterwards, also after an error.
-
-    For use under the guard. Meanwhile `weights` holds the model's own values.
-    """
+    """`model` with `weights` in place of its own, which `weights` holds meanwhile; use it under the guard."""
     parameters = named_parameters(model, weights)
     done: list[str] = []
     try:

@@ -42,10 +42,10 @@ class AdapterGradients(Probe):
     every: int = 100
     at: At = "before_step"
     max_layers: int | None = None
-    """Rows for modules and layers of at most so many layers, the first, the last and some evenly between; one is the
-    middle one. Sums over components and the model are still of all."""
+    """Rows only for modules in at most so many layers: the first, the last and some evenly between, or the middle one.
+    Sums over components and the model still cover all layers."""
     adapters_only: bool = True
-    """False: a row as well for whatever else is trained, of the family `none`, by the last part of its name."""
+    """False: also a row for every other trained parameter, of the family `none`, by the last part of its name."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"grads"})
     reads_only: ClassVar[bool] = True
@@ -79,7 +79,7 @@ class AdapterGradients(Probe):
     def _rows(self, moment: Moment, positions: list[int]) -> _Rows:
         """Those of the last measurement, unless parameters, what is trained, optimizers or gradients have changed."""
         subject = moment.subject
-        key = [[p.requires_grad for p in subject.parameters], list(map(id, subject.optimizers)), positions]
+        key = (*(p.requires_grad for p in subject.parameters), *map(id, subject.optimizers), *positions)
         rows: _Rows | None = moment.state.get("_rows")
         if rows is None or rows.parameters is not subject.parameters or rows.key != key:
             parts, unknown = self._parts(moment)
@@ -117,7 +117,7 @@ class _Rows:
     """The rows of all tables, and which gradients each of them sums."""
 
     def __init__(
-        self, parameters: Sequence[Tensor], key: list[list[Any]], parts: list[TrainedPart],
+        self, parameters: Sequence[Tensor], key: tuple[int, ...], parts: list[TrainedPart],
         row_of_part: list[int | None], max_layers: int | None,
     ) -> None:  # fmt: skip
         self.parameters, self.key, self._parts, self._row_of_part = parameters, key, parts, row_of_part

@@ -9,8 +9,15 @@ from learnscope.core.probe import Probe
 from learnscope.model.adapters.inventory import Adapters, find_adapters, grouped
 from learnscope.model.selection import check_max_layers, spread
 from learnscope.names import resolve
-from learnscope.probes.adapters.beside_weights import dora_columns, intruder_columns, relative_column
-from learnscope.probes.adapters.columns import Spectra, adalora_columns, plain_columns, vector_columns
+from learnscope.probes.adapters.columns import (
+    Spectra,
+    adalora_columns,
+    dora_columns,
+    intruder_columns,
+    plain_columns,
+    relative_column,
+    vector_columns,
+)
 from learnscope.probes.adapters.drift import Drift
 from learnscope.probes.adapters.opening import open_adapters, warn_of_unknown
 from learnscope.quantities import Quantities
@@ -41,14 +48,14 @@ class AdapterSpectrum(Probe):
     """Singular values at most this share of the largest count as 0 for ranks and condition numbers."""
     drift: bool = True
     merged_update: bool = False
-    """Also the spectrum of what merging a DoRA adapter adds to its weight: it has full rank, and is built and
-    decomposed in float64 as such."""
+    """Also the spectrum of what merging a DoRA adapter adds to its weight, a matrix of full rank that is built and
+    decomposed in float64."""
     intruders: bool = False
-    """Also the directions that a weight had not: decomposes every weight twice in full, for a last look (`at="end"`)
-    or an audit."""
+    """Also the directions that the original weight did not have. Decomposes every weight twice in full: for a last
+    measurement (`at="end"`) or an audit."""
     memory_mb: float = 256.0
     max_layers: int | None = None
-    """Only adapters of at most so many layers, the first, the last and some evenly between; one is the middle one."""
+    """Only adapters in at most so many layers: the first, the last and some evenly between, or the middle one."""
 
     reads_only: ClassVar[bool] = True
     quantities: ClassVar[type[Quantities]] = Q

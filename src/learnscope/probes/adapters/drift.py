@@ -37,9 +37,13 @@ class Drift:
                 key = f"{side}/{adapter.name}/{adapter.scope}"
                 for since in SINCE:
                     then = self._state.get(f"{since}_{key}")
-                    reason = spans if isinstance(spans, str) else _why_not(then, spans[side])
-                    if reason is not None:
-                        cells[side, since, place] = reason
+                    if isinstance(spans, str):
+                        cells[side, since, place] = spans
+                    elif then is None:
+                        cells[side, since, place] = NONE_EARLIER
+                    elif len(then) != len(spans[side]):
+                        lengths = f"then the module had {len(then)} rows or columns, now {len(spans[side])}"
+                        cells[side, since, place] = lengths
                     else:
                         pairs[side, since, place] = (then, spans[side])
                 self._store(key, None if isinstance(spans, str) else spans[side])
@@ -84,10 +88,3 @@ class Drift:
         self._state.setdefault("first", step)
         self._state["previous"] = step
         return earlier
-
-
-def _why_not(then: Tensor | None, now: Tensor) -> str | None:
-    if then is None:
-        return NONE_EARLIER
-    before, after = then.shape[0], now.shape[0]
-    return None if before == after else f"then the module had {before} rows or columns, now {after}"

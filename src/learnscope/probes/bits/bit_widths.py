@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from learnscope.core.moment import Moment
-from learnscope.model.bits.ledger import ledger
 from learnscope.model.bits.mixes import Mixes, default_mixes
 from learnscope.model.bits.quantise import checked, from_layers
 from learnscope.model.bits.quantised_units import Unit
-from learnscope.probes.bits.bit_sensitivity import described
 from learnscope.probes.bits.columns import Configuration, configuration_table, frontier
-from learnscope.probes.bits.quantising import BitProbe, additivity, checked_widths, judged_by
+from learnscope.probes.bits.quantising import BitProbe, additivity, judged_by
 from learnscope.quantities import Quantities
 from learnscope.quantities.bits import BitWidths as Q
 from learnscope.record import Measurement
@@ -24,9 +22,9 @@ ORIGINAL = "original"
 class BitWidths(BitProbe):
     """Configurations of bits, each run on the same examples as the model itself.
 
-    Without `configurations`: uniform_b for each of `bits`, and for each two neighbours
-    among them mixed_H_L (H bits for the half of the units that loses most where `BitSensitivity` has measured it, else
-    for every other layer), progressive_H_L (H bits for the first and the last quarter of the layers),
+    Without `configurations`: uniform_b for each of `bits`, and for each two neighbours among them mixed_H_L (H bits for
+    the half of the units that loses most where `BitSensitivity` has measured it, else for every other layer),
+    progressive_H_L (H bits for the first and the last quarter of the layers),
     attention_focused_H_L and mlp_focused_H_L. Times are not measured: a model with quantised values takes as long as
     before.
 
@@ -39,14 +37,12 @@ class BitWidths(BitProbe):
     """
 
     configurations: Mapping[str, Layers | Mapping[str, int]] | None = None
-    bits: Sequence[int] = (8, 4, 2)
 
     quantities: ClassVar[type[Quantities]] = Q
     cost: ClassVar[str] = "a forward pass over the examples for each configuration"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checked_widths("BitWidths", self.bits)
         if self.configurations is None:
             return
         if not isinstance(self.configurations, Mapping) or not self.configurations:
@@ -57,25 +53,24 @@ class BitWidths(BitProbe):
             )
 
     def measure(self, moment: Moment) -> Measurement:
-        units = self.units(moment)
         single: Mapping[str, Mapping[int, float]] | None = moment.cache.get(self.measured_key())
-        mixes = self._mixes(units, single)
-        original = self.variant(moment, units, {})
-        found = []
+        mixes = self._mixes(self.units(moment), single)
+        original = self.variant(moment, {})
+        tried = []
         for name, bits in moment.track([(ORIGINAL, {}), *mixes.bits.items()], "configurations of bits"):
-            scores = self.variant(moment, units, bits) if bits else original
-            taken = ledger(moment.model, bits, self.scheme(), units)
-            found.append(Configuration(name, bits, scores, taken, _additivity(bits, scores, single)))
-        front = frontier(found)
+            scores = self.variant(moment, bits) if bits else original
+            added = _additivity(bits, scores, single)
+            tried.append(Configuration(name, bits, scores, self.ledger(moment, bits), added))
+        front = frontier(tried)
         notes: dict[str, Any] = {
             "family": {ORIGINAL: ORIGINAL, **mixes.family},
-            "bits": {one.name: dict(one.bits) for one in found},
+            "bits": {item.name: dict(item.bits) for item in tried},
             "merged": {point.name: list(point.merged) for point in front if point.merged},
             "rules": mixes.rules,
             "left_out": mixes.left_out,
-            **described(self, original),
+            **self.notes(original),
         }
-        return Measurement([configuration_table(Q, found, original, front)], notes=notes)
+        return Measurement([configuration_table(Q, tried, original, front)], notes=notes)
 
     def _mixes(self, units: Sequence[Unit], single: Mapping[str, Mapping[int, float]] | None) -> Mixes:
         if self.configurations is None:

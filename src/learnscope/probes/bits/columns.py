@@ -23,7 +23,7 @@ _BYTES = ("block_bits", "model_bits", "packed_bytes", "original_bytes", "compres
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One that was run: its bits, what it did, and what it takes."""
+    """A configuration that was measured."""
 
     name: str
     bits: Mapping[str, int]
@@ -32,11 +32,17 @@ class Configuration:
     additivity: tuple[float | None, str | None] = (None, "single units were not measured on these examples")
 
 
+def undefined(scores: Mapping[str, Any]) -> dict[str, str]:
+    """The comparisons that have no meaning for outputs of this kind, and why."""
+    reasons = dict.fromkeys(("kl", "kl_median", "kl_p99", "top1_agree"), REGRESSION) if scores["regression"] else {}
+    return reasons | ({"cosine": SINGLE} if scores["single"] else {})
+
+
 def frontier(configurations: Sequence[Configuration]) -> list[FrontierPoint]:
     """By packed bytes and damage; paired over the examples, see `learnscope.tensor.bits.allocation.pareto`."""
-    by_name = {one.name: one.scores for one in configurations}
+    by_name = {item.name: item.scores for item in configurations}
     damage = judged_by(configurations[0].scores)
-    points = [Point(one.name, one.ledger.packed_bytes, one.scores[damage]) for one in configurations]
+    points = [Point(item.name, item.ledger.packed_bytes, item.scores[damage]) for item in configurations]
     return pareto(points, lambda a, b: interval(by_name[a], damage, by_name[b]))
 
 
@@ -44,54 +50,46 @@ def configuration_table(
     quantities: type[BitWidths], configurations: Sequence[Configuration], original: Mapping[str, Any],
     front: Sequence[FrontierPoint],
 ) -> Table:  # fmt: skip
-    rows = [_row(one, original) for one in configurations]
-    on = {point.name for point in front}
-    for row, one in zip(rows, configurations, strict=True):
-        row["on_frontier"] = (int(one.name in on), None)
-        row["additivity"] = one.additivity
+    on_frontier = {point.name for point in front}
+    rows = [
+        {**_row(item, original), "on_frontier": (int(item.name in on_frontier), None), "additivity": item.additivity}
+        for item in configurations
+    ]
     columns = [
         quantities.named(name).column(
             [row[name][0] for row in rows],
             {},
-            {place: why for place, row in enumerate(rows) if (why := row[name][1]) is not None},
+            {place: reason for place, row in enumerate(rows) if (reason := row[name][1]) is not None},
         )
         for name in rows[0]
     ]
-    return Table("configuration", [one.name for one in configurations], columns)
+    return Table("configuration", [item.name for item in configurations], columns)
 
 
-def _row(one: Configuration, original: Mapping[str, Any]) -> dict[str, tuple[float | None, str | None]]:
+def _row(item: Configuration, original: Mapping[str, Any]) -> dict[str, tuple[float | None, str | None]]:
     """Every number of a configuration, or None with the reason."""
-    scores = one.scores
-    reasons = dict.fromkeys(("kl", "kl_median", "kl_p99", "top1_agree"), REGRESSION) if scores["regression"] else {}
-    reasons |= {"cosine": SINGLE} if scores["single"] else {}
+    scores = item.scores
+    reasons = undefined(scores)
     reasons |= dict.fromkeys(("broke", "mended", "accuracy"), _OF_CLASSES) if scores["accuracy"] is None else {}
-    row: dict[str, tuple[float | None, str | None]] = {}
-    for name in _COMPARED:
-        row[name] = _value(scores.get(name), reasons.get(name))
-    low, high = interval(scores, "kl")
-    row["kl_low"], row["kl_high"] = (_value(x, reasons.get("kl") or _few(scores)) for x in (low, high))
+    row = {name: _value(scores.get(name), reasons.get(name)) for name in _COMPARED}
+    few = _FEW if sum(n > 0 for n in scores["sums"]["positions"]) < 2 else None
     loss = scores["loss"]
-    without = "the data has no targets" if loss is None else None
-    row["loss"] = _value(loss, without)
-    change = None if loss is None else loss - original["loss"]
-    row["loss_change"] = _value(change, without)
-    low, high = (math.nan, math.nan) if loss is None else interval(scores, "loss", original)
-    row["loss_change_low"], row["loss_change_high"] = (_value(x, without or _few(scores)) for x in (low, high))
+    missing = "the data has no targets" if loss is None else None
+    row["kl_low"], row["kl_high"] = (_value(end, reasons.get("kl") or few) for end in interval(scores, "kl"))
+    row["loss"] = _value(loss, missing)
+    row["loss_change"] = _value(None if loss is None else loss - original["loss"], missing)
+    ends = (math.nan, math.nan) if loss is None else interval(scores, "loss", original)
+    row["loss_change_low"], row["loss_change_high"] = (_value(end, missing or few) for end in ends)
     row["perplexity"] = _perplexity(scores)
     row["accuracy"] = _value(scores["accuracy"], reasons.get("accuracy"))
-    return row | {name: (getattr(one.ledger, name), None) for name in _BYTES}
+    return row | {name: (getattr(item.ledger, name), None) for name in _BYTES}
 
 
-def _value(value: float | None, why: str | None) -> tuple[float | None, str | None]:
+def _value(value: float | None, reason: str | None) -> tuple[float | None, str | None]:
     """The number; None with the reason if it has no meaning. What is not finite says so by itself."""
-    if value is None or (why is not None and math.isnan(value)):
-        return None, why or "not measured"
+    if value is None or (reason is not None and math.isnan(value)):
+        return None, reason or "not measured"
     return value, None
-
-
-def _few(scores: Mapping[str, Any]) -> str | None:
-    return _FEW if sum(n > 0 for n in scores["sums"]["positions"]) < 2 else None
 
 
 def _perplexity(scores: Mapping[str, Any]) -> tuple[float | None, str | None]:

@@ -8,9 +8,12 @@ from typing import Any, ClassVar, Literal
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
+from learnscope.model.bits.ledger import Ledger, ledger
+from learnscope.model.bits.mixes import uniform
 from learnscope.model.bits.quantise import checked, quantised
 from learnscope.model.bits.quantised_units import Unit, find_units
-from learnscope.model.outputs.scores import Originals, halves, originals, positions_of_examples, score, score_original
+from learnscope.model.bits.sensitivities import Sensitivities
+from learnscope.model.outputs.scores import halves, originals, positions_of_examples, score, score_original
 from learnscope.options import check_whole, is_whole
 from learnscope.tensor.bits.quantize import WHOLE_BITS, Granularity, QuantiseError, Scheme, checked_bits
 
@@ -21,11 +24,12 @@ Half = Literal["all", "search", "held out"]
 class BitProbe(Probe):
     """Options of the probes that run a model with some of its units in fewer bits.
 
-    Units are the attention and the MLP of every block, see `model.bits.quantised_units`. Weights are exchanged
-    with quantised values in place and back, bit for bit.
+    Units are the attention and the MLP of every block, see `model.bits.quantised_units`. Quantised values replace the
+    weights in place; afterwards these are restored bit for bit.
     """
 
     at: At = "once"
+    bits: Sequence[int] = (8, 4, 2)
     granularity: Granularity = "channel"
     """A scale for each output channel, for each `group_size` inputs of one, or for the whole weight ("tensor")."""
     group_size: int = 64
@@ -34,118 +38,151 @@ class BitProbe(Probe):
     examples: int = 32
     """Examples of the data that outputs are compared on."""
     embeddings: bool = False
-    """Whether embeddings, heads and what else stands outside of blocks are units too."""
+    """Whether embeddings, heads and other weights outside of blocks are units too."""
     activation_bits: int | None = None
-    """Bits of what enters the quantised modules, each token by its own range; None: as it is."""
+    """Bits of the inputs of quantised modules, each token by its own range; None: as they are."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        name = type(self).__name__
         check_whole(self, examples=1)
-        if self.activation_bits is not None:
-            check_activation_bits(name, self.activation_bits)
+        name, activations = type(self).__name__, self.activation_bits
+        if activations is not None and not (is_whole(activations) and activations in WHOLE_BITS):
+            raise ValueError(f"{name}(activation_bits={activations!r}): 2 to 8, or None for activations as they are")
+        if isinstance(self.bits, str) or not isinstance(self.bits, Sequence) or not self.bits:
+            raise ValueError(f"{name}(bits={self.bits!r}): one or more of 2 to 8 and 16 are needed")
         try:
             self.scheme()
+            widest = self.widths()[0]
         except QuantiseError as error:
             raise ValueError(f"{name}: {error}") from error
+        if widest > 16:
+            raise ValueError(
+                f"{name}(bits={self.bits!r}): 2 to 8 and 16 are possible; as stored is always compared with"
+            )
 
     def scheme(self) -> Scheme:
         return Scheme(symmetric=self.symmetric, granularity=self.granularity, group_size=self.group_size)
 
+    def widths(self) -> list[int]:
+        """The bits from high to low, each once."""
+        return sorted({checked_bits(bits) for bits in self.bits}, reverse=True)
+
     def described(self) -> dict[str, Any]:
         """The scheme in words and numbers, for notes and files."""
-        found: dict[str, Any] = {"granularity": self.granularity, "symmetric": self.symmetric}
+        scheme: dict[str, Any] = {"granularity": self.granularity, "symmetric": self.symmetric}
         if self.granularity == "group":
-            found["group_size"] = self.group_size
+            scheme["group_size"] = self.group_size
         if self.activation_bits is not None:
-            found["activation_bits"] = self.activation_bits
-        return found
+            scheme["activation_bits"] = self.activation_bits
+        return scheme
+
+    def notes(self, scores: Mapping[str, Any]) -> dict[str, Any]:
+        """What was compared and how."""
+        notes: dict[str, Any] = {
+            "examples": len(scores["sums"]["positions"]),
+            "positions": scores["positions"],
+            "scheme": self.described(),
+            "judged_by": judged_by(scores),
+        }
+        rerun = scores.get("rerun")
+        if rerun is not None:
+            notes |= {"rerun": "suffix"} if rerun == "suffix" else {"rerun": "full", "rerun_reason": rerun}
+        return notes
 
     def units(self, moment: Moment) -> list[Unit]:
-        return find_units(moment.model, embeddings=self.embeddings)
+        key = ("units", self.embeddings)
+        return moment.once(key, lambda: find_units(moment.model, embeddings=self.embeddings))
 
-    def variant(
-        self, moment: Moment, units: Sequence[Unit], bits: Mapping[str, int], half: Half = "all"
-    ) -> dict[str, Any]:
-        """What `learnscope.model.outputs.scores.summary` says of the model with these bits; remembered."""
-        bits = checked(bits, units)
-        part = {
+    def ledger(self, moment: Moment, bits: Mapping[str, int]) -> Ledger:
+        return ledger(moment.model, bits, self.scheme(), self.units(moment))
+
+    def variant(self, moment: Moment, bits: Mapping[str, int], half: Half = "all") -> dict[str, Any]:
+        """What `learnscope.model.outputs.scores.summary` says of the model with these bits; cached."""
+        bits = checked(bits, self.units(moment))
+        key = {
             "what": "quantised variant 1",
             "bits": bits,
             "scheme": self.described(),
             "examples": [self.examples, half],
         }
-        found = moment.remember(part, lambda: self._run(moment, units, bits, half))
-        if half == "all" and not found["positions"]:
+        scores = moment.remember(key, lambda: self._run(moment, bits, half))
+        if half == "all" and not scores["positions"]:
             raise ValueError(
-                f"none of the {len(found['sums']['positions'])} examples has a position that counts, so there is "
+                f"none of the {len(scores['sums']['positions'])} examples has a position that counts, so there is "
                 "nothing to compare outputs on: give data with labels other than -100"
             )
-        return found
+        return scores
 
-    def _run(self, moment: Moment, units: Sequence[Unit], bits: Mapping[str, int], half: Half) -> dict[str, Any]:
-        known = moment.once(("originals", self.examples, half), lambda: self._originals(moment, half))
+    def _run(self, moment: Moment, bits: Mapping[str, int], half: Half) -> dict[str, Any]:
+        model, task, units = moment.model, moment.task, self.units(moment)
+        key = ("originals", self.examples, half)
+        known = moment.once(key, lambda: originals(model, task, self.batches(moment, half)))
         if not bits:
-            return score_original(moment.model, moment.task, known)
+            return score_original(model, task, known)
         names = [tensor.name for unit in units if unit.name in bits for tensor in unit.tensors]
         # under the session's guard: another for each of many variants would take as long as their passes
         with (
             moment.sealing(),
-            quantised(moment.model, bits, self.scheme(), units=units, activation_bits=self.activation_bits),
+            quantised(model, bits, self.scheme(), units=units, activation_bits=self.activation_bits),
         ):
-            return score(moment.model, moment.task, known, names)
-
-    def _originals(self, moment: Moment, half: Half) -> Originals:
-        return originals(moment.model, moment.task, self.batches(moment, half))
+            return score(model, task, known, names)
 
     def batches(self, moment: Moment, half: Half) -> list[Any]:
-        found = moment.holdout_batches(self.examples)
+        batches = moment.holdout_batches(self.examples)
         if half == "all":
-            return found
-        search, held = moment.once(
-            ("halves", self.examples), lambda: halves(moment.task, found, self._counts(moment, found))
+            return batches
+
+        def split() -> tuple[list[Any], list[Any]]:
+            key = {"what": "positions that count 1", "examples": self.examples}
+            positions = moment.remember(
+                key, lambda: {"each": positions_of_examples(moment.model, moment.task, batches)}
+            )
+            return halves(moment.task, batches, positions["each"])
+
+        search, held_out = moment.once(("halves", self.examples), split)
+        return search if half == "search" or not held_out else held_out
+
+    def forget(self, moment: Moment, half: Half) -> None:
+        """Free outputs that no other probe asks for."""
+        moment.cache.pop(("originals", self.examples, half), None)
+
+    def single_units(self, moment: Moment, half: Half) -> dict[tuple[str, int], dict[str, Any]]:
+        """Scores of every unit alone at every width."""
+        pairs = [(unit.name, width) for unit in self.units(moment) for width in self.widths()]
+        return {
+            (unit, width): self.variant(moment, {unit: width}, half)
+            for unit, width in moment.track(pairs, "units in fewer bits")
+        }
+
+    def measured_sensitivities(
+        self, moment: Moment, scores: Mapping[tuple[str, int], Mapping[str, Any]]
+    ) -> Sensitivities:
+        """The damages with the sizes in bytes, as a file stores them and an allocation needs them."""
+        units, widths = self.units(moment), self.widths()
+        ledgers = {width: self.ledger(moment, uniform(units, width)) for width in widths}
+        stored = self.ledger(moment, {})
+        first = next(iter(scores.values()))
+        damage = judged_by(first)
+        return Sensitivities(
+            damage={unit.name: {b: float(scores[unit.name, b][damage]) for b in widths} for unit in units},
+            size={unit.name: {b: ledgers[b].by_unit[unit.name] for b in widths} for unit in units},
+            stored=stored.by_unit,
+            weights={unit.name: unit.numel for unit in units},
+            other_bytes=stored.packed_bytes - sum(stored.by_unit.values()),
+            judged_by=damage,
+            scheme=self.described(),
+            examples=len(first["sums"]["positions"]),
         )
-        return search if half == "search" or not held else held
-
-    def _counts(self, moment: Moment, batches: list[Any]) -> list[int]:
-        part = {"what": "positions that count 1", "examples": self.examples}
-        found: list[int] = moment.remember(
-            part, lambda: {"each": positions_of_examples(moment.model, moment.task, batches)}
-        )["each"]
-        return found
-
-    def forget(self, moment: Moment, *which: Half) -> None:
-        """Let go of outputs that no other probe asks for."""
-        for half in which:
-            moment.cache.pop(("originals", self.examples, half), None)
 
     def measured_key(self) -> tuple[Any, ...]:
-        """Under which damages of single units on these examples, with this scheme, lie at a moment."""
+        """Of the damages of single units on these examples with this scheme, in the moment's cache."""
         return ("bit sensitivities", self.examples, *sorted(self.described().items(), key=str))
 
 
-def check_activation_bits(owner: str, bits: Any) -> None:
-    if not is_whole(bits) or bits not in WHOLE_BITS:
-        raise ValueError(f"{owner}(activation_bits={bits!r}): 2 to 8, or None for activations as they are")
-
-
-def checked_widths(owner: str, bits: Sequence[int]) -> list[int]:
-    """Widths from high to low, each once; refuses what no weight can have."""
-    if isinstance(bits, str) or not isinstance(bits, Sequence) or not bits:
-        raise ValueError(f"{owner}(bits={bits!r}): one or more of 2 to 8 and 16 are needed")
-    try:
-        widths = sorted({checked_bits(each) for each in bits}, reverse=True)
-    except QuantiseError as error:
-        raise ValueError(f"{owner}: {error}") from error
-    if widths[0] > 16:
-        raise ValueError(f"{owner}(bits={bits!r}): 2 to 8 and 16 are possible; as stored is always compared with")
-    return widths
-
-
 def judged_by(scores: Mapping[str, Any]) -> str:
-    """What tells how far outputs are: their KL divergence, or their squared error where they are no distributions."""
+    """How the damage is measured: by KL divergence, or by squared error where outputs are not distributions."""
     return "mse" if scores["regression"] else "kl"
 
 

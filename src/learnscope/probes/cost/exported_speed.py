@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from learnscope.core.moment import Moment
-from learnscope.core.probe import At, Probe
 from learnscope.model.cost.exported_speed import ORIGINAL, exported_speed
 from learnscope.model.outputs.reference import reference_outputs
+from learnscope.options import is_whole
+from learnscope.probes.cost.timing import TimingProbe, first_batch
 from learnscope.probes.outputs.columns import undefined
 from learnscope.quantities import Quantities, Quantity
 from learnscope.quantities.cost import ExportedSpeed as Q
@@ -19,32 +19,27 @@ from learnscope.record import Column, Measurement, Table
 MISSING = "torchao is not installed: pip install 'learnscope[quant]'"
 
 
-class ExportedSpeed(Probe):
+class ExportedSpeed(TimingProbe):
     """The model and copies of it whose blocks torchao holds in fewer bits, timed in turn on the data's first batch.
 
-    These are times of integers that are really packed: the only ones here that say how much faster, or slower, fewer
-    bits are on this machine. (What other probes look at has the values of fewer bits in full-width numbers.)
+    These are times of packed integers: the only ones that say how much faster, or slower, fewer bits are on this
+    machine. (Other probes round values and keep them in full-width numbers.)
 
     Scopes: `original`, and `int8`, `int4` for those of `bits` that torchao has a kernel for; others have the reason.
     """
 
-    at: At = "once"
     bits: Sequence[int] = (8, 4)
     seconds: float = 1.0
     """How long each may take, the model itself included."""
-    repeats: int = 100
     threads: int | None = None
 
-    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
     quantities: ClassVar[type[Quantities]] = Q
     cost: ClassVar[str] = "`seconds` of forward passes for the model and each copy, all of them held in memory"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.bits or not all(isinstance(b, int) and not isinstance(b, bool) and 2 <= b <= 8 for b in self.bits):
+        if not self.bits or not all(is_whole(bits, 2) and bits <= 8 for bits in self.bits):
             raise ValueError(f"ExportedSpeed(bits={self.bits!r}): widths from 2 to 8 are needed")
-        if not (isinstance(self.seconds, int | float) and 0 < self.seconds < math.inf):
-            raise ValueError(f"ExportedSpeed(seconds={self.seconds!r}): a number above 0 is needed")
 
     def measure(self, moment: Moment) -> Measurement:
         scopes = [ORIGINAL, *(f"int{bits}" for bits in self.bits)]
@@ -53,29 +48,28 @@ class ExportedSpeed(Probe):
             nothing = [quantity.column([None] * len(scopes), {}, reasons) for quantity in Q.all()]
             return Measurement([Table("exported", scopes, nothing)])
         options: dict[str, Any] = {"seconds": self.seconds, "repeats": self.repeats, "threads": self.threads}
-        first = next(iter(moment.subject.holdout or ()))
+        batch = first_batch(moment)
 
         def compute() -> dict[str, Any]:
-            reference = reference_outputs(moment.model, moment.task, [first])
-            found = exported_speed(moment.model, moment.task, first, reference, widths=self.bits, **options)
-            return {**found, "undefined": undefined(reference)}
+            reference = reference_outputs(moment.model, moment.task, [batch])
+            speed = exported_speed(moment.model, moment.task, batch, reference, widths=self.bits, **options)
+            return {**speed, "undefined": undefined(reference)}
 
-        found = moment.remember(
-            {"what": "exported speed", "bits": list(self.bits), **options}, compute, on_this_machine=True
-        )
-        columns = [_column(quantity, scopes, found) for quantity in Q.all()]
-        notes = {"threads": found["threads"], "device": found["device"], "real": True}
+        key = {"what": "exported speed", "bits": list(self.bits), **options}
+        speed = moment.remember(key, compute, on_this_machine=True)
+        columns = [_column(quantity, scopes, speed) for quantity in Q.all()]
+        notes = {"threads": speed["threads"], "device": speed["device"], "real": True}
         return Measurement([Table("exported", scopes, columns)], notes=notes)
 
 
-def _column(quantity: Quantity, scopes: Sequence[str], found: dict[str, Any]) -> Column:
+def _column(quantity: Quantity, scopes: Sequence[str], speed: dict[str, Any]) -> Column:
     name, values, status = quantity.name, [], {}
     for place, scope in enumerate(scopes):
-        value = found["rows"].get(scope, {}).get(name)
-        if scope in found["reasons"]:
-            status[place] = found["reasons"][scope]
-        elif name in found["undefined"]:
-            value, status[place] = None, found["undefined"][name]
+        value = speed["rows"].get(scope, {}).get(name)
+        if scope in speed["reasons"]:
+            status[place] = speed["reasons"][scope]
+        elif name in speed["undefined"]:
+            value, status[place] = None, speed["undefined"][name]
         elif value is None:
             status[place] = "the inputs are no token ids"
         values.append(value)

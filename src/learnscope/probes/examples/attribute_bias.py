@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import torch
 
@@ -23,131 +22,85 @@ NO_CONFLICTING = "no test example has another class than its attribute suggests"
 SINGLE = "the training data have a single class, or a single value of the attribute"
 OF_THE_MODEL = [quantity for quantity in Q.all() if quantity.kinds == ("model",)]
 
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """Attribute and class in the training data."""
-
-    suggested: Mapping[str, int]
-    """The class that each value suggests, where there is one."""
-    association: float
-    examples: int
-    conflicting: int
-    classes: int
+Cells = dict[Quantity, float | str]
+"""Numbers, or the reasons for those that are missing."""
 
 
-@dataclass(slots=True)
-class _Numbers:
-    """Numbers, and the reasons for those that are not there."""
-
-    values: dict[Quantity, float] = field(default_factory=dict)
-    reasons: dict[Quantity, str] = field(default_factory=dict)
-
-    def put(self, quantity: Quantity, value: float, interval: Interval) -> None:
-        self.values.update(zip(_with_ends(quantity), (value, *interval), strict=True))
-
-    def lack(self, quantity: Quantity, reason: str) -> None:
-        self.reasons.update(dict.fromkeys(_with_ends(quantity), reason))
-
-    def columns(self) -> list[Column]:
-        return [
-            quantity.column([self.values.get(quantity)], status={0: why} if (why := self.reasons.get(quantity)) else {})
-            for quantity in OF_THE_MODEL
-        ]
-
-
-def _with_ends(quantity: Quantity) -> list[Quantity]:
-    return [Q.named(f"{quantity.name}{end}") for end in ("", "_low", "_high")]
-
-
-def attribute_columns(moment: Moment, seen: Outcomes, groups: Sequence[str] | None) -> list[Column]:
+def attribute_columns(moment: Moment, outcomes: Outcomes, groups: Sequence[str] | None) -> list[Column]:
     """The numbers of the whole model that `GroupAccuracy` records; null with the reason where there are none."""
-    numbers = _Numbers()
-    training = _why_none(seen, groups) or _training(moment)
-    if isinstance(training, str):
-        numbers.reasons = dict.fromkeys(OF_THE_MODEL, training)
-        return numbers.columns()
-    assert groups is not None
-    assert seen.targets is not None
-    assert seen.predicted is not None
-    suggested = torch.tensor([training.suggested.get(groups[example], -1) for example in seen.example.tolist()])
-    found = following(suggested, seen.targets, seen.predicted)
-    numbers.values |= {
-        Q.train_examples: training.examples, Q.train_conflicting: training.conflicting, Q.classes: training.classes,
-        Q.undecided_examples: found.undecided,
-    }  # fmt: skip
-    if training.association == training.association:
-        numbers.values[Q.association] = training.association
-    else:
-        numbers.reasons[Q.association] = SINGLE
-    _put_accuracies(numbers, found)
-    _put_following(numbers, found, training.classes)
-    return numbers.columns()
+    cells = _cells(moment, outcomes, groups)
+    return [quantity.cells([cells if isinstance(cells, str) else cells[quantity]]) for quantity in OF_THE_MODEL]
 
 
-def _why_none(seen: Outcomes, groups: Sequence[str] | None) -> str | None:
+def _cells(moment: Moment, outcomes: Outcomes, groups: Sequence[str] | None) -> Cells | str:
     if groups is None:
         return "the batches of test= carry no groups"
-    if seen.targets is None:
+    if outcomes.targets is None or outcomes.predicted is None:
         return NO_CLASSES
-    several = len(seen.example) > int(torch.unique(seen.example).numel())
-    return "an example has several targets, not one class" if several else None
+    if len(outcomes.example) > int(torch.unique(outcomes.example).numel()):
+        return "an example has several targets, not one class"
+    training = _training(moment)
+    if isinstance(training, str):
+        return training
+    classes, cells = training
+    suggested = torch.tensor([classes.get(groups[example], -1) for example in outcomes.example.tolist()])
+    counts = following(suggested, outcomes.targets, outcomes.predicted)
+    cells[Q.undecided_examples] = counts.undecided
+    return cells | _accuracies(counts) | _following(counts, int(cells[Q.classes]))
 
 
-def _training(moment: Moment) -> Training | str:
-    """What the training data say of attribute and class, or why they say nothing."""
+def _training(moment: Moment) -> tuple[dict[str, int], Cells] | str:
+    """The class that each group suggests in the training data, and their numbers; or why there are none."""
     batches = moment.subject.train_data
     if batches is None:
         return "no training data to know from which class a group suggests: pass train="
     groups = groups_of((moment.task.groups(batch), moment.task.size(batch)) for batch in batches)
     if groups is None:
         return "the batches of train= carry no groups"
-    labels, why = classes_of(map(moment.task.targets, batches), "the training data")
-    if labels is None:
-        return str(why)
-    there = (labels != IGNORE).nonzero().flatten().tolist()
+    labels = classes_of(map(moment.task.targets, batches), "the training data")
+    if isinstance(labels, str):
+        return labels
+    labelled = (labels != IGNORE).nonzero().flatten().tolist()
     order = in_order(groups)
-    classes, place = torch.unique(labels[there], return_inverse=True)
-    table = crosstab(coded([groups[i] for i in there], order), place, (len(order), len(classes)))
+    classes, place = torch.unique(labels[labelled], return_inverse=True)
+    table = crosstab(coded([groups[i] for i in labelled], order), place, (len(order), len(classes)))
     best = suggested_classes(table)
-    suggested = {name: int(classes[best[i]]) for i, name in enumerate(order) if best[i] >= 0}
     decided = table[best >= 0]
-    conflicting = int(decided.sum() - decided.amax(1).sum())
-    return Training(suggested, cramers_v(table), len(there), conflicting, len(classes))
+    association = cramers_v(table)
+    return {name: int(classes[best[i]]) for i, name in enumerate(order) if best[i] >= 0}, {
+        Q.train_examples: len(labelled), Q.train_conflicting: int(decided.sum() - decided.amax(1).sum()),
+        Q.classes: len(classes), Q.association: association if association == association else SINGLE,
+    }  # fmt: skip
 
 
-def _put_accuracies(numbers: _Numbers, found: Following) -> None:
-    (right, n), (hits, m) = found.aligned.sum(0).tolist(), found.conflicting.sum(0).tolist()
-    numbers.values |= {Q.aligned_examples: n, Q.conflicting_examples: m}
-    for quantity, share, size, reason in (
-        (Q.aligned_accuracy, right, n, NO_ALIGNED),
-        (Q.conflicting_accuracy, hits, m, NO_CONFLICTING),
-    ):
-        if size:
-            numbers.put(quantity, share / size, wilson(share / size, size))
-        else:
-            numbers.lack(quantity, reason)
+def _accuracies(counts: Following) -> Cells:
+    (right, n), (hits, m) = counts.aligned.sum(0).tolist(), counts.conflicting.sum(0).tolist()
+    cells: Cells = {Q.aligned_examples: n, Q.conflicting_examples: m}
+    cells |= _with_interval(Q.aligned_accuracy, (right / n, wilson(right / n, n)) if n else NO_ALIGNED)
+    cells |= _with_interval(Q.conflicting_accuracy, (hits / m, wilson(hits / m, m)) if m else NO_CONFLICTING)
     if not n or not m:
-        for quantity in (Q.bias_gap, Q.within_class_gap):
-            numbers.lack(quantity, NO_CONFLICTING if n else NO_ALIGNED)
-        return
-    numbers.put(Q.bias_gap, right / n - hits / m, difference((right / n, n), (hits / m, m)))
-    both = (found.aligned[:, 1] > 0) & (found.conflicting[:, 1] > 0)
-    if bool(both.any()):
-        pairs = zip(found.aligned[both].tolist(), found.conflicting[both].tolist(), strict=True)
-        numbers.put(Q.within_class_gap, *within_difference([((a / x, x), (b / y, y)) for (a, x), (b, y) in pairs]))
-    else:
-        numbers.lack(Q.within_class_gap, "no class has both aligned and conflicting examples")
+        reason = NO_CONFLICTING if n else NO_ALIGNED
+        return cells | _with_interval(Q.bias_gap, reason) | _with_interval(Q.within_class_gap, reason)
+    cells |= _with_interval(Q.bias_gap, (right / n - hits / m, difference((right / n, n), (hits / m, m))))
+    both = (counts.aligned[:, 1] > 0) & (counts.conflicting[:, 1] > 0)
+    pairs = zip(counts.aligned[both].tolist(), counts.conflicting[both].tolist(), strict=True)
+    shares = [((a / x, x), (b / y, y)) for (a, x), (b, y) in pairs]
+    within = within_difference(shares) if shares else "no class has both aligned and conflicting examples"
+    return cells | _with_interval(Q.within_class_gap, within)
 
 
-def _put_following(numbers: _Numbers, found: Following, classes: int) -> None:
-    hits, n = found.conflicting.sum(0).tolist()
+def _following(counts: Following, classes: int) -> Cells:
+    hits, n = counts.conflicting.sum(0).tolist()
     if not n:
-        numbers.lack(Q.attribute_following, NO_CONFLICTING)
-        numbers.reasons[Q.chance_following] = NO_CONFLICTING
-        return
-    numbers.put(Q.attribute_following, found.followed / n, wilson(found.followed / n, n))
-    if classes > 1:
-        numbers.values[Q.chance_following] = (1 - hits / n) / (classes - 1)
-    else:
-        numbers.reasons[Q.chance_following] = SINGLE
+        return {**_with_interval(Q.attribute_following, NO_CONFLICTING), Q.chance_following: NO_CONFLICTING}
+    share = counts.followed / n
+    chance = (1 - hits / n) / (classes - 1) if classes > 1 else SINGLE
+    return {**_with_interval(Q.attribute_following, (share, wilson(share, n))), Q.chance_following: chance}
+
+
+def _with_interval(quantity: Quantity, value: tuple[float, Interval] | str) -> Cells:
+    """The number and the ends of its interval, or the reason for all three."""
+    quantities = [Q.named(f"{quantity.name}{end}") for end in ("", "_low", "_high")]
+    if isinstance(value, str):
+        return dict.fromkeys(quantities, value)
+    return dict(zip(quantities, (value[0], *value[1]), strict=True))

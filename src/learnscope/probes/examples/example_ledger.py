@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -12,12 +13,12 @@ from learnscope.core.handed import Examples
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.ledger import IdError, Ledger
-from learnscope.ledger.sampling import Sample
+from learnscope.ledger.index import Sample
 from learnscope.ledger.sums import MOST_GROUPS, GroupSums
 from learnscope.ledger.table import QUANTILES
-from learnscope.model.examples.gradient_norms import example_gradient_norms
+from learnscope.model.examples.factored import example_gradient_norms
 from learnscope.options import check_whole
-from learnscope.probes.examples.gathering import Gathering
+from learnscope.probes.examples.ledger_writer import LedgerWriter
 from learnscope.quantities import Quantities
 from learnscope.quantities.examples import ExampleLedger as Q
 from learnscope.record import Measurement, Table
@@ -50,7 +51,7 @@ class ExampleLedger(Probe):
     check_inputs: bool = True
     """Refuse ids that come back with other inputs, where inputs are handed over; not for augmented ones."""
     grand_every: int = 0
-    """Also gradient norms (GraNd), in every so many epochs from the first, for batches handed over with their inputs:
+    """Also gradient norms (GraNd), every this many epochs from the first, for batches handed over with their inputs:
     another forward and backward of the batch, with the weights after the step. 0: never."""
     keep_every: int = 10
     """0: at the end only."""
@@ -76,28 +77,30 @@ class ExampleLedger(Probe):
             return
         state.setdefault("since", moment.step)
         epoch, model, task = moment.epoch or 0, moment.model, moment.subject.task
-        gathering = self.gathering(state)
-        for given in moment.all_examples:
-            self._refusing(state, lambda given=given: self.take(gathering, given, epoch, model, task))
+        writer = self.writer(state)
+        with _refusing(state):
+            for batch in moment.all_examples:
+                self.take(writer, batch, epoch, model, task)
 
-    def take(self, gathering: Gathering, given: Examples, epoch: int, model: nn.Module, task: Task | None) -> None:
+    def take(self, writer: LedgerWriter, batch: Examples, epoch: int, model: nn.Module, task: Task | None) -> None:
         """A batch that was presented in `epoch`, with its gradient norms where they are due."""
         due = self.grand_every and epoch % self.grand_every == 0
-        gathering.add(given, epoch, _norms(model, task, given) if due else None)
+        writer.add(batch, epoch, _norms(model, task, batch) if due else None)
 
     def measure(self, moment: Moment) -> Measurement | None:
         state = moment.state
-        gathering = self.gathering(state)
-        self._refusing(state, gathering.take_in)
+        writer = self.writer(state)
+        with _refusing(state):
+            writer.flush()
         if "_refused" in state:
             raise IdError(state["_refused"])
-        ledger = gathering.ledger
+        ledger = writer.ledger
         ledger.trim()
-        tables = _tables(gathering) if gathering.fresh else []
+        tables = _tables(writer) if writer.changed else []
         due = self.keep_every and ((moment.epoch or 0) + 1) % self.keep_every == 0
         keep = (due or moment.phase != "epoch") and state.get("kept") != moment.step and len(ledger) > 0
         if tables:
-            gathering.begin_anew()
+            writer.reset_sums()
         if keep:
             state["kept"] = moment.step
         elif not tables:
@@ -105,38 +108,36 @@ class ExampleLedger(Probe):
         return Measurement(tables, notes={"since_step": state.get("since")}, examples=ledger if keep else None)
 
     def settle(self, state: dict[str, Any]) -> None:
-        if "_gathering" not in state:  # refused, or as it was saved before
+        if "_writer" not in state:  # refused, or as it was saved before
             return
-        gathering = self.gathering(state)
-        self._refusing(state, gathering.take_in)
+        writer = self.writer(state)
+        with _refusing(state):
+            writer.flush()
         # in the order in which they came: sums over examples are then the same to the last digit
-        kept = gathering.ledger.arrays(by_id=False)
-        state |= {f"{_COLUMN}{name}": torch.from_numpy(array) for name, array in kept.items()}
-        state |= {"untracked": gathering.ledger.untracked, "unscored": gathering.unscored, "fresh": gathering.fresh}
+        columns = writer.ledger.arrays(by_id=False)
+        state |= {f"{_COLUMN}{name}": torch.from_numpy(array) for name, array in columns.items()}
+        state |= {"untracked": writer.ledger.untracked, "unscored": writer.unscored, "fresh": writer.changed}
         for which in _SUMS:
-            sums: GroupSums = getattr(gathering, which)
+            sums: GroupSums = getattr(writer, which)
             state |= {f"{which}/table": torch.from_numpy(sums.table.copy()), f"{which}/names": list(sums.names)}
             state[f"{which}/too_many"] = sums.too_many
 
-    def gathering(self, state: dict[str, Any]) -> Gathering:
-        """The live ledger and what waits for it, made from the saved state if there is one."""
-        if "_gathering" in state:
-            for key in [key for key in state if key.startswith(_COLUMN)]:
-                del state[key]  # a copy of what the ledger holds
-            live: Gathering = state["_gathering"]
-            return live
+    def writer(self, state: dict[str, Any]) -> LedgerWriter:
+        """The live ledger and the batches that wait for it, made from the saved state if there is one."""
         saved = {key.removeprefix(_COLUMN): state.pop(key).numpy() for key in list(state) if key.startswith(_COLUMN)}
-        ledger = Ledger.from_arrays(saved, **self._settings()) if saved else Ledger(**self._settings())
-        made = Gathering(ledger, check_inputs=self.check_inputs and self.check_ids)
-        ledger.untracked, made.unscored = state.get("untracked", 0), state.get("unscored", 0)
-        made.fresh = state.get("fresh", False)
-        for which in _SUMS:
-            if f"{which}/table" in state:
-                sums: GroupSums = getattr(made, which)
-                sums.table, sums.names = state.pop(f"{which}/table").numpy(), state.pop(f"{which}/names")
-                sums.too_many = state.pop(f"{which}/too_many")
-        state["_gathering"] = made
-        return made
+        if "_writer" not in state:
+            ledger = Ledger.from_arrays(saved, **self._settings()) if saved else Ledger(**self._settings())
+            writer = LedgerWriter(ledger, check_inputs=self.check_inputs and self.check_ids)
+            ledger.untracked, writer.unscored = state.get("untracked", 0), state.get("unscored", 0)
+            writer.changed = state.get("fresh", False)
+            for which in _SUMS:
+                if f"{which}/table" in state:
+                    sums: GroupSums = getattr(writer, which)
+                    sums.table, sums.names = state.pop(f"{which}/table").numpy(), state.pop(f"{which}/names")
+                    sums.too_many = state.pop(f"{which}/too_many")
+            state["_writer"] = writer
+        live: LedgerWriter = state["_writer"]
+        return live
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -144,14 +145,17 @@ class ExampleLedger(Probe):
             "check_ids": self.check_ids,
         }  # fmt: skip
 
-    def _refusing(self, state: dict[str, Any], action: Any) -> None:
-        try:
-            action()
-        except IdError as error:  # what is in the ledger so far is of mixed examples, too
-            state["_refused"] = str(error)
-            state.pop("_gathering", None)
-            state.pop("since", None)
-            raise
+
+@contextmanager
+def _refusing(state: dict[str, Any]) -> Iterator[None]:
+    """Give the ledger up where an id is refused: what it has so far is of mixed examples, too."""
+    try:
+        yield
+    except IdError as error:
+        state["_refused"] = str(error)
+        state.pop("_writer", None)
+        state.pop("since", None)
+        raise
 
 
 def batch_of(model: nn.Module, inputs: Any, targets: Tensor) -> Any:
@@ -164,14 +168,15 @@ def batch_of(model: nn.Module, inputs: Any, targets: Tensor) -> Any:
     return (inputs, targets)
 
 
-def _norms(model: nn.Module, task: Task | None, given: Examples) -> Tensor:
-    if given.inputs is None:
+def _norms(model: nn.Module, task: Task | None, examples: Examples) -> Tensor:
+    if examples.inputs is None:
         raise ValueError(
             "grand_every asks for gradient norms, which need what the model was given: "
             "w.examples(ids, logits, targets, inputs=inputs)"
         )
-    whole = isinstance(given.inputs, tuple | list) or (isinstance(given.inputs, Mapping) and "labels" in given.inputs)
-    batch = given.inputs if whole else batch_of(model, given.inputs, given.targets)
+    inputs = examples.inputs
+    is_batch = isinstance(inputs, tuple | list) or (isinstance(inputs, Mapping) and "labels" in inputs)
+    batch = inputs if is_batch else batch_of(model, inputs, examples.targets)
     with torch.inference_mode(False):  # a loop that only looks may be in it, and nothing can be differentiated there
         return example_gradient_norms(model, task or task_for(batch, model), [map_leaves(batch, _differentiable)])
 
@@ -180,20 +185,20 @@ def _differentiable(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, Tensor) and leaf.is_inference() else leaf
 
 
-def _tables(gathering: Gathering) -> list[Table]:
-    columns = [Q.untracked.column([gathering.ledger.untracked]), Q.unscored.column([gathering.unscored])]
-    numbers, quantiles = gathering.ledger.summary()
+def _tables(writer: LedgerWriter) -> list[Table]:
+    columns = [Q.untracked.column([writer.ledger.untracked]), Q.unscored.column([writer.unscored])]
+    numbers, quantiles = writer.ledger.summary()
     columns += [Q.named(name).column([value]) for name, value in numbers.items()]
-    means = gathering.all.total()
-    columns += [quantity.column([means[key]]) for key, quantity in _MEANS.items()]
+    means = writer.all.means()
+    columns += [quantity.column(means[key].tolist()) for key, quantity in _MEANS.items()]
     tables = [Table("model", ["model"], columns)]
     if quantiles:
-        made = [Q.named(name).column(values) for name, values in quantiles.items()]
-        tables.append(Table("quantile", [str(q) for q in QUANTILES], made))
-    sums = gathering.groups
+        columns = [Q.named(name).column(values) for name, values in quantiles.items()]
+        tables.append(Table("quantile", [str(q) for q in QUANTILES], columns))
+    sums = writer.groups
     if sums.too_many:
-        why = f"there are more than {MOST_GROUPS} groups"
-        return [*tables, Table("group", ["all"], [Q.accuracy.column([None], status={0: why})])]
+        reason = f"there are more than {MOST_GROUPS} groups"
+        return [*tables, Table("group", ["all"], [Q.accuracy.cells([reason])])]
     order = sums.in_order()
     if order:
         by_group = sums.means()

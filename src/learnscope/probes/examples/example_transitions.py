@@ -1,4 +1,4 @@
-"""Which training examples the way from the last measurement to this one rests on."""
+"""Which training examples account for the change since the last measurement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.examples.attribution import Transition, transition_since
-from learnscope.model.examples.noted import NotedBatches
+from learnscope.model.examples.groups import BatchesWithMetadata
 from learnscope.quantities import Quantities
 from learnscope.quantities.examples import ExampleTransitions as Q
 from learnscope.record import Measurement, Table
@@ -20,6 +20,7 @@ from learnscope.record import Measurement, Table
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 TOP = 0.1
 """Share of the examples that is called the top."""
+NO_SCORE = "no example has a score"
 
 
 class ExampleTransitions(Probe):
@@ -28,7 +29,7 @@ class ExampleTransitions(Probe):
     Its score is the cosine of the two gradients times the loss that it lost. Both sides are in eval mode, and buffers
     (the statistics of batch norm) are those of now on both.
 
-    Arrays, an entry an example: `scores`, `cosine`, `loss_before`, `loss_after`, and `example`, its id or position.
+    Arrays, one entry per example: `scores`, `cosine`, `loss_before`, `loss_after`, and `example`, its id or position.
     Gradients take at most `max_mb`.
     """
 
@@ -51,44 +52,42 @@ class ExampleTransitions(Probe):
     def measure(self, moment: Moment) -> Measurement:
         before = moment.previous
         before.check(moment.subject.by_name())
-        data = NotedBatches(list(moment.train_data), moment.task)
-        batches = list(data)
-        found = transition_since(
-            moment.model, before.tensors, moment.task, batches,
+        data = BatchesWithMetadata(list(moment.train_data), moment.task)
+        transition = transition_since(
+            moment.model, before.tensors, moment.task, list(data),
             parameters=self.parameters, max_bytes=int(self.max_mb * 1e6),
         )  # fmt: skip
         arrays = {
-            "scores": found.score, "cosine": found.cosine, "loss_before": found.loss_before,
-            "loss_after": found.loss_after, "example": data.notes().ids,
+            "scores": transition.score, "cosine": transition.cosine, "loss_before": transition.loss_before,
+            "loss_after": transition.loss_after, "example": data.metadata().ids,
         }  # fmt: skip
-        notes = {"since_step": before.step, "how": found.how, "without_score": dict(Counter(found.reasons.values()))}
-        return Measurement(_tables(found), arrays if self.keep_arrays else {}, notes)
+        without_score = dict(Counter(transition.reasons.values()))
+        notes = {"since_step": before.step, "how": transition.how, "without_score": without_score}
+        return Measurement(_tables(transition), arrays if self.keep_arrays else {}, notes)
 
 
-def _tables(found: Transition) -> list[Table]:
-    known = found.score.isfinite()
-    drop = found.loss_before - found.loss_after
-    share, why = _top_share(found.score[known], drop[known], drop[drop.isfinite()])
-    cosine, drops = found.cosine[known], drop[known]
-    none = {} if known.any() else {0: "no example has a score"}
-    columns = [Q.examples.column([len(known)]), Q.without_score.column([int((~known).sum())])]
-    for quantity, values in ((Q.mean_cosine, cosine), (Q.mean_loss_drop, drops)):
-        columns.append(quantity.column([float(values.mean()) if len(values) else None], status=none))
-    columns.append(Q.top_share.column([share], status={0: why} if why else {}))
-    at = torch.tensor(QUANTILES, dtype=torch.float64)
-    reasons = {place: why for place in range(len(QUANTILES)) for why in none.values()}
-    made = [
-        quantity.column(torch.quantile(values, at).tolist() if len(values) else [None] * len(QUANTILES), status=reasons)
-        for quantity, values in ((Q.cosine, cosine), (Q.loss_drop, drops))
-    ]
-    return [Table("model", ["model"], columns), Table("quantile", [str(q) for q in QUANTILES], made)]
+def _tables(transition: Transition) -> list[Table]:
+    scored = transition.score.isfinite()
+    drop = transition.loss_before - transition.loss_after
+    cosines, drops = transition.cosine[scored], drop[scored]
+    share: float | str = NO_SCORE
+    means: list[float | str] = [NO_SCORE, NO_SCORE]
+    quantiles: list[list[float | str]] = [[NO_SCORE] * len(QUANTILES)] * 2
+    if len(drops):
+        share = _top_share(transition.score[scored], drops, float(drop[drop.isfinite()].sum()))
+        means = [float(cosines.mean()), float(drops.mean())]
+        at = torch.tensor(QUANTILES, dtype=torch.float64)
+        quantiles = [torch.quantile(values, at).tolist() for values in (cosines, drops)]
+    model = [
+        Q.examples.cells([len(scored)]), Q.without_score.cells([int((~scored).sum())]),
+        Q.mean_cosine.cells([means[0]]), Q.mean_loss_drop.cells([means[1]]), Q.top_share.cells([share]),
+    ]  # fmt: skip
+    spread = [Q.cosine.cells(quantiles[0]), Q.loss_drop.cells(quantiles[1])]
+    return [Table("model", ["model"], model), Table("quantile", [str(q) for q in QUANTILES], spread)]
 
 
-def _top_share(scores: Tensor, drop: Tensor, every_drop: Tensor) -> tuple[float | None, str | None]:
-    total = float(every_drop.sum())
-    if not len(scores):
-        return None, "no example has a score"
+def _top_share(scores: Tensor, drop: Tensor, total: float) -> float | str:
     if not total > 0:
-        return None, "the examples together lost no loss"
+        return "the examples together lost no loss"
     top = scores.argsort(descending=True, stable=True)[: math.ceil(TOP * len(scores))]
-    return float(drop[top].sum()) / total, None
+    return float(drop[top].sum()) / total

@@ -50,69 +50,68 @@ class GroupAccuracy(Probe):
 
     def measure(self, moment: Moment) -> Measurement:
         batches = moment.test_data
-        seen = moment.once(("outcomes", "test_data"), lambda: outcomes(moment.model, moment.task, batches))
-        if seen is None:
+        test = moment.once(("outcomes", "test_data"), lambda: outcomes(moment.model, moment.task, batches))
+        if test is None:
             raise ValueError("the batches of test= have no targets: accuracy and loss need them")
-        if not len(seen.losses):
+        if not len(test.losses):
             raise ValueError("no position of test= has a target that counts")
         groups = groups_of((moment.task.groups(batch), moment.task.size(batch)) for batch in batches)
         if groups is not None:
             by, order = "group", in_order(groups)
-            member = coded(groups, order)[seen.example]
-        elif seen.targets is not None:
-            by, (found, member) = "class", torch.unique(seen.targets, return_inverse=True)
-            order = [str(number) for number in found.tolist()]
+            member = coded(groups, order)[test.example]
+        elif test.targets is not None:
+            by, (classes, member) = "class", torch.unique(test.targets, return_inverse=True)
+            order = [str(number) for number in classes.tolist()]
         else:
             raise ValueError("float targets have no classes, and the batches of test= carry no groups to go by")
         sizes = torch.bincount(member, minlength=len(order))
-        kept = torch.sort(torch.argsort(sizes, descending=True, stable=True)[: self.max_groups]).values.tolist()
-        notes: dict[str, Any] = {"left_out": len(order) - len(kept)} if len(kept) < len(order) else {}
-        scopes = [order[place] for place in kept]
-        tables = [_by_group(seen, member, scopes, kept, by)]
-        if by == "group" and seen.targets is not None:
-            cells = _cells(seen, member, scopes, kept, self.max_cells)
-            tables += [cells] if cells is not None else []
-            notes |= {} if cells is not None else {"cells": f"left out: more than max_cells={self.max_cells}"}
-        tables.append(Table("model", ["model"], attribute_columns(moment, seen, groups)))
+        chosen = torch.sort(torch.argsort(sizes, descending=True, stable=True)[: self.max_groups]).values.tolist()
+        notes: dict[str, Any] = {"left_out": len(order) - len(chosen)} if len(chosen) < len(order) else {}
+        scopes = [order[place] for place in chosen]
+        tables = [Table("group", scopes, _by_group(test, member, chosen, by))]
+        if by == "group" and test.targets is not None:
+            cells = _by_class(test, member, chosen, self.max_cells)
+            if cells:
+                tables.append(Table("cell", scopes, cells))
+            else:
+                notes["cells"] = f"left out: more than max_cells={self.max_cells}"
+        tables.append(Table("model", ["model"], attribute_columns(moment, test, groups)))
         return Measurement(tables, notes=notes)
 
 
-def _by_group(seen: Outcomes, member: Tensor, scopes: Sequence[str], kept: Sequence[int], by: str) -> Table:
-    groups, examples = max(int(member.max()), *kept) + 1, int(seen.example.max()) + 1
+def _by_group(test: Outcomes, member: Tensor, chosen: Sequence[int], by: str) -> list[Column]:
+    groups, examples = max(int(member.max()), *chosen) + 1, int(test.example.max()) + 1
     n = torch.bincount(member, minlength=groups)
     # where groups are classes, the positions of an example may be in several
-    once = torch.unique(member * examples + seen.example) // examples
-    empty = {place: NO_POSITION for place, group in enumerate(kept) if not n[group]}
-    label = {"by": by}
+    once = torch.unique(member * examples + test.example) // examples
 
     def mean(quantity: Quantity, values: Tensor | None) -> Column:
         if values is None:
-            return quantity.column([None] * len(kept), label, dict.fromkeys(range(len(kept)), NO_CLASSES))
+            return quantity.cells([NO_CLASSES] * len(chosen), by=by)
         sums = torch.zeros(groups, dtype=torch.float64).index_add_(0, member, values.double())
-        return quantity.column((sums / n)[kept].tolist(), label, empty)
+        return quantity.cells([float(sums[i] / n[i]) if n[i] else NO_POSITION for i in chosen], by=by)
 
-    columns = [mean(Q.accuracy, seen.correct), mean(Q.gold_probability, seen.gold), mean(Q.loss, seen.losses)]
-    columns += [
-        Q.positions.column(n[kept].tolist(), label),
-        Q.examples.column(torch.bincount(once, minlength=groups)[kept].tolist(), label),
+    return [
+        mean(Q.accuracy, test.correct),
+        mean(Q.gold_probability, test.gold),
+        mean(Q.loss, test.losses),
+        Q.positions.cells(n[chosen].tolist(), by=by),
+        Q.examples.cells(torch.bincount(once, minlength=groups)[chosen].tolist(), by=by),
     ]
-    return Table("group", scopes, columns)
 
 
-def _cells(seen: Outcomes, member: Tensor, scopes: Sequence[str], kept: Sequence[int], most: int) -> Table | None:
-    assert seen.targets is not None
-    assert seen.correct is not None
-    classes, place = torch.unique(seen.targets, return_inverse=True)
-    if len(classes) * len(kept) > most:
-        return None
-    shape = (max(int(member.max()), *kept) + 1, len(classes))
-    n = crosstab(member, place, shape)[kept]
-    right = crosstab(member[seen.correct], place[seen.correct], shape)[kept]
+def _by_class(test: Outcomes, member: Tensor, chosen: Sequence[int], most: int) -> list[Column]:
+    """Each group's accuracy by class; empty if that would be more cells than `most`."""
+    assert test.targets is not None
+    assert test.correct is not None
+    classes, place = torch.unique(test.targets, return_inverse=True)
+    if len(classes) * len(chosen) > most:
+        return []
+    shape = (max(int(member.max()), *chosen) + 1, len(classes))
+    n = crosstab(member, place, shape)[chosen]
+    right = crosstab(member[test.correct], place[test.correct], shape)[chosen]
     columns = []
-    for number, target in enumerate(classes.tolist()):
-        counts, hits = n[:, number].tolist(), right[:, number].tolist()
-        values = [hit / count if count else None for hit, count in zip(hits, counts, strict=True)]
-        empty = {i: NO_POSITION for i, count in enumerate(counts) if not count}
-        label = {"target": target}
-        columns += [Q.accuracy.column(values, label, empty), Q.positions.column(counts, label)]
-    return Table("cell", scopes, columns)
+    for target, counts, hits in zip(classes.tolist(), n.T.tolist(), right.T.tolist(), strict=True):
+        shares = [hit / count if count else NO_POSITION for hit, count in zip(hits, counts, strict=True)]
+        columns += [Q.accuracy.cells(shares, target=target), Q.positions.cells(counts, target=target)]
+    return columns

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.outputs.outcomes import Outcomes, outcomes
 from learnscope.options import check_whole
-from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities import Quantities
 from learnscope.quantities.examples import Memorization as Q
 from learnscope.record import Column, Measurement, Table
 from learnscope.tensor.outputs.calibration import PER_BIN, calibration_error, membership_auc, reliability, usable_bins
@@ -47,107 +46,82 @@ class Memorization(Probe):
         check_whole(self, bins=1)
 
     def measure(self, moment: Moment) -> Measurement:
-        splits = {"train": moment.train_data, "test": moment.test_data}
-        seen: dict[str, Outcomes] = {}
-        for split, batches in splits.items():
+        splits: dict[str, Outcomes] = {}
+        for split, batches in {"train": moment.train_data, "test": moment.test_data}.items():
             key = ("outcomes", f"{split}_data")
-            found = moment.once(key, lambda batches=batches: outcomes(moment.model, moment.task, batches))  # type: ignore[misc]
-            if found is None:
+            results = moment.once(key, lambda batches=batches: outcomes(moment.model, moment.task, batches))  # type: ignore[misc]
+            if results is None:
                 raise ValueError(f"the batches of {split}= have no targets: accuracy and loss need them")
-            self._check_classes(found.classes)
-            seen[split] = found
-        train, test = seen["train"], seen["test"]
+            if self.num_classes is not None and results.classes not in (None, self.num_classes):
+                raise ValueError(f"num_classes={self.num_classes}, but the model tells {results.classes} classes apart")
+            splits[split] = results
+        train, test = splits["train"], splits["test"]
+        # as many bins as the smaller of the splits allows, so that the two can be compared
+        bins = min(usable_bins(len(split.losses), self.bins) for split in splits.values())
         excess = _excess(train, test)
-        tables = [_of_splits(seen, self.bins), Table("model", ["model"], _gaps(train, test, excess))]
-        arrays: dict[str, Any] = {}
-        if self.keep_arrays:
-            arrays = {"train_loss": train.losses.float(), "train_example": train.example}
-            if excess is not None and train.gold is not None and train.correct is not None:
-                arrays |= {"proxy_excess": excess.float(), "train_gold": train.gold.float()}
-                arrays["train_correct"] = train.correct
-            arrays |= _of_classes(train) | _reliabilities(seen, self.bins)
-        return Measurement(tables, arrays=arrays)
-
-    def _check_classes(self, found: int | None) -> None:
-        if self.num_classes is not None and found is not None and found != self.num_classes:
-            raise ValueError(f"num_classes={self.num_classes}, but the model tells {found} classes apart")
-
-
-def _of_classes(train: Outcomes) -> dict[str, Any]:
-    arrays = {"train_target": train.targets, "train_predicted": train.predicted, "train_id": train.ids}
-    return {name: array for name, array in arrays.items() if array is not None}
-
-
-def _reliabilities(seen: Mapping[str, Outcomes], bins: int) -> dict[str, Tensor]:
-    """With as many bins as the calibration error has."""
-    used = _used_bins(list(seen.values()), bins)
-    return {
-        f"reliability_{split}": reliability(one.confidence, one.correct, used)
-        for split, one in seen.items()
-        if used and one.confidence is not None and one.correct is not None and bool(one.confidence.isfinite().all())
-    }
+        tables = [
+            Table("split", list(splits), _of_splits(list(splits.values()), bins)),
+            Table("model", ["model"], _gaps(train, test, excess)),
+        ]
+        if not self.keep_arrays:
+            return Measurement(tables)
+        arrays = {
+            "train_loss": train.losses.float(), "train_example": train.example, "train_target": train.targets,
+            "train_predicted": train.predicted, "train_id": train.ids,
+        }  # fmt: skip
+        if excess is not None and train.gold is not None:
+            arrays |= {"proxy_excess": excess.float(), "train_gold": train.gold.float(), "train_correct": train.correct}
+        for split, results in splits.items():
+            if bins and results.confidence is not None and bool(results.confidence.isfinite().all()):
+                assert results.correct is not None
+                arrays[f"reliability_{split}"] = reliability(results.confidence, results.correct, bins)
+        return Measurement(tables, {name: array for name, array in arrays.items() if array is not None})
 
 
-def _used_bins(seen: list[Outcomes], bins: int) -> int:
-    """As many as the smaller of the splits allows, so that the two can be compared."""
-    return min(usable_bins(len(one.losses), bins) for one in seen)
-
-
-def _of_splits(seen: Mapping[str, Outcomes], bins: int) -> Table:
-    columns = [
-        _means(Q.accuracy, [one.correct for one in seen.values()]),
-        _means(Q.loss, [one.losses for one in seen.values()]),
-        _means(Q.confidence, [one.confidence for one in seen.values()]),
-        _means(Q.brier, [one.brier for one in seen.values()]),
-        *_calibration(list(seen.values()), bins),
-        Q.positions.column([len(one.losses) for one in seen.values()]),
-        Q.examples.column([int(torch.unique(one.example).numel()) for one in seen.values()]),
+def _of_splits(splits: list[Outcomes], bins: int) -> list[Column]:
+    return [
+        Q.accuracy.cells([_mean(split.correct) for split in splits]),
+        Q.loss.cells([_mean(split.losses) for split in splits]),
+        Q.confidence.cells([_mean(split.confidence) for split in splits]),
+        Q.brier.cells([_mean(split.brier) for split in splits]),
+        Q.calibration_error.cells([_calibration(split, bins) for split in splits], bins=bins),
+        Q.positions.cells([len(split.losses) for split in splits]),
+        Q.examples.cells([int(torch.unique(split.example).numel()) for split in splits]),
     ]
-    return Table("split", list(seen), columns)
 
 
-def _means(quantity: Quantity, parts: list[Tensor | None]) -> Column:
-    values = [None if part is None or not len(part) else float(part.double().mean()) for part in parts]
-    reasons = {
-        i: NO_CLASSES if part is None else "no position has a target"
-        for i, part in enumerate(parts)
-        if part is None or not len(part)
-    }
-    return quantity.column(values, status=reasons)
+def _mean(values: Tensor | None) -> float | str:
+    if values is None:
+        return NO_CLASSES
+    return float(values.double().mean()) if len(values) else "no position has a target"
 
 
-def _calibration(seen: list[Outcomes], bins: int) -> list[Column]:
-    used = _used_bins(seen, bins)
-    values: list[float | None] = []
-    reasons: dict[int, str] = {}
-    for place, one in enumerate(seen):
-        if one.confidence is None or one.correct is None or not used:
-            reasons[place] = NO_CLASSES if one.confidence is None else _too_few(len(one.losses))
-            values.append(None)
-        else:
-            values.append(calibration_error(one.confidence, one.correct, used))
-    return [Q.calibration_error.column(values, {"bins": used}, reasons)]
-
-
-def _too_few(predictions: int) -> str:
-    if predictions < PER_BIN:
+def _calibration(split: Outcomes, bins: int) -> float | str:
+    if split.confidence is None or split.correct is None:
+        return NO_CLASSES
+    if bins:
+        return calibration_error(split.confidence, split.correct, bins)
+    if len(split.losses) < PER_BIN:
         return f"fewer than {PER_BIN} predictions"
     return f"the other split has fewer than {PER_BIN} predictions, and both are binned alike"
 
 
 def _gaps(train: Outcomes, test: Outcomes, excess: Tensor | None) -> list[Column]:
-    columns = [
-        Q.loss_gap.column([float(test.losses.mean() - train.losses.mean())]),
-        Q.proxy_membership_auc.column([membership_auc(train.losses, test.losses)]),
+    gap: float | str = NO_CLASSES
+    mean_excess: float | str = NO_CLASSES
+    if train.correct is not None and test.correct is not None and excess is not None:
+        assert train.targets is not None
+        assert test.targets is not None
+        gap = float(train.correct.double().mean() - test.correct.double().mean())
+        comparable = excess[torch.isin(train.targets, test.targets)]
+        lacking = "the test data have none of the training data's classes"
+        mean_excess = float(comparable.mean()) if len(comparable) else lacking
+    return [
+        Q.loss_gap.cells([float(test.losses.mean() - train.losses.mean())]),
+        Q.proxy_membership_auc.cells([membership_auc(train.losses, test.losses)]),
+        Q.generalization_gap.cells([gap]),
+        Q.proxy_excess_confidence.cells([mean_excess]),
     ]
-    if train.correct is None or test.correct is None or excess is None:
-        of_classes = (Q.generalization_gap, Q.proxy_excess_confidence)
-        return columns + [quantity.column([None], status={0: NO_CLASSES}) for quantity in of_classes]
-    gap = float(train.correct.double().mean() - test.correct.double().mean())
-    comparable = excess[~_unknown(train, test)]
-    mean = float(comparable.mean()) if len(comparable) else None
-    reason = {} if len(comparable) else {0: "the test data have none of the training data's classes"}
-    return [*columns, Q.generalization_gap.column([gap]), Q.proxy_excess_confidence.column([mean], status=reason)]
 
 
 def _excess(train: Outcomes, test: Outcomes) -> Tensor | None:
@@ -157,10 +131,3 @@ def _excess(train: Outcomes, test: Outcomes) -> Tensor | None:
     classes = int(torch.cat([train.targets, test.targets]).max()) + 1
     sums = torch.zeros(classes, dtype=torch.float64).index_add_(0, test.targets, test.gold)
     return train.gold - (sums / torch.bincount(test.targets, minlength=classes))[train.targets]
-
-
-def _unknown(train: Outcomes, test: Outcomes) -> Tensor:
-    """Training positions whose class the test data lack."""
-    assert train.targets is not None
-    assert test.targets is not None
-    return ~torch.isin(train.targets, test.targets)

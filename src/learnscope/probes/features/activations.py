@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.model.features.activation_sites import Site
-from learnscope.model.features.activations import see_activations
+from learnscope.model.features.activations import collect_activations
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.options import check_whole
 from learnscope.quantities import Quantities, Quantity
@@ -59,27 +59,26 @@ class Activations(Probe):
 
     def measure(self, moment: Moment) -> Measurement:
         batches = moment.holdout_batches(self.examples)
-        seen = see_activations(moment.model, moment.task, batches)
+        statistics = collect_activations(moment.model, moment.task, batches)
         device = model_device(moment.model)
         device = torch.device("cpu") if device.type == "mps" else device  # which has no float64
         layers: dict[str, list[Site]] = {}
-        functions: dict[str, list[Site]] = {}
-        for site in seen.sites:
+        functions: dict[str, dict[str, list[Site]]] = {}
+        for site in statistics.sites:
             layers.setdefault(site.layer, []).append(site)
-            functions.setdefault(site.function, []).append(site)
-        parts = [_model_part(seen.sites, device)]
+            functions.setdefault(site.function, {})[site.name] = [site]
+        parts = [_of_model(statistics.sites, device)]
         if layers:
-            parts.append(_part("layer", layers, device, {}))
+            parts.append(_of_sites("layer", layers, device))
         if self.per_site:
-            parts += [
-                _part("site", {site.name: [site] for site in sites}, device, {"function": function})
-                for function, sites in functions.items()
-            ]
-        if seen.outputs:
-            parts.append(_output_part(seen.outputs, device))
+            parts += [_of_sites("site", sites, device, function=function) for function, sites in functions.items()]
+        if statistics.outputs:
+            outputs = [output or Distribution() for output in statistics.outputs.values()]
+            columns = _shapes(outputs, device, SHAPE_OF_OUTPUTS, {})
+            parts.append((Table("layer", list(statistics.outputs), columns), outputs))
         notes: dict[str, object] = {"examples": sum(moment.task.size(batch) for batch in batches)}
-        if seen.not_measured:
-            notes["not_measured"] = list(dict.fromkeys(seen.not_measured))
+        if statistics.not_measured:
+            notes["not_measured"] = list(dict.fromkeys(statistics.not_measured))
         return Measurement(
             [table for table, _ in parts],
             notes=notes,
@@ -91,9 +90,9 @@ _Part = tuple[Table, Sequence[Distribution]]
 """A table, and the distributions that its scopes summarise."""
 
 
-def _model_part(sites: Sequence[Site], device: torch.device) -> _Part:
+def _of_model(sites: Sequence[Site], device: torch.device) -> _Part:
     if not sites:
-        shares = [share.column([None], status={0: NONE_SEEN}) for share in (Q.dead_share, Q.saturated_share)]
+        shares = [share.cells([NONE_SEEN]) for share in (Q.dead_share, Q.saturated_share)]
         return Table("model", ["model"], [*shares, Q.units.column([0]), Q.sites.column([0])]), [Distribution()]
     values = joined(site.outputs for site in sites)
     shape = values.shape(device)
@@ -101,39 +100,29 @@ def _model_part(sites: Sequence[Site], device: torch.device) -> _Part:
     return Table("model", ["model"], [*_shares([sites], device, {}), *counts]), [values]
 
 
-def _part(kind: str, groups: Mapping[str, Sequence[Site]], device: torch.device, labels: Mapping[str, Label]) -> _Part:
+def _of_sites(kind: str, groups: Mapping[str, Sequence[Site]], device: torch.device, **labels: Label) -> _Part:
     values = [joined(site.outputs for site in sites) for sites in groups.values()]
     columns = [*_shares(list(groups.values()), device, labels), *_shapes(values, device, SHAPE, labels)]
     return Table(kind, list(groups), columns), values
 
 
-def _output_part(outputs: Mapping[str, Distribution | None], device: torch.device) -> _Part:
-    values = [found or Distribution() for found in outputs.values()]
-    return Table("layer", list(outputs), _shapes(values, device, SHAPE_OF_OUTPUTS, {})), values
-
-
 def _shares(groups: Sequence[Sequence[Site]], device: torch.device, labels: Mapping[str, Label]) -> list[Column]:
     units = [sum(site.units for site in sites) for sites in groups]
-    of = torch.tensor(units, dtype=torch.float64, device="cpu").to(device)
-    dead = torch.stack([_sum([site.dead() for site in sites], device) for sites in groups])
-    saturated = torch.stack([_sum([site.saturated() for site in sites], device) for sites in groups])
-    return [
-        Q.dead_share.column(dead / of, labels),
-        Q.saturated_share.column(saturated / of, labels),
-        Q.units.column(units, labels),
-    ]
+    total = torch.tensor(units, dtype=torch.float64, device="cpu").to(device)
 
+    def share(quantity: Quantity, count: Callable[[Site], Tensor]) -> Column:
+        # the sites of a group may be on several devices
+        counts = [torch.stack([count(site).to(device) for site in sites]).sum() for sites in groups]
+        return quantity.column(torch.stack(counts) / total, labels)
 
-def _sum(numbers: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Over sites that may be on several devices."""
-    return torch.stack([number.to(device) for number in numbers]).sum()
+    return [share(Q.dead_share, Site.dead), share(Q.saturated_share, Site.saturated), Q.units.column(units, labels)]
 
 
 def _shapes(
     values: Sequence[Distribution], device: torch.device, quantities: Sequence[Quantity], labels: Mapping[str, Label]
 ) -> list[Column]:
-    shapes = [one.shape(device) for one in values]
-    empty = {place: NOT_RUN for place, one in enumerate(values) if not one.n}
+    shapes = [distribution.shape(device) for distribution in values]
+    empty = {place: NOT_RUN for place, distribution in enumerate(values) if not distribution.n}
     numbers = zip(*((shape.rms, shape.kurtosis, shape.nan, shape.inf) for shape in shapes), strict=True)
     return [quantity.column(list(row), labels, empty) for quantity, row in zip(quantities, numbers, strict=True)]
 
@@ -141,8 +130,9 @@ def _shapes(
 def _with_reasons(table: Table, values: Sequence[Distribution]) -> Table:
     """The table, with the reason for each kurtosis that is missing though every value was finite."""
     columns = []
-    sizes = (Q.rms.name, Q.output_rms.name)
-    rms: Sequence[float | None] = next((c.values for c in table.columns if c.name in sizes), [])
+    rms: Sequence[float | None] = next(
+        (c.values for c in table.columns if c.name in (Q.rms.name, Q.output_rms.name)), []
+    )
     for column in table.columns:
         if column.name in (Q.kurtosis.name, Q.output_kurtosis.name):
             missing = [i for i, value in enumerate(column.values) if value is None and rms[i] is not None]

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
+from learnscope.model.examples.fingerprint import sample_digest
 from learnscope.model.examples.groups import classes_of
-from learnscope.model.examples.sameness import sample_digest
-from learnscope.model.features.pooling import POOLINGS, Pooling
+from learnscope.model.features.pooling import POOLINGS, Pooling, default_layers
 from learnscope.model.features.representation import largest_class_share, linear_probe, silhouette
-from learnscope.model.features.vectors import default_layers
+from learnscope.options import is_whole
 from learnscope.quantities import Quantities, Quantity
 from learnscope.quantities.features import FeatureEvolution as Q
-from learnscope.record import Column, Measurement, Table
+from learnscope.record import Measurement, Table
 from learnscope.task import IGNORE
 from learnscope.tensor.features.representation import (
     effective_rank,
@@ -32,6 +31,7 @@ from learnscope.tensor.features.similarity import unbiased_cka, why_no_cka
 
 NOT_FINITE = "features are not finite"
 SAME = "features are the same for every example"
+COLLAPSED = "the examples of a class all have the same features: nothing to divide by"
 OTHER_EXAMPLES = "then there were as many examples, but not these"
 OF_CLASSES = (
     Q.silhouette, Q.separability, Q.within_distance, Q.between_distance, Q.linear_probe, Q.linear_probe_examples,
@@ -39,18 +39,8 @@ OF_CLASSES = (
 )  # fmt: skip
 """What needs labels."""
 
-
-@dataclass(slots=True)
-class _Layer:
-    """The numbers of one layer, and the reasons for those that it has not."""
-
-    values: dict[Quantity, float | None] = field(default_factory=dict)
-    reasons: dict[Quantity, str] = field(default_factory=dict)
-
-    def put(self, quantity: Quantity, value: float | None, reason: str | None = None) -> None:
-        self.values[quantity] = None if reason else value
-        if reason:
-            self.reasons[quantity] = reason
+Cells = dict[Quantity, float | str | None]
+"""Numbers of one layer, or the reasons for those that are missing."""
 
 
 class FeatureEvolution(Probe):
@@ -85,8 +75,7 @@ class FeatureEvolution(Probe):
     def __post_init__(self) -> None:
         super().__post_init__()
         name = type(self).__name__
-        whole = isinstance(self.samples, int) and not isinstance(self.samples, bool) and self.samples >= 1
-        if self.samples is not None and not whole:
+        if self.samples is not None and not is_whole(self.samples, 1):
             raise ValueError(f"{name}(samples={self.samples!r}): samples is a whole number from 1, or None for all")
         if self.pooling not in POOLINGS:
             raise ValueError(f"{name}(pooling={self.pooling!r}): pooling is one of {', '.join(POOLINGS)}")
@@ -98,103 +87,87 @@ class FeatureEvolution(Probe):
     def measure(self, moment: Moment) -> Measurement:
         names = default_layers(moment.model) if self.layers is None else list(dict.fromkeys(self.layers))
         samples = sys.maxsize if self.samples is None else self.samples
-        found = moment.pooled_features(*names, examples=samples, pooling=self.pooling)
+        features = moment.pooled_features(*names, examples=samples, pooling=self.pooling)
         batches = moment.holdout_batches(samples)
-        labels, unlabelled = classes_of(map(moment.task.targets, batches), "the holdout")
-        sample = sample_digest(moment.task, batches)
+        labels = classes_of(map(moment.task.targets, batches), "the holdout")
+        digest = sample_digest(moment.task, batches)
         room = self.memory_mb * 1e6
-        measured = []
+        layers: list[Cells] = []
         for name in names:
-            layer = _Layer()
-            if name in found.missing:
-                for quantity in Q.all():
-                    layer.put(quantity, None, found.missing[name])
-            else:
-                x = found.vectors[name]
-                room -= 2 * 4 * x.numel()
-                _of_classes(layer, x, labels, unlabelled)
-                _of_directions(layer, x)
-                too_large = f"more than memory_mb={self.memory_mb:g} of features would be kept" if room < 0 else None
-                _compare(layer, name, x, moment.state, sample, too_large)
-                layer.put(Q.dimensions, x.shape[1])
-            measured.append(layer)
+            if name in features.missing:
+                layers.append(dict.fromkeys(Q.all(), features.missing[name]))
+                continue
+            x = features.vectors[name]
+            room -= 2 * 4 * x.numel()
+            too_large = f"more than memory_mb={self.memory_mb:g} of features would be kept" if room < 0 else None
+            layers.append({
+                **_of_classes(x, labels), **_of_directions(x), Q.dimensions: x.shape[1],
+                **_compared(name, x, moment.state, digest, too_large),
+            })  # fmt: skip
         notes: dict[str, Any] = {"examples": sum(map(moment.task.size, batches)), "pooling": self.pooling}
         notes |= {f"cka_{which}_step": moment.state[which] for which in ("first", "previous") if which in moment.state}
         moment.state.setdefault("first", moment.step)
         moment.state["previous"] = moment.step
-        arrays = _kept(found.vectors, labels) if self.keep_features else {}
-        return Measurement([Table("layer", names, _columns(measured))], arrays, notes)
+        arrays: dict[str, Tensor] = {}
+        if self.keep_features:
+            arrays = {f"features/{name}": x.float() for name, x in features.vectors.items()}
+            arrays |= {} if isinstance(labels, str) else {"labels": labels}
+        columns = [quantity.cells([layer[quantity] for layer in layers]) for quantity in Q.all()]
+        return Measurement([Table("layer", names, columns)], arrays, notes)
 
 
-def _kept(vectors: Mapping[str, Tensor], labels: Tensor | None) -> dict[str, Tensor]:
-    arrays = {f"features/{name}": x.float() for name, x in vectors.items()}
-    return arrays if labels is None else {**arrays, "labels": labels}
-
-
-def _columns(layers: Sequence[_Layer]) -> list[Column]:
-    return [
-        quantity.column(
-            [layer.values[quantity] for layer in layers],
-            status={place: layer.reasons[quantity] for place, layer in enumerate(layers) if quantity in layer.reasons},
-        )
-        for quantity in Q.all()
-    ]
-
-
-def _of_classes(layer: _Layer, x: Tensor, labels: Tensor | None, unlabelled: str | None) -> None:
-    if labels is None:
-        for quantity in OF_CLASSES:
-            layer.put(quantity, None, unlabelled)
-        return
+def _of_classes(x: Tensor, labels: Tensor | str) -> Cells:
+    if isinstance(labels, str):
+        return dict.fromkeys(OF_CLASSES, labels)
     chosen = labels != IGNORE
     x, labels = x[chosen], labels[chosen]
-    score = silhouette(x, labels)
-    layer.put(Q.silhouette, score.value, score.reason)
-    probed = linear_probe(x, labels)
-    layer.put(Q.linear_probe, probed.value, probed.reason)
-    layer.put(Q.linear_probe_examples, probed.examples)
-    layer.put(Q.linear_probe_chance, None if probed.reason else largest_class_share(labels), probed.reason)
+    score, probed = silhouette(x, labels), linear_probe(x, labels)
+    cells: Cells = {
+        Q.silhouette: score.reason or score.value, Q.linear_probe: probed.reason or probed.value,
+        Q.linear_probe_examples: probed.examples,
+        Q.linear_probe_chance: probed.reason or largest_class_share(labels),
+    }  # fmt: skip
     reason = why_not_separated(labels) or (None if bool(x.isfinite().all()) else NOT_FINITE)
     if reason:
-        for quantity in (Q.separability, Q.within_distance, Q.between_distance):
-            layer.put(quantity, None, reason)
-        return
-    apart = separation(x, labels)
-    layer.put(Q.separability, apart.ratio, SAME if math.isnan(apart.ratio) else _collapsed(apart.ratio))
-    layer.put(Q.within_distance, apart.within)
-    layer.put(Q.between_distance, apart.between)
+        return cells | dict.fromkeys((Q.separability, Q.within_distance, Q.between_distance), reason)
+    distances = separation(x, labels)
+    ratio: float | str = distances.ratio
+    if not math.isfinite(distances.ratio):
+        ratio = SAME if math.isnan(distances.ratio) else COLLAPSED
+    return {
+        **cells, Q.separability: ratio, Q.within_distance: distances.within, Q.between_distance: distances.between,
+    }  # fmt: skip
 
 
-def _collapsed(ratio: float) -> str | None:
-    return "the examples of a class all have the same features: nothing to divide by" if math.isinf(ratio) else None
-
-
-def _of_directions(layer: _Layer, x: Tensor) -> None:
+def _of_directions(x: Tensor) -> Cells:
     if not bool(x.isfinite().all()):
-        for quantity in (Q.effective_rank, Q.rankme):
-            layer.put(quantity, None, NOT_FINITE)
-        return
+        return {Q.effective_rank: NOT_FINITE, Q.rankme: NOT_FINITE}
     rank, smooth = effective_rank(singular_values(x, centred=True)), rankme(singular_values(x, centred=False))
-    layer.put(Q.effective_rank, rank, SAME if math.isnan(rank) else None)
-    layer.put(Q.rankme, smooth, "all features are 0" if math.isnan(smooth) else None)
+    return {
+        Q.effective_rank: SAME if math.isnan(rank) else rank,
+        Q.rankme: "all features are 0" if math.isnan(smooth) else smooth,
+    }
 
 
-def _compare(layer: _Layer, name: str, x: Tensor, state: dict[str, Any], sample: str, too_large: str | None) -> None:
-    """CKA with what is kept, and keep this."""
-    own = why_no_cka(x)
+def _compared(name: str, x: Tensor, state: dict[str, Any], digest: str, too_large: str | None) -> Cells:
+    """CKA with the previous and the first features; keeps these."""
+    cells: Cells = {}
+    own_reason = too_large or why_no_cka(x)
     for which, quantity in (("previous", Q.cka_previous), ("first", Q.cka_first)):
-        kept: Tensor | None = state.get(f"{which}/{name}")
-        reason = too_large or own
-        if reason is None and kept is None:
-            reason = "the first measurement"
-        if reason is None and kept is not None and len(kept) != len(x):
-            reason = f"then there were {len(kept)} examples, now {len(x)}"
-        if reason is None and state.get(f"{which}_sample/{name}", sample) != sample:
-            reason = OTHER_EXAMPLES
-        reason = reason or (why_no_cka(kept) if kept is not None else None)
-        layer.put(quantity, None if reason or kept is None else unbiased_cka(x, kept), reason)
+        earlier: Tensor | None = state.get(f"{which}/{name}")
+        if own_reason:
+            cells[quantity] = own_reason
+        elif earlier is None:
+            cells[quantity] = "the first measurement"
+        elif len(earlier) != len(x):
+            cells[quantity] = f"then there were {len(earlier)} examples, now {len(x)}"
+        elif state.get(f"{which}_sample/{name}", digest) != digest:
+            cells[quantity] = OTHER_EXAMPLES
+        else:
+            cells[quantity] = why_no_cka(earlier) or unbiased_cka(x, earlier)
     if too_large is None:
         for which in ("previous", "first") if f"first/{name}" not in state else ("previous",):
             # copies of their own: what shares memory cannot be saved, and another probe may have been given the same
             state[f"{which}/{name}"] = x.float().clone()
-            state[f"{which}_sample/{name}"] = sample
+            state[f"{which}_sample/{name}"] = digest
+    return cells

@@ -18,11 +18,11 @@ from learnscope.model.landscape.loss import Landscape, trainable
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.options import check_whole
 from learnscope.probes.landscape.stability import holders_of
-from learnscope.probes.landscape.survey import Survey, trace_error
+from learnscope.probes.landscape.survey import Survey, trace_columns
 from learnscope.quantities import Quantities
 from learnscope.quantities.landscape import LossLandscape as Q
 from learnscope.record import Measurement, Table
-from learnscope.tensor.landscape.curvature import basis_bytes, mean_and_error
+from learnscope.tensor.landscape.curvature import basis_bytes
 
 DIRECTIONS = ("gradient", "eigenvector", "update")
 GIB = 1 << 30
@@ -109,12 +109,12 @@ they would take more; beyond that the measurement is refused."""
             notes["autocast"] = "on in the loop, off for this measurement"
         with twice_differentiable(model, widen=self.widen):
             landscape = self._landscape(moment, batches, names, widened=copies > 0)
-            dtype, left = self._basis(landscape.n, copies)
-            held = holders_of(moment.optimizers, {name: by_name[name] for name in landscape.names})
-            survey = Survey(self, landscape, held, dtype, moment.snapshot)
+            dtype, free = self._basis(landscape.n, copies)
+            holders = holders_of(moment.optimizers, {name: by_name[name] for name in landscape.names})
+            survey = Survey(self, landscape, holders, dtype, moment.snapshot)
             if survey.broken is None:
-                kept = landscape.keep_graphs(left)
-                notes |= {"graph": "kept" if kept else "rebuilt for every product", "basis": np.dtype(dtype).name}
+                keeps = landscape.keep_graphs(free)
+                notes |= {"graph": "kept" if keeps else "rebuilt for every product", "basis": np.dtype(dtype).name}
             columns = survey.columns()
         notes |= {"parameters": landscape.n, "tensors": len(landscape.names), "positions": landscape.counted}
         notes["dtype"] = landscape.dtype + (" copies of half-precision weights" if copies else "")
@@ -162,12 +162,5 @@ def _layers(moment: Moment, names: Sequence[str], forms: NDArray[np.float64] | s
     """The trace of each layer's block, from the samples of the whole."""
     place = {name: position for position, name in enumerate(moment.subject.names)}
     segments = moment.subject.segments("layer", [place[name] for name in names])
-    scopes = segments.scopes
-    if isinstance(forms, str):
-        nothing: list[Any] = [None] * len(scopes)
-        status = dict.fromkeys(range(len(scopes)), forms)
-        return Table(
-            "layer", scopes, [quantity.column(nothing, status=status) for quantity in (Q.trace, Q.trace_error)]
-        )
-    mean, error = mean_and_error(segments.sum(torch.from_numpy(forms.T.copy())).numpy().T)
-    return Table("layer", scopes, [Q.trace.column(mean.tolist()), trace_error(error.tolist())])
+    samples = forms if isinstance(forms, str) else segments.sum(torch.from_numpy(forms.T.copy())).numpy().T
+    return Table("layer", segments.scopes, trace_columns(samples, len(segments.scopes)))

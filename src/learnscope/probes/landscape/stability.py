@@ -1,4 +1,4 @@
-"""How much curvature an optimizer bears before it oscillates: its threshold and its preconditioner."""
+"""The curvature above which an optimizer becomes unstable: its threshold and its preconditioner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from learnscope.probes.updates.remembered import holders
+from learnscope.probes.updates.remembered import holders as holders_by_id
 from learnscope.tensor.landscape.curvature import Vector
 
 ADAM = ("Adam", "AdamW")
@@ -50,51 +50,53 @@ def adam_scale(group: Mapping[str, Any], state: Mapping[str, Any]) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The optimizer and the group that hold a parameter."""
+    """The optimizer and the group that hold a parameter, and its state there."""
 
     optimizer: Optimizer
     group: dict[str, Any]
-    parameter: nn.Parameter
+    state: Mapping[str, Any]
 
 
 def holders_of(optimizers: Sequence[Optimizer], named: Mapping[str, nn.Parameter]) -> dict[str, Holder]:
     """By name, for those of the parameters that an optimizer holds."""
-    held = holders(optimizers)
-    return {name: Holder(*held[id(p)], p) for name, p in named.items() if id(p) in held}
+    by_id = holders_by_id(optimizers)
+    return {
+        name: Holder(*by_id[id(p)], by_id[id(p)][0].state.get(p, {})) for name, p in named.items() if id(p) in by_id
+    }
 
 
-def smallest_threshold(held: Mapping[str, Holder], of: Callable[[Mapping[str, Any]], float]) -> float:
+def smallest_threshold(holders: Mapping[str, Holder], threshold: Callable[[Mapping[str, Any]], float]) -> float:
     """The threshold of the group that becomes unstable first: with equal momentum, that of the largest η."""
-    return min(of(holder.group) for holder in held.values())
+    return min(threshold(holder.group) for holder in holders.values())
 
 
-def rates(held: Mapping[str, Holder]) -> list[float]:
+def rates(holders: Mapping[str, Holder]) -> list[float]:
     """The different learning rates, the largest first."""
-    return sorted({float(holder.group["lr"]) for holder in held.values()}, reverse=True)
+    return sorted({float(holder.group["lr"]) for holder in holders.values()}, reverse=True)
 
 
-def uses_momentum(held: Mapping[str, Holder]) -> bool:
+def uses_momentum(holders: Mapping[str, Holder]) -> bool:
     """Whether all is torch's SGD, some of it with momentum."""
-    return all(type(h.optimizer) is torch.optim.SGD for h in held.values()) and any(
-        h.group.get("momentum") for h in held.values()
+    return all(type(h.optimizer) is torch.optim.SGD for h in holders.values()) and any(
+        h.group.get("momentum") for h in holders.values()
     )
 
 
-def no_preconditioner(held: Mapping[str, Holder], names: Sequence[str]) -> str | None:
+def no_preconditioner(holders: Mapping[str, Holder], names: Sequence[str]) -> str | None:
     """Why there is none for all of these parameters; None if there is."""
-    missing = [name for name in names if name not in held]
+    missing = [name for name in names if name not in holders]
     if missing:
         return f"no optimizer holds {missing[0]}"
-    other = sorted({type(held[name].optimizer).__name__ for name in names} - set(ADAM))
+    other = sorted({type(holders[name].optimizer).__name__ for name in names} - set(ADAM))
     if other:
         return f"the preconditioner of {', '.join(other)} is not known; known are {', '.join(ADAM)}"
-    unstepped = [name for name in names if "exp_avg_sq" not in held[name].optimizer.state.get(held[name].parameter, {})]
+    unstepped = [name for name in names if "exp_avg_sq" not in holders[name].state]
     return f"the optimizer has made no step for {unstepped[0]} yet" if unstepped else None
 
 
-def preconditioner(held: Mapping[str, Holder], names: Sequence[str], dtype: type[np.floating[Any]]) -> Vector:
+def preconditioner(holders: Mapping[str, Holder], names: Sequence[str], dtype: type[np.floating[Any]]) -> Vector:
     """The diagonal of P^(−1/2) over these parameters, one after the other."""
-    parts = [adam_scale(held[name].group, held[name].optimizer.state[held[name].parameter]) for name in names]
+    parts = [adam_scale(holders[name].group, holders[name].state) for name in names]
     return np.concatenate(parts).astype(dtype, copy=False)
 
 

@@ -38,10 +38,10 @@ class BatchStats(Probe):
                 Q.target_std.column((wide.std() if wide.numel() > 1 else wide.new_tensor(torch.nan)).reshape(1)),
             ]
         elif targets is not None:
-            kept = targets[targets != IGNORE]
-            classes, counts = torch.unique(kept, return_counts=True)
-            columns.append(Q.targets.column([kept.numel()]))
+            labels = targets[targets != IGNORE]
+            classes, counts = torch.unique(labels, return_counts=True)
+            columns.append(Q.targets.column([labels.numel()]))
             if 0 < len(classes) <= self.max_classes:
-                shares = counts.double() / kept.numel()
+                shares = counts.double() / labels.numel()
                 tables.append(Table("class", [str(c) for c in classes.tolist()], [Q.share.column(shares)]))
         return [Table("model", ["model"], columns), *tables]

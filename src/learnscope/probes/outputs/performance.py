@@ -27,8 +27,8 @@ class Performance(Probe):
     """Loss and accuracy over all of the data, in one pass.
 
     Intervals are a bootstrap over examples; of shares, Wilson's over examples where each has one position, and where
-    all or none are right, of which a bootstrap knows nothing.
-    Of equal logits the first counts as the larger, as argmax has it. A row of logits with a NaN is never right.
+    all or none are right, which a bootstrap cannot judge.
+    Of equal logits the first counts as the largest, as in argmax. A row of logits with a NaN is never right.
     """
 
     at: At = "once"
@@ -66,12 +66,12 @@ class Performance(Probe):
         if math.isnan(loss) and positions:
             reason = f"the losses of {int(sums.loss.isnan().sum())} of {examples} examples are NaN"
         few = TOO_FEW if reason is None and examples < FEWEST else reason
-        rows = _with_interval(Q.loss, (loss, low, high), reason, few)
+        rows = _with_interval(Q.loss, {}, (loss, low, high), reason, few)
         if sums.tokens:
             few = TOO_FEW if examples < FEWEST else reason
-            rows += _with_interval(Q.perplexity, (_exp(loss), _exp(low), _exp(high)), reason, few)
+            rows += _with_interval(Q.perplexity, {}, (_exp(loss), _exp(low), _exp(high)), reason, few)
         else:
-            rows += _with_interval(Q.perplexity, _NOTHING, NO_TOKENS, NO_TOKENS)
+            rows += _with_interval(Q.perplexity, {}, _NOTHING, NO_TOKENS, NO_TOKENS)
         rows += self._share(Q.accuracy, {}, sums.right, sums)
         for k in self.top_k:
             rows += self._share(Q.top_k_accuracy, {"k": k}, sums.within.get(k), sums)
@@ -80,15 +80,15 @@ class Performance(Probe):
     def _share(self, quantity: Quantity, labels: dict[str, Label], right: Tensor | None, sums: Sums) -> list[_Row]:
         positions, examples = float(sums.positions.sum()), int((sums.positions > 0).sum())
         if right is None or not positions:
-            reason = f"the model tells only {sums.classes} classes apart" if positions else NO_POSITIONS
+            reason = f"the model has only {sums.classes} classes" if positions else NO_POSITIONS
             reason = NO_CLASSES if sums.classes is None else reason
-            return _with_interval(quantity, _NOTHING, reason, reason, labels)
+            return _with_interval(quantity, labels, _NOTHING, reason, reason)
         share = float(right.sum()) / positions
         if share in (0.0, 1.0) or positions == examples:
             ends = wilson(share, examples)
         else:
             ends = ratio_interval(right, sums.positions, resamples=self.resamples, seed=self.seed)
-        return _with_interval(quantity, (share, *ends), None, TOO_FEW, labels)
+        return _with_interval(quantity, labels, (share, *ends), None, TOO_FEW)
 
 
 _Row = tuple[str, dict[str, Label], float | None, str | None]
@@ -97,17 +97,13 @@ _NOTHING = math.nan, math.nan, math.nan
 
 
 def _with_interval(
-    quantity: Quantity,
-    numbers: tuple[float, float, float],
-    reason: str | None,
-    no_interval: str | None,
-    labels: dict[str, Label] | None = None,
+    quantity: Quantity, labels: dict[str, Label], numbers: Sequence[float], reason: str | None, no_interval: str | None
 ) -> list[_Row]:
     """A value and the ends of its interval; the reasons are for those that are NaN."""
     rows: list[_Row] = []
-    for end, number, why in zip(("", "_low", "_high"), numbers, (reason, no_interval, no_interval), strict=True):
+    for end, number, status in zip(("", "_low", "_high"), numbers, (reason, no_interval, no_interval), strict=True):
         missing = math.isnan(number)
-        rows.append((f"{quantity.name}{end}", labels or {}, None if missing else number, why if missing else None))
+        rows.append((f"{quantity.name}{end}", labels, None if missing else number, status if missing else None))
     return rows
 
 

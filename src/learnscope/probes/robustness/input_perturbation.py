@@ -1,15 +1,15 @@
-"""How far inputs that were damaged at random take a model."""
+"""How much random changes of the inputs change a model's results."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
-from learnscope.core.probe import At, Probe
 from learnscope.model.outputs.example_sums import passed
 from learnscope.model.robustness.target import What, find_target
 from learnscope.model.robustness.token_noise import (
@@ -21,34 +21,20 @@ from learnscope.model.robustness.token_noise import (
     substitute_tokens,
 )
 from learnscope.model.robustness.token_units import real_tokens, token_count, vocabulary_digest
-from learnscope.options import check_whole
-from learnscope.probes.robustness.rows import (
-    FEWEST_SEEDS,
-    accuracy,
-    batches_for,
-    check_counted,
-    check_numbers,
-    column,
-    mean_loss,
-    over_seeds,
-)
+from learnscope.probes.robustness.shared import SeededProbe, check_counted, check_numbers, column, means, over_seeds
 from learnscope.quantities import Quantities
 from learnscope.quantities.robustness import InputPerturbation as Q
-from learnscope.record import Column, Label, Measurement, Table
+from learnscope.record import Measurement, Table
 from learnscope.task.batches import map_leaves
 
 SCOPES: dict[What, tuple[str, str]] = {
     "embeddings": ("token_dropout", "token_substitution"),
     "inputs": ("input_dropout", "input_noise"),
 }
-_OVER_SEEDS = {
-    "accuracy": (Q.accuracy_mean, Q.accuracy_mean_low, Q.accuracy_mean_high),
-    "loss": (Q.loss_mean, Q.loss_mean_low, Q.loss_mean_high),
-}
 
 
-class InputPerturbation(Probe):
-    """The model on inputs of which a share was removed or replaced at random, several times over.
+class InputPerturbation(SeededProbe):
+    """The model on inputs of which a share was removed or replaced at random, for several seeds.
 
     Scopes for token ids, where `level` is the share of each sequence's tokens (one at least; never special tokens, and
     never padding):
@@ -68,50 +54,45 @@ class InputPerturbation(Probe):
     Notes: `examples`, `positions` (of the clean inputs), `dropout`.
     """
 
-    at: At = "once"
-    examples: int | None = None
-    """How many are looked at; by default 8 sequences of tokens, or 32 inputs."""
     levels: Sequence[float] = (0.05, 0.1, 0.2)
     dropout: Literal["remove", "mask"] = "remove"
-    seeds: int = 5
-    seed: int = 0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
-    reads_only: ClassVar[bool] = True  # whatever runs the model has a guard of its own
     quantities: ClassVar[type[Quantities]] = Q
     cost: ClassVar[str] = "a forward pass over the examples for each level and seed"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole(self, examples=1, seeds=FEWEST_SEEDS, seed=0)
-        check_numbers("InputPerturbation", "levels", self.levels, low=0)
+        check_numbers(self, "levels", self.levels, low=0)
         if max(self.levels) > 1:
             raise ValueError(f"InputPerturbation(levels={self.levels!r}): shares, from 0 to 1")
         if self.dropout not in ("remove", "mask"):
             raise ValueError(f"InputPerturbation(dropout={self.dropout!r}): 'remove' or 'mask'")
 
     def measure(self, moment: Moment) -> Measurement:
-        batches, what = batches_for(moment, self.examples)
+        batches, what = self.batches(moment)
         plan = [(scope, float(level)) for scope in SCOPES[what] for level in sorted(set(self.levels))]
         tables: list[Table] = []
         clean: dict[str, Any] = {}
         for scope, level in moment.track([("clean", 0.0), *plan], "changed inputs"):
-
-            def run(scope: str = scope, level: float = level) -> dict[str, Any]:
-                return self._changed(moment, batches, scope, level)
-
-            told = moment.remember(self._part(moment, batches, scope, level), run)
-            clean = told if scope == "clean" else clean
-            tables.append(Table("perturbation", [scope], _columns(told, {"level": level})))
+            key = self._key(moment, batches, scope, level)
+            result = moment.remember(key, partial(self._changed, moment, batches, scope, level))
+            labels = {"level": level}
+            clean = result if scope == "clean" else clean
+            columns = [
+                *over_seeds(Q, result["runs"], labels),
+                column(Q.changed_share, result["changed_share"], labels, "there is nothing that could be changed"),
+                column(Q.seeds, len(result["runs"]), labels),
+            ]
+            tables.append(Table("perturbation", [scope], columns))
         notes: dict[str, Any] = {"examples": clean["examples"], "positions": clean["positions"]}
         return Measurement(tables, notes=notes | ({"dropout": self.dropout} if what == "embeddings" else {}))
 
-    def _part(self, moment: Moment, batches: Sequence[Any], scope: str, level: float) -> dict[str, Any]:
-        part = {"what": f"perturbed inputs: {scope}", "level": level, "seeds": self.seeds, "seed": self.seed}
-        part["examples"] = [moment.task.size(batch) for batch in batches]
+    def _key(self, moment: Moment, batches: Sequence[Any], scope: str, level: float) -> dict[str, Any]:
+        key = {"what": f"perturbed inputs: {scope}", "level": level, "seeds": self.seeds, "seed": self.seed}
+        key["examples"] = [moment.task.size(batch) for batch in batches]
         if scope.startswith("token"):
-            part |= {"dropout": self.dropout, "vocabulary": vocabulary_digest(moment.subject.tokenizer)}
-        return part
+            key |= {"dropout": self.dropout, "vocabulary": vocabulary_digest(moment.subject.tokenizer)}
+        return key
 
     def _changed(self, moment: Moment, batches: Sequence[Any], scope: str, level: float) -> dict[str, Any]:
         runs: list[dict[str, Any]] = []
@@ -120,18 +101,18 @@ class InputPerturbation(Probe):
         for place in range(1 if change is None else self.seeds):
             generator = torch.Generator().manual_seed(self.seed + place)
             parts = [Perturbed(batch, 0, 1) if change is None else change(batch, generator) for batch in batches]
-            found = passed(moment.model, moment.task, [part.batch for part in parts])
-            sums = (check_counted(found) if change is None else found).plain()
+            totals = passed(moment.model, moment.task, [part.batch for part in parts])
+            sums = (check_counted(totals) if change is None else totals).plain()
             examples, positions = len(sums["positions"]), sum(sums["positions"])
             changed, of = changed + sum(part.changed for part in parts), of + sum(part.of for part in parts)
-            runs.append({"accuracy": accuracy(sums), "loss": mean_loss(sums)})
+            runs.append({name: value for name, value in means(sums).items() if name != "kl"})
         share = changed / of if of else None
         return {"runs": runs, "examples": examples, "positions": positions, "changed_share": share}
 
     def _change(
         self, moment: Moment, batches: Sequence[Any], scope: str, level: float
     ) -> Callable[[Any, torch.Generator], Perturbed]:
-        """How one batch is changed."""
+        """The function that changes a batch."""
         model, task, tokenizer = moment.model, moment.task, moment.subject.tokenizer
         if scope == "token_dropout":
             drop = drop_tokens if self.dropout == "remove" else mask_tokens
@@ -155,20 +136,10 @@ class InputPerturbation(Probe):
                 new, count = drop_entries(target.origin, level, mean, generator)
             else:
                 new, count = add_noise(target.origin, level, generator), target.origin.numel() if level else 0
-            made = map_leaves(target.batch, lambda leaf: new if leaf is target.leaf else leaf)
-            return Perturbed(made, count, target.origin.numel())
+            new_batch = map_leaves(target.batch, lambda leaf: new if leaf is target.leaf else leaf)
+            return Perturbed(new_batch, count, target.origin.numel())
 
         return changed
-
-
-def _columns(told: dict[str, Any], labels: dict[str, Label]) -> list[Column]:
-    columns = [
-        one
-        for name, quantities in _OVER_SEEDS.items()
-        for one in over_seeds(quantities, [result[name] for result in told["runs"]], labels)
-    ]
-    columns.append(column(Q.changed_share, told["changed_share"], labels, "there is nothing that could be changed"))
-    return [*columns, column(Q.seeds, len(told["runs"]), labels)]
 
 
 def _mean(origins: Sequence[Tensor]) -> Tensor:

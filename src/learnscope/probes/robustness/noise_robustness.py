@@ -1,46 +1,28 @@
-"""How far noise on the weights takes a model."""
+"""How much noise on the weights changes a model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from learnscope.core.moment import Moment
-from learnscope.core.probe import At, Probe
 from learnscope.model.bits.quantised_units import Unit, find_units
 from learnscope.model.guard import guard
 from learnscope.model.outputs.example_sums import kept_outputs, passed
 from learnscope.model.robustness.weight_noise import NoiseKind, noised
-from learnscope.options import check_whole
-from learnscope.probes.robustness.rows import (
-    FEWEST_SEEDS,
-    accuracy,
-    batches_for,
-    check_counted,
-    check_numbers,
-    column,
-    mean_kl,
-    mean_loss,
-    over_seeds,
-)
+from learnscope.probes.robustness.shared import SeededProbe, check_counted, check_numbers, column, means, over_seeds
 from learnscope.quantities import Quantities
 from learnscope.quantities.robustness import NoiseRobustness as Q
 from learnscope.record import Measurement, Table
-from learnscope.task import Outputs
 from learnscope.tensor.bits.quantize import WHOLE_BITS
 
-_OVER_SEEDS = {
-    "accuracy": (Q.accuracy_mean, Q.accuracy_mean_low, Q.accuracy_mean_high),
-    "loss": (Q.loss_mean, Q.loss_mean_low, Q.loss_mean_high),
-    "kl": (Q.kl_mean, Q.kl_mean_low, Q.kl_mean_high),
-}
 
+class NoiseRobustness(SeededProbe):
+    """The model with noise on its weights, for several seeds; its own weights are restored bit for bit.
 
-class NoiseRobustness(Probe):
-    """The model with noise on its weights, several times over, each time with its own weights back bit for bit.
-
-    Noise is put on the weights that could be quantised: Linear, Conv, Conv1D, attention and recurrent weights, and for
-    "weight_noise" also embeddings and heads. Norms, biases and tables of positions stay. Scopes:
+    Noise is added to the weights that could be quantised: Linear, Conv, Conv1D, attention and recurrent weights, for
+    "weight_noise" embeddings and heads too. Norms, biases and position embeddings stay. Scopes:
 
     - "weight_noise": N(0, (σ·rms of the weight's output channel)²), `level` is σ.
     - "quantisation_noise": U(−s/2, s/2) with the scale s of the channel at `level` bits: what rounding does if its
@@ -49,59 +31,39 @@ class NoiseRobustness(Probe):
     Notes: `examples`, `positions`, `weights` (how many of the model's are given noise, by scope).
     """
 
-    at: At = "once"
-    examples: int | None = None
-    """How many are looked at; by default 8 sequences of tokens, or 32 inputs."""
     sigmas: Sequence[float] = (0.01, 0.05, 0.1)
     bits: Sequence[int] = (8, 6, 4)
-    seeds: int = 5
-    seed: int = 0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
-    reads_only: ClassVar[bool] = True  # whatever runs the model has a guard of its own
     quantities: ClassVar[type[Quantities]] = Q
     cost: ClassVar[str] = "a forward pass over the examples for each level and seed"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole(self, examples=1, seeds=FEWEST_SEEDS, seed=0)
-        check_numbers("NoiseRobustness", "sigmas", self.sigmas, low=0)
-        check_numbers("NoiseRobustness", "bits", self.bits, low=WHOLE_BITS.start, whole=True)
+        check_numbers(self, "sigmas", self.sigmas, low=0)
+        check_numbers(self, "bits", self.bits, low=WHOLE_BITS.start, whole=True)
         if max(self.bits) not in WHOLE_BITS:
             raise ValueError(f"NoiseRobustness(bits={self.bits!r}): from {WHOLE_BITS.start} to {WHOLE_BITS.stop - 1}")
 
     def measure(self, moment: Moment) -> Measurement:
-        batches, _ = batches_for(moment, self.examples)
+        batches, _ = self.batches(moment)
         plan: list[tuple[NoiseKind, float]] = [("weight_noise", float(sigma)) for sigma in sorted(set(self.sigmas))]
         plan += [("quantisation_noise", bits) for bits in sorted(set(self.bits), reverse=True)]
         sizes = [moment.task.size(batch) for batch in batches]
-        tables, told = [], {}
+        tables, results = [], {}
         for kind, level in moment.track(plan, "noise on weights"):
-            part = {"what": kind, "level": level, "seeds": self.seeds, "seed": self.seed, "examples": sizes}
-
-            def run(kind: NoiseKind = kind, level: float = level) -> dict[str, Any]:
-                return self._noised(moment, batches, kind, level)
-
-            told = moment.remember(part, run)
+            key = {"what": kind, "level": level, "seeds": self.seeds, "seed": self.seed, "examples": sizes}
+            results = moment.remember(key, partial(self._noised, moment, batches, kind, level))
             labels = {"level": level}
-            columns = [
-                one
-                for name, quantities in _OVER_SEEDS.items()
-                for one in over_seeds(quantities, [result[name] for result in told["runs"]], labels)
-            ]
-            columns.append(column(Q.seeds, self.seeds, labels))
+            columns = [*over_seeds(Q, results["runs"], labels), column(Q.seeds, self.seeds, labels)]
             tables.append(Table("noise", [kind], columns))
         weights = {kind: sum(unit.numel for unit in _units(moment, kind)) for kind in dict(plan)}
-        notes = {"examples": sum(sizes), "positions": told["positions"], "weights": weights}
+        notes = {"examples": sum(sizes), "positions": results["positions"], "weights": weights}
         return Measurement(tables, notes=notes)
 
     def _noised(self, moment: Moment, batches: Sequence[Any], kind: NoiseKind, level: float) -> dict[str, Any]:
         model, task, units = moment.model, moment.task, _units(moment, kind)
-
-        def own() -> list[Outputs]:
-            return kept_outputs(model, task, batches)
-
-        reference = moment.once(("kept outputs", sum(task.size(batch) for batch in batches)), own)
+        examples = sum(task.size(batch) for batch in batches)
+        reference = moment.once(("kept outputs", examples), lambda: kept_outputs(model, task, batches))
         runs: list[dict[str, float | None]] = []
         positions = 0
         for place in range(self.seeds):
@@ -109,7 +71,7 @@ class NoiseRobustness(Probe):
             with guard(model), noised(model, units, kind, level, self.seed + place), moment.sealing():
                 sums = check_counted(passed(model, task, batches, reference)).plain()
             positions = sum(sums["positions"])
-            runs.append({"accuracy": accuracy(sums), "loss": mean_loss(sums), "kl": mean_kl(sums)})
+            runs.append(means(sums))
         return {"runs": runs, "positions": positions}
 
 

@@ -55,6 +55,10 @@ class Question:
         self.answers[position] = (yes & of).sum().double(), of.sum().double()
 
 
+Questions = dict[str, Question]
+"""About the whole update, and about its weight decay by how that is rounded."""
+
+
 def take_sample(subject: Subject, size: int, *, half_only: bool) -> list[Sample]:
     """At most `size` entries of every trainable (half-precision) parameter, the same ones at every call."""
     samples = []
@@ -73,19 +77,19 @@ def absorbed_tables(moment: Moment, samples: Sequence[Sample]) -> list[Table]:
         nothing = {0: "no parameter was updated"}
         columns = [quantity.column([None], status=nothing) for quantity in (SHARE[0], DECAY_SHARE[0])]
         return [Table("model", ["model"], columns)]
-    whole, decays = Question(), {rounding: Question() for rounding in ROUNDINGS}
+    questions: Questions = {key: Question() for key in ("update", *ROUNDINGS)}
     for sample in updated:
         p = parameters[sample.position]
-        _examine(holder_of[id(p)], p, sample, whole, decays)
-    return [_table(moment.subject, kind, updated, whole, decays) for kind in ("model", "layer")]
+        _examine(holder_of[id(p)], p, sample, questions)
+    return [_table(moment.subject, kind, updated, questions) for kind in ("model", "layer")]
 
 
-def _examine(holder: Holder, p: Tensor, sample: Sample, whole: Question, decays: Mapping[Rounding, Question]) -> None:
+def _examine(holder: Holder, p: Tensor, sample: Sample, questions: Questions) -> None:
     optimizer, group = holder
     name, position = type(optimizer).__name__, sample.position
     reason = _not_known(optimizer, group, p)
     if reason is not None:
-        for question in (whole, *decays.values()):
+        for question in questions.values():
             question.missing[position] = reason
         return
     assert p.grad is not None
@@ -99,34 +103,31 @@ def _examine(holder: Holder, p: Tensor, sample: Sample, whole: Question, decays:
     unchanged = ~bits_differ(_pick(p.detach(), sample.entries), before)
     update = planned_update(name, group, state, before, gradient)
     # a weight that is NaN or infinite stays so whatever is added: that is no rounding
-    whole.ask(position, (update != 0) & unchanged & before.isfinite(), torch.ones_like(unchanged))
-    _examine_decay(name, group, sample, gradient, unchanged, decays)
+    questions["update"].ask(position, (update != 0) & unchanged & before.isfinite(), torch.ones_like(unchanged))
+    reason, rounding = _no_decay(name, group), decay_rounding(group)
+    for key in ROUNDINGS:
+        if reason is not None or key != rounding:
+            questions[key].missing[position] = reason or _ROUNDED[rounding]
+    if reason is None:
+        # rounded together with the update, decay is lost only where nothing of the update was left
+        lost = unchanged if rounding == "together" else decay_vanishes(name, group, before, gradient)
+        questions[rounding].ask(position, lost, (before != 0) & before.isfinite())
 
 
 def _pick(tensor: Tensor, entries: Tensor) -> Tensor:
     return torch.take(tensor.to_dense() if tensor.is_sparse else tensor, entries)
 
 
-def _examine_decay(
-    name: str, group: Mapping[str, Any], sample: Sample, gradient: Tensor, unchanged: Tensor,
-    decays: Mapping[Rounding, Question],
-) -> None:  # fmt: skip
-    """Where decay is rounded together with the update, it is lost only where nothing of the update was left."""
-    rounding, separate = decay_rounding(group), decoupled(name, group)
-    reason = None
+def _no_decay(name: str, group: Mapping[str, Any]) -> str | None:
+    """Why there is no decay that rounding could take; None if there is."""
+    on_weights = decoupled(name, group)
     if not group.get("weight_decay"):
-        reason = "no weight decay"
-    elif separate and not group["lr"]:
-        reason = "the learning rate is 0, and so is the decay"
-    elif rounding == "together" and not separate:
-        reason = f"a fused {name} adds the decay to the gradient within its kernel, where it is not rounded apart"
-    for asked, question in decays.items():
-        if reason is not None or asked != rounding:
-            question.missing[sample.position] = reason or _ROUNDED[rounding]
-    if reason is None:
-        before = sample.before
-        lost = unchanged if rounding == "together" else decay_vanishes(name, group, before, gradient)
-        decays[rounding].ask(sample.position, lost, (before != 0) & before.isfinite())
+        return "no weight decay"
+    if on_weights and not group["lr"]:
+        return "the learning rate is 0, and so is the decay"
+    if decay_rounding(group) == "together" and not on_weights:
+        return f"a fused {name} adds the decay to the gradient within its kernel, where it is not rounded apart"
+    return None
 
 
 def _not_known(optimizer: Optimizer, group: Mapping[str, Any], p: Tensor) -> str | None:
@@ -141,14 +142,12 @@ def _not_known(optimizer: Optimizer, group: Mapping[str, Any], p: Tensor) -> str
     return None
 
 
-def _table(
-    subject: Subject, kind: str, updated: Sequence[Sample], whole: Question, decays: Mapping[Rounding, Question]
-) -> Table:
+def _table(subject: Subject, kind: str, updated: Sequence[Sample], questions: Questions) -> Table:
     positions = [sample.position for sample in updated]
     sampled = torch.tensor([sample.entries.numel() for sample in updated], dtype=torch.float64)
     entries = torch.tensor([float(subject.parameters[i].numel()) for i in positions], dtype=torch.float64)
     segments = subject.segments(kind, positions)
-    answered = torch.tensor([float(i in whole.answers) for i in positions], dtype=torch.float64)
+    answered = torch.tensor([float(i in questions["update"].answers) for i in positions], dtype=torch.float64)
 
     def columns(share: Sequence[Quantity], question: Question, labels: dict[str, str]) -> list[Column]:
         """The share and both ends of its interval."""
@@ -158,13 +157,13 @@ def _table(
             reasons.setdefault(place, "no weight other than 0 to decay")
         return [quantity.column(v, labels, reasons) for quantity, v in zip(share, values, strict=True)]
 
-    result = columns(SHARE, whole, {})
+    result = columns(SHARE, questions["update"], {})
     result.append(Q.absorbed_coverage.column(segments.sum(entries * answered) / segments.sum(entries)))
-    measured = [rounding for rounding in ROUNDINGS if decays[rounding].answers]
+    measured = [rounding for rounding in ROUNDINGS if questions[rounding].answers]
     if not measured:
-        result += columns(DECAY_SHARE, decays["apart"], {})[:1]
+        result += columns(DECAY_SHARE, questions["apart"], {})[:1]
     for rounding in measured:
-        result += columns(DECAY_SHARE, decays[rounding], {"rounding": rounding})
+        result += columns(DECAY_SHARE, questions[rounding], {"rounding": rounding})
     return Table(kind, segments.scopes, result)
 
 

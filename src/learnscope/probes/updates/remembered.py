@@ -46,28 +46,21 @@ def remembered(subject: Subject, optimizers: Sequence[Optimizer]) -> Memory:
         assert holder is not None, "there would be a reason"
         assert rule is not None, "there would be a reason"
         optimizer, group = holder
-        no_gradient = _no_gradient(rule, group, p)
+        gradient, no_gradient = p.grad, _no_gradient(rule, group, p)
         if no_gradient is not None:
-            memory.no_gradient[position] = no_gradient
-        gradient = p.grad if no_gradient is None else None
-        state = _state(rule, group, optimizer.state[p])
-        ascending = bool(group.get("maximize"))
-        memory.by_rule.setdefault(rule, {})[position] = Remembered(
-            weight=p, gradient=gradient, ascending=ascending, **state
-        )
+            gradient, memory.no_gradient[position] = None, no_gradient
+        state = {"ascending": bool(group.get("maximize")), **_state(rule, group, optimizer.state[p])}
+        memory.by_rule.setdefault(rule, {})[position] = Remembered(weight=p, gradient=gradient, **state)
     return memory
 
 
 def reasons_of_scopes(segments: Segments, positions: Sequence[int], missing: Mapping[int, str]) -> dict[int, str]:
-    """By place among the scopes, why one has no number: the reasons of all its parameters, if each has one.
-
-    `missing` has the reasons by the parameters' positions.
-    """
-    members = ([positions[i] for i in inside] for inside in segments.members)
+    """By place, why scopes have no number: the reasons (`missing`, by position) of their parameters, if all have."""
+    groups = ([positions[i] for i in group] for group in segments.members)
     return {
-        place: "; ".join(dict.fromkeys(missing[position] for position in inside))
-        for place, inside in enumerate(members)
-        if all(position in missing for position in inside)
+        place: "; ".join(dict.fromkeys(missing[position] for position in group))
+        for place, group in enumerate(groups)
+        if all(position in missing for position in group)
     }
 
 

@@ -93,7 +93,7 @@ class WeightSpectrum(Probe):
             scopes = [m.scope for m in matrices if m.scope in computed or (m.reason is not None and unreadable)]
             if scopes:
                 tables.append(_table(spectrum, scopes, rows[spectrum], reasons))
-        values = full | {scope: None if found is None else found.values for scope, found in leading.items()}
+        values = full | {scope: None if spectrum is None else spectrum.values for scope, spectrum in leading.items()}
         arrays = {f"singular_values/{m.scope}": v for m in matrices if (v := values.get(m.scope)) is not None}
         return Measurement(tables, arrays)
 
@@ -144,5 +144,5 @@ def _leading_row(spectrum: Leading) -> Numbers:
     if not norm:
         return row | dict.fromkeys([Q.stable_rank.name, *(Q.top_sv_ratio.at(k=k).name for k in TOP)], WORDS[ZERO])
     row[Q.stable_rank.name] = (norm / float(values[0])) ** 2
-    held = (values / norm).square().cumsum(0)
-    return row | {Q.top_sv_ratio.at(k=k).name: min(float(held[k - 1]), 1.0) for k in TOP if k <= len(values)}
+    energy = (values / norm).square().cumsum(0)
+    return row | {Q.top_sv_ratio.at(k=k).name: min(float(energy[k - 1]), 1.0) for k in TOP if k <= len(values)}

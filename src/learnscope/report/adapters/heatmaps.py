@@ -42,7 +42,7 @@ BAR = 0.07
 DIGIT = 0.085
 """Width of a digit, in inches."""
 PANEL_COLUMNS = 160
-"""Most columns of a panel; of more, neighbouring measurements share one."""
+"""Most columns of a panel; if there are more, neighbouring measurements share one."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _room_between(panels: Sequence[Panel], across: int) -> float:
 
 
 def _cells(grid: Grid, scale: Scale) -> Cells:
-    """On a logarithmic scale geometric means, as in any heatmap; on a linear one the measurements, or every k-th."""
+    """Geometric means on a logarithmic scale, as in any heatmap; every k-th measurement on a linear one."""
     if scale.log:
         return cells(grid, PANEL_COLUMNS)
     every = math.ceil(len(grid.steps) / PANEL_COLUMNS)
@@ -143,7 +143,7 @@ def _cells(grid: Grid, scale: Scale) -> Cells:
 
 
 def _norm(values: Sequence[Floats], scale: Scale) -> tuple[Any, str]:
-    """The scale of all panels, None without any number, and at which ends of it numbers lie outside."""
+    """The colour scale of all panels (None without any number), and at which ends numbers lie outside it."""
     finite = np.concatenate([panel[np.isfinite(panel)] for panel in values])
     if not len(finite):
         return None, "neither"

@@ -25,9 +25,9 @@ from learnscope.report.style import BROKEN, COLOURS, finish, lined, log_ticks, p
 REST = "#C9CED6"
 LINES: tuple[Literal["-", "--", "-.", ":"], ...] = ("-", "--", "-.", ":")
 WIDER = 1.4
-"""By which factor a scale extends beyond its numbers."""
+"""Factor by which a scale extends beyond its numbers."""
 FEW = 30
-"""Up to so many measurements, each has a point."""
+"""With up to so many measurements, each has a marker."""
 
 
 @dataclass(frozen=True)
@@ -120,17 +120,17 @@ def draw_spectra(panels: Mapping[str, Mapping[str, Floats]], step: int, title: s
     down = math.ceil(len(panels) / across)
     figure = new_figure(down * 2.6 + 1.4)
     spec = figure.add_gridspec(down, across + 1, width_ratios=[1.0] * across + [BAR * across / 4])
-    layers = list(dict.fromkeys(layer for held in panels.values() for layer in held))
-    every = np.concatenate([values for held in panels.values() for values in held.values()])
-    positive = every[every > 0]
+    layers = list(dict.fromkeys(layer for spectra in panels.values() for layer in spectra))
+    all_values = np.concatenate([values for spectra in panels.values() for values in spectra.values()])
+    positive = all_values[all_values > 0]
     norm = Normalize(0, max(len(layers) - 1, 1))
     first: Axes | None = None
-    for place, (name, held) in enumerate(panels.items()):
+    for place, (name, spectra) in enumerate(panels.items()):
         axes = figure.add_subplot(spec[place // across, place % across], sharex=first, sharey=first)
         first = first or axes
         finish(axes, "index" if place + across >= len(panels) else "", "σ" if place % across == 0 else "", size=10)
         axes.set_title(shorten(name, title_room(across)), loc="left", fontsize=10, color=INK)
-        for layer, values in held.items():
+        for layer, values in spectra.items():
             colour = colormaps["viridis"](norm(layers.index(layer)))
             shown = np.where(values > 0, values, np.nan)
             axes.plot(np.arange(1, len(values) + 1), shown, color=colour, linewidth=1.0, marker="o", markersize=2.5)
@@ -147,8 +147,8 @@ def draw_spectra(panels: Mapping[str, Mapping[str, Floats]], step: int, title: s
     if len(layers) > 1:
         colour_bar(figure, ScalarMappable(norm, "viridis"), figure.add_subplot(spec[:, -1]), "layer", marked,
                    names=[shorten(names[place], 12) for place in marked])  # fmt: skip
-    zero = int((every == 0).sum())
-    modules = sum(len(held) for held in panels.values())
+    zero = int((all_values == 0).sum())
+    modules = sum(len(spectra) for spectra in panels.values())
     left_out = f"; not drawn: {count(zero, 'value')} of exactly 0" if zero else ""
     head(figure, title, f"{count(modules, 'module')}{f' of {common}' if common else ''} at step {step:,}; "
          f"σ: singular values of {of}, the largest first{left_out}")  # fmt: skip

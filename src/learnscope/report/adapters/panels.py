@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from learnscope.quantities import Quantity
 from learnscope.quantities.adapters import AdapterGradients, AdapterSpectrum, AdapterTruncation
-from learnscope.reading.adapter_tables import adapter_names, layer_of_module
+from learnscope.reading.adapter_tables import adapter_names, layers_of_modules
 from learnscope.reading.gather import Grid, grid, rows
 from learnscope.reading.words import percent
 from learnscope.report.adapters.heatmaps import Panel, Scale, draw_heatmap
@@ -65,28 +65,27 @@ def _first_of(adapters: list[str]) -> str:
 
 def _by_type(modules: Grid, reader: RunReader) -> list[Panel]:
     """A panel for the modules of each name in all layers, and one for modules that are in no layer."""
-    known = (reader.manifest.get("model") or {}).get("layers") or []
     types: dict[str, dict[str, int]] = {}
-    alone: dict[str, int] = {}
-    layers_of = {scope: layer_of_module(scope, known) for scope in modules.scopes}
+    outside: dict[str, int] = {}
+    layers_of = layers_of_modules(modules.scopes, reader)
     kinds = _kinds({scope: scope.removeprefix(f"{layer}.") for scope, layer in layers_of.items()})
     for column, (scope, layer) in enumerate(layers_of.items()):
-        kind = kinds[scope]
-        held = types.setdefault(kind, {}) if layer != scope and not re.fullmatch(r"\d+", kind) else alone
-        held[layer if held is not alone and layer not in held else scope] = column
-    layers = list(dict.fromkeys(layer for held in types.values() for layer in held))
-    panels = [Panel(kind, _chosen(modules, layers, held)) for kind, held in types.items()]
-    return [*panels, *([Panel("", _chosen(modules, list(alone), alone), in_blocks=False)] if alone else [])]
+        in_block = layer != scope and not re.fullmatch(r"\d+", kinds[scope])
+        columns = types.setdefault(kinds[scope], {}) if in_block else outside
+        columns[layer if in_block and layer not in columns else scope] = column
+    layers = list(dict.fromkeys(layer for columns in types.values() for layer in columns))
+    panels = [Panel(kind, _chosen(modules, layers, columns)) for kind, columns in types.items()]
+    return [*panels, *([Panel("", _chosen(modules, list(outside), outside), in_blocks=False)] if outside else [])]
 
 
-def _kinds(inside: dict[str, str]) -> dict[str, str]:
+def _kinds(paths_in_layer: dict[str, str]) -> dict[str, str]:
     """The kind of each module: its own name, or its path within the layer where several paths end in that name.
 
     >>> _kinds({"h.0.attn.c_proj": "attn.c_proj", "h.0.mlp.c_proj": "mlp.c_proj", "h.0.attn.c_attn": "attn.c_attn"})
     {'h.0.attn.c_proj': 'attn.c_proj', 'h.0.mlp.c_proj': 'mlp.c_proj', 'h.0.attn.c_attn': 'c_attn'}
     """
     # experts, which differ only in their numbers, are of one kind
-    paths = {scope: re.sub(r"\.\d+(?=\.)", "", path) for scope, path in inside.items()}
+    paths = {scope: re.sub(r"\.\d+(?=\.)", "", path) for scope, path in paths_in_layer.items()}
     several: dict[str, set[str]] = {}
     for path in paths.values():
         several.setdefault(path.rsplit(".", 1)[-1], set()).add(path)
@@ -94,25 +93,23 @@ def _kinds(inside: dict[str, str]) -> dict[str, str]:
 
 
 def _chosen(modules: Grid, scopes: list[str], columns: dict[str, int]) -> Grid:
-    values = np.full((len(modules.steps), len(scopes)), np.nan)
-    broken = np.zeros(values.shape, dtype=bool)
-    for place, scope in enumerate(scopes):
-        if scope in columns:
-            values[:, place], broken[:, place] = modules.values[:, columns[scope]], modules.broken[:, columns[scope]]
-    return Grid(modules.steps, scopes, values, broken, modules.probe)
+    """The grid with these rows; those without a column are empty."""
+    places, present = [columns.get(scope, 0) for scope in scopes], [scope in columns for scope in scopes]
+    values = np.where(present, modules.values[:, places], np.nan)
+    return Grid(modules.steps, scopes, values, modules.broken[:, places] & present, modules.probe)
 
 
 def cut_figure(reader: RunReader) -> Figure | None:
     """How much the outputs lose against how many parameters are left, at the last step that tried lower ranks."""
-    kept = rows(reader, AdapterTruncation.parameters_kept)
-    if kept.empty:
+    shares = rows(reader, AdapterTruncation.parameters_kept)
+    if shares.empty:
         return None
-    step = int(kept["step"].max())
+    step = int(shares["step"].max())
     by_kl = bool(rows(reader, AdapterTruncation.kl)["value"].notna().any())
     lost = rows(reader, AdapterTruncation.kl if by_kl else AdapterTruncation.mse)
     keys = ["cut", "energy"]
     both = pd.merge(
-        kept[kept["step"] == step][[*keys, "value"]], lost[lost["step"] == step][[*keys, "value"]], on=keys,
+        shares[shares["step"] == step][[*keys, "value"]], lost[lost["step"] == step][[*keys, "value"]], on=keys,
         suffixes=("_kept", "_lost"),
     )  # fmt: skip
     scale = float(both.loc[both["energy"] == 0, "value_lost"].iloc[0])

@@ -1,4 +1,4 @@
-"""The summary of an audit in Markdown: what was looked at, and the numbers in tables."""
+"""The summary of an audit in Markdown: its numbers in tables."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 
 from learnscope.findings.bits.bit_widths import MEASURES, recommended_configuration, unseen
 from learnscope.findings.robustness.robustness import worst_attack
-from learnscope.reading.audit import Audit
-from learnscope.reading.audit_numbers import PROBES, Number
-from learnscope.reading.audit_parts import Configuration, Level
-from learnscope.reading.audit_words import DISTURBED, at_level, by_strength, duration, signed, size
+from learnscope.reading.audit import PARTS, Audit
+from learnscope.reading.audit_numbers import DISTURBED, Number, at_level, duration, signed, size
+from learnscope.reading.audit_parts import Configuration
 from learnscope.reading.words import capital, num
 from learnscope.report.audit.panels import AuditFigure
 from learnscope.report.markdown import escape, table
@@ -26,22 +25,20 @@ def summary_text(
     audit: Audit, manifest: Mapping[str, Any], *, name: str, about: Mapping[str, Any],
     drawn: Sequence[AuditFigure], absent: Mapping[str, str],
 ) -> str:  # fmt: skip
-    ran = len(PROBES) - len(audit.missing)
+    ran = len(PARTS) - len(audit.missing)
     parts = [
         f"# Audit of {escape(name)}",
-        f"{ran} of {len(PROBES)} parts ran. Intervals are of 95 %; n is how many examples, passes or seeds a number "
+        f"{ran} of {len(PARTS)} parts ran. Intervals are of 95 %; n is how many examples, passes or seeds a number "
         "rests on.",
         "## Model configuration", *_configuration(manifest, about),
         "## Key performance metrics", *_section(_performance(audit), audit, ("quality", "speed", "memory", "layers")),
         "## Optimal bit-width configuration", *_bits(audit),
         "## Robustness summary",
         *_section(_robustness(audit), audit, ("attacks", "noise", "perturbations", "transfer")),
+        *(["## Figures"] if drawn else []),
     ]  # fmt: skip
-    if drawn:
-        parts.append("## Figures")
-        for figure in drawn:
-            parts += [f"### {figure.panel.title}", f"![{figure.panel.title}](plots/{figure.panel.file})"]
-            parts.append(figure.panel.reading)
+    for panel in (figure.panel for figure in drawn):
+        parts += [f"### {panel.title}", f"![{panel.title}](plots/{panel.file})", panel.reading]
     if absent:
         parts += ["## Figures not made", table(("figure", "why"), [(f"`{file}`", why) for file, why in absent.items()])]
     if audit.missing:
@@ -50,22 +47,22 @@ def summary_text(
 
 
 def _configuration(manifest: Mapping[str, Any], about: Mapping[str, Any]) -> list[str]:
-    """What the run knows of the model, then what the caller says, a table for each group of facts."""
+    """Facts of the run and of the caller about the model, a table for each group of them."""
     model = manifest.get("model") or {}
-    known = {key: model[key] for key in ("class", "parameters", "tensors", "dtypes") if model.get(key)}
-    flat = {key: value for key, value in about.items() if not isinstance(value, Mapping)}
-    groups = {key: value for key, value in about.items() if isinstance(value, Mapping) and value}
-    out = [table(("", ""), _facts({**known, **flat}))] if known or flat else []
-    for title, facts in groups.items():
-        out += [f"### {escape(capital(str(title)))}", table(("", ""), _facts(facts))]
+    flat = {key: model[key] for key in ("class", "parameters", "tensors", "dtypes") if model.get(key)}
+    flat |= {key: value for key, value in about.items() if not isinstance(value, Mapping)}
+    out = [table(("", ""), _facts(flat))] if flat else []
+    for title, facts in about.items():
+        if isinstance(facts, Mapping) and facts:
+            out += [f"### {escape(capital(str(title)))}", table(("", ""), _facts(facts))]
     return out or ["Nothing is known about the model."]
 
 
 def _facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(str(key).replace("_", " "), _said(value)) for key, value in facts.items()]
+    return [(str(key).replace("_", " "), _text(value)) for key, value in facts.items()]
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "n/a"}[value]
     if isinstance(value, int):
@@ -73,8 +70,8 @@ def _said(value: Any) -> str:
     if isinstance(value, float):
         return num(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_said(entry)}" for key, entry in value.items())
-    return ", ".join(map(_said, value)) if isinstance(value, list | tuple) else str(value)
+        return ", ".join(f"{key}: {_text(entry)}" for key, entry in value.items())
+    return ", ".join(map(_text, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _section(rows: list[Row], audit: Audit, parts: Sequence[str]) -> list[str]:
@@ -84,33 +81,38 @@ def _section(rows: list[Row], audit: Audit, parts: Sequence[str]) -> list[str]:
 
 
 def row(name: str, number: Number, n: int | None, write: Any = num) -> Row:
-    """A number of the table; one that is not there has its reason in place of an interval."""
-    said = "n/a" if number.value is None else write(number.value)
-    ends = "" if number.interval is None else f"{write(number.interval[0])} to {write(number.interval[1])}"
-    return name, said, number.why or "not measured" if number.value is None else ends, "" if n is None else f"{n:,}"
+    """A row of the table; a missing number has its reason in place of an interval."""
+    sample = "" if n is None else f"{n:,}"
+    if number.value is None:
+        return name, "n/a", number.why or "not measured", sample
+    ends = "" if number.interval is None else "{} to {}".format(*map(write, number.interval))
+    return name, write(number.value), ends, sample
+
+
+def _cell(number: Number, write: Any = num) -> str:
+    return row("", number, None, write)[1]
 
 
 def _performance(audit: Audit) -> list[Row]:
     out: list[Row] = []
-    if audit.quality is not None:
-        part = audit.quality
-        out += [row("loss", part.loss, part.n_examples), row("perplexity", part.perplexity, part.n_examples)]
-        out.append(row("accuracy", part.accuracy, part.n_examples))
-        out += [row(f"top-{k} accuracy", number, part.n_examples) for k, number in part.top_k.items()]
-    if audit.speed is not None:
-        for one in audit.speed.settings:
-            rate, unit = one.rate
-            out.append(row(f"{unit} ({one.said})", rate, one.n))
-        if audit.speed.settings:
-            main = audit.speed.main
-            latencies = (("mean", main.mean), ("median", main.p50), ("P95", main.p95), ("P99", main.p99))
-            out += [row(f"latency, {name} ({main.said})", number, main.n, duration) for name, number in latencies]
-    if audit.memory is not None:
-        memory = audit.memory
-        out.append(row("parameters", memory.parameters, None, lambda value: f"{value:,.0f}"))
-        for name, number in (("weights and buffers", memory.model_bytes), ("more to run", memory.run_bytes),
-                             ("peak of the process", memory.peak_bytes)):  # fmt: skip
-            out.append(row(name, number, None, size))
+    if (quality := audit.quality) is not None:
+        tops = {f"top-{k} accuracy": number for k, number in quality.top_k.items()}
+        numbers = {"loss": quality.loss, "perplexity": quality.perplexity, "accuracy": quality.accuracy, **tops}
+        out += [row(name, number, quality.n_examples) for name, number in numbers.items()]
+    if audit.speed is not None and audit.speed.settings:
+        for setting in audit.speed.settings:
+            rate, unit = setting.rate
+            out.append(row(f"{unit} ({setting.said})", rate, setting.n))
+        main = audit.speed.main
+        latencies = {"mean": main.mean, "median": main.p50, "P95": main.p95, "P99": main.p99}
+        out += [row(f"latency, {name} ({main.said})", number, main.n, duration) for name, number in latencies.items()]
+    if (memory := audit.memory) is not None:
+        out += [
+            row("parameters", memory.parameters, None, "{:,.0f}".format),
+            row("weights and buffers", memory.model_bytes, None, size),
+            row("more to run", memory.run_bytes, None, size),
+            row("peak of the process", memory.peak_bytes, None, size),
+        ]
     if audit.layers is not None and audit.layers.total.value is not None:
         out.append(row("time of a pass with timed layers", audit.layers.total, audit.layers.n, duration))
     return out
@@ -127,62 +129,53 @@ def _bits(audit: Audit) -> list[str]:
             row("bits a weight in blocks", best["block_bits"], None),
             row("bits a weight in the whole model", best["model_bits"], None),
         ]  # fmt: skip
-        out += [f"Recommended: **{escape(best.name)}**, judged on data {unseen(part)}.",
-                table(HEAD, rows)]  # fmt: skip
-        out += _unit_bits(part.recommended)
+        out += [f"Recommended: **{escape(best.name)}**, judged on data {unseen(part)}.", table(HEAD, rows)]
+        units: dict[int, list[str]] = {}
+        for unit, width in part.recommended.items():
+            units.setdefault(width, []).append(f"`{unit}`")
+        if units:
+            by_width = sorted(units.items(), reverse=True)
+            out.append(table(("bits", "units"), [(f"{width}", ", ".join(names)) for width, names in by_width]))
     elif "optimum" in audit.missing:
         out.append(escape(f"None is recommended: {audit.missing['optimum']}."))
     tried = audit.configurations
     if tried is not None:
-        ordered = sorted(tried.items, key=lambda one: -(one["packed_bytes"].value or 0.0))
-        out += ["### All configurations", _configurations(ordered[:MOST], tried.judged_by)]
+        ordered = sorted(tried.items, key=lambda item: -(item["packed_bytes"].value or 0.0))
+        columns = [MEASURES[tried.judged_by] if name == "KL" else name for name in COLUMNS]
+        lines = [_configuration_row(item, tried.judged_by) for item in ordered[:MOST]]
+        out += ["### All configurations", table(columns, lines)]
         if len(ordered) > MOST:
             out.append(f"{len(ordered) - MOST:,} more are in `analysis_results.json`.")
-    elif "configurations" in audit.missing:
+    else:
         out.append(escape(f"No configurations were compared: {audit.missing['configurations']}."))
     return out + _exported(audit)
 
 
 def _exported(audit: Audit) -> list[str]:
-    """Copies that were really timed; nothing else in this section is about time."""
+    """Copies that were timed; nothing else in this section is about time."""
     part = audit.exported
     if part is None:
-        return [escape(f"Real latencies: {audit.missing['exported']}.")] if "exported" in audit.missing else []
-    copies = {"original": part.original, **part.copies} if part.original is not None else part.copies
+        return [escape(f"Real latencies: {audit.missing['exported']}.")]
     rows: list[Sequence[str]] = []
-    for name, copy in copies.items():
-        if copy is None or copy.latency.value is None:
-            rows.append((name, "n/a", "", "", "", (copy and copy.latency.why) or "not measured"))
+    for copy in part.copies.values():
+        if copy.latency.value is None:
+            rows.append((copy.name, "n/a", "", "", "", copy.latency.why or "not measured"))
             continue
-        numbers = [row("", copy.latency, None, duration)[1], row("", copy.speed_up, None)[1]]
-        rows.append((name, *numbers, row("", copy.held, None, size)[1], row("", copy.kl, None)[1], f"n = {copy.n}"))
-    head = ("blocks held as", "median pass", "times as fast", "held in", "KL", "")
-    return ["### Real latencies of packed weights (torchao)", table(head, rows)]
-
-
-def _unit_bits(bits: Mapping[str, int]) -> list[str]:
-    if not bits:
-        return []
-    have = sorted(set(bits.values()), reverse=True)
-    rows = [(f"{b}", ", ".join(f"`{unit}`" for unit, own in bits.items() if own == b)) for b in have]
-    return [table(("bits", "units"), rows)]
+        numbers = (_cell(copy.latency, duration), _cell(copy.speed_up), _cell(copy.held, size), _cell(copy.kl))
+        rows.append((copy.name, *numbers, f"n = {copy.n}"))
+    columns = ("blocks held as", "median pass", "times as fast", "held in", "KL", "")
+    return ["### Real latencies of packed weights (torchao)", table(columns, rows)]
 
 
 COLUMNS = ("configuration", "size", "bits a weight", "KL", "95 % interval", "change of the loss", "95 % interval",
            "accuracy", "frontier")  # fmt: skip
 
 
-def _configurations(items: Sequence[Configuration], measure: str) -> str:
-    head = [MEASURES[measure] if name == "KL" else name for name in COLUMNS]
-    return table(head, [_configuration_row(one, measure) for one in items])
-
-
-def _configuration_row(one: Configuration, measure: str) -> Sequence[str]:
-    kl, change = row("", one[measure], None), row("", one["loss_change"], None, signed)
-    packed, bits, accuracy = one["packed_bytes"], one["model_bits"], one["accuracy"]
+def _configuration_row(item: Configuration, measure: str) -> Sequence[str]:
+    damage, change = row("", item[measure], None), row("", item["loss_change"], None, signed)
     return (
-        one.name, row("", packed, None, size)[1], row("", bits, None)[1], kl[1], kl[2], change[1], change[2],
-        row("", accuracy, None)[1], "yes" if one["on_frontier"].value == 1 else "",
+        item.name, _cell(item["packed_bytes"], size), _cell(item["model_bits"]), damage[1], damage[2], change[1],
+        change[2], _cell(item["accuracy"]), "yes" if item["on_frontier"].value == 1 else "",
     )  # fmt: skip
 
 
@@ -200,19 +193,15 @@ def _robustness(audit: Audit) -> list[Row]:
         out += [row(f"flag: {text}", part[flag], part.examples, lambda value: "yes" if value else "no")
                 for flag, text in FLAGS.items()]  # fmt: skip
     for levels in (audit.noise, audit.perturbations):
-        for name, found in ({} if levels is None else levels.by_name()).items():
-            out += _strongest(name, by_strength(name, found)[-1])
+        for name, each in ({} if levels is None else levels.by_name()).items():
+            strongest = each[-1]
+            what = f"{DISTURBED.get(name, (name, ''))[0]}, {at_level(name, strongest.level)}"
+            numbers = {"KL": strongest.kl, "accuracy": strongest.accuracy, "loss": strongest.loss}
+            out += [row(f"{key}, {what}", n, strongest.seeds) for key, n in numbers.items() if n.value is not None]
     if audit.transfer is not None:
-        for (made, tried), number in audit.transfer.accuracy.items():
-            if made not in (0, tried):
-                continue  # attacks on the model as stored, and on the very weights that they are tried on
-            widths = [f"{bits} bits" if bits else "stored" for bits in (made, tried)]
-            out.append(row(f"accuracy, PGD made on {widths[0]}, tried on {widths[1]}", number, audit.transfer.examples))
+        for (made, tested), number in audit.transfer.accuracy.items():
+            if made in (0, tested):  # attacks on the model as stored, and on the very weights that they are tested on
+                widths = [f"{bits} bits" if bits else "stored" for bits in (made, tested)]
+                name = f"accuracy, PGD made on {widths[0]}, tried on {widths[1]}"
+                out.append(row(name, number, audit.transfer.examples))
     return out
-
-
-def _strongest(name: str, one: Level) -> list[Row]:
-    what = f"{DISTURBED.get(name, (name, ''))[0]}, {at_level(name, one.level)}"
-    known = [(text, number) for text, number in (("KL", one.kl), ("accuracy", one.accuracy), ("loss", one.loss))
-             if number.value is not None]  # fmt: skip
-    return [row(f"{text}, {what}", number, one.seeds) for text, number in known]

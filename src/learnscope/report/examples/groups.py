@@ -7,21 +7,21 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from learnscope.quantities import Quantity
 from learnscope.quantities.examples import GroupAccuracy as Q
-from learnscope.reading.gather import Series
+from learnscope.reading.gather import Grid
 from learnscope.reading.group_curves import GroupCurves, attribute_numbers, group_curves
 from learnscope.reading.ordering import plural
 from learnscope.reading.words import num, percent
 from learnscope.report.broken import breaks, patch
-from learnscope.report.heatmap import body_height, colour_bar, measured, name_rows, paint_means, shorten, tick_steps
+from learnscope.report.heatmap import body_height, measured, shorten
 from learnscope.report.layout import QUIET, head, margins, new_figure
 from learnscope.report.lines import curve
+from learnscope.report.shares import painted_rows
 from learnscope.report.style import COLOURS, finish, legend, lined
 from learnscope.store.reader import RunReader
 
 LINES = len(COLOURS)
-"""Up to so many groups, each has a line; more become rows of a heatmap."""
+"""Groups up to which each has a line; more become rows of a heatmap."""
 LONGEST = 50
 """Most letters of a group's name in a legend."""
 ABOVE = 3.0
@@ -29,7 +29,6 @@ ABOVE = 3.0
 
 
 def group_figure(reader: RunReader) -> Figure | None:
-    """The groups of the test data, or else of the first data that has groups."""
     candidates = group_curves(reader)
     if not candidates or not np.isfinite(candidates[0].accuracies.values).any():
         return None
@@ -45,19 +44,18 @@ def group_figure(reader: RunReader) -> Figure | None:
     margins(figure).bar = not few
     top = figure.add_subplot(spec[0, 0]) if above else None
     axes = figure.add_subplot(spec[-1, 0], sharex=top)
+    broken = breaks(reader)
     notes = ""
     if few:
         _lines(axes, curves)
+        broken.shade(axes, label=False)
     else:
-        notes = _rows(figure, axes, figure.add_subplot(spec[-1, 1]), curves, body)
-    broken = breaks(reader)
+        grid, bar = curves.accuracies, figure.add_subplot(spec[-1, 1])
+        notes = painted_rows(axes, bar, grid.steps, grid.values, grid.scopes, body, row=curves.word, what="accuracy")
+        broken.edge(axes)
     if top is not None:
         _sides(top, numbers)
         broken.shade(top, label=False)
-    if few:
-        broken.shade(axes, label=False)
-    else:
-        broken.edge(axes)
     if broken.spans:
         figure.legend(handles=[patch(broken, 0.25 if few else 1.0)], loc="lower center", fontsize=10, frameon=False)
     head(figure, f"Accuracy by {curves.word}", _facts(curves, numbers) + notes)
@@ -66,7 +64,9 @@ def group_figure(reader: RunReader) -> Figure | None:
 
 def _sides(axes: Axes, numbers: pd.DataFrame) -> None:
     """Accuracy on aligned and conflicting examples with confidence intervals, and how often the group is predicted."""
-    steps = numbers.index.to_numpy(np.int64)
+    names = [str(name) for name in numbers.columns]
+    steps, values = numbers.index.to_numpy(np.int64), numbers.to_numpy(np.float64)
+    curves = Grid(steps, names, values, np.zeros(values.shape, bool))
     for quantity, low, high, colour, label in (
         (Q.aligned_accuracy, Q.aligned_accuracy_low, Q.aligned_accuracy_high, COLOURS[0], "group suggests the class"),
         (
@@ -75,12 +75,11 @@ def _sides(axes: Axes, numbers: pd.DataFrame) -> None:
         ),
     ):  # fmt: skip
         axes.fill_between(steps, numbers[low.name], numbers[high.name], color=colour, alpha=0.18, linewidth=0)
-        curve(axes, _series(numbers, quantity), colour, label, smooth=False, markers=True, width=2.4)
+        curve(axes, curves.of(quantity.name), colour, label, smooth=False, markers=True, width=2.4)
     if numbers[Q.classes.name].iloc[-1] > 2:  # with two classes, every wrong prediction is what the group suggests
-        curve(
-            axes, _series(numbers, Q.attribute_following), COLOURS[3], "… and it is predicted", smooth=False, dash="--"
-        )
-        curve(axes, _series(numbers, Q.chance_following), QUIET, "the same by chance", smooth=False, dash=":")
+        following, chance = (curves.of(quantity.name) for quantity in (Q.attribute_following, Q.chance_following))
+        curve(axes, following, COLOURS[3], "… and it is predicted", smooth=False, dash="--")
+        curve(axes, chance, QUIET, "the same by chance", smooth=False, dash=":")
     lined(axes)
     finish(axes, y="accuracy, share")
     axes.tick_params(labelbottom=False)
@@ -89,48 +88,30 @@ def _sides(axes: Axes, numbers: pd.DataFrame) -> None:
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, fontsize=10, frameon=False, borderaxespad=0.1)
 
 
-def _series(numbers: pd.DataFrame, quantity: Quantity) -> Series:
-    values = numbers[quantity.name].to_numpy(np.float64)
-    return Series(numbers.index.to_numpy(np.int64), values, [None] * len(values))
-
-
 def _lines(axes: Axes, curves: GroupCurves) -> None:
     grid = curves.accuracies
     for number, scope in enumerate(grid.scopes):
-        accuracy = Series(grid.steps, grid.values[:, number], [None] * len(grid.steps))
         n = curves.examples.get(scope)
         label = f"{curves.word} {shorten(scope, LONGEST)}" + (f" (n = {n:,})" if n is not None else "")
         colour = COLOURS[(number + 2) % LINES]  # the first two are used in the axes above
-        curve(axes, accuracy, colour, label, smooth=False, markers=True)
+        curve(axes, grid.of(scope), colour, label, smooth=False, markers=True)
     lined(axes)
     finish(axes, x="step", y="accuracy")
     axes.set_ylim(-0.02, 1.03)
     legend(axes)
 
 
-def _rows(figure: Figure, axes: Axes, beside: Axes, curves: GroupCurves, body: float) -> str:
-    """A heatmap; where there are too many measurements, a column is the mean of several."""
-    grid = curves.accuracies
-    mesh, size = paint_means(axes, grid.steps, grid.values, vmin=0, vmax=1)
-    finish(axes, x="step", y=curves.word)
-    unnamed = name_rows(axes, grid.scopes, body)
-    tick_steps(axes, grid.steps)
-    ticks = [0.0, 0.25, 0.5, 0.75, 1.0]
-    colour_bar(figure, mesh, beside, "accuracy", ticks, names=[percent(tick) for tick in ticks])
-    return unnamed + (f"; a column is the mean of {size}" if size > 1 else "")
-
-
 def _facts(curves: GroupCurves, numbers: pd.DataFrame) -> str:
     grid = curves.accuracies
     last = {scope: float(value) for scope, value in zip(grid.scopes, grid.values[-1], strict=True)}
-    known = {scope: value for scope, value in last.items() if np.isfinite(value)}
+    finite = {scope: value for scope, value in last.items() if np.isfinite(value)}
     total = len(grid.scopes) + curves.left_out
     largest = f"the largest {len(grid.scopes):,} of " if curves.left_out else ""
     parts = [f"{largest}{total:,} {plural(curves.word, total)}, {measured(grid.steps)}"]
-    if known:
-        ordered = sorted(known, key=lambda scope: known[scope])
+    if finite:
+        ordered = sorted(finite, key=lambda scope: finite[scope])
         extremes = dict.fromkeys((ordered[0], ordered[-1]))
-        ends = [f"{percent(known[scope])} ({curves.word} {shorten(scope, LONGEST)})" for scope in extremes]
+        ends = [f"{percent(finite[scope])} ({curves.word} {shorten(scope, LONGEST)})" for scope in extremes]
         parts.append(f"{'at the end ' if len(grid.steps) > 1 else ''}{' to '.join(ends)}")
     if len(numbers):
         final = {str(name): float(value) for name, value in numbers.iloc[-1].items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,20 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from learnscope.reading.gather import Floats
+from learnscope.ledger.ledger import ledger_of
+from learnscope.ledger.patterns import patterns
+from learnscope.quantities.examples import ExampleLedger
+from learnscope.reading.cells import epoch_statistics
+from learnscope.reading.gather import labels_of
 from learnscope.report.heatmap import colour_bar
-from learnscope.report.layout import INK, head, margins, new_figure, save_all
+from learnscope.report.layout import INK, figure_with_bar, head, new_figure, save_all
 from learnscope.report.style import COLOURS, finish, legend, lined
+from learnscope.store.reader import RunReader
 
 HARDEST = 20
-"""Most examples in the figure of the hardest."""
 POINTS = 20_000
 """Most examples in the data map; of more, every k-th."""
 GROUPS = 6
-"""Most groups with a curve: the slowest and the fastest."""
 
 
 def plot_learning(
@@ -38,21 +41,22 @@ def plot_learning(
     figures: dict[str, Figure] = {}
     if epochs:
         figures["learning_curves"] = curves(epochs)
-    known = with_confidence(frame)
-    if len(known):
-        figures["data_map"] = data_map(known, kinds)
-        figures["hardest_examples"] = hardest(known, kinds)
+    examples = with_confidence(frame)
+    if len(examples):
+        figures["data_map"] = data_map(examples, kinds)
+        figures["hardest_examples"] = hardest(examples, kinds)
     return save_all(figures, folder)
 
 
 def with_confidence(frame: pd.DataFrame) -> pd.DataFrame:
     """The examples whose probability was finite at least once."""
-    known: pd.DataFrame = frame[np.isfinite(frame["confidence"].to_numpy(dtype=np.float64))]
-    return known
+    examples: pd.DataFrame = frame[np.isfinite(frame["confidence"].to_numpy(dtype=np.float64))]
+    return examples
 
 
 def curves(epochs: Sequence[Mapping[str, Any]]) -> Figure:
-    x = np.array([_number(epoch["epoch"], place) for place, epoch in enumerate(epochs)])
+    frame = pd.DataFrame(epochs)
+    frame.index = frame["epoch"].fillna(pd.Series(range(len(frame)))).astype(float)
     figure = new_figure(6.4)
     last = epochs[-1]
     head(
@@ -61,48 +65,47 @@ def curves(epochs: Sequence[Mapping[str, Any]]) -> Figure:
         f"{last['examples']:,} examples, {last['presentations']:,} presentations; accuracy and loss are of the "
         "presentations of each epoch, with the weights of that moment",
     )
-    grid = figure.subplots(2, 2)
-    _lines(grid[0, 0], x, {"accuracy": "share correct", "confidence": "mean p(gold)"}, epochs)
-    finish(grid[0, 0], y="share of presentations")
-    _lines(grid[0, 1], x, {"loss": "mean loss"}, epochs)
-    finish(grid[0, 1], y="loss")
-    _shares(grid[1, 0], x, epochs)
-    finish(grid[1, 0], "epoch", "share of examples")
-    _groups(grid[1, 1], x, epochs)
-    finish(grid[1, 1], "epoch", "share correct by group")
+    (above_left, above_right), (below_left, below_right) = grid = figure.subplots(2, 2)
+    _lines(above_left, frame, {"accuracy": "share correct", "confidence": "mean p(gold)"})
+    finish(above_left, y="share of presentations")
+    _lines(above_right, frame, {"loss": "mean loss"})
+    finish(above_right, y="loss")
+    _shares(below_left, frame)
+    finish(below_left, "epoch", "share of examples")
+    _groups(below_right, frame)
+    finish(below_right, "epoch", "share correct by group")
     for axes in grid.flat:
         lined(axes, 6)
         legend(axes)
     return figure
 
 
-def _lines(axes: Axes, x: Floats, names: Mapping[str, str], epochs: Sequence[Mapping[str, Any]]) -> None:
+def _lines(axes: Axes, epochs: pd.DataFrame, names: Mapping[str, str]) -> None:
+    mark = "o" if len(epochs) < 15 else ""
     for colour, (name, label) in zip(COLOURS, names.items(), strict=False):
-        axes.plot(x, _series(epochs, name), color=colour, label=label, marker="o" if len(x) < 15 else "", markersize=4)
+        axes.plot(epochs.index, epochs[name].astype(float), color=colour, label=label, marker=mark, markersize=4)
 
 
-def _shares(axes: Axes, x: Floats, epochs: Sequence[Mapping[str, Any]]) -> None:
+def _shares(axes: Axes, epochs: pd.DataFrame) -> None:
     """Kinds of examples so far, and examples forgotten in each epoch."""
     names = {"learned": "correct last time", "unforgettable": "never forgotten", "never_learned": "never correct"}
-    _lines(axes, x, names, epochs)
-    total = _series(epochs, "total_forgetting_events")
-    each = np.diff(total, prepend=0.0) / np.maximum(_series(epochs, "examples"), 1)
-    width = 0.8 * (float(np.diff(np.unique(x)).min()) if len(np.unique(x)) > 1 else 1.0)
-    axes.bar(x, each, width=width, color=COLOURS[3], alpha=0.5, label="forgotten in the epoch")
+    _lines(axes, epochs, names)
+    events = epochs["total_forgetting_events"].to_numpy(np.float64)
+    forgotten = np.diff(events, prepend=0.0) / np.maximum(epochs["examples"].to_numpy(np.float64), 1)
+    width = 0.8 * float(np.diff(np.unique(epochs.index)).min(initial=np.inf if epochs.index.nunique() > 1 else 1.0))
+    axes.bar(epochs.index, forgotten, width=width, color=COLOURS[3], alpha=0.5, label="forgotten in the epoch")
     axes.set_ylim(bottom=0)
 
 
-def _groups(axes: Axes, x: Floats, epochs: Sequence[Mapping[str, Any]]) -> None:
-    by_group = [epoch["accuracy_by_group"] for epoch in epochs]
-    names = list(dict.fromkeys(name for groups in by_group for name in groups))
-    if not names:
+def _groups(axes: Axes, epochs: pd.DataFrame) -> None:
+    groups = pd.DataFrame(epochs["accuracy_by_group"].tolist(), index=epochs.index, dtype=float)
+    if groups.empty:
         axes.text(0.5, 0.5, "no groups to tell apart", ha="center", va="center", transform=axes.transAxes)
         return
-    curves = {name: np.array([_number(groups.get(name), np.nan) for groups in by_group]) for name in names}
-    order = sorted(names, key=lambda name: float(np.nanmean(curves[name])))
+    order = sorted(map(str, groups), key=lambda name: float(np.nanmean(groups[name])))
     shown = order if len(order) <= GROUPS else [*order[: GROUPS // 2], *order[-(GROUPS // 2) :]]
     for colour, name in zip(COLOURS, shown, strict=False):
-        axes.plot(x, curves[name], color=colour, label=f"group {name}" if name.isdecimal() else name)
+        axes.plot(groups.index, groups[name], color=colour, label=f"group {name}" if name.isdecimal() else name)
     if len(order) > len(shown):
         axes.set_title(f"the {GROUPS // 2} slowest and fastest of {len(order)}", loc="left", fontsize=10)
 
@@ -110,7 +113,7 @@ def _groups(axes: Axes, x: Floats, epochs: Sequence[Mapping[str, Any]]) -> None:
 def data_map(frame: pd.DataFrame, kinds: Mapping[str, Any]) -> Figure:
     """Confidence against variability, coloured by correctness (arXiv 2009.10795)."""
     shown = frame.iloc[:: max(1, -(-len(frame) // POINTS))]
-    figure = new_figure(6.0)
+    figure, axes, bar = figure_with_bar(6.0)
     part = f", every {len(frame) // len(shown)}th shown" if len(shown) < len(frame) else ""
     head(
         figure,
@@ -118,8 +121,6 @@ def data_map(frame: pd.DataFrame, kinds: Mapping[str, Any]) -> Figure:
         f"{len(frame):,} examples{part}: mean and standard deviation of p(gold) over their presentations. "
         f"{len(kinds['hard_examples']):,} are hard (ringed), {len(kinds['easy_examples']):,} easy",
     )
-    grid = figure.add_gridspec(1, 2, width_ratios=[1, 0.03])
-    axes = figure.add_subplot(grid[0, 0])
     order = shown.sample(frac=1, random_state=0)  # so that the order of the data does not decide which are on top
     size = float(np.clip(3e4 / len(shown), 4, 28))
     points = axes.scatter(
@@ -132,8 +133,6 @@ def data_map(frame: pd.DataFrame, kinds: Mapping[str, Any]) -> Figure:
     axes.set_xlim(0, max(0.52, 1.05 * float(shown["variability"].max())))
     axes.set_ylim(-0.02, 1.02)
     finish(axes, "variability: standard deviation of p(gold)", "confidence: mean p(gold)")
-    bar = figure.add_subplot(grid[0, 1])
-    margins(figure).bar = True
     colour_bar(figure, points, bar, "share correct", [0, 0.25, 0.5, 0.75, 1])
     return figure
 
@@ -142,11 +141,12 @@ def hardest(frame: pd.DataFrame, kinds: Mapping[str, Any]) -> Figure:
     ranked = frame.sort_values(["confidence", "id"]).head(HARDEST).iloc[::-1]
     figure = new_figure(1.5 + 0.28 * len(ranked))
     hard = len(kinds["hard_examples"])
+    cut = "" if kinds["hard_cut"] is None else f" = {kinds['hard_cut']:.2f}"
     head(
         figure,
         f"The {len(ranked)} hardest examples of {len(frame):,}",
         f"By mean p(gold), which stands beside each bar with how often it was correct. Orange: never. {hard:,} "
-        f"{'is' if hard == 1 else 'are'} hard: never correct, or 1 − mean p(gold) above {_cut(kinds['hard_cut'])}.",
+        f"{'is' if hard == 1 else 'are'} hard: never correct, or 1 − mean p(gold) above Q3 + 1.5·IQR{cut}.",
     )
     axes = figure.subplots()
     places = np.arange(len(ranked))
@@ -164,18 +164,31 @@ def hardest(frame: pd.DataFrame, kinds: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _cut(cut: float | None) -> str:
-    return "Q3 + 1.5·IQR" if cut is None else f"Q3 + 1.5·IQR = {cut:.2f}"
-
-
 def _name(row: Any) -> str:
     target = row.get("target", pd.NA)
     return f"id {row['id']}" if pd.isna(target) or target >= 10_000 else f"id {row['id']}, class {target}"
 
 
-def _series(epochs: Sequence[Mapping[str, Any]], name: str) -> Floats:
-    return np.array([_number(epoch.get(name), np.nan) for epoch in epochs], dtype=np.float64)
+def learning_figure(reader: RunReader) -> Figure | None:
+    epochs = [
+        epoch_statistics(record)
+        for label in labels_of(reader, ExampleLedger)[:1]
+        for record in reader.records(label)
+        if record.tables
+    ]
+    return curves(epochs) if epochs else None
 
 
-def _number(value: Any, otherwise: float) -> float:
-    return otherwise if value is None else float(value)
+def data_map_figure(reader: RunReader) -> Figure | None:
+    return _of_ledger(reader, data_map)
+
+
+def hardest_figure(reader: RunReader) -> Figure | None:
+    return _of_ledger(reader, hardest)
+
+
+def _of_ledger(reader: RunReader, draw: Callable[[pd.DataFrame, Mapping[str, Any]], Figure]) -> Figure | None:
+    ledger = ledger_of(reader.backend)
+    if ledger is None or (examples := with_confidence(ledger.frame())).empty:
+        return None
+    return draw(examples, patterns(ledger.arrays()))

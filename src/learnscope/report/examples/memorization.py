@@ -16,12 +16,11 @@ from learnscope.findings.examples.memorizing import LASTING, SHARE, Evolution
 from learnscope.reading.gather import Floats
 from learnscope.reading.words import count, num
 from learnscope.report.instances import stretch
-from learnscope.report.layout import INK, QUIET, head, new_figure, save_all
+from learnscope.report.layout import INK, QUIET, head, new_figure, panels_on, save_all
 from learnscope.report.style import BROKEN, COLOURS, finish, guides, lined, maybe_log
 
 SPLITS = {"train": COLOURS[0], "test": COLOURS[1]}
 SHOWN = 15
-"""Most suspicious labels shown one by one."""
 BINS = 40
 MANY = 100
 """With more labels in one bar, the scale is logarithmic above 10."""
@@ -51,25 +50,26 @@ def plot_memorized(data: Told, folder: Path) -> list[Path]:
 
 
 def _curves(data: Told) -> Figure:
-    known = bool(len(data.evolution.epochs))
-    figure = new_figure(8.6 if known else 4.2)
-    rows = figure.subplots(3 if known else 1, 1, sharex=True, squeeze=False)[:, 0]
-    if known:
-        _pair(rows[0], data, "accuracy")
-        rows[0].set_ylim(-0.03, 1.03)
-        rows[0].set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1])
-        _gap(rows[1], data)
-    _pair(rows[-1], data, "loss")
-    maybe_log(rows[-1], [_finite(data.curves[f"{split}_loss"]) for split in SPLITS])
+    names = ["accuracy", "generalization gap", "loss"] if len(data.evolution.epochs) else ["loss"]
+    figure = new_figure(8.6 if len(names) > 1 else 4.2)
     at = data.evolution.transition_epoch
-    for place, axes in enumerate(rows):
+    for axes, name, lowest in panels_on(figure.subplots(len(names), 1, sharex=True, squeeze=False), names):
+        if name == "generalization gap":
+            _gap(axes, data.evolution)
+        else:
+            _pair(axes, data, name)
+        if name == "accuracy":
+            axes.set_ylim(-0.03, 1.03)
+            axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1])
+        if name == "loss":
+            maybe_log(axes, [_finite(data.curves[f"{split}_loss"]) for split in SPLITS])
         if at is not None:
             axes.axvline(at, color=BROKEN, linewidth=1.6, label=f"transition: epoch {at:,}")
-        name = ("accuracy", "generalization gap", "loss")[place] if known else "loss"
-        finish(axes, x="epoch" if axes is rows[-1] else "", y=name)
+        finish(axes, x="epoch" if lowest else "", y=name)
         lined(axes)
-        _legend_above(axes)
-    head(figure, "Memorization", _story(data))
+        stretch(axes, "y", above=0.16)
+        axes.legend(fontsize=9.5, framealpha=0.8, edgecolor="none", loc="upper left", ncols=4, columnspacing=1.4)
+    head(figure, "Memorization", _facts(data))
     return figure
 
 
@@ -80,13 +80,7 @@ def _pair(axes: Axes, data: Told, name: str) -> None:
                   label=split)  # fmt: skip
 
 
-def _legend_above(axes: Axes) -> None:
-    stretch(axes, "y", above=0.16)
-    axes.legend(fontsize=9.5, framealpha=0.8, edgecolor="none", loc="upper left", ncols=4, columnspacing=1.4)
-
-
-def _gap(axes: Axes, data: Told) -> None:
-    evolution = data.evolution
+def _gap(axes: Axes, evolution: Evolution) -> None:
     axes.plot(evolution.epochs, evolution.gaps, color=COLOURS[2], marker="o", markersize=3.5, linewidth=1.6,
               label="train − test accuracy")  # fmt: skip
     axes.axhline(0, color="#BBBBBB", linewidth=1.0, zorder=0)
@@ -96,7 +90,7 @@ def _gap(axes: Axes, data: Told) -> None:
         axes.axvline(epoch, color=COLOURS[3], linestyle="--", linewidth=1.2, label=None if place else "level changes")
 
 
-def _story(data: Told) -> str:
+def _facts(data: Told) -> str:
     evolution = data.evolution
     parts = [count(len(data.epochs), "evaluation")]
     if evolution.epochs:
@@ -172,9 +166,9 @@ def _suspects(axes: Axes, suspects: pd.DataFrame) -> None:
     shown = suspects[np.isfinite(suspects["score"])].head(SHOWN)
     place = np.arange(len(shown)) + 0.5
     axes.barh(place, shown["score"], height=0.7, color=BROKEN, alpha=0.8)
-    who = shown["id" if "id" in shown else "example"]
-    held = shown["suggested"].astype(object).where(shown["suggested"].notna(), "?")
-    axes.set_yticks(place, [f"{a}: {b} → {c}" for a, b, c in zip(who, shown["label"], held, strict=True)])
+    names = shown["id" if "id" in shown else "example"]
+    suggested = shown["suggested"].astype(object).where(shown["suggested"].notna(), "?")
+    axes.set_yticks(place, [f"{a}: {b} → {c}" for a, b, c in zip(names, shown["label"], suggested, strict=True)])
     axes.set_ylim(max(len(shown), 1), 0)
     finish(axes, x="mean loss", y="", size=10)
     axes.set_title("The most doubted labels", loc="left", fontsize=10, color=INK)

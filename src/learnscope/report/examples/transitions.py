@@ -9,21 +9,19 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from learnscope.findings.examples.critical import Attributions, CriticalExamples, critical_examples, enrichment
 from learnscope.reading.gather import Floats
 from learnscope.reading.words import count, num, percent
 from learnscope.report.heatmap import colour_bar
-from learnscope.report.layout import INK, QUIET, head, margins, new_figure, save_all
+from learnscope.report.layout import INK, QUIET, figure_with_bar, head, new_figure, save_all
 from learnscope.report.style import BROKEN, COLOURS, finish, guides, legend, log_ticks, plain
 
 MOST_LABELS = 24
 MARKED = 0.05
 """A label with at most this adjusted p-value is marked."""
 DRAWN = 20_000
-"""Most points of a scatter plot."""
 
 
 def plot_attributions(transition: Attributions, folder: Path, top_k: int) -> list[Path]:
@@ -49,13 +47,13 @@ def draw_scores(transition: Attributions, critical: CriticalExamples) -> Figure:
     """A histogram of the scores, with logarithmic counts, so that the few high scores can be seen."""
     figure = new_figure(4.6)
     axes = figure.subplots()
-    known = transition.scores[np.isfinite(transition.scores)]
-    if not len(known):
+    finish(axes, "score", "examples")
+    scored = transition.scores[np.isfinite(transition.scores)]
+    if not len(scored):
         axes.text(0.5, 0.5, "no example has a score", ha="center", transform=axes.transAxes, color=QUIET)
-        finish(axes, "score", "examples")
         _titled(figure, "Scores of examples", transition)
         return figure
-    axes.hist(known, bins=60, color=COLOURS[0], alpha=0.85)
+    axes.hist(scored, bins=60, color=COLOURS[0], alpha=0.85)
     axes.set_yscale("log")
     top = float(axes.get_ylim()[1])
     ticks = [tick for tick in (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000) if tick < top]
@@ -63,12 +61,11 @@ def draw_scores(transition: Attributions, critical: CriticalExamples) -> Figure:
     axes.minorticks_off()
     axes.set_ylim(0.7, top)
     if len(critical):
-        axes.axvspan(critical.scores[-1], float(known.max()), color=COLOURS[1], alpha=0.25, linewidth=0,
+        axes.axvspan(critical.scores[-1], float(scored.max()), color=COLOURS[1], alpha=0.25, linewidth=0,
                      label=f"the {len(critical)} highest")  # fmt: skip
-    middle = float(np.median(known))
+    middle = float(np.median(scored))
     axes.axvline(middle, color=INK, linestyle="--", linewidth=1, label=f"median, {num(middle)}")
     legend(axes)
-    finish(axes, "score", "examples")
     guides(axes)
     meaning = "cosine of its gradients before and after × the loss it lost" if transition.method == "transition" else ""
     _titled(figure, "Scores of examples", transition, meaning)
@@ -77,40 +74,35 @@ def draw_scores(transition: Attributions, critical: CriticalExamples) -> Figure:
 
 def draw_losses(transition: Attributions, before: Floats, after: Floats) -> Figure:
     """Loss after against loss before, coloured by score; examples below the line were learned."""
-    figure = new_figure(6.4)
-    spec = figure.add_gridspec(1, 2)
-    margins(figure).bar = True
-    axes, beside = figure.add_subplot(spec[0, 0]), figure.add_subplot(spec[0, 1])
-    known = np.flatnonzero(np.isfinite(before) & np.isfinite(after) & np.isfinite(transition.scores))
-    shown = known
-    if len(known) > DRAWN:
-        shown = np.sort(np.random.default_rng(0).choice(known, DRAWN, replace=False))
+    figure, axes, bar = figure_with_bar(6.4)
+    scored = np.flatnonzero(np.isfinite(before) & np.isfinite(after) & np.isfinite(transition.scores))
+    many = len(scored) > DRAWN
+    shown = np.sort(np.random.default_rng(0).choice(scored, DRAWN, replace=False)) if many else scored
     shown = shown[np.argsort(np.abs(transition.scores[shown]), kind="stable")]  # large scores on top
     sides = before[shown], after[shown]
     logarithmic = _sizes_differ(np.concatenate(sides))
     (x, x_limits), (y, y_limits) = (_placed(side, logarithmic) for side in sides)
-    reach = float(np.quantile(np.abs(transition.scores[shown]), 0.99)) if len(shown) else 0.0
+    reach = (float(np.quantile(np.abs(transition.scores[shown]), 0.99)) if len(shown) else 0.0) or 1.0
     mesh = axes.scatter(x, y, c=transition.scores[shown], cmap="RdBu", s=14, linewidths=0.2, edgecolors="#888888",
-                        norm=Normalize(-(reach or 1.0), reach or 1.0))  # fmt: skip
+                        vmin=-reach, vmax=reach)  # fmt: skip
     ends = max(x_limits[0], y_limits[0]), min(x_limits[1], y_limits[1])
     if ends[0] < ends[1]:
         axes.plot(ends, ends, color=INK, linewidth=1, linestyle="--", label="no change", zorder=0)
     _scaled(axes, x_limits, y_limits, logarithmic)
     legend(axes)
-    ticks = [float(tick) for tick in np.linspace(-(reach or 1.0), reach or 1.0, 5)]
-    colour_bar(figure, mesh, beside, "score", ticks, "both", [num(tick) for tick in ticks])
+    ticks = [float(tick) for tick in np.linspace(-reach, reach, 5)]
+    colour_bar(figure, mesh, bar, "score", ticks, "both", [num(tick) for tick in ticks])
     finish(axes, f"loss at epoch {transition.before}", f"loss at epoch {transition.after}")
-    lower = int((after[known] < before[known]).sum())
+    lower = int((after[scored] < before[scored]).sum())
     zeros = int(sum((side <= 0).sum() for side in sides)) if logarithmic else 0
     _titled(figure, "Losses before and after", transition,
-            f"{percent(lower / len(known))} have a lower loss" if len(known) else "",
-            f"{len(shown):,} of them drawn, at random" if len(shown) < len(known) else "",
+            f"{percent(lower / len(scored))} have a lower loss" if len(scored) else "",
+            f"{len(shown):,} of them drawn, at random" if len(shown) < len(scored) else "",
             f"{zeros:,} losses of 0 stand at the edge" if zeros else "")  # fmt: skip
     return figure
 
 
 def _sizes_differ(losses: Floats) -> bool:
-    """Whether most losses would overlap on a linear scale."""
     positive = losses[losses > 0]
     return bool(len(positive)) and bool(losses.min() >= 0 and losses.max() > 50 * np.quantile(positive, 0.05))
 

@@ -8,18 +8,24 @@ from matplotlib.patches import Patch
 
 from learnscope.quantities.features import Activations
 from learnscope.reading.gather import grid
-from learnscope.reading.words import count, percent
+from learnscope.reading.words import count
 from learnscope.report.broken import breaks, patch
-from learnscope.report.heatmap import body_height, colour_bar, layer_names, measured, name_rows, paint_means, tick_steps
+from learnscope.report.heatmap import (
+    body_height,
+    layer_names,
+    layer_types,
+    measured,
+    name_rows,
+    paint_means,
+    tick_steps,
+)
 from learnscope.report.layout import INK, head, margins, new_figure
+from learnscope.report.shares import share_bar
 from learnscope.report.style import finish
 from learnscope.store.reader import RunReader
 
-QUARTERS = (0, 0.25, 0.5, 0.75, 1)
-
 
 def activation_figure(reader: RunReader) -> Figure | None:
-    """The share of dead units above, of saturated ones below, with the same colours from 0 to 100 %."""
     dead = grid(reader, Activations.dead_share)
     if not dead or not np.isfinite(dead.values).any():
         return None
@@ -28,8 +34,7 @@ def activation_figure(reader: RunReader) -> Figure | None:
     figure = new_figure(2 * body + 2.3)
     spec = figure.add_gridspec(2, 2)
     margins(figure).bar = True
-    types = dict((reader.manifest.get("model") or {}).get("layer_types") or {})
-    names, common = layer_names(dead.scopes, types)
+    names, common = layer_names(dead.scopes, layer_types(reader))
     broken = breaks(reader)
     for row, (what, values) in enumerate((("dead", dead.values), ("saturated", saturated))):
         axes = figure.add_subplot(spec[row, 0])
@@ -40,17 +45,13 @@ def activation_figure(reader: RunReader) -> Figure | None:
         axes.set_title(what, loc="left", fontsize=10, color=INK)
         axes.tick_params(labelbottom=bool(row))
         broken.edge(axes)
-    quarters = [percent(q) for q in QUARTERS]
-    colour_bar(figure, mesh, figure.add_subplot(spec[:, 1]), "units", QUARTERS, names=quarters)
+    share_bar(mesh, figure.add_subplot(spec[:, 1]), "units")
     legend = [patch(broken)] if broken.spans else []
     if not np.isfinite(dead.values).all():
         legend.append(Patch(facecolor="white", edgecolor="#AAAAAA", label="no value"))
     if legend:
         figure.legend(handles=legend, loc="lower center", ncols=2, fontsize=10, frameon=False)
-    head(
-        figure,
-        "Dead and saturated units by layer",
-        f"{count(len(dead.scopes), 'layer')}{f' of {common}' if common else ''}{unnamed}, {measured(dead.steps)}; "
-        f"colour: share of the layer's units{f'; a column is the mean of {per_column}' if per_column > 1 else ''}",
-    )
+    layers = f"{count(len(dead.scopes), 'layer')}{f' of {common}' if common else ''}{unnamed}, {measured(dead.steps)}"
+    merged = f"; a column is the mean of {per_column}" if per_column > 1 else ""
+    head(figure, "Dead and saturated units by layer", f"{layers}; colour: share of the layer's units{merged}")
     return figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -23,19 +24,18 @@ MOST = len(COLOURS) * len(DASHES)
 
 
 def memorization_figure(reader: RunReader) -> Figure | None:
-    quantities = (Memorization.accuracy, Memorization.loss)
-    grids = {quantity.name: grid(reader, quantity, kind="split") for quantity in quantities}
+    grids = {q.name: grid(reader, q, kind="split") for q in (Memorization.accuracy, Memorization.loss)}
     if not grids["loss"]:
         return None
-    shown = {name: splits for name, splits in grids.items() if (splits.values == splits.values).any()}
+    shown = {name: splits for name, splits in grids.items() if np.isfinite(splits.values).any()}
     figure = new_figure(1.2 + 2.6 * len(shown))
     head(figure, "Training and test data", "both in eval mode, on the examples that the session keeps of each")
-    rows = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, (name, splits) in zip(rows, shown.items(), strict=True):
+    rows = figure.subplots(len(shown), 1, sharex=True, squeeze=False)
+    for axes, (name, splits), lowest in panels_on(rows, list(shown.items())):
         _lines(axes, splits)
         if name == "loss":
-            maybe_log(axes, [values[values == values] for values in splits.values.T])
-        finish(axes, "step" if axes is rows[-1] else "", name)
+            maybe_log(axes, [splits.values[np.isfinite(splits.values)]])
+        finish(axes, "step" if lowest else "", name)
         lined(axes)
         legend(axes)
     return figure
@@ -43,7 +43,7 @@ def memorization_figure(reader: RunReader) -> Figure | None:
 
 def features_figure(reader: RunReader) -> Figure | None:
     grids = {name: grid(reader, quantity) for name, quantity in NUMBERS.items()}
-    shown = {name: layers for name, layers in grids.items() if (layers.values == layers.values).any()}
+    shown = {name: layers for name, layers in grids.items() if np.isfinite(layers.values).any()}
     if not shown:
         return None
     layers = next(iter(shown.values())).scopes
@@ -61,9 +61,8 @@ def features_figure(reader: RunReader) -> Figure | None:
 
 def _lines(axes: Axes, shown: Grid) -> None:
     for place, scope in enumerate(shown.scopes[:MOST]):
-        values = shown.values[:, place]
-        known = values == values
+        finite = shown.of(scope).finite
         axes.plot(
-            shown.steps[known], values[known], color=COLOURS[place % len(COLOURS)], label=scope,
-            linestyle=DASHES[place // len(COLOURS)], marker="o" if known.sum() < 15 else "", markersize=4,
+            finite.steps, finite.values, color=COLOURS[place % len(COLOURS)], label=scope,
+            linestyle=DASHES[place // len(COLOURS)], marker="o" if len(finite) < 15 else "", markersize=4,
         )  # fmt: skip

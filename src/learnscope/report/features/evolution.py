@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize, to_hex
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
@@ -35,7 +35,6 @@ FLAT = 0.02
 LONGEST = 120
 """Most bytes of a layer's name in a file name, which may have 255."""
 LONGEST_SHOWN = 32
-"""Most letters of a layer's name in a title."""
 NAMED_CLASSES = 20
 """Most classes in a legend; of more, some are named."""
 
@@ -49,22 +48,15 @@ class Kept:
     labels: NDArray[np.int64] | None
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Numbers that share an axis, with their labels by name."""
-
-    title: str
-    lines: Mapping[Quantity, str]
-
-
-PANELS = (
-    Panel("silhouette score", {Q.silhouette: "silhouette score"}),
-    Panel("between-class / within-class scatter", {Q.separability: "class separability"}),
-    Panel("linear probe, held-out accuracy", {Q.linear_probe: "accuracy", Q.linear_probe_chance: "largest class"}),
-    Panel("distance of two examples", {Q.between_distance: "of two classes", Q.within_distance: "of one class"}),
-    Panel("directions in use", {Q.effective_rank: "effective rank", Q.rankme: "RankMe"}),
-    Panel("unbiased linear CKA", {Q.cka_first: "with the first epoch", Q.cka_previous: "with the epoch before"}),
-)
+PANELS = {
+    "silhouette score": {Q.silhouette: "silhouette score"},
+    "between-class / within-class scatter": {Q.separability: "class separability"},
+    "linear probe, held-out accuracy": {Q.linear_probe: "accuracy", Q.linear_probe_chance: "largest class"},
+    "distance of two examples": {Q.between_distance: "of two classes", Q.within_distance: "of one class"},
+    "directions in use": {Q.effective_rank: "effective rank", Q.rankme: "RankMe"},
+    "unbiased linear CKA": {Q.cka_first: "with the first epoch", Q.cka_previous: "with the epoch before"},
+}
+"""Numbers that share axes, with their labels, by the title of the axes."""
 
 
 def file_part(layer: str) -> str:
@@ -82,14 +74,14 @@ def _named(layer: str) -> str:
     return f"layer {shorten(layer, LONGEST_SHOWN)}" if layer else "the model"
 
 
-def plot_plane(kept: Sequence[Kept], layer: str, method: str, folder: Path, note: str = "") -> list[Path]:
+def plot_plane(measured: Sequence[Kept], layer: str, method: str, folder: Path, note: str = "") -> list[Path]:
     """Write `features_<layer>_<method>.png`; returns its path."""
-    return save_all({f"features_{file_part(layer)}_{method}": draw_plane(kept, layer, method, note)}, folder)
+    return save_all({f"features_{file_part(layer)}_{method}": draw_plane(measured, layer, method, note)}, folder)
 
 
-def draw_plane(kept: Sequence[Kept], layer: str, method: str, note: str = "") -> Figure:
+def draw_plane(measured: Sequence[Kept], layer: str, method: str, note: str = "") -> Figure:
     """At most six of the epochs, evenly spread, on the same plane and scale."""
-    shown = _spread(kept)
+    shown = _spread(measured)
     plane = project([epoch.features for epoch in shown], method)
     columns = 2 if len(shown) == 4 else min(len(shown), 3)
     rows = math.ceil(len(shown) / columns)
@@ -104,16 +96,16 @@ def draw_plane(kept: Sequence[Kept], layer: str, method: str, note: str = "") ->
         axes.tick_params(labelbottom=lowest)
         guides(axes, "both", "#EEEEEE")
     _class_legend(figure, colours)
-    epochs = f"{len(shown)} of {len(kept)} epochs" if len(shown) < len(kept) else count(len(kept), "epoch")
+    epochs = f"{len(shown)} of {len(measured)} epochs" if len(shown) < len(measured) else count(len(measured), "epoch")
     facts = [count(len(shown[-1].features), "example"), epochs, _how_fitted(plane.explained, method, len(shown)), note]
     head(figure, f"Features of {_named(layer)}", "; ".join(filter(None, facts)))
     return figure
 
 
-def _spread(kept: Sequence[Kept]) -> list[Kept]:
-    if len(kept) <= MOST_PANELS:
-        return list(kept)
-    return [kept[round(i * (len(kept) - 1) / (MOST_PANELS - 1))] for i in range(MOST_PANELS)]
+def _spread(measured: Sequence[Kept]) -> list[Kept]:
+    if len(measured) <= MOST_PANELS:
+        return list(measured)
+    return [measured[round(i * (len(measured) - 1) / (MOST_PANELS - 1))] for i in range(MOST_PANELS)]
 
 
 def _how_fitted(explained: tuple[float, float] | None, method: str, panels: int) -> str:
@@ -124,15 +116,12 @@ def _how_fitted(explained: tuple[float, float] | None, method: str, panels: int)
 
 
 def _class_colours(labels: Sequence[NDArray[np.int64] | None]) -> dict[int, str]:
-    known = [part for part in labels if part is not None]
-    classes = [int(c) for c in np.unique(np.concatenate(known))] if known else []
-    classes = [c for c in classes if c != UNLABELLED]
+    classes = sorted({int(label) for part in labels if part is not None for label in np.unique(part)} - {UNLABELLED})
     if len(classes) <= len(COLOURS):
         return dict(zip(classes, COLOURS, strict=False))
     if len(classes) <= NAMED_CLASSES:
         return {c: to_hex(colormaps["tab20"](place)) for place, c in enumerate(classes)}
-    scale = Normalize(0, len(classes) - 1)
-    return {c: to_hex(colormaps["turbo"](scale(place))) for place, c in enumerate(classes)}
+    return {c: to_hex(colormaps["turbo"](place / (len(classes) - 1))) for place, c in enumerate(classes)}
 
 
 def _colours(epoch: Kept, colours: Mapping[int, str]) -> list[str]:
@@ -161,34 +150,34 @@ def plot_numbers(
 
 def draw_numbers(courses: Mapping[Quantity, Series], changes: Mapping[Quantity, LevelChanges], layer: str) -> Figure:
     """A panel for each kind of number that was measured, with its level changes."""
-    panels = [panel for panel in PANELS if any(len(courses[q].finite) for q in panel.lines if q in courses)]
-    missing = [panel for panel in PANELS if panel not in panels]
+    panels = [title for title, lines in PANELS.items() if any(len(courses[q].finite) for q in lines if q in courses)]
     columns = 2 if len(panels) > 1 else 1
     rows = max(math.ceil(len(panels) / columns), 1)
     figure = new_figure(1.7 + 2.35 * rows)
     grid = figure.subplots(rows, columns, squeeze=False)
-    for axes, panel, lowest in panels_on(grid, panels):
-        _draw(axes, panel, courses, changes)
+    for axes, title, lowest in panels_on(grid, panels):
+        _draw(axes, PANELS[title], courses, changes)
         finish(axes, "epoch" if lowest else "")
-        axes.set_title(panel.title, loc="left", fontsize=10, color=INK)
+        axes.set_title(title, loc="left", fontsize=10, color=INK)
     if not panels:
         grid[0, 0].set_visible(True)
         grid[0, 0].text(0.5, 0.5, "nothing was measured", ha="center", transform=grid[0, 0].transAxes, color=INK)
-    head(figure, f"Numbers of {_named(layer)} over the epochs", "; ".join(_facts(courses, changes, missing)))
+    head(figure, f"Numbers of {_named(layer)} over the epochs", "; ".join(_facts(courses, changes, panels)))
     return figure
 
 
 def _draw(
-    axes: Axes, panel: Panel, courses: Mapping[Quantity, Series], changes: Mapping[Quantity, LevelChanges]
-) -> None:
-    for place, (quantity, label) in enumerate(panel.lines.items()):
-        known = courses[quantity].finite if quantity in courses else None
-        if known is None or not len(known):
+    axes: Axes, lines: Mapping[Quantity, str], courses: Mapping[Quantity, Series],
+    changes: Mapping[Quantity, LevelChanges],
+) -> None:  # fmt: skip
+    for place, (quantity, label) in enumerate(lines.items()):
+        finite = courses[quantity].finite if quantity in courses else None
+        if finite is None or not len(finite):
             continue
         style: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.6, "color": COLOURS[place]}
         if quantity == Q.linear_probe_chance:
             style = {"linestyle": "--", "linewidth": 1.2, "color": COLOURS[5]}
-        axes.plot(known.steps, known.values, label=label, **style)
+        axes.plot(finite.steps, finite.values, label=label, **style)
         if quantity in changes:
             labels = [f"level changes (p = {num(changes[quantity].p_value)})"]  # one entry in the legend for all
             for epoch in changes[quantity].epochs:
@@ -209,15 +198,16 @@ def _not_too_close(axes: Axes) -> None:
 
 
 def _facts(
-    courses: Mapping[Quantity, Series], changes: Mapping[Quantity, LevelChanges], missing: Sequence[Panel]
+    courses: Mapping[Quantity, Series], changes: Mapping[Quantity, LevelChanges], panels: Sequence[str]
 ) -> list[str]:
     epochs = max((len(series) for series in courses.values()), default=0)
     facts = [count(epochs, "epoch")]
     marked = [f"{q.name} at {listed([str(e) for e in at.epochs], 6)}" for q, at in changes.items() if at.epochs]
     if changes:
         facts.append(f"changes of level: {', '.join(marked) if marked else 'none'}")
-    for panel in missing:
-        first = next(iter(panel.lines))
-        why = dict.fromkeys(status or "not measured" for status in courses[first].status) if first in courses else {}
-        facts.append(f"no {panel.title}: {next(iter(why), 'not measured')}")
+    for title, lines in PANELS.items():
+        if title not in panels:
+            first = courses.get(next(iter(lines)))
+            reason = first.status[0] if first is not None and len(first) else None
+            facts.append(f"no {title}: {reason or 'not measured'}")
     return facts

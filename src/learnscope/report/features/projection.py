@@ -28,12 +28,11 @@ def project(parts: Sequence[Floats], method: str) -> Plane:
     """Project parts [n, d], finite and with the same d, fitted together."""
     rows = np.concatenate([np.asarray(part, dtype=np.float64) for part in parts])
     plane, explained = _pca(rows) if method == "pca" else (_umap(rows), None)
+    names = ("UMAP 1", "UMAP 2")
+    if explained is not None:
+        names = (f"component 1 ({explained[0]:.0%})", f"component 2 ({explained[1]:.0%})")
     ends = np.cumsum([len(part) for part in parts])[:-1]
-    points = [np.ascontiguousarray(part) for part in np.split(plane, ends)]
-    if explained is None:
-        return Plane(points, ("UMAP 1", "UMAP 2"), None)
-    names = tuple(f"component {place} ({share:.0%})" for place, share in enumerate(explained, start=1))
-    return Plane(points, (names[0], names[1]), explained)
+    return Plane([np.ascontiguousarray(part) for part in np.split(plane, ends)], names, explained)
 
 
 def _pca(rows: Floats) -> tuple[Floats, tuple[float, float]]:

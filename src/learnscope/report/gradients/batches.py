@@ -13,40 +13,35 @@ from learnscope.quantities.outputs import BatchStats
 from learnscope.reading.gather import Floats, as_series, grid, rows
 from learnscope.reading.words import count, num, percent
 from learnscope.report.broken import Breaks, breaks, patch
-from learnscope.report.heatmap import body_height, colour_bar, measured, name_rows, paint_means, tick_steps
-from learnscope.report.layout import head, margins, new_figure
-from learnscope.report.lines import curve
-from learnscope.report.style import COLOURS, finish, legend, linear_ticks, lined, maybe_log
+from learnscope.report.heatmap import body_height, measured
+from learnscope.report.layout import figure_with_bar, head, new_figure
+from learnscope.report.lines import curve, finished
+from learnscope.report.shares import painted_rows
+from learnscope.report.style import COLOURS, finish, lined, maybe_log
 from learnscope.store.reader import RunReader
 
 STACKED = len(COLOURS)
-"""Up to so many classes, shares are stacked areas; more become a heatmap."""
+"""Classes up to which shares are stacked areas; more become a heatmap."""
 
 
 def noise_figure(reader: RunReader) -> Figure | None:
-    """The gradient noise scale, a curve for each unit."""
     frame = rows(reader, GradientFlow.noise_scale)
     units = [str(unit) for unit in frame["unit"].dropna().unique()] if "unit" in frame else [""]
     curves = {unit: as_series(frame[frame["unit"] == unit] if unit else frame) for unit in units}
     shown = {unit: values for unit, values in curves.items() if len(values.finite)}
     if not shown:
         return None
-    figure = new_figure(4.4)
-    axes = figure.subplots()
+    axes = new_figure(4.4).subplots()
     for number, (unit, values) in enumerate(shown.items()):
         curve(axes, values, COLOURS[number], unit if len(shown) > 1 else "", smooth=False)
     lined(axes)
     maybe_log(axes, [values.finite.values for values in shown.values()])
-    finish(axes, x="step", y="noise scale")
-    breaks(reader).shade(axes)
-    legend(axes)
-    n, known = sum(map(len, curves.values())), sum(len(values.finite) for values in shown.values())
+    n, finite = sum(map(len, curves.values())), sum(len(values.finite) for values in shown.values())
     last = next(reversed(shown.values())).finite
     facts = f"{count(n, 'measurement')}; {num(float(last.values[-1]))} at step {last.steps[-1]:,}"
     facts += "".join(f"; unit: {unit}" for unit in list(shown)[:1] if unit and len(shown) == 1)
-    facts += f"; {n - known:,} without a value" if known < n else ""
-    head(figure, "Gradient noise scale", facts)
-    return figure
+    facts += f"; {n - finite:,} without a value" if finite < n else ""
+    return finished(reader, axes, "noise scale", "Gradient noise scale", facts)
 
 
 def class_figure(reader: RunReader) -> Figure | None:
@@ -58,12 +53,8 @@ def class_figure(reader: RunReader) -> Figure | None:
     classes = [shares.scopes[i] for i in order]
     # a class that is not in a batch has no row: its share is 0
     values = np.nan_to_num(shares.values[:, order])
-    broken = breaks(reader)
-    if len(classes) <= STACKED and len(shares.steps) > 1:
-        figure = _stacked(shares.steps, classes, values, broken)
-        notes = ""
-    else:
-        figure, notes = _coloured(shares.steps, classes, values, broken)
+    few = len(classes) <= STACKED and len(shares.steps) > 1
+    figure, notes = (_stacked if few else _coloured)(shares.steps, classes, values, breaks(reader))
     means = values.mean(axis=0)
     facts = f"{count(len(classes), 'class', 'classes')}, {measured(shares.steps)}"
     facts += f"; {percent(float(means.min()))} to {percent(float(means.max()))} each on average{notes}"
@@ -78,7 +69,7 @@ def _number_first(name: str) -> tuple[float, str]:
         return math.inf, name
 
 
-def _stacked(steps: NDArray[np.int64], classes: list[str], values: Floats, broken: Breaks) -> Figure:
+def _stacked(steps: NDArray[np.int64], classes: list[str], values: Floats, broken: Breaks) -> tuple[Figure, str]:
     figure = new_figure(4.4)
     axes = figure.subplots()
     areas = axes.stackplot(steps, values.T, colors=COLOURS, labels=classes, linewidth=0)
@@ -91,22 +82,14 @@ def _stacked(steps: NDArray[np.int64], classes: list[str], values: Floats, broke
     handles = [*areas, *([patch(broken)] if broken.spans else [])]
     labels = [f"class {name}" for name in classes] + ([broken.label] if broken.spans else [])
     figure.legend(handles, labels, loc="lower center", ncols=4, fontsize=10, frameon=False)
-    return figure
+    return figure, ""
 
 
 def _coloured(steps: NDArray[np.int64], classes: list[str], values: Floats, broken: Breaks) -> tuple[Figure, str]:
     body = body_height(len(classes), row=0.2, most=4.5)
-    figure = new_figure(body + 1.9)
-    spec = figure.add_gridspec(1, 2)
-    margins(figure).bar = True
-    axes = figure.add_subplot(spec[0, 0])
-    mesh, size = paint_means(axes, steps, values, vmin=0)
-    finish(axes, x="step", y="class")
-    unnamed = name_rows(axes, classes, body)
-    tick_steps(axes, steps)
+    figure, axes, bar = figure_with_bar(body + 1.9)
+    notes = painted_rows(axes, bar, steps, values, classes, body, row="class", what="share", most=None)
     broken.edge(axes)
-    ticks = linear_ticks(0, mesh.get_clim()[1], 5)
-    colour_bar(figure, mesh, figure.add_subplot(spec[0, 1]), "share", ticks, names=[percent(tick) for tick in ticks])
     if broken.spans:
         figure.legend(handles=[patch(broken)], loc="lower center", fontsize=10, frameon=False)
-    return figure, unnamed + (f"; a column is the mean of {size}" if size > 1 else "")
+    return figure, notes

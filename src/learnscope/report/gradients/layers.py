@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -16,7 +16,7 @@ from learnscope.quantities.outputs import Loss
 from learnscope.reading.gather import Floats, Grid, grid, rows, series
 from learnscope.reading.words import count, listed
 from learnscope.report.broken import breaks
-from learnscope.report.heatmap import body_height, heatmap, layer_names, name_rows
+from learnscope.report.heatmap import body_height, heatmap, layer_names, layer_types, name_rows
 from learnscope.report.layout import INK, QUIET, head, new_figure, save_all
 from learnscope.report.style import BROKEN, COLOURS, finish, guides, log_ticks, plain
 from learnscope.store.reader import RunReader
@@ -24,14 +24,14 @@ from learnscope.store.reader import RunReader
 BAND = (0.1, 0.9)
 """Quantiles at the ends of the profile's band."""
 MOST_EPOCHS = 12
-"""Up to so many epochs, a line marks the start of each."""
+"""Epochs up to which a line marks the start of each."""
 NAMED = 4
 
 
 def plot_gradients(reader: RunReader, layer_norms: LayerNorms, folder: Path) -> list[Path]:
     """Write `gradient_flow.png` and `gradient_profile.png`; returns their paths."""
     norms = grid(reader, GradientFlow.norm, stage="stepped")
-    types = dict((reader.manifest.get("model") or {}).get("layer_types") or {})
+    types = layer_types(reader)
     figures = {
         "gradient_flow": _over_batches(reader, norms, layer_norms, types),
         "gradient_profile": _profile(reader, norms, layer_norms, types),
@@ -84,9 +84,7 @@ def _profile(reader: RunReader, norms: Grid, layer_norms: LayerNorms, types: dic
 def _band(axes: Axes, values: Floats) -> None:
     """Median and quantiles of each layer over the batches whose gradient was finite and not zero."""
     present = np.where(np.isfinite(values) & (values > 0), values, np.nan)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a layer without a number stays without one
-        low, middle, high = np.nanquantile(present, [BAND[0], 0.5, BAND[1]], axis=0)
+    low, middle, high = pd.DataFrame(present).quantile([BAND[0], 0.5, BAND[1]]).to_numpy()
     place = np.arange(values.shape[1]) + 0.5
     shown = np.isfinite(middle)
     if not shown.any():
@@ -105,13 +103,11 @@ def _band(axes: Axes, values: Floats) -> None:
 
 
 def _marks(axes: Axes, values: Floats, layers: Sequence[str], layer_norms: LayerNorms) -> None:
+    medians = pd.DataFrame(values, columns=list(layers)).where(values > 0).median()
     for names, marker, label in ((layer_norms.vanishing, "<", "vanishes"), (layer_norms.exploding, ">", "explodes")):
-        columns = [layers.index(name) for name in names or ()]
-        if columns:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)
-                middle = np.nanmedian(np.where(values > 0, values, np.nan)[:, columns], axis=0)
-            axes.plot(middle, np.array(columns) + 0.5, marker, color=BROKEN, markersize=9, label=label)
+        if names:
+            places = np.array([layers.index(name) for name in names]) + 0.5
+            axes.plot(medians[list(names)], places, marker, color=BROKEN, markersize=9, label=label)
 
 
 def _colour_names(axes: Axes, norms: Grid, layer_norms: LayerNorms) -> None:
@@ -138,8 +134,5 @@ def _left_out(norms: Grid) -> str:
 
 
 def _epoch_starts(reader: RunReader) -> list[int]:
-    """The first step of each epoch."""
     frame = rows(reader, GradientFlow.norm, stage="stepped")
-    epochs = frame["epoch"].to_numpy()
-    changed = np.flatnonzero(np.concatenate([[True], epochs[1:] != epochs[:-1]])[: len(epochs)])
-    return [int(frame["step"].iloc[i]) for i in changed.tolist()]
+    return [int(step) for step in frame["step"][frame["epoch"] != frame["epoch"].shift()]]

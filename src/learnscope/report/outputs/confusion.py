@@ -11,15 +11,14 @@ from numpy.typing import NDArray
 from learnscope.quantities.outputs import Holdout
 from learnscope.reading.gather import labels_of
 from learnscope.reading.words import percent
-from learnscope.report.heatmap import colour_bar
-from learnscope.report.layout import INK, head, margins, new_figure
+from learnscope.report.layout import INK, figure_with_bar, head
+from learnscope.report.shares import share_bar
 from learnscope.report.style import finish
 from learnscope.store.reader import RunReader
 
 MAX_CLASSES = 20
 COUNTED = 12
-"""Up to so many classes, every cell shows its count."""
-QUARTERS = (0, 0.25, 0.5, 0.75, 1)
+"""Classes up to which every cell shows its count."""
 
 
 class Confusion(NamedTuple):
@@ -47,22 +46,19 @@ def confusion_table(reader: RunReader) -> Confusion | None:
 
 
 def _count(step: int, labels: NDArray[np.int64] | None, predictions: NDArray[np.int64] | None) -> Confusion | None:
-    if labels is None or predictions is None or labels.dtype.kind not in "iub":
+    if labels is None or predictions is None or labels.dtype.kind not in "iub" or labels.size != predictions.size:
         return None
     labels, predictions = labels.reshape(-1), predictions.reshape(-1)
-    if labels.shape != predictions.shape:
-        return None
     counted = labels >= 0  # negative labels are ignored
     labels, predictions = labels[counted], predictions[counted]
     predicted = predictions >= 0  # a negative number means no prediction
     classes = np.union1d(labels, predictions[predicted])
     if not 2 <= len(classes) <= MAX_CLASSES:
         return None
-    down = np.searchsorted(classes, labels)
-    counts = np.zeros((len(classes), len(classes)), dtype=np.int64)
-    np.add.at(counts, (down[predicted], np.searchsorted(classes, predictions[predicted])), 1)
-    none = np.bincount(down[~predicted], minlength=len(classes)).astype(np.int64)
-    return Confusion(step, [int(c) for c in classes], counts, none)
+    across = np.where(predicted, np.searchsorted(classes, predictions), len(classes))
+    counts = np.zeros((len(classes), len(classes) + 1), dtype=np.int64)
+    np.add.at(counts, (np.searchsorted(classes, labels), across), 1)
+    return Confusion(step, [int(c) for c in classes], counts[:, :-1], counts[:, -1])
 
 
 def confusion_figure(reader: RunReader) -> Figure | None:
@@ -77,10 +73,7 @@ def confusion_figure(reader: RunReader) -> Figure | None:
     totals = table.sum(axis=1, keepdims=True)
     shares = np.divide(table, totals, out=np.full(table.shape, np.nan), where=totals > 0)
     side = 2.6 + 0.36 * len(classes)
-    figure = new_figure(side + 1.3, side + 2.1)
-    spec = figure.add_gridspec(1, 2)
-    margins(figure).bar = True
-    axes = figure.add_subplot(spec[0, 0])
+    figure, axes, bar = figure_with_bar(side + 1.3, side + 2.1)
     image = axes.imshow(np.ma.masked_invalid(shares), cmap="cividis", vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(range(table.shape[1]), [*names, *(["none"] if missing else [])])
     axes.set_yticks(range(len(classes)), names)
@@ -92,11 +85,8 @@ def confusion_figure(reader: RunReader) -> Figure | None:
             dark = shares[row, column] < 0.5
             axes.text(column, row, f"{table[row, column]:,}", ha="center", va="center", fontsize=10,
                       color="white" if dark else INK)  # fmt: skip
-    colour_bar(figure, image, figure.add_subplot(spec[0, 1]), "share", QUARTERS, names=[percent(q) for q in QUARTERS])
+    share_bar(image, bar, "share")
     without = f"; {missing:,} without a prediction, as their logits are not finite" if missing else ""
-    head(
-        figure,
-        "Holdout predictions by class",
-        f"step {step:,}: {right:,} of {n:,} right ({percent(right / n)}){without}",
-    )
+    facts = f"step {step:,}: {right:,} of {n:,} right ({percent(right / n)}){without}"
+    head(figure, "Holdout predictions by class", facts)
     return figure

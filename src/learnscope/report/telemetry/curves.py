@@ -24,8 +24,6 @@ MEDIANS = 100
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: its numbers and style."""
-
     label: str
     values: Floats
     colour: str
@@ -60,7 +58,10 @@ def draw_lines(
     elif wide:
         maybe_log(axes, parts, factor=DECADES, most=4 if small else 9)
     if axes.get_yscale() == "linear":
-        _plain_ticks(axes, float(np.abs(values).max()), small)
+        tiny = float(np.abs(values).max()) < 1e-3
+        axes.locator_params(axis="y", nbins=4 if small else 6)
+        # the same notation for all ticks: 0.0001 looks smaller than 5e-05 at a glance
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.1e}" if value and tiny else f"{value:,.10g}")
     mark_epochs(axes, t)
 
 
@@ -92,12 +93,6 @@ def _draw_line(axes: Axes, t: Telemetry, line: Line, foot: float | None, small: 
     isolated = known & ~np.append(known[1:], False) & ~np.append(False, known[:-1])
     if isolated.any():  # a point between two gaps has no line
         axes.plot(steps[isolated], shown[isolated], "o", color=line.colour, markersize=4 if small else 5)
-
-
-def _plain_ticks(axes: Axes, top: float, small: bool) -> None:
-    axes.locator_params(axis="y", nbins=4 if small else 6)
-    # the same notation for all ticks: 0.0001 looks smaller than 5e-05 at a glance
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.1e}" if value and top < 1e-3 else f"{value:,.10g}")
 
 
 def mark_epochs(axes: Axes, t: Telemetry, *, over: bool = False) -> None:

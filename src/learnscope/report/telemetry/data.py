@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from learnscope.reading.gather import Floats
 from learnscope.reading.words import count, listed
-from learnscope.store.telemetry.table import last_attempts
+from learnscope.store.telemetry import last_attempts
 
 Numbers = dict[str, Floats]
 GROUPED = ("gradient_norm", "weight_delta", "learning_rates")
@@ -21,9 +21,9 @@ HOLDOUT, BATCH, LOGGED, OTHER = "holdout_logits", "batch_stats", "logged", ""
 PLACES = ("global_step", "batch_idx", "epoch", "weight_delta_since")
 """Columns with the position of a collection, and the step from which its weight change is counted."""
 MOST_POINTS = 2000
-"""Of a curve with more points, only the highest and the lowest of neighbours are drawn."""
+"""Of a curve with more points, only the highest and the lowest of neighbouring points are drawn."""
 MOST_EPOCHS = 20
-"""Of more epochs, only every k-th has a vertical line."""
+"""With more epochs, only every k-th has a vertical line."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Telemetry:
         return out[:most] + (["other numbers have gaps as well"] if len(out) > most else [])
 
     def _reason(self, name: str) -> str:
-        given: Sequence[object] = self.table["status"].tolist() if "status" in self.table else ()
-        reasons = Counter(str(status[name]) for status in given if isinstance(status, dict) and name in status)
+        statuses: Sequence[object] = self.table["status"].tolist() if "status" in self.table else ()
+        reasons = Counter(str(status[name]) for status in statuses if isinstance(status, dict) and name in status)
         return reasons.most_common(1)[0][0] if reasons else ""
 
 
@@ -109,8 +109,8 @@ def same_names(t: Telemetry) -> dict[str, str]:
     for key in keys:
         numbers = [t.sections.get(section, {}).get(key) for section in GROUPED]
         # "overall" is of all groups together, and keeps its name even if there is only one group
-        seen = (key.encode(),) if key == "overall" else tuple(n if n is None else n.tobytes() for n in numbers)
-        alike.setdefault(seen, []).append(key)
+        content = (key.encode(),) if key == "overall" else tuple(n if n is None else n.tobytes() for n in numbers)
+        alike.setdefault(content, []).append(key)
     return {key: " = ".join(names) for names in alike.values() for key in names}
 
 
@@ -143,10 +143,7 @@ def _in_rows(values: Floats, size: int) -> Floats:
 
 
 def class_shares(t: Telemetry) -> Numbers:
-    """The share of every class in the batches, in percent, by the name of the class.
-
-    A class that is not in a batch has no number there; where the others add up to 100 %, its share is 0.
-    """
+    """The share of every class in the batches in percent; 0 for one without a number if the others add up to 100."""
     named = {}
     for key, values in t.sections.get(BATCH, {}).items():
         kind, _, label = key.removesuffix("_pct").partition("_")

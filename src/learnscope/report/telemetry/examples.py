@@ -21,7 +21,7 @@ from learnscope.report.style import ZERO
 from learnscope.report.telemetry.data import HOLDOUT, Telemetry
 
 NAMED = 16
-"""At most so many labels are named."""
+"""Labels that are named at most."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,6 @@ class Examples:
 
     @property
     def facts(self) -> list[str]:
-        """What the heading says."""
         order = "grouped by label" if self.classes else "in the order of their targets"
         out = [f"{count(self.values.shape[1], 'example')} in {count(len(self.steps), 'collection')}, {order}"]
         if self.classes:
@@ -69,8 +68,9 @@ def examples(t: Telemetry) -> Examples | None:
     values = np.array([_signed(logits[i], truth) for i in same])
     # within a label by the last value, the largest first
     order = np.lexsort((-np.nan_to_num(values[-1], nan=-np.inf), truth))
-    left_out = len(usable) - len(same)
-    return Examples(t.steps[same], values[:, order], truth[order], _classes(logits[last], truth), left_out)
+    columns = logits[last].shape[1] if logits[last].ndim == 2 else 1
+    classes = max(columns, 2) if truth.dtype.kind == "i" else 0
+    return Examples(t.steps[same], values[:, order], truth[order], classes, left_out=len(usable) - len(same))
 
 
 def _fits(logits: Any, labels: Any) -> bool:
@@ -78,12 +78,6 @@ def _fits(logits: Any, labels: Any) -> bool:
         return False
     row_for_each = labels.ndim == 1 and logits.ndim in (1, 2) and len(labels) == len(logits) and logits.size > 0
     return row_for_each and (labels.dtype.kind == "i" or logits.size == labels.size)
-
-
-def _classes(logits: Floats, labels: NDArray[Any]) -> int:
-    if labels.dtype.kind != "i":
-        return 0
-    return logits.shape[1] if logits.ndim == 2 and logits.shape[1] > 1 else 2
 
 
 def _signed(logits: Floats, labels: NDArray[Any]) -> Floats:
@@ -105,7 +99,7 @@ def paint(axes: Axes, steps: NDArray[np.int64], values: Floats, colours: str, no
     return paint_means(axes, steps, values, cmap=colour_map, norm=norm, edgecolors="none", linewidth=0.0)[0]
 
 
-def paint_examples(axes: Axes, shown: Examples, small: bool) -> ScalarMappable:
+def paint_examples(shown: Examples, axes: Axes, small: bool) -> ScalarMappable:
     """Blue above 0, red below; the strongest colours are for the largest 2 % of sizes."""
     finite = np.abs(shown.values[np.isfinite(shown.values)])
     reach = float(np.quantile(finite, 0.98)) if len(finite) else 1.0

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -19,11 +20,10 @@ from learnscope.report.heatmap import beyond, colour_bar
 from learnscope.report.instances import stretch
 from learnscope.report.layout import INK, head, margins, new_figure, panels_on, save
 from learnscope.report.style import finish, linear_ticks, whole_steps
-from learnscope.report.telemetry.curves import median_size
+from learnscope.report.telemetry.curves import Line, median_size
 from learnscope.report.telemetry.data import BATCH, GROUPED, HOLDOUT, LOGGED, OTHER, Telemetry, class_shares, prepared
 from learnscope.report.telemetry.examples import examples
 from learnscope.report.telemetry.panels import (
-    X_LABEL,
     Panel,
     batch_panels,
     example_panel,
@@ -44,6 +44,7 @@ TITLES = {
 }
 """Heading and y label, by file name."""
 OVERVIEW, ACROSS = "overview", 3
+X_LABEL = "global step"
 MOST = 12
 """Most numbers of a section that a figure shows."""
 
@@ -77,7 +78,7 @@ def panels_of(t: Telemetry) -> dict[str, list[Panel]]:
     # as many classes as the logits have columns, else as the batches have labels; 0 if neither is known
     classes = held_out.classes if held_out is not None else len(class_shares(t))
     figures["holdout"] = holdout_panels(t, classes)
-    figures["holdout_margin"] = [example_panel(t, held_out)] if held_out is not None else []
+    figures["holdout_margin"] = [example_panel(held_out)] if held_out is not None else []
     figures["batch_stats"] = batch_panels(t)
     figures["logged"] = number_panels(t, LOGGED)
     figures["other"] = number_panels(t, OTHER)
@@ -103,17 +104,12 @@ def section_figure(t: Telemetry, title: str, panels: Sequence[Panel]) -> Figure:
     shown = panels[:MOST]
     if len(shown) > 3:
         return _small_multiples(t, title, shown, len(panels) - len(shown))
-    figure = new_figure(1.3 + sum(panel.height for panel in shown) + 0.25 * _legend_rows(shown))
+    figure = new_figure(1.3 + sum(panel.height for panel in shown) + 0.25 * _legend_size(shown)[1])
     bars = any(panel.bar for panel in shown)
     spec = figure.add_gridspec(len(shown), 2 if bars else 1, height_ratios=[panel.height for panel in shown])
     margins(figure).bar = bars
     for place, panel in enumerate(shown):
-        axes = figure.add_subplot(spec[place, 0])
-        mesh = panel.draw(axes, False)
-        lowest = place == len(shown) - 1
-        finish(axes, x=X_LABEL if lowest else "", y=panel.y)
-        axes.tick_params(labelbottom=lowest)
-        _tick_steps(axes, t, 9)
+        mesh = _draw(figure.add_subplot(spec[place, 0]), t, panel, place == len(shown) - 1, titled=len(shown) > 1)
         beside = figure.add_subplot(spec[place, 1]) if bars else None
         if beside is not None and mesh is not None:
             ticks = linear_ticks(*mesh.get_clim())
@@ -121,12 +117,7 @@ def section_figure(t: Telemetry, title: str, panels: Sequence[Panel]) -> Figure:
             colour_bar(figure, mesh, beside, panel.bar, ticks, outside, [f"{tick:g}" for tick in ticks])
         elif beside is not None:
             beside.set_visible(False)
-        if len(shown) > 1:
-            axes.set_title(panel.title, loc="left", fontsize=10, color=INK)
-        if not panel.shared:
-            _legend(axes, small=False)
-    _group_legend(figure, shown)
-    head(figure, title, "; ".join([*t.facts, *_medians(t, shown), *(fact for panel in shown for fact in panel.facts)]))
+    _finish_figure(figure, t, title, shown, [fact for panel in shown for fact in panel.facts])
     return figure
 
 
@@ -139,68 +130,58 @@ def overview(t: Telemetry, figures: dict[str, list[Panel]]) -> Figure:
 def _small_multiples(t: Telemetry, title: str, panels: Sequence[Panel], left_out: int) -> Figure:
     columns = min(ACROSS, len(panels))
     down = math.ceil(len(panels) / columns)
-    figure = new_figure(1.2 + 2.3 * down + 0.25 * _legend_rows(panels))
-    grid = figure.subplots(down, columns, squeeze=False)
-    first, last = float(t.steps[0]), float(t.steps[-1])
-    for axes, panel, lowest in panels_on(grid, panels):
-        panel.draw(axes, True)
-        finish(axes, x=X_LABEL if lowest else "", size=10)
-        axes.tick_params(labelbottom=lowest)
-        if first < last:
-            axes.set_xlim(first - 0.03 * (last - first), last + 0.03 * (last - first))
-        _tick_steps(axes, t, 4)
-        axes.set_title(panel.title, loc="left", fontsize=10, color=INK)
-        if not panel.shared:
-            _legend(axes, small=True)
-    _group_legend(figure, panels)
-    more = [f"{left_out:,} more numbers left out"] if left_out else []
-    head(figure, title, "; ".join([*t.facts, *_medians(t, panels), *more]))
+    figure = new_figure(1.2 + 2.3 * down + 0.25 * _legend_size(panels)[1])
+    for axes, panel, lowest in panels_on(figure.subplots(down, columns, squeeze=False), panels):
+        _draw(axes, t, panel, lowest, small=True)
+    _finish_figure(figure, t, title, panels, [f"{left_out:,} more numbers left out"] if left_out else [])
     return figure
 
 
-def _medians(t: Telemetry, panels: Sequence[Panel]) -> list[str]:
-    size = median_size(t)
-    drawn = size and any(line.noisy for panel in panels for line in panel.lines)
-    return [f"bold: medians of {size:,} collections"] if drawn else []
-
-
-def _tick_steps(axes: Axes, t: Telemetry, ticks: int) -> None:
+def _draw(
+    axes: Axes, t: Telemetry, panel: Panel, lowest: bool, *, small: bool = False, titled: bool = True
+) -> ScalarMappable | None:
+    mesh = panel.draw(axes, t, small)
+    finish(axes, x=X_LABEL if lowest else "", y="" if small else panel.y, size=10 if small else 11)
+    axes.tick_params(labelbottom=lowest)
+    first, last = float(t.steps[0]), float(t.steps[-1])
+    if small and first < last:
+        axes.set_xlim(first - 0.03 * (last - first), last + 0.03 * (last - first))
     if len(t.steps) == 1:  # the only step: other ticks would be rounded to the same number
         axes.set_xticks([int(t.steps[0])], [f"{t.steps[0]:,}"])
     else:
-        whole_steps(axes, ticks)
-
-
-def _legend(axes: Axes, small: bool) -> None:
-    """Above the curves, in room made for it."""
+        whole_steps(axes, 4 if small else 9)
+    if titled:
+        axes.set_title(panel.title, loc="left", fontsize=10, color=INK)
     names = axes.get_legend_handles_labels()[1]
-    if names:
+    if names and not panel.shared:  # above the curves, in room made for it
         columns = 1 if small else 3
         stretch(axes, "y", above=(0.12 if small else 0.1) * math.ceil(len(names) / columns))
         axes.legend(fontsize=8 if small else 10, framealpha=0.8, edgecolor="none", loc="upper left", ncols=columns)
+    return mesh
 
 
-def _entries(panels: Sequence[Panel]) -> dict[str, Line2D]:
-    """The legend of the groups, one entry for each group of all panels."""
-    lines = {line.label: line for panel in panels if panel.shared for line in panel.lines if line.label}
-    entries = {}
-    for label, line in lines.items():
-        entries[label] = Line2D([], [], color=line.colour, linewidth=line.width, label=label)
-        entries[label].set(linestyle=line.dash)
-    return entries
+def _finish_figure(figure: Figure, t: Telemetry, title: str, panels: Sequence[Panel], facts: Sequence[str]) -> None:
+    """The legend of the groups below the figure, and the heading above it."""
+    groups = _groups(panels)
+    if groups:
+        handles = []
+        for label, line in groups.items():
+            handles.append(Line2D([], [], color=line.colour, linewidth=line.width, label=label))
+            handles[-1].set(linestyle=line.dash)
+        columns = _legend_size(panels)[0]
+        figure.legend(handles=handles, loc="lower center", ncols=columns, fontsize=10, frameon=False)
+    size = median_size(t)
+    smoothed = size and any(line.noisy for panel in panels for line in panel.lines)
+    medians = [f"bold: medians of {size:,} collections"] if smoothed else []
+    head(figure, title, "; ".join([*t.facts, *medians, *facts]))
 
 
-def _columns(entries: Sequence[str]) -> int:
-    return max(1, min(6, len(entries), 105 // (max(map(len, entries)) + 8)))
+def _groups(panels: Sequence[Panel]) -> dict[str, Line]:
+    return {line.label: line for panel in panels if panel.shared for line in panel.lines if line.label}
 
 
-def _legend_rows(panels: Sequence[Panel]) -> int:
-    entries = list(_entries(panels))
-    return math.ceil(len(entries) / _columns(entries)) if entries else 0
-
-
-def _group_legend(figure: Figure, panels: Sequence[Panel]) -> None:
-    entries = _entries(panels)
-    if entries:
-        columns = _columns(list(entries))
-        figure.legend(handles=list(entries.values()), loc="lower center", ncols=columns, fontsize=10, frameon=False)
+def _legend_size(panels: Sequence[Panel]) -> tuple[int, int]:
+    """Columns and rows of the legend of the groups."""
+    names = list(_groups(panels))
+    columns = max(1, min(6, len(names), 105 // (max(map(len, names), default=0) + 8)))
+    return columns, math.ceil(len(names) / columns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,41 +12,48 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 
 from learnscope.reading.gather import Floats
-from learnscope.reading.undrawn import is_accuracy
+from learnscope.reading.other_numbers import is_accuracy
 from learnscope.reading.words import listed, num
 from learnscope.report.heatmap import shorten
 from learnscope.report.layout import INK, QUIET
 from learnscope.report.style import COLOURS, DASHES
 from learnscope.report.telemetry.curves import Line, draw_lines, mark_epochs
-from learnscope.report.telemetry.data import (
-    BATCH,
-    GROUPED,
-    HOLDOUT,
-    LOGGED,
-    Telemetry,
-    class_shares,
-    same_names,
-)
+from learnscope.report.telemetry.data import BATCH, GROUPED, HOLDOUT, LOGGED, Telemetry, class_shares, same_names
 from learnscope.report.telemetry.examples import Examples, paint, paint_examples
 
-X_LABEL = "global step"
 STYLED = len(COLOURS) * len(DASHES)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. `draw(axes, small)` returns the mesh for a colour bar if the panel has cells."""
+    """One pair of axes, with curves or with cells."""
 
     title: str
-    y: str
-    draw: Callable[[Axes, bool], ScalarMappable | None]
+    y: str = ""
+    lines: Sequence[Line] = ()
     facts: Sequence[str] = ()
-    bar: str = ""
-    """The title of the colour bar of a panel with cells."""
     height: float = 3.4
+    log: bool = True
+    """Whether the scale of the curves may be logarithmic."""
+    zeros: bool = False
+    """Whether a logarithmic scale has zeros at its foot."""
     shared: bool = False
     """Whether the legend is that of the groups, which panels share."""
-    lines: Sequence[Line] = ()
+    decorate: Callable[[Axes, bool], object] | None = None
+    """Called with the axes, and whether they are small, to add to the curves."""
+    cells: Callable[[Axes, bool], ScalarMappable] | None = None
+    """Draws cells in place of curves, and returns them for the colour bar."""
+    bar: str = ""
+
+    def draw(self, axes: Axes, t: Telemetry, small: bool) -> ScalarMappable | None:
+        if self.cells is not None:
+            mesh = self.cells(axes, small)
+            mark_epochs(axes, t, over=True)
+            return mesh
+        draw_lines(axes, t, self.lines, small, scale=self.log, zeros=self.zeros)
+        if self.decorate is not None:
+            self.decorate(axes, small)
+        return None
 
 
 def group_panel(t: Telemetry, section: str, title: str, y: str) -> Panel:
@@ -63,11 +71,7 @@ def group_panel(t: Telemetry, section: str, title: str, y: str) -> Panel:
     zeros = section != GROUPED[2]  # a learning rate of 0 is part of a schedule and no fault
     frozen = [(line.label, int((line.values == 0).sum())) for line in lines if zeros and (line.values == 0).any()]
     facts += [f"{name or 'one in grey'} exactly 0 in {n:,}" for name, n in frozen[:2]]
-
-    def draw(axes: Axes, small: bool) -> None:
-        draw_lines(axes, t, lines, small, zeros=zeros)
-
-    return Panel(title, y, draw, [*facts, *t.missing(section)], shared=True, lines=lines, height=4.2)
+    return Panel(title, y, lines, [*facts, *t.missing(section)], height=4.2, zeros=zeros, shared=True)
 
 
 def _alike(lines: Sequence[Line], most: int = 2) -> list[str]:
@@ -108,8 +112,7 @@ def holdout_panels(t: Telemetry, classes: int) -> list[Panel]:
 
 
 def _holdout_panel(t: Telemetry, name: str, lines: list[Line], classes: int) -> Panel:
-    def draw(axes: Axes, small: bool) -> None:
-        draw_lines(axes, t, lines, small, scale=name == "loss")
+    def decorate(axes: Axes, small: bool) -> None:
         if classes > 1:
             chance = f"chance, 1 of {classes:,} classes"
             axes.axhline(1 / classes, color=QUIET, linestyle=":", linewidth=1.4, label=chance)
@@ -118,22 +121,18 @@ def _holdout_panel(t: Telemetry, name: str, lines: list[Line], classes: int) -> 
             axes.set_yticks([0, 0.5, 1] if small else [0, 0.2, 0.4, 0.6, 0.8, 1])
 
     facts = [_ends(lines[0], f"held-out {name}"), *t.missing(HOLDOUT, [name])]
-    return Panel(f"{name.capitalize()} on the held-out examples", name, draw, facts, lines=lines)
+    title = f"{name.capitalize()} on the held-out examples"
+    return Panel(title, name, lines, facts, log=name == "loss", decorate=decorate)
 
 
-def example_panel(t: Telemetry, shown: Examples) -> Panel:
-    if shown.classes:
+def example_panel(examples: Examples) -> Panel:
+    if examples.classes:
         title, bar, meaning = "Margin of the true class", "margin", "blue: right, red: wrong"
     else:
         title, bar, meaning = "Error of each held-out example", "error", "blue: above its target, red: below"
-
-    def draw(axes: Axes, small: bool) -> ScalarMappable:
-        mesh = paint_examples(axes, shown, small)
-        mark_epochs(axes, t, over=True)
-        return mesh
-
-    height = min(max(0.09 * shown.values.shape[1], 2.6), 8.0)
-    return Panel(title, "held-out example", draw, [meaning, *shown.facts], bar, height)
+    height = min(max(0.09 * examples.values.shape[1], 2.6), 8.0)
+    facts, cells = [meaning, *examples.facts], partial(paint_examples, examples)
+    return Panel(title, "held-out example", facts=facts, height=height, cells=cells, bar=bar)
 
 
 def batch_panels(t: Telemetry) -> list[Panel]:
@@ -148,7 +147,7 @@ def batch_panels(t: Telemetry) -> list[Panel]:
         Line(names[k], v, COLOURS[i]) for i, (k, v) in enumerate(stats.items()) if k in names and np.isfinite(v).any()
     ]
     if lines:
-        panels.append(Panel("Targets in the batches", "targets", _drawing(t, lines), lines=lines))
+        panels.append(Panel("Targets in the batches", "targets", lines))
     for key, values in stats.items():
         known = values[np.isfinite(values)]
         if key in names or key.endswith("_pct") or not len(known):
@@ -157,8 +156,7 @@ def batch_panels(t: Telemetry) -> list[Panel]:
             facts.append(f"{num(float(known[0]))} examples in every batch")
             continue
         title, y = ("Size of the batches", "examples") if key == "batch_size" else (key.replace("_", " "), "")
-        line = Line("", values, COLOURS[5])
-        panels.append(Panel(title, y, _drawing(t, [line]), height=2.0, lines=[line]))
+        panels.append(Panel(title, y, [Line("", values, COLOURS[5])], height=2.0))
     return [replace(panels[0], facts=[*panels[0].facts, *facts]), *panels[1:]] if panels else []
 
 
@@ -171,36 +169,30 @@ def _share_panel(t: Telemetry, shares: dict[str, Floats]) -> Panel:
             mesh = paint(axes, t.steps, values, "viridis", Normalize(0, top))
             every = -(-len(shares) // (5 if small else 20))
             axes.set_yticks(np.arange(len(shares))[::every] + 0.5, [shorten(n, 16) for n in list(shares)[::every]])
-            mark_epochs(axes, t, over=True)
             return mesh
 
         height = min(max(0.2 * len(shares), 2.6), 6.0)
-        return Panel(title, "", cells, [f"{len(shares):,} classes"], "% of batch", height)
+        return Panel(title, facts=[f"{len(shares):,} classes"], height=height, cells=cells, bar="% of batch")
     lines = [Line(name, share, COLOURS[i]) for i, (name, share) in enumerate(shares.items())]
 
-    def draw(axes: Axes, small: bool) -> None:
-        draw_lines(axes, t, lines, small, scale=False)
+    def decorate(axes: Axes, small: bool) -> None:
         axes.axhline(100 / len(shares), color=QUIET, linestyle=":", linewidth=1.4, label="balanced")
         axes.set_ylim(-3, 103)
         axes.set_yticks([0, 50, 100] if small else [0, 20, 40, 60, 80, 100])
 
     known = {name: share for name, share in shares.items() if np.isfinite(share).any()}
     means = ", ".join(f"{name} {num(float(np.nanmean(share)))} %" for name, share in known.items())
-    return Panel(title, "% of the batch", draw, [f"on average {means}"], lines=lines)
+    return Panel(title, "% of the batch", lines, [f"on average {means}"], log=False, decorate=decorate)
 
 
 def number_panels(t: Telemetry, section: str, without: Collection[str] = ()) -> list[Panel]:
     """One pair of axes for every number, since their scales differ."""
     panels = []
     for name, values in t.sections.get(section, {}).items():
-        line, title = Line("", values, COLOURS[0]), shorten(f"{section}: {name}" if section else name, 36)
         if np.isfinite(values).any() and name not in without:
-            panels.append(Panel(title, "", _drawing(t, [line]), t.missing(section, [name]), height=2.0, lines=[line]))
+            title, lines = shorten(f"{section}: {name}" if section else name, 36), [Line("", values, COLOURS[0])]
+            panels.append(Panel(title, "", lines, t.missing(section, [name]), height=2.0))
     return panels
-
-
-def _drawing(t: Telemetry, lines: Sequence[Line]) -> Callable[[Axes, bool], None]:
-    return lambda axes, small: draw_lines(axes, t, lines, small)
 
 
 def _ends(line: Line, name: str = "") -> str:

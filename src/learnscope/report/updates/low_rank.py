@@ -18,7 +18,7 @@ from learnscope.report.updates.sparse import KL, distance
 from learnscope.store.reader import RunReader
 
 NAMED = 9
-"""At most so many ranks are named below the axes."""
+"""Most ranks that are named below the axes."""
 
 
 def low_rank_figure(reader: RunReader) -> Figure | None:
@@ -29,7 +29,7 @@ def _parts(reader: RunReader, label: str) -> list[Part]:
     parts = []
     distances = distance(reader, label, LowRankQuality, "rank")
     if distances is not None:
-        called, frame = distances
+        measure, frame = distances
         last = int(frame[frame["value"].notna()]["step"].iloc[-1])
         at_last = frame[frame["step"] == last]
         recommended = numbers(reader, label, LowRankQuality.recommended_rank, "kl_bound")
@@ -37,20 +37,18 @@ def _parts(reader: RunReader, label: str) -> list[Part]:
         facts = [f"last of {count(frame['step'].nunique(), 'measurement')}: {span(reader, label, last)}"]
         missing = int(at_last["value"].isna().sum())
         facts += [f"{count(missing, 'rank')} without a value"] if missing else []
-        title = "last measurement, by rank"
-        zeros = has_zeros(at_last["value"])
-        parts.append(Part(title, lambda axes: _far(axes, at_last, recommended, called), facts, zeros))
-    energy = numbers(reader, label, LowRankQuality.energy_captured, "rank")
-    energy = energy[energy["value"].notna()]
+        title, zeros = "last measurement, by rank", has_zeros(at_last["value"])
+        parts.append(Part(title, lambda axes: _far(axes, at_last, recommended, measure), facts, zeros))
+    energy = numbers(reader, label, LowRankQuality.energy_captured, "rank").dropna(subset="value")
     if len(energy):
-        held = energy[energy["step"] == energy["step"].iloc[-1]]
-        parts.append(Part("share of ‖ΔW‖² that each rank holds", lambda axes: _energy(axes, held)))
+        energy = energy[energy["step"] == energy["step"].iloc[-1]]
+        parts.append(Part("share of ‖ΔW‖² that each rank holds", lambda axes: _energy(axes, energy)))
     return parts
 
 
-def _far(axes: Axes, frame: pd.DataFrame, recommended: pd.DataFrame, called: str) -> None:
-    ranks, far = _ranks(frame), frame["value"].to_numpy(np.float64)
-    bound = float(recommended["kl_bound"].iloc[-1]) if called == KL and len(recommended) else None
+def _far(axes: Axes, frame: pd.DataFrame, recommended: pd.DataFrame, measure: str) -> None:
+    ranks, far = frame["rank"].astype(int).tolist(), frame["value"].to_numpy(np.float64)
+    bound = float(recommended["kl_bound"].iloc[-1]) if measure == KL and len(recommended) else None
     scale = [far, np.array([bound])] if bound is not None else [far]
     foot = log_foot(scale)
     places = np.arange(len(ranks), dtype=np.float64)
@@ -68,21 +66,17 @@ def _far(axes: Axes, frame: pd.DataFrame, recommended: pd.DataFrame, called: str
     guides(axes)
     log_axis(axes, "y", scale, foot)
     _name_ranks(axes, ranks)
-    finish(axes, x="rank of the update", y=called)
+    finish(axes, x="rank of the update", y=measure)
 
 
 def _energy(axes: Axes, frame: pd.DataFrame) -> None:
-    ranks, shares = _ranks(frame), frame["value"].to_numpy(np.float64)
+    ranks, shares = frame["rank"].astype(int).tolist(), frame["value"].to_numpy(np.float64)
     points(axes, np.arange(len(ranks), dtype=np.float64), shares, None, COLOURS[0], "")
     guides(axes)
     axes.set_ylim(-0.03, 1.03)
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     _name_ranks(axes, ranks)
     finish(axes, x="rank of the update", y="energy captured")
-
-
-def _ranks(frame: pd.DataFrame) -> list[int]:
-    return [int(rank) for rank in frame["rank"]]
 
 
 def _name_ranks(axes: Axes, ranks: list[int]) -> None:

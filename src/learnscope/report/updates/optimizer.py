@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -52,12 +54,10 @@ def _momentum_parts(reader: RunReader, label: str) -> list[Part]:
         frame = numbers(reader, label, quantity, *by)
         rules = [rule for rule in RULES if (frame["rule"] == rule).any()]
         curves: list[Curve] = []
-        for rule in rules:
-            for summary, colour in summaries.items():
-                part = frame[(frame["rule"] == rule) & ((frame["summary"] == summary) if summary else True)]
-                words = " ".join(filter(None, [summary.replace("_", " "), RULES[rule][0] if len(rules) > 1 else ""]))
-                curves.append((words, as_series(part), colour, RULES[rule][1]))
-        curves = [entry for entry in curves if len(entry[1].finite)]
+        for rule, (summary, colour) in product(rules, summaries.items()):
+            values = as_series(frame[(frame["rule"] == rule) & ((frame["summary"] == summary) if summary else True)])
+            words = " ".join(filter(None, [summary.replace("_", " "), RULES[rule][0] if len(rules) > 1 else ""]))
+            curves += [(words, values, colour, RULES[rule][1])] if len(values.finite) else []
         if curves:
             facts = () if parts else (count(frame["step"].nunique(), "measurement"),)
             parts.append(Part(title, _over_steps(reader, curves, log=quantity.scale == "log"), facts))
@@ -95,19 +95,19 @@ def _landscape_parts(reader: RunReader, label: str) -> list[Part]:
             if dash == "-":
                 below = int((frame["value"] <= 0).sum())
                 hidden = f"{count(below, 'value')} of 0 or below, not shown" if below else ""
-                facts += [f"{words}: {fact}" for fact in (without_value(frame, "measurement"), hidden) if fact]
+                facts += [f"{words}: {fact}" for fact in (without_value(frame["value"], "measurement"), hidden) if fact]
     if any((series.values > 0).any() for _, series, _, _ in curves):
         n = max(len(series) for _, series, _, _ in curves)
         title = "sharpness, and what the optimizer bears"
         parts.append(Part(title, lambda axes: _sharpness(axes, curves, reader), [count(n, "measurement"), *facts]))
     along = numbers(reader, label, LossLandscape.loss, "direction", "at")
-    known = along[along["value"].notna()]
-    if len(known):
-        last = int(known["step"].iloc[-1])
+    finite = along[along["value"].notna()]
+    if len(finite):
+        last = int(finite["step"].iloc[-1])
         frame = along[along["step"] == last]
         direction = str(frame["direction"].iloc[0])
         title = f"loss along {DIRECTIONS.get(direction, direction)} at step {last:,}"
-        missing = without_value(frame, "point")
+        missing = without_value(frame["value"], "point")
         facts = [f"of the loss {missing}"] if missing else []
         options = (reader.manifest.get("probes") or {}).get(label) or {}
         parts.append(Part(title, lambda axes: _along(axes, frame, options.get("radius")), facts))
@@ -117,11 +117,11 @@ def _landscape_parts(reader: RunReader, label: str) -> list[Part]:
 def _sharpness(axes: Axes, curves: Sequence[Curve], reader: RunReader) -> None:
     shown = []
     for label, series, colour, dash in curves:
-        above = Series(series.steps, np.where(series.values > 0, series.values, np.nan), series.status)
+        above = replace(series, values=np.where(series.values > 0, series.values, np.nan))
         shown.append(above.values)
-        known = above.finite.values
-        if dash != "-" and len(known) == 1:  # a single threshold is a line: a dot would look like a sharpness
-            axes.axhline(float(known[0]), color=colour, linestyle=dash, linewidth=1.8, label=label)
+        finite = above.finite.values
+        if dash != "-" and len(finite) == 1:  # a single threshold is a line: a dot would look like a sharpness
+            axes.axhline(float(finite[0]), color=colour, linestyle=dash, linewidth=1.8, label=label)
         else:
             curve(axes, above, colour, label, dash=dash, markers=dash == "-")
     lined(axes, ticks=5)

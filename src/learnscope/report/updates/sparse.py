@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -59,81 +58,59 @@ def distance(reader: RunReader, label: str, outputs: type[VariantOutputs], *by: 
     return None
 
 
-@dataclass(frozen=True)
-class _Line:
-    mask: str
-    kept: Floats
-    far: Floats
-    thresholds: list[float]
-
-
 def _parts(reader: RunReader, label: str) -> list[Part]:
     distances = distance(reader, label, SparseQuality, "mask", "threshold")
     if distances is None:
         return []
-    far, frame = distances
-    known = frame[frame["value"].notna()]
-    last = int(known["step"].iloc[-1])
-    missing = without_value(frame, far.partition(",")[0])
-    magnitude = frame[frame["mask"] == "magnitude"]
+    measure, frame = distances
+    frame = frame.rename(columns={"value": "far"})
+    last = int(frame[frame["far"].notna()]["step"].iloc[-1])
     when = f"last of {count(frame['step'].nunique(), 'measurement')}: {span(reader, label, last)}"
-    lines = _lines(known[known["step"] == last], numbers(reader, label, SparseQuality.kept_share, "mask", "threshold"))
+    missing = without_value(frame["far"], measure.partition(",")[0])
+    shares = numbers(reader, label, SparseQuality.kept_share, "mask", "threshold").rename(columns={"value": "kept"})
+    by = ["step", "mask", "threshold"]
+    both = frame[frame["step"] == last].merge(shares[[*by, "kept"]], on=by).dropna(subset=["far", "kept"])
+    both = both[both["mask"].isin(MASKS)].sort_values("threshold")
+    magnitude = frame[frame["mask"] == "magnitude"]
     parts = []
-    if lines:
-        zeros = has_zeros(np.concatenate([line.far for line in lines]))
-        title = "last measurement, by what is kept"
-        parts.append(Part(title, lambda axes: _kept(axes, lines, far), (when, missing), zeros))
-    if magnitude["value"].notna().any():
-        title = "largest changes kept, over the steps"
-        zeros = has_zeros(magnitude["value"])
-        parts.append(Part(title, lambda axes: _over_steps(axes, magnitude, far, reader), zeros=zeros))
+    if len(both):
+        title, zeros = "last measurement, by what is kept", has_zeros(both["far"])
+        parts.append(Part(title, lambda axes: _kept(axes, both, measure), (when, missing), zeros))
+    if magnitude["far"].notna().any():
+        title, zeros = "largest changes kept, over the steps", has_zeros(magnitude["far"])
+        parts.append(Part(title, lambda axes: _over_steps(axes, magnitude, measure, reader), zeros=zeros))
     return parts
 
 
-def _lines(far: pd.DataFrame, kept: pd.DataFrame) -> list[_Line]:
-    both = far.merge(
-        kept[["step", "mask", "threshold", "value"]], on=["step", "mask", "threshold"], suffixes=("", "_kept")
-    )
-    both = both[both["value_kept"].notna()].sort_values("threshold")
-    return [
-        _Line(
-            mask, part["value_kept"].to_numpy(np.float64), part["value"].to_numpy(np.float64),
-            part["threshold"].astype(float).tolist(),
-        )
-        for mask in MASKS
-        if len(part := both[both["mask"] == mask])
-    ]  # fmt: skip
-
-
-def _kept(axes: Axes, lines: Sequence[_Line], distance_name: str) -> None:
-    shares, far = [line.kept for line in lines], [line.far for line in lines]
-    above = np.concatenate(shares)
-    above = above[above > 0]
+def _kept(axes: Axes, frame: pd.DataFrame, measure: str) -> None:
+    shares, far = frame["kept"].to_numpy(np.float64), frame["far"].to_numpy(np.float64)
+    above = shares[shares > 0]
     # similar shares are easier to distinguish on a linear scale
     wide = bool(len(above)) and float(above.max()) > 10 * float(above.min())
-    left, foot = log_foot(shares) if wide else None, log_foot(far)
-    for line in lines:
-        label, colour, dash, width = MASKS[line.mask]
-        points(axes, at_foot(line.kept, left), line.far, foot, colour, label, dash, width)
+    left, foot = log_foot([shares]) if wide else None, log_foot([far])
+    for mask, (label, colour, dash, width) in MASKS.items():
+        x, y = (frame[frame["mask"] == mask][column].to_numpy(np.float64) for column in ("kept", "far"))
+        if len(x):
+            points(axes, at_foot(x, left), y, foot, colour, label, dash, width)
     guides(axes)
-    log_axis(axes, "y", far, foot)
+    log_axis(axes, "y", [far], foot)
     if wide:
-        log_axis(axes, "x", shares, left, "%")
+        log_axis(axes, "x", [shares], left, "%")
     else:
         axes.margins(x=0.12)
         axes.locator_params(axis="x", nbins=5)
         axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.5g} %")
-        if float(np.max(np.concatenate(shares))) <= 1:
+        if float(shares.max()) <= 1:
             _whole_at_most(axes)
     stretch(axes, "x", below=0.1)
-    finish(axes, x="share of the entries that is kept", y=distance_name)
-    for line in lines:
-        if line.mask == "magnitude":
-            _name_thresholds(axes, at_foot(line.kept, left), at_foot(line.far, foot), line.thresholds)
+    finish(axes, x="share of the entries that is kept", y=measure)
+    largest = frame[frame["mask"] == "magnitude"]
+    if len(largest):
+        x, y = at_foot(largest["kept"].to_numpy(np.float64), left), at_foot(largest["far"].to_numpy(np.float64), foot)
+        _name_thresholds(axes, x, y, largest["threshold"].astype(float).tolist())
 
 
 def _whole_at_most(axes: Axes) -> None:
-    """No tick above 100 %."""
     low, high = axes.get_xlim()
     ticks = [tick for tick in axes.get_xticks() if low <= tick <= min(high, 1 + 1e-9)]
     axes.set_xticks(ticks)
@@ -160,16 +137,15 @@ def _name_thresholds(axes: Axes, x: Floats, y: Floats, thresholds: Sequence[floa
         )  # fmt: skip
 
 
-def _over_steps(axes: Axes, frame: pd.DataFrame, distance_name: str, reader: RunReader) -> None:
-    thresholds = sorted(frame["threshold"].unique())
-    values = [frame[frame["threshold"] == t]["value"].to_numpy(np.float64) for t in thresholds]
-    foot = log_foot(values)
-    colours = [to_hex(c) for c in colormaps["viridis"](np.linspace(0, 0.8, len(thresholds)))]
-    for i, threshold in enumerate(thresholds):
-        steps = frame[frame["threshold"] == threshold]["step"].to_numpy(np.float64)
-        label = f"t = {plain(float(threshold)) if threshold else '0'}"
-        points(axes, steps, values[i], foot, colours[i], label, DASHES[i % len(DASHES)])
+def _over_steps(axes: Axes, frame: pd.DataFrame, measure: str, reader: RunReader) -> None:
+    foot = log_foot([frame["far"].to_numpy(np.float64)])
+    colours = colormaps["viridis"](np.linspace(0, 0.8, frame["threshold"].nunique()))
+    for i, (_, part) in enumerate(frame.groupby("threshold")):
+        threshold = float(part["threshold"].iloc[0])
+        label = f"t = {plain(threshold) if threshold else '0'}"
+        x, y = (part[column].to_numpy(np.float64) for column in ("step", "far"))
+        points(axes, x, y, foot, to_hex(colours[i]), label, DASHES[i % len(DASHES)])
     lined(axes, ticks=5)
-    log_axis(axes, "y", values, foot)
-    finish(axes, x="step", y=distance_name)
+    log_axis(axes, "y", [frame["far"].to_numpy(np.float64)], foot)
+    finish(axes, x="step", y=measure)
     breaks(reader).shade(axes)

@@ -208,14 +208,14 @@ def _table(sigma: Tensor, lengths: Tensor, tolerance: float) -> dict[str, Tensor
     rank = effective_ranks(scaled)
     broken = largest.isnan()
     above = (sigma > tolerance * largest[:, None]).sum(1).double().where(~broken, torch.nan)
-    held = smallest > tolerance * largest
+    full_rank = smallest > tolerance * largest
     undefined = broken | (largest == 0)
     table = {
         "largest_sv": largest,
         "smallest_sv": smallest,
         "spectral_gap": largest - smallest,
         "leading_gap": (largest - second).where(lengths > 1, torch.nan),
-        "condition_number": (largest / smallest).where(held, torch.inf).where(~undefined, torch.nan),
+        "condition_number": (largest / smallest).where(full_rank, torch.inf).where(~undefined, torch.nan),
         "numerical_rank": above,
         "effective_rank": rank,
         "rank_utilisation": rank / lengths,

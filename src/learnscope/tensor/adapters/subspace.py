@@ -73,6 +73,7 @@ def best_matches(weight: Tensor, factors: Factors, k: int = INTRUDERS) -> Tensor
         tuned = base + update
         if not bool(base.isfinite().all() & tuned.isfinite().all()):
             raise ValueError("the weight or its update has entries that are not finite: it has no singular vectors")
-        known = torch.linalg.svd(base, full_matrices=False).U
+        directions = torch.linalg.svd(base, full_matrices=False).U
         leading = torch.linalg.svd(tuned, full_matrices=False).U[:, :k]
-        return (known.mT @ leading).abs().amax(0)
+        matches: Tensor = (directions.mT @ leading).abs().amax(0)
+        return matches

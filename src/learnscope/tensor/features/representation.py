@@ -22,19 +22,19 @@ def effective_rank(singular_values: Tensor) -> float:
 
 
 def effective_ranks(spectra: Tensor) -> Tensor:
-    """`effective_rank` of every row [n, k]; zeros that pad a row add nothing."""
+    """`effective_rank` of every row [n, k]; rows may be padded with zeros."""
     totals = spectra.sum(1, keepdim=True)
     ranks: Tensor = torch.special.entr(spectra / totals).sum(1).exp()  # entr(0) = 0
     return ranks.where((totals[:, 0] > 0) & totals[:, 0].isfinite(), torch.nan)
 
 
-def rankme(singular_values: Tensor, epsilon: float = RANKME_EPSILON) -> float:
+def rankme(singular_values: Tensor) -> float:
     """exp(−Σ p ln p) with p = σ/Σσ + ε over all min(n, d) singular values (arXiv 2210.02885); NaN for zeros."""
     values = plain(singular_values).double()
     total = float(values.sum())
     if not 0 < total < math.inf:
         return math.nan
-    return math.exp(float(torch.special.entr(values / total + epsilon).sum()))
+    return math.exp(float(torch.special.entr(values / total + RANKME_EPSILON).sum()))
 
 
 def singular_values(features: Tensor, *, centred: bool) -> Tensor:

@@ -28,7 +28,7 @@ def unbiased_cka(x: Tensor, y: Tensor) -> float:
     their copies with a diagonal of zeros. In float64, and without an n × n matrix where n² > d₁d₂.
     """
     with plain_arithmetic(x.device):
-        a, b = _Side(_centred(_scaled(x))), _Side(_centred(_scaled(y)))
+        a, b = _Side(x), _Side(y)
         (cross, _), (own_a, size_a), (own_b, size_b) = _hsic(a, b), _hsic(a, a), _hsic(b, b)
     if not own_a > VANISHED * size_a or not own_b > VANISHED * size_b:
         return math.nan
@@ -42,40 +42,32 @@ def why_no_cka(x: Tensor) -> str | None:
     if not bool(x.isfinite().all()):
         return "features are not finite"
     with plain_arithmetic(x.device):
-        centred = _centred(_scaled(x))
-        if not bool(centred.any()):
+        side = _Side(x)
+        if not bool(side.x.any()):
             return "features are the same for every example"
-        side = _Side(centred)
         value, size = _hsic(side, side)
     return None if value > VANISHED * size else "every two examples are equally alike: there is no structure to compare"
 
 
-def _scaled(x: Tensor) -> Tensor:
-    """Divided by the largest entry, which CKA does not depend on: fourth powers neither underflow nor overflow."""
-    x = plain(x).double()
-    largest = float(x.abs().max()) if x.numel() else 0.0
-    return x / largest if 0 < largest < math.inf else x
-
-
-def _centred(x: Tensor) -> Tensor:
-    """Minus the mean. HSIC₁ does not depend on it, but a large mean would cost it digits."""
-    if x.ndim != 2:
-        raise ValueError(f"features are [examples, dimensions], not {list(x.shape)}")
-    if len(x) < FEWEST:
-        raise ValueError(f"the unbiased CKA needs {FEWEST} examples; there are {len(x)}")
-    x = plain(x).double()
-    centred = x - x.mean(0)
-    rounding = CONSTANT * x.abs().amax(0)
-    return torch.where(centred.abs().amax(0) <= rounding, 0.0, centred)
-
-
 class _Side:
-    """Centred features, and what two products with them share."""
+    """Centred features, and what two products with them share.
 
-    def __init__(self, x: Tensor) -> None:
-        self.x = x
-        self.own = x.square().sum(1)
-        self.rows = x @ x.sum(0) - self.own
+    They are divided by their largest entry, which CKA does not depend on: fourth powers neither underflow nor overflow.
+    HSIC₁ does not depend on the mean either, but a large one would cost it digits.
+    """
+
+    def __init__(self, features: Tensor) -> None:
+        if features.ndim != 2:
+            raise ValueError(f"features are [examples, dimensions], not {list(features.shape)}")
+        if len(features) < FEWEST:
+            raise ValueError(f"the unbiased CKA needs {FEWEST} examples; there are {len(features)}")
+        x = plain(features).double()
+        largest = float(x.abs().max()) if x.numel() else 0.0
+        x = x / largest if 0 < largest < math.inf else x
+        centred = x - x.mean(0)
+        self.x = torch.where(centred.abs().amax(0) <= CONSTANT * x.abs().amax(0), 0.0, centred)
+        self.own = self.x.square().sum(1)
+        self.rows = self.x @ self.x.sum(0) - self.own
 
     @cached_property
     def gram(self) -> Tensor:
@@ -87,15 +79,12 @@ def _hsic(a: _Side, b: _Side) -> tuple[float, float]:
     n = len(a.x)
     if n != len(b.x):
         raise ValueError(f"features of {n} and {len(b.x)} examples: they must be of the same ones")
-    whole = _cross(a, b)
-    trace = whole - float(a.own @ b.own)
+    # tr(XXᵀYYᵀ) = ‖XᵀY‖², by whichever product is smaller
+    if a.x.shape[1] * b.x.shape[1] <= n**2:
+        full = float((a.x.mT @ b.x).square().sum())
+    else:
+        full = float((a.gram * b.gram).sum())
+    trace = full - float(a.own @ b.own)
     corner = float(a.rows.sum() * b.rows.sum()) / ((n - 1) * (n - 2))
     edges = 2 / (n - 2) * float(a.rows @ b.rows)
-    return (trace + corner - edges) / (n * (n - 3)), whole / (n * (n - 3))
-
-
-def _cross(a: _Side, b: _Side) -> float:
-    """tr(XXᵀYYᵀ) = ‖XᵀY‖², by whichever product is smaller."""
-    if a.x.shape[1] * b.x.shape[1] <= len(a.x) ** 2:
-        return float((a.x.mT @ b.x).square().sum())
-    return float((a.gram * b.gram).sum())
+    return (trace + corner - edges) / (n * (n - 3)), full / (n * (n - 3))

@@ -11,7 +11,7 @@ from learnscope.tensor.kernels import COMPILED_DTYPES, Form, compiled_gradient_p
 from learnscope.tensor.rows import SMALLEST_SAFE, Batch, batches, pieces, plan, workspace
 
 PACK_BELOW = 1 << 17
-"""Gradients are packed up to this size: half a dozen calls per tensor take longer than copying 512 KiB."""
+"""Smaller gradients are packed: half a dozen calls per tensor take longer than copying 512 KiB."""
 
 CHUNK_ROWS = 2048
 """Rows reduced at a time on a CPU, so that they are still in the cache when they are read again."""
@@ -24,15 +24,12 @@ SQUARES, ZEROS, NAN, INF = range(4)
 
 @dataclass(frozen=True, kw_only=True)
 class GradientTable:
-    """Statistics of gradients, one entry per tensor, float64 on the first gradient's device.
-
-    There is no host sync: on an accelerator the values may still be pending.
-    """
+    """Statistics of gradients, one entry per tensor, float64 on the first gradient's device, without a host sync."""
 
     sum_squares: Tensor
     """Σg²"""
     zeros: Tensor
-    """entries with g = 0, including those that a sparse gradient does not store"""
+    """entries with g = 0, with those that a sparse gradient does not store"""
     nan: Tensor
     """entries with g = NaN; they make `sum_squares` NaN"""
     inf: Tensor
@@ -122,9 +119,7 @@ def _statistics(tensors: Sequence[Tensor], form: Form, *, counting: bool) -> Ten
             padding[index] = read - stored[index].numel()
         if counting:
             # Entries that a sparse gradient does not store are zero; the padding of a row is not an entry.
-            unread = [
-                whole.numel() - part.numel() - gap for whole, part, gap in zip(tensors, stored, padding, strict=True)
-            ]
+            unread = [t.numel() - part.numel() - gap for t, part, gap in zip(tensors, stored, padding, strict=True)]
             table[ZEROS] += torch.tensor(unread, dtype=torch.float64, device="cpu").to(device, non_blocking=True)
     return table
 
@@ -155,9 +150,8 @@ def _reduce(rows: Tensor, compiled: bool, *, counting: bool) -> Tensor:
     if rows.dtype is torch.float64:
         return _exact(rows, counting)
     out = torch.zeros(4 if counting else 1, len(rows), dtype=torch.float64, device="cpu")
-    fused = None
-    if compiled and len(rows) > 1 and rows.dtype in COMPILED_DTYPES:
-        fused = compiled_gradient_partials(rows)
+    use_kernel = compiled and len(rows) > 1 and rows.dtype in COMPILED_DTYPES
+    fused = compiled_gradient_partials(rows) if use_kernel else None
     if fused is None:
         _chunked(rows, out)
     else:

@@ -23,11 +23,10 @@ class NotFiniteError(ArithmeticError):
 
 
 class Operator:
-    """A symmetric n × n matrix given by its product with a vector; counts the products and refuses nonfinite ones."""
+    """A symmetric matrix given by its product with a vector; counts the products and refuses nonfinite ones."""
 
-    def __init__(self, product: Product, n: int) -> None:
-        self.n, self.products = n, 0
-        self._product = product
+    def __init__(self, product: Product) -> None:
+        self.products, self._product = 0, product
 
     def __call__(self, vector: Vector) -> Vector:
         self.products += 1
@@ -45,12 +44,12 @@ class Operator:
 class Spectrum:
     """Eigenvalues at one end, the outermost first, and the unit eigenvectors as columns.
 
-    `wanted` values were asked for; those that are missing did not converge.
+    Of `requested` values, those that are missing did not converge.
     """
 
     values: NDArray[np.float64]
     vectors: Vector
-    wanted: int
+    requested: int
 
 
 def end_of_spectrum(
@@ -61,7 +60,6 @@ def end_of_spectrum(
     krylov: int,
     tolerance: float,
     restarts: int,
-    seed: int = 0,
     end: End = "largest",
     dtype: type[np.floating[Any]] = np.float64,
 ) -> Spectrum:
@@ -84,7 +82,7 @@ def end_of_spectrum(
         nonzero = nonzero or bool(image.any())
         return image
 
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     options: dict[str, Any] = {"which": "LA" if end == "largest" else "SA", "ncv": krylov, "maxiter": restarts}
     options |= {"tol": tolerance, "v0": random.standard_normal(n).astype(dtype)}
     if "rng" in inspect.signature(eigsh).parameters:
@@ -108,10 +106,10 @@ def _dense(product: Product, n: int, count: int, end: End, dtype: type[np.floati
     return _outermost_first(values[chosen], vectors[:, chosen], count, end)
 
 
-def _outermost_first(values: Vector, vectors: Vector, wanted: int, end: End) -> Spectrum:
+def _outermost_first(values: Vector, vectors: Vector, requested: int, end: End) -> Spectrum:
     order = np.argsort(values)
     order = order[::-1] if end == "largest" else order
-    return Spectrum(values[order].astype(np.float64), vectors[:, order], wanted)
+    return Spectrum(values[order].astype(np.float64), vectors[:, order], requested)
 
 
 def signs(n: int, samples: int, *, seed: int = 0, dtype: type[np.floating[Any]] = np.float64) -> Iterator[Vector]:

@@ -66,8 +66,7 @@ def compare_logits(
     *,
     probabilities: bool = True,
     rows: Tensor | None = None,
-    facts: RowFacts | None = None,
-    known: ReferenceRows | None = None,
+    facts: RowFacts | ReferenceRows | None = None,
 ) -> Comparison:
     """KL(reference ‖ variant) = Σ p (ln p − ln q) in nats, cosine and mean squared error of logits, equal top-1.
 
@@ -80,8 +79,8 @@ def compare_logits(
     probability 0; entries that are equally infinite in both count neither for the cosine nor for the error.
     A NaN or +∞ among several logits is no distribution: KL is NaN.
 
-    `rows` are the positions that count; targets are then of these only. To compare several variants, compute `facts`
-    (`row_facts`, for large logits) or `known` (`reference_rows` of the same rows, for others) of the reference once.
+    `rows` are the positions that count; targets are then of these only. To compare several variants, compute the
+    `facts` of the reference once: `row_facts` for large logits, `reference_rows` of the same rows for others.
     """
     if reference.shape != variant.shape:
         raise ValueError(
@@ -93,25 +92,26 @@ def compare_logits(
         rows = torch.arange(len(a), device=a.device) if rows is None else rows
         size = CHUNK if a.device.type == "cpu" else ACCELERATOR_CHUNK
         step = min(max(1, size // max(1, a.shape[1])), max(1, len(rows)))
-        fused = fused_comparison(a, b, facts) if facts is not None and probabilities else None
-        if fused is not None and facts is not None:
+        fused = fused_comparison(a, b, facts) if isinstance(facts, RowFacts) and probabilities else None
+        if fused is not None and isinstance(facts, RowFacts):
             numbers, classes = fused[0][:, rows], torch.stack([facts.first[rows].long(), fused[1][rows]])
             redo = (~numbers.isfinite().all(0)).nonzero().squeeze(1)
             if len(redo):
                 numbers[:, redo], _ = _in_chunks(a, b, rows[redo], step, probabilities)
         else:
-            numbers, classes = _in_chunks(a, b, rows, step, probabilities, known if probabilities else None)
+            cached = facts if isinstance(facts, ReferenceRows) and probabilities else None
+            numbers, classes = _in_chunks(a, b, rows, step, probabilities, cached)
         # rows with an infinity, or with a divergence that overflows, are few and compared more slowly
         nonfinite = (~numbers.isfinite().all(0)).nonzero().squeeze(1)
-        for some in nonfinite.split(step):
-            numbers[:, some] = _compare_nonfinite(a[rows[some]], b[rows[some]], probabilities)
+        for part in nonfinite.split(step):
+            numbers[:, part] = _compare_nonfinite(a[rows[part]], b[rows[part]], probabilities)
         kl, cosine, mse = numbers
         if a.shape[1] == 1:
             cosine = torch.full_like(cosine, torch.nan)
         if not probabilities:
             nothing = torch.full_like(kl, torch.nan)
             return Comparison(nothing, cosine, mse, nothing)
-        return Comparison(kl, cosine, mse, *_judged(classes, targets))
+        return Comparison(kl, cosine, mse, *_top1_changes(classes, targets))
 
 
 def summarise(parts: Sequence[Comparison]) -> dict[str, Tensor]:
@@ -147,34 +147,34 @@ def _as_rows(logits: Tensor, probabilities: bool) -> Tensor:
 
 
 def _in_chunks(
-    a: Tensor, b: Tensor, rows: Tensor, step: int, probabilities: bool, known: ReferenceRows | None = None
+    a: Tensor, b: Tensor, rows: Tensor, step: int, probabilities: bool, cached: ReferenceRows | None = None
 ) -> tuple[Tensor, Tensor]:
     """The numbers of these rows in float64, and both top-1."""
     # the same memory for every chunk: fresh pages would take as long as the arithmetic
     work = torch.empty(3, step, a.shape[1], dtype=torch.float64, device=a.device)
     parts = []
-    for start, some in zip(range(0, max(len(rows), 1), step), rows.split(step), strict=True):
-        chunk = None if known is None else ReferenceRows(*(values[start : start + step] for values in known))
-        parts.append(_compare(a[some], b[some], work, probabilities, chunk))
+    for start, part in zip(range(0, max(len(rows), 1), step), rows.split(step), strict=True):
+        chunk = None if cached is None else ReferenceRows(*(values[start : start + step] for values in cached))
+        parts.append(_compare(a[part], b[part], work, probabilities, chunk))
     return torch.cat([numbers for numbers, _ in parts], 1), torch.cat([classes for _, classes in parts], 1)
 
 
 def _compare(
-    a: Tensor, b: Tensor, work: Tensor, probabilities: bool, known: ReferenceRows | None = None
+    a: Tensor, b: Tensor, work: Tensor, probabilities: bool, cached: ReferenceRows | None = None
 ) -> tuple[Tensor, Tensor]:
     """KL, cosine and error of rows, [3, n], and both top-1, [2, n]; not finite where `_compare_nonfinite` is needed."""
     wide_a, wide_b, spare = work[:, : len(a)]
     wide_a.copy_(a)
     wide_b.copy_(b)
     kl, classes = torch.zeros(len(a), dtype=torch.float64, device=a.device), torch.empty(2, 0, device=a.device)
-    cosine, error = _distances(wide_a, wide_b, spare, None if known is None else known.norm)
+    cosine, error = _distances(wide_a, wide_b, spare, None if cached is None else cached.norm)
     if probabilities and a.shape[1] == 1:
         classes = torch.stack([torch.where(x.isnan(), -1, (x > 0).long()).squeeze(1) for x in (a, b)])
         kl = _divergence(*(_both_sides(x) for x in (wide_a, wide_b)))
     elif probabilities:
-        first = _top1(wide_a, spare) if known is None else known.first
+        first = _top1(wide_a, spare) if cached is None else cached.first
         classes = torch.stack([first, _top1(wide_b, spare)])
-        kl = _divergence(wide_a, wide_b, spare, None if known is None else known.p)
+        kl = _divergence(wide_a, wide_b, spare, None if cached is None else cached.p)
     return torch.stack([kl, cosine, error / a.shape[1]]), classes
 
 
@@ -237,7 +237,7 @@ def _both_sides(z: Tensor) -> Tensor:
     return torch.cat([-z.clamp(min=0), z.clamp(max=0)], 1)
 
 
-def _judged(classes: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+def _top1_changes(classes: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Whether the top-1 is the same, whether it was correct and is wrong, and the other way round."""
     first, second = classes
     agree = (first == second) & (first >= 0)

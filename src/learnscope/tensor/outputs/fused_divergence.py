@@ -108,5 +108,5 @@ def first_largest(logits: Tensor) -> Tensor:
     tops = torch.cat([body, logits[:, pieces * PIECE :].amax(1, keepdim=True)], 1) if length % PIECE else body
     begin = tops.argmax(1) * PIECE
     indices = (begin[:, None] + torch.arange(PIECE)).clamp_(max=length - 1)
-    inside = logits.gather(1, indices).argmax(1)
-    return torch.where(tops.isnan().any(1), -1, begin + inside)
+    offset = logits.gather(1, indices).argmax(1)
+    return torch.where(tops.isnan().any(1), -1, begin + offset)

@@ -73,7 +73,7 @@ def project(delta: Tensor, ball: Ball) -> Tensor:
     return torch.where(length > radius, delta * (radius / torch.where(length > 0, length, 1)), delta)
 
 
-def inside(delta: Tensor, origin: Tensor, clip: tuple[float, float] | None) -> Tensor:
+def clipped(delta: Tensor, origin: Tensor, clip: tuple[float, float] | None) -> Tensor:
     """The perturbation with which `origin` stays within the range of valid inputs."""
     return delta if clip is None else (origin + delta).clamp(*clip) - origin
 

@@ -60,7 +60,7 @@ def delta_statistics(
 
     `form`: `"compiled"` uses one fused kernel per pair of dtypes (seconds of compilation, once), `"chunked"` plain
     operations on pieces that fit the cache. `"auto"` compiles from `COMPILE_FROM` entries on if a compiler works:
-    this never depends on measured time, so a run repeated on one machine gives the same numbers.
+    this never depends on measured time, so a repeated run gives the same numbers.
 
     >>> table = delta_statistics([torch.tensor([1.0, -2.0])], [torch.tensor([1.0, 2.0])], [0.5])
     >>> table.l1.tolist(), table.sign_flips.tolist(), table.within.tolist()
@@ -84,8 +84,7 @@ def _check(new: Sequence[Tensor], old: Sequence[Tensor]) -> None:
     for index, (a, b) in enumerate(zip(new, old, strict=True)):
         for tensor in (a, b):
             if not tensor.is_floating_point() or tensor.layout is not torch.strided:
-                kind = f"{tensor.dtype}, {tensor.layout}"
-                raise TypeError(f"tensor {index} is {kind}: a change needs dense floats")
+                raise TypeError(f"tensor {index} is {tensor.dtype}, {tensor.layout}: a change needs dense floats")
         if a.shape != b.shape:
             raise ValueError(f"tensor {index}: new has shape {tuple(a.shape)}, old has {tuple(b.shape)}")
 

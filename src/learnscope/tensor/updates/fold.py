@@ -28,8 +28,7 @@ class Fold:
         self.pairs = pairs
         self.cuts = torch.tensor(thresholds, dtype=torch.float64, device="cpu")
         self.rounded = [rounded_down(t) for t in thresholds]
-        shape = (PARTIALS + len(thresholds) + 2, len(pairs))
-        self.columns = torch.zeros(shape, dtype=torch.float64, device="cpu")
+        self.columns = torch.zeros(PARTIALS + len(thresholds) + 2, len(pairs), dtype=torch.float64, device="cpu")
         self.entries_read = torch.zeros(len(pairs), dtype=torch.float64, device="cpu")
         self._passes: dict[tuple[torch.dtype, torch.device], ChunkedPass] = {}
         self._cuts: dict[tuple[torch.dtype, torch.device], Tensor] = {}
@@ -45,10 +44,9 @@ class Fold:
         if cuts is None:
             values: Tensor | list[float] = self.cuts if dtype is torch.float64 else self.rounded
             cuts = self._cuts[key] = torch.as_tensor(values, dtype=dtype, device=new.device)
-        partials = None
-        # Packed rows are few and of any dtype: not worth a kernel.
-        if compiled and isinstance(batch.owner, int) and {new.dtype, old.dtype} <= COMPILED_DTYPES:
-            partials = compiled_partials(new, old, cuts)
+        # packed rows are few and of any dtype: not worth a kernel
+        use_kernel = compiled and isinstance(batch.owner, int) and {new.dtype, old.dtype} <= COMPILED_DTYPES
+        partials = compiled_partials(new, old, cuts) if use_kernel else None
         if partials is None:
             if key not in self._passes:
                 self._passes[key] = ChunkedPass(*key)
@@ -74,7 +72,11 @@ class Fold:
                 self._join_one(batch, rows, some)
 
     def _join_one(self, batch: Batch, partials: Tensor, suspect: Tensor) -> None:
-        self._count_entries(batch)
+        if isinstance(batch.owner, int):
+            self.entries_read[batch.owner] += batch.rows[0].numel()
+        else:
+            width = torch.tensor(float(WIDTH), dtype=torch.float64, device="cpu")
+            self.entries_read.index_add_(0, batch.owner, width.expand(len(batch.owner)))
         redo = suspect.nonzero().squeeze(1)
         for start in range(0, len(redo), EXACT_ROWS):
             some = redo[start : start + EXACT_ROWS]
@@ -86,13 +88,6 @@ class Fold:
                 exact = exact_partials(new, old, self.cuts.to(new.device)).cpu()
                 self._add(exact, batch.owner if isinstance(batch.owner, int) else batch.owner[some])
         self._add(partials, batch.owner)
-
-    def _count_entries(self, batch: Batch) -> None:
-        if isinstance(batch.owner, int):
-            self.entries_read[batch.owner] += batch.rows[0].numel()
-        else:
-            width = torch.tensor(float(WIDTH), dtype=torch.float64, device="cpu")
-            self.entries_read.index_add_(0, batch.owner, width.expand(len(batch.owner)))
 
     def _add(self, partials: Tensor, owner: int | Tensor) -> None:
         columns = self.columns[: len(partials)]  # only exact rows have counts of NaN and Inf
@@ -116,8 +111,7 @@ def _suspects(partials: Tensor) -> Tensor:
 
 def _needs_float64(partials: Tensor, old: Tensor) -> Tensor:
     """False for rows that are suspect only because `old` is all zero, which is common and harmless."""
-    harmless = partials[4] == 0
-    harmless &= partials[1:4].isfinite().all(0)
+    harmless = (partials[4] == 0) & partials[1:4].isfinite().all(0)
     harmless &= (partials[2] >= SMALLEST_SAFE) | (partials[LARGEST] == 0)
     return ~(harmless & (old == 0).all(1).cpu())
 

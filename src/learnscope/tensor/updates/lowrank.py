@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -57,17 +58,14 @@ class LowRank:
 
     def rank_for(self, share: float) -> int | None:
         """The smallest rank that holds this share of ‖M‖_F²; None if it is beyond the known singular values."""
-        held = (self.values / self.norm).square().cumsum(0)
-        enough = (held >= share).nonzero()
+        energy = (self.values / self.norm).square().cumsum(0)
+        enough = (energy >= share).nonzero()
         if len(enough):
             return int(enough[0]) + 1
         return self.full_rank if self.exact else None  # rounding may leave an exact sum just below the total
 
     def add_to(self, old: Tensor, rank: int, out: Tensor) -> None:
-        """Write old + the approximation of this rank into `out`, in chunks of rows, in the factors' precision.
-
-        `old` and `out` may have more than two dimensions: those after the first are flattened to columns.
-        """
+        """Write old + the approximation of this rank into `out`, in chunks of rows; later dimensions are flattened."""
         columns = self.right.shape[1]
         step = max(1, CHUNK // columns)
         with plain_arithmetic(self.left.device):
@@ -85,7 +83,7 @@ def decompose(matrix: Tensor, rank: int) -> LowRank | None:
     block Krylov iteration (Musco & Musco 2015, arXiv 1504.05477, algorithm 2) with `OVERSAMPLING` and `ITERATIONS`,
     from a generator of its own, so that equal matrices give equal factors. It captures slightly less energy than the
     best approximation: about 1e-6 less where singular values decay, about 1 % less where they hardly do.
-    Raises `NotDecomposedError` if an entry is not finite, or LAPACK does not converge.
+    `NotDecomposedError`: an entry is not finite, or LAPACK does not converge.
     """
     with plain_arithmetic(matrix.device):
         matrix = plain(matrix)
@@ -102,10 +100,9 @@ def decompose(matrix: Tensor, rank: int) -> LowRank | None:
         # in chunks: six times as fast as vector_norm(dtype=float64)
         parts = [torch.linalg.vector_norm(part.double()) for part in scaled.split(max(1, CHUNK // scaled.shape[1]))]
         norm = float(torch.linalg.vector_norm(torch.stack(parts)))
-        tall = matrix.shape[0] > matrix.shape[1]
+        tall, width = matrix.shape[0] > matrix.shape[1], rank + OVERSAMPLING
         wide = scaled.mT if tall else scaled
-        short, width = wide.shape[0], rank + OVERSAMPLING
-        exact = short <= max(EXACT, width * (ITERATIONS + 1))
+        exact = len(wide) <= max(EXACT, width * (ITERATIONS + 1))
         try:
             left, right, values = _exactly(wide, rank) if exact else _iteratively(wide, rank, width)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # documented, not in its stubs
@@ -143,5 +140,4 @@ def _krylov_basis(wide: Tensor, width: int) -> Tensor:
     for _ in range(ITERATIONS):
         block = torch.linalg.qr(wide @ (wide.mT @ block)).Q
         blocks.append(block)
-    basis: Tensor = torch.linalg.qr(torch.cat(blocks, 1)).Q
-    return basis
+    return cast(Tensor, torch.linalg.qr(torch.cat(blocks, 1)).Q)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,6 @@ from learnscope.tensor.updates.update import adam_step
 
 CHUNK = 1 << 15
 """Entries read at a time on a CPU: half a dozen float64 vectors of this length stay in the cache."""
-
 ACCELERATOR_CHUNK = 1 << 22
 """Entries read at a time on an accelerator, where calls cost more than memory: 32 MiB per vector."""
 
@@ -27,14 +27,13 @@ COLUMNS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """One parameter, its gradient, and its optimizer state.
-
-    `first` is Adam's `exp_avg` or SGD's `momentum_buffer`; the latter has no `second`, and no step is computed.
-    """
+    """One parameter, its gradient, and its optimizer state."""
 
     weight: Tensor
     first: Tensor
+    """Adam's `exp_avg` or SGD's `momentum_buffer`."""
     second: Tensor | None = None
+    """None for SGD, of which no step is computed."""
     largest: Tensor | None = None
     """AMSGrad's running maximum of `second`, which replaces it in the step."""
     gradient: Tensor | None = None
@@ -48,8 +47,6 @@ class Remembered:
 
 def moment_sums(state: Remembered) -> Tensor:
     """The columns named above, `[COLUMNS]` float64 on the weight's device, without a host sync.
-
-    All arithmetic is float64, on small pieces of the parameter.
 
     >>> grown = Remembered(weight=torch.tensor([2.0]), first=torch.tensor([0.5]), gradient=torch.tensor([3.0]))
     >>> sums = moment_sums(grown).tolist()
@@ -72,7 +69,7 @@ def _parts(state: Remembered) -> Iterator[Remembered]:
     tensors = {name: _dense(tensor) for name in names if (tensor := getattr(state, name)) is not None}
     device = state.weight.device
     for group in pieces(tuple(tensors.values()), CHUNK if device.type == "cpu" else ACCELERATOR_CHUNK):
-        vectors = (tensor.reshape(-1).to(device, torch.float64) for tensor in group)
+        vectors: list[Any] = [tensor.reshape(-1).to(device, torch.float64) for tensor in group]
         yield replace(state, **dict(zip(tensors, vectors, strict=True)))
 
 
@@ -129,8 +126,7 @@ def fixed_entries(entries: int, size: int, seed: int, device: torch.device) -> T
 def signal_to_noise(state: Remembered, size: int, seed: int) -> Tensor:
     """|m̂|/√max(v̂ − m̂², 0) of at most `size` entries, the same ones at every call, float64.
 
-    Infinite where only the denominator is 0, as after a first step. An entry with m̂ = v̂ = 0 never had a
-    gradient and has no ratio: it gets −1.
+    Infinite where only the denominator is 0, as after a first step; −1 where m̂ = v̂ = 0: there was never a gradient.
     """
     assert state.second is not None, "SGD keeps no second moment"
     with plain_arithmetic(state.weight.device):

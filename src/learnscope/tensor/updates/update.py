@@ -32,9 +32,14 @@ def planned_update(
         spread = (state["max_exp_avg_sq"] if options.get("amsgrad") else state["exp_avg_sq"]).to(wide) / second
         step = adam_step(rate, float(options["eps"]), state["exp_avg"].to(wide) / first, spread)
         return step - rate * decay * w if decoupled(optimizer, options) else step
-    if optimizer == "SGD":
-        return _sgd(options, state, w, g, rate, decay)
-    raise ValueError(f"the update of {optimizer} is not known; known are {', '.join(KNOWN)}")
+    if optimizer != "SGD":
+        raise ValueError(f"the update of {optimizer} is not known; known are {', '.join(KNOWN)}")
+    g = (-g if options.get("maximize") else g) + decay * w
+    momentum = float(options.get("momentum", 0.0))
+    if momentum == 0.0:
+        return -rate * g
+    buffer = state["momentum_buffer"].to(w.dtype)
+    return -rate * (g + momentum * buffer if options.get("nesterov") else buffer)
 
 
 def bias_corrections(options: Mapping[str, Any], step: float | Tensor) -> tuple[float | Tensor, float | Tensor]:
@@ -62,8 +67,8 @@ def decoupled(optimizer: str, options: Mapping[str, Any]) -> bool:
 def decay_rounding(options: Mapping[str, Any]) -> Rounding:
     """Whether decay is rounded apart from the rest of the update, or together with it.
 
-    torch's loops (`foreach` or not) round after every operation: the weight after w·(1 − ηλ), the gradient after
-    g + λ·w. Its fused kernels work in float32 and round the finished weight once.
+    torch's loops round after every operation: the weight after w·(1 − ηλ), the gradient after g + λ·w. Its fused
+    kernels work in float32 and round the finished weight once.
     """
     return "together" if options.get("fused") else "apart"
 
@@ -77,16 +82,5 @@ def decay_vanishes(optimizer: str, options: Mapping[str, Any], weight: Tensor, g
     decay = options["weight_decay"]
     if decoupled(optimizer, options):
         return ~bits_differ(weight * (1 - options["lr"] * decay), weight)
-    given = -gradient if options.get("maximize") else gradient
-    return ~bits_differ(given.add(weight, alpha=float(decay)), given)
-
-
-def _sgd(
-    options: Mapping[str, Any], state: Mapping[str, Tensor], w: Tensor, g: Tensor, rate: float, decay: float
-) -> Tensor:
-    g = (-g if options.get("maximize") else g) + decay * w
-    momentum = float(options.get("momentum", 0.0))
-    if momentum == 0.0:
-        return -rate * g
-    buffer = state["momentum_buffer"].to(w.dtype)
-    return -rate * (g + momentum * buffer if options.get("nesterov") else buffer)
+    used = -gradient if options.get("maximize") else gradient
+    return ~bits_differ(used.add(weight, alpha=float(decay)), used)

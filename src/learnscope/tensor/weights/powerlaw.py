@@ -36,7 +36,8 @@ def power_law(eigenvalues: Tensor) -> PowerLaw | None:
         if len(values) < FEWEST:
             return None
         logs, best = values.log(), None
-        for start in _first_of_equals(values):
+        first_of_equals = torch.cat([torch.tensor([True]), values[1:] > values[:-1]])
+        for start in first_of_equals.nonzero().flatten().tolist():
             tail = logs[start:] - logs[start]
             n, total = len(tail), float(tail.sum())
             if total == 0:  # the rest are all equal: no slope
@@ -48,9 +49,3 @@ def power_law(eigenvalues: Tensor) -> PowerLaw | None:
             if best is None or distance < best.distance:
                 best = PowerLaw(alpha, float(values[start]), distance, n)
         return best
-
-
-def _first_of_equals(values: Tensor) -> list[int]:
-    fresh = torch.ones(len(values), dtype=torch.bool)
-    fresh[1:] = values[1:] > values[:-1]
-    return [int(i) for i in fresh.nonzero().flatten()]

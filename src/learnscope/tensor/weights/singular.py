@@ -17,7 +17,7 @@ SMALL = 512
 """Up to this many rows or columns, whichever are fewer, computing all values takes no longer than the largest."""
 EXTRA, SEED = 8, 0
 RESIDUAL = 1e-4
-"""The iteration ends when all wanted triplets have residuals below this times σ₁; the error is about its square."""
+"""The iteration ends when all triplets have residuals below this times σ₁; the error is about its square."""
 CHECKS = (4, 6, 8, 10, 12, 16, 20, 24, 32, 48)
 """Numbers of blocks after which convergence is checked; the last is the limit."""
 
@@ -26,8 +26,7 @@ CHECKS = (4, 6, 8, 10, 12, 16, 20, 24, 32, 48)
 class Leading:
     """The largest singular values in descending order, and ‖M‖_F.
 
-    None is above the true value of its rank, and each is within `error`·σ₁ of a true one. Where values are well
-    separated it is far closer: about `error`² over their distance as a share of σ₁.
+    Each is within `error`·σ₁ of a true one and not above that of its rank; far closer where values are well separated.
     """
 
     values: Tensor
@@ -36,10 +35,7 @@ class Leading:
 
 
 def all_values(matrices: Sequence[Tensor]) -> list[Tensor | None]:
-    """Every singular value of every matrix, descending; 0 where it is rounding error; None if an entry is not finite.
-
-    One matrix at a time is copied to float64, or a few small ones of equal shape.
-    """
+    """Every singular value of every matrix, descending; 0 if it is rounding error; None if an entry is not finite."""
     return compute_in_groups(
         matrices,
         lambda matrix: (matrix.shape, matrix.device),
@@ -75,9 +71,8 @@ def leading_values(matrix: Tensor, count: int) -> Leading | None:
     """The `count` largest singular values, or fewer if there are fewer; None if an entry is not finite.
 
     Block Golub–Kahan–Lanczos bidiagonalisation in float64 with full reorthogonalisation: M V = U B, Mᵀ U = V Bᵀ + a
-    rest that bounds the error. The random start comes from a generator of its own, so that equal matrices give equal
-    values. For a small `matrix` all values are computed instead. A matrix with many values close together, such as
-    pure noise, may reach the limit of the iteration: see `error`.
+    rest that bounds the error. The random start has a fixed seed, so that equal matrices give equal values. If many
+    values are close together, as in pure noise, it may reach the limit of the iteration: see `error`.
     """
     with plain_arithmetic(matrix.device):
         wide = plain(matrix).double()
@@ -90,11 +85,10 @@ def leading_values(matrix: Tensor, count: int) -> Leading | None:
             return Leading(torch.zeros(min(count, len(wide)), dtype=torch.float64), 0.0, 0.0)
         wide = wide / largest  # squares neither underflow nor overflow
         norm = float(torch.linalg.vector_norm(wide)) * largest
-        width = count + EXTRA
         if is_small(wide, count):
-            values = _without_rounding(torch.linalg.svdvals(wide), wide)
-            return Leading(values[:count].cpu() * largest, norm, 0.0)
-        values, error = _iterated(wide, count, width)
+            values, error = _without_rounding(torch.linalg.svdvals(wide), wide)[:count], 0.0
+        else:
+            values, error = _iterated(wide, count, count + EXTRA)
         return Leading(values.cpu() * largest, norm, error)
 
 

@@ -45,8 +45,8 @@ def _tokens(tokenizer: Any, row: dict[str, Any]) -> Row:
     question, answer = row["prompt"], row.get("completion")
     if not isinstance(question, str):
         before = tokenizer.apply_chat_template(question, add_generation_prompt=True, tokenize=False)
-        whole = before if answer is None else tokenizer.apply_chat_template(question + answer, tokenize=False)
-        prefix, ids = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (before, whole))
+        full = before if answer is None else tokenizer.apply_chat_template(question + answer, tokenize=False)
+        prefix, ids = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (before, full))
     else:
         prefix, ids = (tokenizer(text)["input_ids"] for text in (question, question + (answer or "")))
         if answer is not None and tokenizer.eos_token_id is not None:

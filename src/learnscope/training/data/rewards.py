@@ -1,13 +1,15 @@
-"""Rewards for GRPO."""
+"""Rewards for GRPO, and a parser for the arithmetic that a model wrote: nothing is executed, and no text hangs it."""
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
-
-from learnscope.training.data.expression import evaluate
 
 READABLE = 0.1
 """For any arithmetic expression, right or wrong."""
@@ -31,10 +33,10 @@ def countdown_score(text: str, numbers: Sequence[int], target: int) -> float:
     answer = evaluate(answer_in(text))
     if answer is None:
         return 0.0
-    used, given = Counter(answer.numbers), Counter(int(number) for number in numbers)
-    if used == given and answer.value == target:
+    used, needed = Counter(answer.numbers), Counter(int(number) for number in numbers)
+    if used == needed and answer.value == target:
         return 1.0
-    return READABLE + NUMBERS * (used & given).total() / max(used.total(), given.total())
+    return READABLE + NUMBERS * (used & needed).total() / max(used.total(), needed.total())
 
 
 def answer_reward(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float]:
@@ -48,8 +50,8 @@ def answer_reward(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -
 def answer_in(text: str) -> str:
     """The text in the last <answer> tags, or else after </think>, or else all of it; without a final `= 14`."""
     tagged = _TAGGED.findall(text)
-    kept = tagged[-1] if tagged else text.rpartition("</think>")[2]
-    return _RESULT.sub("", kept.strip()).strip()
+    answer = tagged[-1] if tagged else text.rpartition("</think>")[2]
+    return _RESULT.sub("", answer.strip()).strip()
 
 
 def text_of(completion: Any) -> str:
@@ -63,3 +65,62 @@ def text_of(completion: Any) -> str:
 
 def _plain(text: str) -> str:
     return " ".join(text.split()).casefold()
+
+
+LONGEST = 200
+"""Characters; a longer text is not an answer. It keeps the nesting within Python's limits."""
+DIGITS = 6
+"""Digits of one number. With `LONGEST` this bounds every intermediate value."""
+_SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-"})
+_OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The exact value of an expression, None after a division by 0, and the numbers in it."""
+
+    value: Fraction | None
+    numbers: tuple[int, ...]
+
+
+def evaluate(text: str) -> Evaluated | None:
+    """The value of numbers joined by + - * / and parentheses; None for any other text.
+
+    There are no signs in front of numbers, no powers, no names: a whole-number puzzle needs none.
+
+    >>> evaluate("(3+5)*2/4").value, evaluate("2**9"), evaluate("1/0")
+    (Fraction(4, 1), None, Evaluated(value=None, numbers=(1, 0)))
+    """
+    text = text.translate(_SIGNS).strip()
+    if (
+        len(text) > LONGEST
+        or not re.fullmatch(r"[\d\s+*/()-]+", text, re.ASCII)
+        or re.search(rf"\d{{{DIGITS + 1}}}", text)
+    ):
+        return None
+    plain = re.sub(r"\b0+(?=\d)", "", " ".join(text.split()))  # Python refuses 07
+    try:
+        tree = ast.parse(plain, mode="eval").body
+    except SyntaxError:
+        return None
+    numbers = tuple(int(number) for number in re.findall(r"\d+", plain))
+    inner = (ast.BinOp, ast.Constant, *_OPERATIONS)
+    if not all(isinstance(node, inner) for node in ast.walk(tree)):
+        return None
+    try:
+        return Evaluated(_value(tree), numbers)
+    except ZeroDivisionError:
+        return Evaluated(None, numbers)
+
+
+def _value(node: ast.AST) -> Fraction:
+    if isinstance(node, ast.BinOp):
+        return _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
+    assert isinstance(node, ast.Constant)
+    assert isinstance(node.value, int)
+    return Fraction(node.value)

@@ -9,12 +9,12 @@ from typing import Any
 
 from datasets import Dataset  # type: ignore[import-untyped]
 
+from learnscope.options import did_you_mean
 from learnscope.sources import SourceError, read_rows
-from learnscope.training.data.columns import columns_of
 from learnscope.training.data.countdown import BRIEF, SOLVED_UP_TO, WORDED, generate, prompt, solve
 from learnscope.training.data.rewards import answer_reward, countdown_reward
 from learnscope.training.errors import TrainError
-from learnscope.training.settings.config import Config
+from learnscope.training.settings.config import Config, DatasetConfig
 
 GENERATED = 2048
 FILES = (".jsonl", ".json", ".csv", ".parquet")
@@ -107,8 +107,8 @@ def _solution(numbers: list[int], target: int, row: int, *, needed: bool) -> str
 def _problem(row: Row, row_number: int) -> tuple[list[int], int]:
     try:
         numbers = json.loads(row["nums"]) if isinstance(row["nums"], str) else row["nums"]
-        whole = [int(given) for given in numbers]
-        if not whole or any(number != given for number, given in zip(whole, numbers, strict=True)):
+        whole = [int(number) for number in numbers]
+        if not whole or whole != list(numbers):
             raise ValueError
         return whole, int(row["target"])
     except (TypeError, ValueError):
@@ -149,3 +149,30 @@ def _for_grpo(example: dict[str, Any], number: int) -> dict[str, Any]:
 
 def _message(role: str, text: str, chat: bool) -> Any:
     return [{"role": role, "content": text}] if chat else text
+
+
+COUNTDOWN = {"nums", "target"}
+ANSWERS = ("completion", "answer", "response")
+
+
+def columns_of(available: Sequence[str], config: DatasetConfig) -> dict[str, str]:
+    """The columns by the trainers' names: those configured, or the usual ones. Empty for countdown problems."""
+    columns = {kind: getattr(config, f"{kind}_column") for kind in ("messages", "prompt", "completion", "text")}
+    named = {kind: column for kind, column in columns.items() if column is not None}
+    for kind, column in named.items():
+        if column not in available:
+            hint = did_you_mean(column, available)
+            raise TrainError(
+                f"config.dataset.{kind}_column: there is no column {column!r}.{hint} There are: {', '.join(available)}."
+            )
+    if not named and set(available) >= COUNTDOWN:
+        return {}
+    for kind in ("messages", "prompt", "text"):
+        if kind in named or (not named.keys() - {"completion"} and kind in available):
+            names = {kind: named.get(kind, kind)}
+            answers = named.get("completion") or next((name for name in ANSWERS if name in available), None)
+            return {**names, "completion": answers} if kind == "prompt" and answers is not None else names
+    raise TrainError(
+        f"the data set has the columns {', '.join(available)}, none of which is known: `prompt` with `completion`, "
+        "`text`, `messages`, or `nums` with `target`; say which hold them, e.g. --config.dataset.prompt_column question"
+    )

@@ -1,19 +1,23 @@
-"""The command line of `learnscope train`: flags, dotted options and a file become a `Config`."""
+"""The command line of `learnscope train`: flags, dotted options and a file become a `Config`.
+
+Unknown options are refused, with the option that was probably meant and its section.
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from learnscope.options import nearest
 from learnscope.trackers.config import TrackerConfig
 from learnscope.training.errors import TrainError
 from learnscope.training.settings.config import Config
-from learnscope.training.settings.keys import check_flags, file_keys
 from learnscope.training.settings.options import FLAGS, options, sections
 
 if TYPE_CHECKING:
@@ -101,13 +105,13 @@ def _bracketed(value: str) -> str:
 
 def _apply_flags(config: Config, parsed: Any, in_files: set[str], on_line: set[str]) -> None:
     for flag in FLAGS:
-        given = getattr(parsed, flag.name)
-        if given is None or given is False:
+        value = getattr(parsed, flag.name)
+        if value is None or value is False:
             continue
         taken = on_line | in_files if flag.value == "N" else on_line
         for name in flag.sets:
             if f"tracker.{name}" not in taken:
-                setattr(config.tracker, name, given)
+                setattr(config.tracker, name, value)
     if parsed.tracking_frequency is not None and not config.tracker.enabled:
         raise TrainError("--tracking_frequency without anything to track: add --enable_tracking")
     config.tracker = _section("tracker", TrackerConfig, config.tracker)  # checks what was set just now
@@ -116,13 +120,94 @@ def _apply_flags(config: Config, parsed: Any, in_files: set[str], on_line: set[s
 def _in_words(message: str) -> str:
     """jsonargparse's message, with the expected type in words."""
     keys = re.findall(r'key "(?:config\.)?([\w.]+)"', message)
-    given = re.search(r"(?:Given|Got) value: (.*)", message)
-    if keys and given is not None:
+    refused = re.search(r"(?:Given|Got) value: (.*)", message)
+    if keys and refused is not None:
         option = options().get(keys[-1])  # the innermost
         name, wants = (option.flag, option.wanted) if option else (f"--{keys[-1]}", "a whole number")
-        return f"{name} wants {wants}, not {given[1].strip()!r}"
+        return f"{name} wants {wants}, not {refused[1].strip()!r}"
     bare = re.search(r"--([\w.]+).*expected one argument", message)
     if bare is not None:
         option = options().get(bare[1].removeprefix("config."))
         return f"--{bare[1]} needs a value" + (f": {option.wanted}" if option else "")
     return " ".join(message.split())
+
+
+OTHERS = ("--config", "--print_config", "--help")
+
+
+def file_keys(path: str) -> set[str]:
+    """The options that a configuration file sets; an unknown one is refused."""
+    try:
+        body = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TrainError(f"--config {path}: {error.strerror or error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise TrainError(f"--config {path} is no YAML: {' '.join(str(error).split())}") from None
+    shape = f"its top level names {', '.join(sections())}, and below each its options"
+    if not isinstance(body, Mapping):
+        raise TrainError(f"--config {path} holds no options: {shape}")
+    keys = set()
+    for section, entries in body.items():
+        if section not in sections():
+            raise TrainError(f"--config {path}: there is no section {section!r}{_near_section(section)}; {shape}")
+        if not isinstance(entries, Mapping):
+            raise TrainError(f"--config {path}: below {section!r} there must be options, not {entries!r}")
+        for name in entries:
+            if f"{section}.{name}" not in options():
+                raise TrainError(
+                    f"--config {path}: there is no option {section}.{name}. {_suggest(section, str(name))}"
+                )
+            keys.add(f"{section}.{name}")
+    return keys
+
+
+def check_flags(arguments: Sequence[str]) -> set[str]:
+    """The options that the command line sets by their long names; an unknown one is refused."""
+    known = {*OTHERS, "-h", *(f"--{flag.name}" for flag in FLAGS), *(option.flag for option in options().values())}
+    keys = set()
+    for argument in arguments:
+        name = argument.split("=", 1)[0]
+        if not _is_flag(name):
+            continue
+        if name not in known:
+            raise TrainError(f"there is no option {name}. {_suggest(*_parts(name))}")
+        if name.startswith("--config."):
+            keys.add(name.removeprefix("--config."))
+    return keys
+
+
+def _is_flag(argument: str) -> bool:
+    return argument.startswith("-") and not argument.removeprefix("-")[:1].isdigit() and argument != "-"
+
+
+def _parts(flag: str) -> tuple[str, str]:
+    """Section and name of a flag; the section may be empty."""
+    *before, name = flag.lstrip("-").removeprefix("config.").split(".")
+    return ".".join(before), name
+
+
+def _suggest(section: str, name: str) -> str:
+    """What was probably meant: the same name in another section, else the nearest in this one, else in any."""
+    known = options().values()
+    own = [option for option in known if option.section == section]
+    near = [option.flag for option in known if option.name == name]
+    if not near and not section:
+        short = [*(flag.name for flag in FLAGS), *(other.removeprefix("--") for other in OTHERS)]
+        near = [f"--{close}" for close in nearest(name, short)]
+    for candidates in (own, known):
+        if not near:
+            flags = {option.name: option.flag for option in candidates}
+            near = [flags[close] for close in nearest(name, flags)]
+    if near:
+        return f"Did you mean {near[0]}?"
+    if section in sections():
+        return f"The options of {section}: {', '.join(option.name for option in own)}."
+    return "`learnscope train --help` lists all."
+
+
+def _near_section(written: Any) -> str:
+    near = nearest(written, sections())
+    if near:
+        return f" (did you mean {near[0]!r}?)"
+    keys = [option.key for option in options().values() if option.name == written]
+    return f" (the option is {keys[0]})" if keys else ""

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import learnscope as ls
-from learnscope.posttrain.examined import Examined
+from learnscope.posttrain.session import AuditSession
 from learnscope.quantities import Quantity
 from learnscope.reading.cells import value
 
@@ -36,45 +36,45 @@ def model() -> nn.Module:
 
 
 def test_the_last_word_of_every_probe_is_kept() -> None:
-    examined = Examined(model())
-    examined.look(ls.Holdout(), DATA)
-    examined.look(Counted(), DATA)
-    twice = examined.look(Counted(scale=2.0), DATA)
-    frame = examined.run.frame()
+    session = AuditSession(model())
+    session.measure(ls.Holdout(), DATA)
+    session.measure(Counted(), DATA)
+    twice = session.measure(Counted(scale=2.0), DATA)
+    frame = session.run.frame()
     assert set(frame["probe"]) == {"Holdout", "Counted"}
     [kept] = frame[(frame["probe"] == "Counted") & (frame["name"] == "sum")]["value"]
     assert kept == value(twice, SUM)
-    assert examined.record("Counted") == twice
-    assert examined.record("Attacks") is None
-    assert examined.run.manifest["probes"]["Counted"]["scale"] == 2.0
+    assert session.record("Counted") == twice
+    assert session.record("Attacks") is None
+    assert session.run.manifest["probes"]["Counted"]["scale"] == 2.0
 
 
 def test_the_same_weights_on_the_same_data_are_not_computed_twice(tmp_path: Path) -> None:
-    first = Examined(model(), cache=tmp_path)
-    numbers = [value(first.look(Counted(), DATA), SUM) for _ in range(2)]
-    other = Examined(model(), cache=tmp_path)
-    numbers.append(value(other.look(Counted(), list(DATA)), SUM))
+    first = AuditSession(model(), cache=tmp_path)
+    numbers = [value(first.measure(Counted(), DATA), SUM) for _ in range(2)]
+    other = AuditSession(model(), cache=tmp_path)
+    numbers.append(value(other.measure(Counted(), list(DATA)), SUM))
     assert (first.memo.computed, other.memo.computed) == (1, 0)
     assert len(set(numbers)) == 1
     # other options, other data and other weights are: also weights written past the version counter
-    other.look(Counted(scale=3.0), DATA)
-    other.look(Counted(), [(DATA[0][0] + 1, DATA[0][1])])
+    other.measure(Counted(scale=3.0), DATA)
+    other.measure(Counted(), [(DATA[0][0] + 1, DATA[0][1])])
     other.model.weight.data.mul_(2)
-    assert value(other.look(Counted(), DATA), SUM) != numbers[0]
+    assert value(other.measure(Counted(), DATA), SUM) != numbers[0]
     assert other.memo.computed == 3
 
 
 def test_looks_together_share_what_they_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    examined = Examined(model())
+    session = AuditSession(model())
     passes: list[int] = []
-    examined.model.register_forward_hook(lambda *_: passes.append(1))
-    with examined.together(DATA):
-        examined.look(ls.Holdout(), DATA)
-        examined.look(Counted(), DATA)
+    session.model.register_forward_hook(lambda *_: passes.append(1))
+    with session.sharing(DATA):
+        session.measure(ls.Holdout(), DATA)
+        session.measure(Counted(), DATA)
     assert len(passes) == 1
-    examined.look(Counted(), DATA)
+    session.measure(Counted(), DATA)
     assert len(passes) == 1, "remembered"
-    examined.look(ls.Holdout(), DATA)
+    session.measure(ls.Holdout(), DATA)
     assert len(passes) == 2
 
 
@@ -83,9 +83,9 @@ def test_what_fails_is_raised() -> None:
         def measure(self, moment: ls.Moment) -> None:
             raise ArithmeticError("broken on purpose")
 
-    examined = Examined(model())
+    session = AuditSession(model())
     with pytest.raises(ArithmeticError, match="on purpose"):
-        examined.look(Broken(), DATA)
-    assert examined.run.frame().empty
+        session.measure(Broken(), DATA)
+    assert session.run.frame().empty
     with pytest.raises(TypeError, match="empty"):
-        examined.look(Counted(), [])
+        session.measure(Counted(), [])

@@ -1,4 +1,4 @@
-"""Labels as the user knows them: how many classes there are, and which labels are known to be wrong."""
+"""What the user said of model and data, against what they are: device, number of classes, labels that are wrong."""
 
 from __future__ import annotations
 
@@ -8,16 +8,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from learnscope.model.data import InOrder
+from learnscope.model.outputs.evaluate import model_device
 from learnscope.task import IGNORE, Task
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-class Announced(InOrder):
-    """Batches in order; a target that is none of the classes that were announced is refused."""
+def check_device(model: nn.Module, device: Any) -> None:
+    """Refuse a device that is not the model's: inputs go where the model is, and nothing else is moved."""
+    if device is None:
+        return
+    expected, actual = torch.device(device), model_device(model)
+    if expected.type != actual.type or expected.index not in (None, actual.index or 0):
+        raise ValueError(f"device={str(expected)!r}, but the model is on {actual}: move the model, or leave device out")
+
+
+class CheckedTargets(InOrder):
+    """Batches in order; a target beyond `num_classes` is refused."""
 
     def __init__(self, data: Any, split: str, task: Task, num_classes: int | None) -> None:
         super().__init__(data)
@@ -42,20 +53,20 @@ def known_noise(frame: pd.DataFrame, true_noise: Any) -> NDArray[np.bool_]:
     `true_noise` is a mask over the examples in the order of the data, or the ids of those that are wrong (where the
     batches carry no ids: their numbers in that order).
     """
-    given = true_noise.detach().cpu().numpy() if isinstance(true_noise, torch.Tensor) else np.asarray(true_noise)
+    noise = true_noise.detach().cpu().numpy() if isinstance(true_noise, torch.Tensor) else np.asarray(true_noise)
     example = frame["example"].to_numpy(np.int64)
     examples = int(example.max()) + 1
-    if given.ndim == 1 and given.dtype == bool:
-        if len(given) != examples:
-            raise ValueError(f"true_noise is a mask over {len(given):,} examples, and the data have {examples:,}")
-        mask: NDArray[np.bool_] = given[example]
+    if noise.ndim == 1 and noise.dtype == bool:
+        if len(noise) != examples:
+            raise ValueError(f"true_noise is a mask over {len(noise):,} examples, and the data have {examples:,}")
+        mask: NDArray[np.bool_] = noise[example]
         return mask
-    if given.ndim != 1 or not (np.issubdtype(given.dtype, np.integer) or not len(given)):
+    if noise.ndim != 1 or not (np.issubdtype(noise.dtype, np.integer) or not len(noise)):
         raise TypeError("true_noise is a mask of True and False over the examples, or a list of their ids")
-    if len(given) == examples > 2 and np.isin(given, [0, 1]).all():
+    if len(noise) == examples > 2 and np.isin(noise, [0, 1]).all():
         raise TypeError("true_noise looks like a mask in numbers: make it one of True and False, astype(bool)")
     ids = frame["id" if "id" in frame else "example"].to_numpy(np.int64)
-    unknown = given[~np.isin(given, ids)]
+    unknown = noise[~np.isin(noise, ids)]
     if len(unknown):
         raise ValueError(f"true_noise has {len(unknown):,} ids that the training data lack, first {unknown[0]}")
-    return np.isin(ids, given)
+    return np.isin(ids, noise)

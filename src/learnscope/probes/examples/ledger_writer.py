@@ -1,4 +1,4 @@
-"""Batches on their way into a ledger: many small ones are looked at together."""
+"""Writing batches to a ledger, many small ones together."""
 
 from __future__ import annotations
 
@@ -21,51 +21,55 @@ from learnscope.model.outputs.evaluate import model_device
 from learnscope.task import Task, describe
 
 BATCHES, LOGITS = 32, 2**18
-"""Batches, and logits, looked at together: one by one, small batches would cost several times as much."""
+"""Batches, and logits, processed together: one by one, small batches would cost several times as much."""
 SMALL = 2**14
 """Entries of inputs up to which copying all of them is cheaper than taking a sample at every step."""
 _DENSE = torch.strided
 
 
-class _Waiting(NamedTuple):
+class _Batch(NamedTuple):
     """Copies: what the loop handed over may be overwritten by its next step."""
 
     ids: Tensor
     logits: Tensor
     targets: Tensor
     sample: Tensor | None
-    whole: bool
-    """Whether `sample` is all of the inputs, of which a sample is still to be taken."""
+    unsampled: bool
+    """Whether `sample` is all of the inputs, still to be sampled."""
     grand: Tensor | None
     groups: NDArray[Any] | None
 
 
-class Gathering:
+class LedgerWriter:
     """Takes batches into a ledger, and sums over all examples and groups beside it."""
 
     def __init__(self, ledger: Ledger, *, check_inputs: bool = True) -> None:
         self.ledger, self.check_inputs = ledger, check_inputs
-        self.all, self.groups = GroupSums(), GroupSums()
         self.unscored = 0
         """Presentations without a target that counts."""
-        self.fresh = False
-        """Whether anything was taken in since sums began anew."""
         self.classes: int | None = None
-        """How many there are, where that was announced."""
-        self._waiting: list[_Waiting] = []
+        """How many there are, where the user said so."""
+        self._waiting: list[_Batch] = []
         self._joins: tuple[Any, ...] = ()
-        """What batches must have in common to be looked at as one."""
+        """What batches must have in common to be processed together."""
         self._kind: tuple[Any, ...] | None = None
         """What the last batch was like, if it was of the most usual kind."""
+        self.reset_sums()
 
-    def add(self, given: Examples, epoch: int, grand: Tensor | None = None) -> None:
+    def reset_sums(self) -> None:
+        """Start new sums; the ledger is kept."""
+        self.all, self.groups = GroupSums(), GroupSums()
+        self.changed = False
+        """Whether anything was taken in since."""
+
+    def add(self, batch: Examples, epoch: int, grand: Tensor | None = None) -> None:
         """A batch that was presented in `epoch`; `grand` are gradient norms, where they were computed."""
-        ids, z, y, x = given.ids, given.logits, given.targets, given.inputs
-        usual = grand is None and given.groups is None
+        ids, z, y, x = batch.ids, batch.logits, batch.targets, batch.inputs
+        usual = grand is None and batch.groups is None
         if usual and self.add_alike(ids, z, y, x, epoch):
             return
         self._kind = None
-        self._add(given, epoch, grand)
+        self._add(batch, epoch, grand)
         self._kind = _kind(ids, z, y, x, epoch) if usual else None
 
     def add_alike(self, ids: Any, logits: Any, targets: Any, inputs: Any, epoch: Any) -> bool:
@@ -74,37 +78,38 @@ class Gathering:
             return False
         copy = None if inputs is None or not self.check_inputs else inputs.detach().clone()
         parts = ids.clone(), logits.detach().clone(), targets.clone()
-        self._wait(_Waiting(*parts, copy, copy is not None, None, None))
+        self._wait(_Batch(*parts, copy, copy is not None, None, None))
         return True
 
-    def _add(self, given: Examples, epoch: int, grand: Tensor | None) -> None:
-        ids, z, y = _whole(given.ids), given.logits, given.targets
+    def _add(self, batch: Examples, epoch: int, grand: Tensor | None) -> None:
+        ids, z, y = _integer_ids(batch.ids), batch.logits, batch.targets
         size = z.shape[0] if z.ndim else None
         if ids.ndim != 1 or ids.shape[0] != size:
             raise ValueError(
                 f"ids of shape {list(ids.shape)} were given for logits of shape {list(z.shape)}: one id an example"
             )
         check_classes(z, y)
-        groups = None if given.groups is None else group_names(given.groups, size)
-        sample, whole = self._sample(given.inputs, size)
-        seen = None if sample is None else (sample.shape[1:], sample.dtype, whole)
+        groups = None if batch.groups is None else group_names(batch.groups, size)
+        sample, unsampled = self._sample(batch.inputs, size)
+        inputs = None if sample is None else (sample.shape[1:], sample.dtype, unsampled)
         joins = (
-            epoch, ids.dtype, z.shape[1:], z.dtype, z.device, y.shape[1:], y.dtype, seen, grand is None, groups is None,
+            epoch, ids.dtype, z.shape[1:], z.dtype, z.device, y.shape[1:], y.dtype, inputs, grand is None,
+            groups is None,
         )  # fmt: skip
         if self._waiting and joins != self._joins:
-            self.take_in()
+            self.flush()
         self._joins = joins
         z, y = z.detach(), y.detach()
-        kept = (z, y) if z.numel() >= LOGITS else (z.clone(), y.clone())
-        self._wait(_Waiting(ids.clone(), *kept, sample, whole, grand, groups))
+        copies = (z, y) if z.numel() >= LOGITS else (z.clone(), y.clone())
+        self._wait(_Batch(ids.clone(), *copies, sample, unsampled, grand, groups))
 
-    def _wait(self, batch: _Waiting) -> None:
+    def _wait(self, batch: _Batch) -> None:
         self._waiting.append(batch)
         if len(self._waiting) >= BATCHES or len(self._waiting) * batch.logits.numel() >= LOGITS:
-            self.take_in()
+            self.flush()
 
     def _sample(self, inputs: Any, size: int | None) -> tuple[Tensor | None, bool]:
-        """A copy of what tells inputs apart, or of small inputs as they are, and whether it is the latter."""
+        """A copied sample that identifies the inputs, or small inputs as they are; and whether it is the latter."""
         if inputs is None or not self.check_inputs:
             return None, False
         small = isinstance(inputs, Tensor) and inputs.ndim > 1 and inputs.numel() <= SMALL and inputs.layout is _DENSE
@@ -114,61 +119,48 @@ class Gathering:
             raise ValueError(f"inputs of {sample.shape[0]} examples were given for {size} ids")
         return sample, small
 
-    def take_in(self) -> None:
+    def flush(self) -> None:
         """Bring what waits into the ledger; a batch that is refused changes nothing, and the others still count."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
         try:
-            self._take(waiting)
+            self._write(waiting)
         except (TypeError, ValueError):
             if len(waiting) == 1:
                 raise
-            self._one_by_one(waiting)
+            for place in range(len(waiting)):
+                self._waiting = waiting[place + 1 :]  # they go on waiting if this one is refused
+                self._write(waiting[place : place + 1])
 
-    def _one_by_one(self, waiting: list[_Waiting]) -> None:
-        for place, one in enumerate(waiting):
-            try:
-                self._take([one])
-            except (TypeError, ValueError):
-                self._waiting = waiting[place + 1 :]
-                raise
-
-    def _take(self, waiting: list[_Waiting]) -> None:
+    def _write(self, batches: list[_Batch]) -> None:
         ids, logits, targets, sample, grand = (
-            _joined([getattr(one, name) for one in waiting]) for name in ("ids", "logits", "targets", "sample", "grand")
+            _joined([getattr(batch, name) for batch in batches])
+            for name in ("ids", "logits", "targets", "sample", "grand")
         )
-        if waiting[0].whole:
-            sample = input_sample(sample)
-        assert ids is not None
-        assert logits is not None
-        assert targets is not None
         scores = example_scores(logits, targets)
         if self.classes is not None and logits.ndim <= 2:
-            check_announced(self.classes, int(scores.target.max(initial=0)))
-        there = scores.positions > 0
+            check_num_classes(self.classes, int(scores.target.max(initial=0)))
+        scored = scores.positions > 0
+        sample = input_sample(sample) if batches[0].unsampled else sample
         checks = None if sample is None else fingerprints(sample).numpy()
         norms = None if grand is None else grand.cpu().double().numpy()
-        if not there.all():
-            self.unscored += int((~there).sum())
-            scores, ids = scores.where(there), ids.cpu()[torch.from_numpy(there)]
-            checks, norms = (None if a is None else a[there] for a in (checks, norms))
+        if not scored.all():
+            self.unscored += int((~scored).sum())
+            scores, ids = scores.where(scored), ids.cpu()[torch.from_numpy(scored)]
+            checks, norms = (None if a is None else a[scored] for a in (checks, norms))
         self.ledger.update(
             ids.cpu().numpy(), p_gold=scores.p_gold, correct=scores.correct, margin=scores.margin, loss=scores.loss,
             el2n=scores.el2n, target=scores.target, checksum=checks, grand=norms, epoch=self._joins[0],
         )  # fmt: skip
-        self.fresh = True
+        self.changed = True
         values: dict[str, Any] = {"correct": scores.correct, "p_gold": scores.p_gold, "loss": scores.loss}
         self.all.add("all", **values)
-        named = [one.groups for one in waiting if one.groups is not None]
+        named = [batch.groups for batch in batches if batch.groups is not None]
         if named:
-            self.groups.add(np.concatenate(named)[there], **values)
+            self.groups.add(np.concatenate(named)[scored], **values)
         elif logits.ndim <= 2:  # of several positions, the target is a number that stands for them
             self.groups.add(scores.target, **values)
-
-    def begin_anew(self) -> None:
-        """Sums from here on; the ledger goes on."""
-        self.all, self.groups, self.fresh = GroupSums(), GroupSums(), False
 
 
 @torch.no_grad()
@@ -177,22 +169,22 @@ def presentations(model: nn.Module, task: Task, batches: Iterable[Any]) -> Itera
 
     The id is that which the batch carries, or else the example's place in the data.
     """
-    device, seen = model_device(model), 0
+    device, done = model_device(model), 0
     with guard(model):
         for batch in batches:
-            here = task.to(batch, device)
-            logits = task.logits(model, here)
-            targets = task.aligned_targets(model, here, logits)
+            moved = task.to(batch, device)
+            logits = task.logits(model, moved)
+            targets = task.aligned_targets(model, moved, logits)
             if targets is None:
                 raise ValueError(f"the data have no targets, and examples are followed by them: {describe(batch)}")
             ids, size = task.ids(batch), task.size(batch)
-            yield Examples(torch.arange(seen, seen + size) if ids is None else ids, logits, targets, batch,
-                           task.groups(batch))  # fmt: skip
-            seen += size
+            ids = torch.arange(done, done + size) if ids is None else ids
+            yield Examples(ids, logits, targets, batch, task.groups(batch))
+            done += size
 
 
-def check_announced(num_classes: int, highest: int) -> None:
-    """Refuse a class beyond those that were announced."""
+def check_num_classes(num_classes: int, highest: int) -> None:
+    """Refuse a class beyond `num_classes`."""
     if highest >= num_classes:
         raise ValueError(
             f"num_classes={num_classes}, but there is class {highest} among the targets: say how many there are, or "
@@ -201,21 +193,20 @@ def check_announced(num_classes: int, highest: int) -> None:
 
 
 def _kind(ids: Any, z: Any, y: Any, x: Any, epoch: Any) -> tuple[Any, ...] | None:
-    """All that is checked of a small batch of tensors; None for any other, which is looked at each time."""
+    """All that is checked of a small batch of tensors; None for any other, which is checked each time."""
     if not (type(ids) is type(z) is type(y) is Tensor) or z.ndim != 2 or y.ndim != 1 or z.numel() >= LOGITS:
         return None
-    seen = None
+    inputs = None
     if x is not None:
         if type(x) is not Tensor or x.ndim < 2 or x.layout is not _DENSE or x.numel() > SMALL:
             return None
-        seen = x.shape, x.dtype
-    return epoch, ids.shape, ids.dtype, z.shape, z.dtype, z.device, y.shape, y.dtype, seen
+        inputs = x.shape, x.dtype
+    return epoch, ids.shape, ids.dtype, z.shape, z.dtype, z.device, y.shape, y.dtype, inputs
 
 
-def _whole(given: Any) -> Tensor:
-    """Ids as a tensor of whole numbers."""
+def _integer_ids(values: Any) -> Tensor:
     try:
-        ids = torch.as_tensor(given)
+        ids = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, OverflowError):  # text, None, numbers beyond 64 bits
         ids = None
     if ids is not None and not ids.numel():
@@ -229,8 +220,6 @@ def _whole(given: Any) -> Tensor:
     return ids
 
 
-def _joined(parts: list[Tensor | None]) -> Tensor | None:
-    there = [part for part in parts if part is not None]
-    if not there:
-        return None
-    return there[0] if len(there) == 1 else torch.cat(there)
+def _joined(parts: list[Any]) -> Any:
+    """Tensors as one; None if they all are."""
+    return parts[0] if len(parts) == 1 or parts[0] is None else torch.cat(parts)

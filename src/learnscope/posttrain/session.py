@@ -1,0 +1,139 @@
+"""Probes fired one by one at a finished model, and the run of their last records."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from learnscope.core.moment import Moment
+from learnscope.core.probe import Probe
+from learnscope.core.subject import Subject
+from learnscope.model.data import fixed_batches
+from learnscope.posttrain.errors import PosttrainError
+from learnscope.posttrain.reader import check_tokens
+from learnscope.reading.audit_numbers import Entry, entries_of
+from learnscope.record import Record
+from learnscope.run import Run, open_run
+from learnscope.session.manifest import new_manifest
+from learnscope.session.manual import ManualSession, NotKept
+from learnscope.session.opening import check_model
+from learnscope.store.backend import MemoryBackend, RunError, check_replaceable, replace_run
+from learnscope.store.memo import Memo
+from learnscope.task import Task, task_for
+
+AUDITED = "audited"
+"""The manifest's entry for runs written here: the model's name, and facts that no probe measures."""
+
+
+class AuditSession:
+    """A finished model, how its batches are read, and the last record of each probe that measured it.
+
+    With `cache`, a folder, results are cached by content, also for other processes: nothing is computed twice for the
+    same weights and data.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, task: Task | None = None, tokenizer: Any = None, name: str = "model",
+        cache: str | Path | None = None, progress: bool = False,
+    ) -> None:  # fmt: skip
+        check_model(model)
+        self.model, self.task, self.tokenizer, self.name, self.progress = model, task, tokenizer, name, progress
+        self.memo = Memo(None if cache is None else _writable(Path(cache)))
+        self._measured: dict[str, tuple[Probe, Record]] = {}
+        self._shared: Moment | None = None
+
+    def measure(self, probe: Probe, data_loader: Any) -> Record:
+        """Fire the probe on these data: a loader, a data set, a list of batches, or one batch. Errors are raised."""
+        moment = self._shared or self._moment(data_loader)
+        session = ManualSession({}, NotKept(), source="audit")
+        label = session.add(probe).label
+        session.open(self.model)
+        record = session.measure(moment)[label]
+        self._measured[label] = probe, record
+        return record
+
+    @contextmanager
+    def sharing(self, data_loader: Any) -> Iterator[None]:
+        """Measurements in this block share what they compute; the weights must not change in it."""
+        self._shared = self._moment(data_loader)
+        try:
+            yield
+        finally:
+            self._shared = None
+
+    def record(self, probe: str) -> Record | None:
+        """The last record of the probe with this name, if it has measured."""
+        return self._measured[probe][1] if probe in self._measured else None
+
+    @property
+    def run(self) -> Run:
+        """The last records, as a run in memory."""
+        return Run(self._backend({}))
+
+    def save(self, folder: Path, about: Mapping[str, Any]) -> Run:
+        """Write the run and `about` to the folder, replacing a run that was saved there before."""
+        check_folder(folder)
+        replace_run(self._backend({AUDITED: {"name": self.name, "about": dict(about)}}), folder)
+        return open_run(folder)
+
+    def _backend(self, facts: Mapping[str, Any]) -> MemoryBackend:
+        backend = MemoryBackend()
+        records = [record for _, record in self._measured.values()]
+        probes = [(label, probe) for label, (probe, _) in self._measured.items()]
+        manifest = new_manifest("audit", Subject(self.model), probes, git=False)
+        started = min((record.time for record in records), default=0.0)
+        attempt = {"attempt": 0, "start_step": 0, "started": started, "last_step": 0}
+        backend.put_manifest({**manifest, "attempts": [attempt], "status": "finished", **facts})
+        for record in records:
+            backend.append(record.to_json())
+        return backend
+
+    def _moment(self, data_loader: Any) -> Moment:
+        batches = fixed_batches(data_loader, self.task)
+        check_tokens(self.model, batches)
+        task = self.task or task_for(batches[0], self.model)
+        subject = Subject(self.model, task=task, holdout=batches, tokenizer=self.tokenizer)
+        subject.memo, subject.show_progress = self.memo, self.progress
+        return Moment(step=0, phase="audit", source="audit", subject=subject)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that holds a run which was not saved here."""
+    try:
+        check_replaceable(folder, AUDITED)
+    except RunError as error:
+        raise PosttrainError(str(error)) from error
+
+
+def _writable(folder: Path) -> Path:
+    """Refuse a folder that could not be written to once the first result has been computed."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise PosttrainError(f"cache={str(folder)!r}: {existing} is no folder that can be written to; name another")
+    return folder
+
+
+def values_of(entry: Entry) -> dict[str, Any]:
+    """The numbers of an entry; NaN is "not measured"."""
+    return {name: math.nan if value is None else value for name, value in entry.values.items()}
+
+
+def entries(record: Record, kind: str) -> dict[str, list[dict[str, Any]]]:
+    """The numbers of a kind by scope, one dictionary per set of labels; `reasons` only where a number is missing."""
+    by_scope: dict[str, list[dict[str, Any]]] = {}
+    for entry in entries_of([record]):
+        if entry.kind == kind:
+            reasons = {"reasons": entry.reasons} if entry.reasons else {}
+            by_scope.setdefault(entry.scope, []).append({**entry.labels, **values_of(entry), **reasons})
+    return by_scope
+
+
+def by_scope(record: Record, kind: str) -> dict[str, dict[str, Any]]:
+    """The same for a kind whose scopes have one set of labels each."""
+    return {scope: entry for scope, [entry] in entries(record, kind).items()}

@@ -1,0 +1,139 @@
+"""What the probes of robustness share: options and their checks, and columns with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from learnscope.core.moment import Moment
+from learnscope.core.probe import At, Probe
+from learnscope.intervals import wilson
+from learnscope.model.data import DataError
+from learnscope.model.outputs.example_sums import ExampleSums
+from learnscope.model.robustness.target import What, what_is_attacked
+from learnscope.options import check_whole
+from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities.robustness import Attacks, BitRobustness
+from learnscope.record import Column, Label
+from learnscope.task import IGNORE
+from learnscope.tensor.bootstrap import TOO_FEW, ratio_interval
+from learnscope.tensor.robustness.over_seeds import mean_interval
+
+REGRESSION = "float targets: there is no right and wrong, and outputs are numbers, not distributions"
+EXAMPLES: Mapping[What, int] = {"embeddings": 8, "inputs": 32}
+"""Examples used by default: an attack runs a model forward and backward dozens of times."""
+FEWEST_SEEDS = 5
+
+Sums = Mapping[str, Any]
+"""`ExampleSums` as plain lists."""
+
+
+class RobustnessProbe(Probe):
+    """Options of all probes of robustness."""
+
+    at: At = "once"
+    examples: int | None = None
+    """How many are used; by default 8 sequences of tokens, or 32 inputs."""
+    seed: int = 0
+
+    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
+    reads_only: ClassVar[bool] = True  # whatever runs the model has a guard of its own
+
+    def batches(self, moment: Moment) -> tuple[list[Any], What]:
+        """The first examples of the data, and what of them can be changed."""
+        what = what_is_attacked(moment.task, moment.holdout_batches(1)[0])
+        return moment.holdout_batches(EXAMPLES[what] if self.examples is None else self.examples), what
+
+
+class SeededProbe(RobustnessProbe):
+    """Options of the probes that average over seeds."""
+
+    seeds: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole(self, examples=1, seeds=FEWEST_SEEDS, seed=0)
+
+
+def check_numbers(owner: Any, name: str, given: Any, *, low: float, whole: bool = False) -> None:
+    """Refuse an option that is not a sequence of finite numbers from `low` on."""
+    numbers = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
+    kinds = (int,) if whole else (int, float)
+    valid = [isinstance(n, kinds) and not isinstance(n, bool) and low <= n < math.inf for n in numbers]
+    if not numbers or not all(valid):
+        what = "whole numbers" if whole else "numbers"
+        raise ValueError(f"{type(owner).__name__}({name}={given!r}): a sequence of {what} from {low:g} is needed")
+
+
+def check_counted(sums: ExampleSums) -> ExampleSums:
+    """Refuse examples without any target: there is no loss that could be raised."""
+    if not sum(sums.positions):
+        raise DataError(
+            f"no position of these {len(sums.positions)} examples has a target: every label is {IGNORE}, hidden by the "
+            "mask, or of a text of one token. Look at more examples (examples=), or at other data"
+        )
+    return sums
+
+
+def means(sums: Sums) -> dict[str, float | None]:
+    """Σ / Σ positions of accuracy, loss and KL; NaN without positions, None where there are no classes."""
+    names = {"accuracy": "correct", "loss": "loss", "kl": "kl"}
+    return {name: None if sums[key] is None else _ratio(sums[key], sums["positions"]) for name, key in names.items()}
+
+
+def outcome_columns(
+    quantities: type[Attacks] | type[BitRobustness], sums: Sums, labels: Mapping[str, Label]
+) -> list[Column]:
+    """`accuracy` with its interval over examples, and `loss`."""
+    correct, positions = sums["correct"], sums["positions"]
+    low, high = (None, None) if correct is None else interval(correct, positions)
+    reason = REGRESSION if correct is None else TOO_FEW
+    return [
+        column(quantities.accuracy, means(sums)["accuracy"], labels, reason),
+        column(quantities.accuracy_low, low, labels, reason),
+        column(quantities.accuracy_high, high, labels, reason),
+        column(quantities.loss, means(sums)["loss"], labels),
+    ]
+
+
+def over_seeds(
+    quantities: type[Quantities], runs: Sequence[Mapping[str, float | None]], labels: Mapping[str, Label]
+) -> list[Column]:
+    """The mean over the seeds' runs of every number, with its interval; null where it is not defined."""
+    columns = []
+    for name in runs[0]:
+        values = [value for run in runs if (value := run[name]) is not None]
+        defined = len(values) == len(runs)
+        numbers = mean_interval(values) if defined else (None, None, None)
+        for end, number in zip(("", "_low", "_high"), numbers, strict=True):
+            quantity = quantities.named(f"{name}_mean{end}")
+            columns.append(column(quantity, number, labels, None if defined else REGRESSION))
+    return columns
+
+
+def interval(correct: Sequence[float], positions: Sequence[int]) -> tuple[float, float]:
+    """Of a share: by a bootstrap over examples; Wilson's over examples where all or none of the positions are right,
+    about which a bootstrap says nothing, and where each example has one position."""
+    share, examples = _ratio(correct, positions), sum(n > 0 for n in positions)
+    if examples > 1 and (share in (0.0, 1.0) or max(positions) == 1):
+        return wilson(share, examples)
+    return bootstrap(correct, positions)
+
+
+def bootstrap(numerator: Sequence[float], denominator: Sequence[float]) -> tuple[float, float]:
+    return ratio_interval(torch.tensor(numerator, dtype=torch.float64), torch.tensor(denominator, dtype=torch.float64))
+
+
+def column(quantity: Quantity, value: float | None, labels: Mapping[str, Label], reason: str | None = None) -> Column:
+    """One number of one scope; the reason is recorded if there is none."""
+    absent = value is None or math.isnan(value)
+    return quantity.column([value], labels, {0: reason} if absent and reason else {})
+
+
+def _ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:
+    total = sum(denominator)
+    # not fsum, which refuses what is not finite
+    return float(sum(numerator)) / total if total else math.nan
