@@ -63,7 +63,8 @@ ROOMS: dict[str, set[str]] = {
     "__init__": {"*"},
 }
 TORCH_FREE = {
-    "characters", "generators", "record", "intervals", "names", "options", "progress", "quantities", "store", "ledger", "sources", "sinks",
+    "characters", "generators", "record", "intervals", "names", "options", "progress", "quantities", "store", "ledger", "sources",
+    "sinks",
     "reading",
     "findings", "report", "run", "comparison",
 }  # fmt: skip
