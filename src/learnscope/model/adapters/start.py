@@ -57,21 +57,21 @@ def remember_start(model: nn.Module) -> int:
     count = 0
     for layer, adapter in adapters:
         earlier = start_of(layer, adapter)
-        count += keep_start(layer, adapter, None if earlier is None else earlier.method)
+        count += store_start(layer, adapter, None if earlier is None else earlier.method)
     return count
 
 
-def know_start(layer: nn.Module, adapter: str, start: Start) -> None:
+def register_start(layer: nn.Module, adapter: str, start: Start) -> None:
     """Register the initial factors of an adapter that were kept elsewhere."""
     _STARTS.setdefault(layer, {})[adapter] = (ref(_holder(layer, adapter)), start)
 
 
-def keep_start(layer: Any, adapter: str, method: str | None) -> bool:
+def store_start(layer: Any, adapter: str, method: str | None) -> bool:
     """Keep the current factors as the initial ones if their product is not zero; returns whether it did."""
     left, right = (plain(factor).flatten(1) for factor in lora_factors(layer, adapter))
     if not bool(left.any()) or not bool(right.any()):
         return False
-    know_start(layer, adapter, Start(left.double() * layer.scaling[adapter], right.clone(), method))
+    register_start(layer, adapter, Start(left.double() * layer.scaling[adapter], right.clone(), method))
     return True
 
 
@@ -145,4 +145,4 @@ def _init_minor(layer: Any, adapter: str) -> None:
     right.data.copy_(root[:, None] * v[-rank:])
     # with the rounded factors, so that the sum is W again
     weight.copy_(wide - scaling * (left.data.double() @ right.data.double()))
-    keep_start(layer, adapter, "milora")
+    store_start(layer, adapter, "milora")

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.bits.ledger import part_bits, stored_tensors
-from learnscope.model.bits.quantise import Bits, checked, naming, readable
+from learnscope.model.bits.quantise import Bits, checked_widths, naming, readable
 from learnscope.model.bits.quantised_units import QuantisedTensor, find_units
 from learnscope.model.bits.switchable import is_switchable
 from learnscope.model.weights.checkpoint import CheckpointError
@@ -59,7 +59,7 @@ def save_packed(model: nn.Module, bits: Bits, scheme: Scheme | None, path: str |
             f"{type(model).__name__} sets its own precision, by rules that a file cannot hold: save it by its own means"
         )
     units = find_units(model, embeddings=True)
-    chosen = checked(bits, units)
+    chosen = checked_widths(bits, units)
     stored = stored_tensors(model)
     check_storable(stored)
     weights = {

@@ -43,7 +43,7 @@ def quantised(
     `set_precision(layer, attn_bits=, mlp_bits=)`, or `switch`, an object that has it, sets its own bits.
     """
     units = find_units(model, embeddings=True) if units is None else units
-    chosen = checked(bits, units)
+    chosen = checked_widths(bits, units)
     changed = [unit for unit in units if unit.name in chosen]
     with ExitStack() as stack:
         if switch is not None or is_switchable(model):
@@ -88,7 +88,7 @@ def naming(name: str) -> Iterator[None]:
         raise QuantiseError(f"{name}: {error}") from error
 
 
-def checked(bits: Bits, units: Sequence[Unit]) -> dict[str, int]:
+def checked_widths(bits: Bits, units: Sequence[Unit]) -> dict[str, int]:
     """`bits` as plain numbers; refuses unknown units and invalid bits."""
     names = [unit.name for unit in units]
     for name in bits:
@@ -128,7 +128,7 @@ def from_layers(model: nn.Module | Sequence[Unit], layers: Sequence[Mapping[str,
             if not members:
                 raise UnitsError(f"layer {number} has no {part} of its own, yet {part}_bits={width} was given for it")
             bits |= dict.fromkeys(members, width)
-    return checked(bits, units)
+    return checked_widths(bits, units)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from learnscope.model.bits.quantised_units import Unit, UnitsError
-from learnscope.model.weights.object_state import kept_state
+from learnscope.model.weights.object_state import preserved_state
 
 FULL = 32
 """Bits that stand for "as stored" if `set_precision` requires a number."""
@@ -43,7 +43,7 @@ def switched(model: nn.Module, bits: Mapping[Unit, int], switch: Any = None) -> 
                 "not for other units; leave it out of the bits"
             )
         by_layer.setdefault(unit.index, {})[f"{unit.part}_bits"] = width
-    with kept_state(model, owner):
+    with preserved_state(model, owner):
         for layer in sorted(by_layer):
             owner.set_precision(layer, **_required(owner, layer, by_layer[layer]), **by_layer[layer])
         torch.clear_autocast_cache()

@@ -95,7 +95,7 @@ def random_perturbation(target: Target, ball: Ball, generator: torch.Generator, 
 
 
 @torch.no_grad()
-def judged(
+def attacked_sums(
     model: nn.Module, task: Task, target: Target, delta: Tensor | None, reference: Outputs | None = None
 ) -> ExampleSums:
     """Loss, accuracy and KL on the perturbed batch; KL is to `reference`, the outputs on the unperturbed batch."""

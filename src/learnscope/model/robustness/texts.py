@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.data import DataError
-from learnscope.model.outputs.example_sums import passed
+from learnscope.model.outputs.example_sums import example_sums_of_pass
 from learnscope.model.robustness.target import Target, token_ids
 from learnscope.model.robustness.token_noise import with_tokens
 from learnscope.model.robustness.token_units import nearest_within
@@ -39,7 +39,7 @@ def changed_texts(
             f"the token ids that {type(model).__name__} embeds are not those of the batch: an attacked text cannot "
             "be put in their place. Use texts=0"
         )
-    before, after = (passed(model, task, [batch]) for batch in (part, with_tokens(part, ids, new)))
+    before, after = (example_sums_of_pass(model, task, [batch]) for batch in (part, with_tokens(part, ids, new)))
     return [
         {
             "before": _text(tokens[n][real], tokenizer),

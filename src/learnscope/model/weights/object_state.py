@@ -19,7 +19,7 @@ _DEPTH = 3
 
 
 @contextmanager
-def kept_state(model: nn.Module, *others: Any) -> Iterator[None]:
+def preserved_state(model: nn.Module, *others: Any) -> Iterator[None]:
     """Restore attributes, submodules, parameters, buffers and other tensors of `model` and of `others` afterwards.
 
     Each object and container keeps its identity and gets its contents back; tensors get back their memory and its

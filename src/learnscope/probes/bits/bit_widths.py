@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from learnscope.core.moment import Moment
 from learnscope.model.bits.mixes import Mixes, default_mixes
-from learnscope.model.bits.quantise import checked, from_layers
+from learnscope.model.bits.quantise import checked_widths, from_layers
 from learnscope.model.bits.quantised_units import Unit
 from learnscope.probes.bits.columns import Configuration, configuration_table, frontier
 from learnscope.probes.bits.quantising import BitProbe, additivity, judged_by
@@ -78,7 +78,7 @@ class BitWidths(BitProbe):
         mixes = Mixes()
         for name, given in self.configurations.items():
             try:
-                bits = checked(given, units) if isinstance(given, Mapping) else from_layers(units, given)
+                bits = checked_widths(given, units) if isinstance(given, Mapping) else from_layers(units, given)
             except ValueError as error:
                 raise ValueError(f"configuration {name!r}: {error}") from error
             mixes.bits[str(name)], mixes.family[str(name)] = bits, "custom"

@@ -10,7 +10,7 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.bits.ledger import Ledger, ledger
 from learnscope.model.bits.mixes import uniform
-from learnscope.model.bits.quantise import checked, quantised
+from learnscope.model.bits.quantise import checked_widths, quantised
 from learnscope.model.bits.quantised_units import Unit, find_units
 from learnscope.model.bits.sensitivities import Sensitivities
 from learnscope.model.outputs.scores import halves, originals, positions_of_examples, score, score_original
@@ -100,7 +100,7 @@ class BitProbe(Probe):
 
     def variant(self, moment: Moment, bits: Mapping[str, int], half: Half = "all") -> dict[str, Any]:
         """What `learnscope.model.outputs.scores.summary` says of the model with these bits; cached."""
-        bits = checked(bits, self.units(moment))
+        bits = checked_widths(bits, self.units(moment))
         key = {
             "what": "quantised variant 1",
             "bits": bits,

@@ -56,6 +56,6 @@ class MemoryUse(Probe):
 def _peak(moment: Moment) -> dict[str, Any]:
     peak = peak_memory(moment.model, moment.task, first_batch(moment))
     return {
-        "process": peak.process, "peak": peak.peak, "run": peak.run, "why": peak.why, "exact": peak.exact,
-        "libraries_bytes": peak.libraries, "not_fresh": peak.why_not_fresh,
+        "process": peak.process, "peak": peak.peak, "run": peak.run, "why": peak.reason, "exact": peak.exact,
+        "libraries_bytes": peak.libraries, "not_fresh": peak.not_fresh_reason,
     }  # fmt: skip

@@ -136,6 +136,6 @@ def _with_reasons(table: Table, values: Sequence[Distribution]) -> Table:
     for column in table.columns:
         if column.name in (Q.kurtosis.name, Q.output_kurtosis.name):
             missing = [i for i, value in enumerate(column.values) if value is None and rms[i] is not None]
-            column = replace(column, status={**column.status, **{i: values[i].why_no_kurtosis() for i in missing}})
+            column = replace(column, status={**column.status, **{i: values[i].no_kurtosis_reason() for i in missing}})
         columns.append(column)
     return replace(table, columns=columns)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
-from learnscope.model.outputs.example_sums import joined_sums, kept_outputs
-from learnscope.model.robustness.attack import Attacked, Clip, fgsm, judged, pgd, random_perturbation
+from learnscope.model.outputs.example_sums import joined_sums, outputs_of_batches
+from learnscope.model.robustness.attack import Attacked, Clip, attacked_sums, fgsm, pgd, random_perturbation
 from learnscope.model.robustness.ball import PERS, UNITS, Per, Threat, Unit, sizes, token_distances, unit_ball
 from learnscope.model.robustness.target import Target, What, find_target
 from learnscope.model.robustness.texts import changed_texts
@@ -132,7 +132,7 @@ class AttackRunner:
         model, task, count = self.moment.model, self.moment.task, len(self.batches)
         references: Sequence[Outputs | None] = self._reference if compared else [None] * count
         each = zip(self.targets, deltas or [None] * count, references, strict=True)
-        return check_counted(joined_sums([judged(model, task, *inputs) for inputs in each])).plain()
+        return check_counted(joined_sums([attacked_sums(model, task, *inputs) for inputs in each])).plain()
 
     @property
     def targets(self) -> list[Target]:
@@ -145,7 +145,7 @@ class AttackRunner:
 
     @property
     def _reference(self) -> list[Outputs]:
-        return self._once("kept outputs", lambda: kept_outputs(self.moment.model, self.moment.task, self.batches))
+        return self._once("kept outputs", lambda: outputs_of_batches(self.moment.model, self.moment.task, self.batches))
 
     @property
     def _distances(self) -> list[Tensor | None]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
-from learnscope.model.outputs.example_sums import passed
+from learnscope.model.outputs.example_sums import example_sums_of_pass
 from learnscope.model.robustness.target import What, find_target
 from learnscope.model.robustness.token_noise import (
     Perturbed,
@@ -101,7 +101,7 @@ class InputPerturbation(SeededProbe):
         for place in range(1 if change is None else self.seeds):
             generator = torch.Generator().manual_seed(self.seed + place)
             parts = [Perturbed(batch, 0, 1) if change is None else change(batch, generator) for batch in batches]
-            totals = passed(moment.model, moment.task, [part.batch for part in parts])
+            totals = example_sums_of_pass(moment.model, moment.task, [part.batch for part in parts])
             sums = (check_counted(totals) if change is None else totals).plain()
             examples, positions = len(sums["positions"]), sum(sums["positions"])
             changed, of = changed + sum(part.changed for part in parts), of + sum(part.of for part in parts)

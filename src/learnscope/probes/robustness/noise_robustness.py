@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from learnscope.core.moment import Moment
 from learnscope.model.bits.quantised_units import Unit, find_units
 from learnscope.model.guard import guard
-from learnscope.model.outputs.example_sums import kept_outputs, passed
+from learnscope.model.outputs.example_sums import example_sums_of_pass, outputs_of_batches
 from learnscope.model.robustness.weight_noise import NoiseKind, noised
 from learnscope.probes.robustness.shared import SeededProbe, check_counted, check_numbers, column, means, over_seeds
 from learnscope.quantities import Quantities
@@ -63,13 +63,13 @@ class NoiseRobustness(SeededProbe):
     def _noised(self, moment: Moment, batches: Sequence[Any], kind: NoiseKind, level: float) -> dict[str, Any]:
         model, task, units = moment.model, moment.task, _units(moment, kind)
         examples = sum(task.size(batch) for batch in batches)
-        reference = moment.once(("kept outputs", examples), lambda: kept_outputs(model, task, batches))
+        reference = moment.once(("kept outputs", examples), lambda: outputs_of_batches(model, task, batches))
         runs: list[dict[str, float | None]] = []
         positions = 0
         for place in range(self.seeds):
             # the same draws at every level, so that levels differ in size only
             with guard(model), noised(model, units, kind, level, self.seed + place), moment.sealing():
-                sums = check_counted(passed(model, task, batches, reference)).plain()
+                sums = check_counted(example_sums_of_pass(model, task, batches, reference)).plain()
             positions = sum(sums["positions"])
             runs.append(means(sums))
         return {"runs": runs, "positions": positions}

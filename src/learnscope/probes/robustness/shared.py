@@ -13,7 +13,7 @@ from learnscope.core.probe import At, Probe
 from learnscope.intervals import wilson
 from learnscope.model.data import DataError
 from learnscope.model.outputs.example_sums import ExampleSums
-from learnscope.model.robustness.target import What, what_is_attacked
+from learnscope.model.robustness.target import What, attack_target
 from learnscope.options import check_whole
 from learnscope.quantities import Quantities, Quantity
 from learnscope.quantities.robustness import Attacks, BitRobustness
@@ -44,7 +44,7 @@ class RobustnessProbe(Probe):
 
     def batches(self, moment: Moment) -> tuple[list[Any], What]:
         """The first examples of the data, and what of them can be changed."""
-        what = what_is_attacked(moment.task, moment.holdout_batches(1)[0])
+        what = attack_target(moment.task, moment.holdout_batches(1)[0])
         return moment.holdout_batches(EXAMPLES[what] if self.examples is None else self.examples), what
 
 

@@ -71,6 +71,6 @@ def _columns(distributions: Mapping[Quantity, Sequence[Distribution]]) -> list[C
             kurtosis, bad = next(read)
             values.append(None if math.isnan(kurtosis) and not bad else kurtosis)
             if values[-1] is None:
-                status[place] = layer.why_no_kurtosis()
+                status[place] = layer.no_kurtosis_reason()
         columns.append(quantity.column(values, status=status))
     return columns
