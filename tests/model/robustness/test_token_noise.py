@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.outputs.example_sums import example_sums_of_pass
-from learnscope.model.robustness.attack import pgd
+from learnscope.model.robustness.attack import changed_texts, pgd
 from learnscope.model.robustness.ball import Threat, token_distances, unit_ball
 from learnscope.model.robustness.target import find_target
-from learnscope.model.robustness.texts import changed_texts
 from learnscope.model.robustness.token_noise import add_noise, drop_entries, drop_tokens, mask_tokens, substitute_tokens
 from learnscope.model.robustness.token_units import nearest_distances, nearest_within, real_tokens, token_table
 from learnscope.task import TupleTask, task_for

@@ -112,7 +112,17 @@ def init_milora(model: nn.Module, adapter: str = "default") -> int:
         owners[id(weight)] = name
     with torch.no_grad():
         for _, layer in adapted:
-            _init_minor(layer, adapter)
+            base, rank, scaling = layer.get_base_layer().weight, layer.r[adapter], layer.scaling[adapter]
+            weight = base.data.mT if layer.fan_in_fan_out else base.data
+            wide = weight.double()
+            u, s, v = torch.linalg.svd(wide, full_matrices=False)
+            root = (s[-rank:] / scaling).sqrt()
+            left, right = layer.lora_B[adapter].weight, layer.lora_A[adapter].weight
+            left.data.copy_(u[:, -rank:] * root)
+            right.data.copy_(root[:, None] * v[-rank:])
+            # with the rounded factors, so that the sum is W again
+            weight.copy_(wide - scaling * (left.data.double() @ right.data.double()))
+            store_start(layer, adapter, "milora")
     return len(adapted)
 
 
@@ -132,17 +142,3 @@ def _why_no_milora(layer: Any, adapter: str) -> str | None:
     if bool(layer.lora_B[adapter].weight.any()):
         return "its adapter is no longer as LoRA begins (B is not 0): call init_milora before training"
     return None
-
-
-def _init_minor(layer: Any, adapter: str) -> None:
-    base, rank, scaling = layer.get_base_layer().weight, layer.r[adapter], layer.scaling[adapter]
-    weight = base.data.mT if layer.fan_in_fan_out else base.data
-    wide = weight.double()
-    u, s, v = torch.linalg.svd(wide, full_matrices=False)
-    root = (s[-rank:] / scaling).sqrt()
-    left, right = layer.lora_B[adapter].weight, layer.lora_A[adapter].weight
-    left.data.copy_(u[:, -rank:] * root)
-    right.data.copy_(root[:, None] * v[-rank:])
-    # with the rounded factors, so that the sum is W again
-    weight.copy_(wide - scaling * (left.data.double() @ right.data.double()))
-    store_start(layer, adapter, "milora")

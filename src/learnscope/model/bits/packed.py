@@ -23,9 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.bits.ledger import part_bits, stored_tensors
-from learnscope.model.bits.quantise import Bits, checked_widths, naming, readable
+from learnscope.model.bits.quantise import Bits, checked_widths, is_switchable, naming, readable
 from learnscope.model.bits.quantised_units import QuantisedTensor, find_units
-from learnscope.model.bits.switchable import is_switchable
 from learnscope.model.weights.checkpoint import CheckpointError
 from learnscope.model.weights.lazy import SafetensorsFile, check_storable, dtype_name, on_host
 from learnscope.model.weights.sealed import SealedFormat

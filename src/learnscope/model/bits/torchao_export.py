@@ -18,9 +18,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.bits.quantise import Bits, checked_widths, naming, readable
+from learnscope.model.bits.quantise import Bits, checked_widths, is_switchable, naming, readable
 from learnscope.model.bits.quantised_units import QuantisedTensor, find_units, is_conv1d
-from learnscope.model.bits.switchable import is_switchable
 from learnscope.tensor.bits.quantize import HALF_BITS, Quantised, Scheme, dequantize, quantize
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)

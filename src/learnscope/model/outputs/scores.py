@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.batches import cut, joined
-from learnscope.model.bits.switchable import is_switchable
+from learnscope.model.bits.quantise import is_switchable
+from learnscope.model.data import cut, joined
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.model.outputs.outcomes import predicts_tokens, with_target

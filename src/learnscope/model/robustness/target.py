@@ -10,8 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.batches import is_per_example, leaves
-from learnscope.model.data import DataError
+from learnscope.model.data import DataError, is_per_example, leaves
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.task import Task, describe, unwrap

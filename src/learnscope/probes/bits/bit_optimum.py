@@ -13,9 +13,9 @@ from torch import nn
 from learnscope.core.moment import Moment
 from learnscope.model.bits.ledger import ledger
 from learnscope.model.bits.mixes import Mix, NoMix, progressive, uniform
+from learnscope.model.bits.quantise import is_switchable
 from learnscope.model.bits.quantised_units import find_units
 from learnscope.model.bits.sensitivities import Sensitivities, SensitivityError, check_budget, load
-from learnscope.model.bits.switchable import is_switchable
 from learnscope.model.outputs.scores import interval
 from learnscope.model.weights.content import model_content
 from learnscope.probes.bits.columns import Configuration, configuration_table, frontier

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from learnscope.core.moment import Moment
-from learnscope.model.cost.exported_speed import ORIGINAL, exported_speed
+from learnscope.model.cost.speed import ORIGINAL, exported_speed
 from learnscope.model.outputs.reference import reference_outputs
 from learnscope.options import is_whole
 from learnscope.probes.cost.timing import TimingProbe, first_batch

@@ -11,10 +11,17 @@ from torch import Tensor
 
 from learnscope.core.moment import Moment
 from learnscope.model.outputs.example_sums import joined_sums, outputs_of_batches
-from learnscope.model.robustness.attack import Attacked, Clip, attacked_sums, fgsm, pgd, random_perturbation
+from learnscope.model.robustness.attack import (
+    Attacked,
+    Clip,
+    attacked_sums,
+    changed_texts,
+    fgsm,
+    pgd,
+    random_perturbation,
+)
 from learnscope.model.robustness.ball import PERS, UNITS, Per, Threat, Unit, sizes, token_distances, unit_ball
 from learnscope.model.robustness.target import Target, What, find_target
-from learnscope.model.robustness.texts import changed_texts
 from learnscope.model.robustness.token_units import real_tokens, token_count, token_table, vocabulary_digest
 from learnscope.options import check_whole
 from learnscope.probes.robustness.shared import RobustnessProbe, check_counted

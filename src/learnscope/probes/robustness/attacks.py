@@ -55,7 +55,7 @@ class Attacks(AttackProbe):
     them, or many zero gradients, means that the attack failed, not that the model is robust.
 
     Notes: `target` ("embeddings" or "inputs"), `per`, `steps`, `restarts`, `examples`, `positions`, and for language
-    models `texts`: for each ε the attack as text (see `learnscope.model.robustness.texts`).
+    models `texts`: for each ε the attack as text (see `learnscope.model.robustness.attack`).
     """
 
     epsilons: Sequence[float] | None = None

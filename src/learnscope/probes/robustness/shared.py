@@ -19,8 +19,7 @@ from learnscope.quantities import Quantities, Quantity
 from learnscope.quantities.robustness import Attacks, BitRobustness
 from learnscope.record import Column, Label
 from learnscope.task import IGNORE
-from learnscope.tensor.bootstrap import TOO_FEW, ratio_interval
-from learnscope.tensor.robustness.over_seeds import mean_interval
+from learnscope.tensor.bootstrap import TOO_FEW, mean_interval, ratio_interval
 
 REGRESSION = "float targets: there is no right and wrong, and outputs are numbers, not distributions"
 EXAMPLES: Mapping[What, int] = {"embeddings": 8, "inputs": 32}

@@ -18,8 +18,15 @@ from learnscope.quantities.updates import ParameterChange as Q
 from learnscope.record import Column, Table
 from learnscope.tensor.segments import Segments
 from learnscope.tensor.updates.fold import bits_differ
-from learnscope.tensor.updates.moments import fixed_entries
-from learnscope.tensor.updates.update import KNOWN, Rounding, decay_rounding, decay_vanishes, decoupled, planned_update
+from learnscope.tensor.updates.moments import (
+    KNOWN,
+    Rounding,
+    decay_rounding,
+    decay_vanishes,
+    decoupled,
+    fixed_entries,
+    planned_update,
+)
 
 Z95 = 1.959964
 """Two-sided 95 % quantile of the normal distribution."""

@@ -11,8 +11,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from learnscope.core.subject import Subject
 from learnscope.tensor.segments import Segments
-from learnscope.tensor.updates.moments import Remembered
-from learnscope.tensor.updates.update import bias_corrections
+from learnscope.tensor.updates.moments import Remembered, bias_corrections
 
 Rule = Literal["adam", "momentum"]
 Holder = tuple[Optimizer, dict[str, Any]]

@@ -17,8 +17,7 @@ from learnscope.quantities import Quantities
 from learnscope.quantities.weights import WeightSpectrum as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.adapters.spectrum import DEFICIENT, TOLERANCE, TOP, ZERO, spectrum_numbers
-from learnscope.tensor.weights.powerlaw import FEWEST, power_law
-from learnscope.tensor.weights.singular import Leading, all_values, is_small, leading_values
+from learnscope.tensor.weights.singular import FEWEST, Leading, all_values, is_small, leading_values, power_law
 
 NOT_FINITE = "it has entries that are not finite"
 WORDS = {ZERO: "the matrix is zero", DEFICIENT: "infinite: the matrix has a lower rank than its shape allows"}
