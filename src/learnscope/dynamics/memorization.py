@@ -82,7 +82,7 @@ class MemorizationDetector(RecordingAnalyzer):
                 task = task_for(next(iter(InOrder(train_loader))), model)
         data = {f"{split}_data": CheckedTargets(loaders[split], split, task, self.num_classes) for split in SPLITS}
         self._session.open(model)
-        self._session.read_with(task, **data)
+        self._session.set_data(task, **data)
         return _scores(self._session.measure(self._session.moment("epoch", step=epoch, epoch=epoch))["memory"])
 
     def analyze_memorization_evolution(self, *, cuts: Cuts | None = None) -> dict[str, Any]:

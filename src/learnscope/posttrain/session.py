@@ -21,7 +21,7 @@ from learnscope.reading.audit_numbers import Entry, entries_of
 from learnscope.record import Record
 from learnscope.run import Run, open_run
 from learnscope.session.manifest import new_manifest
-from learnscope.session.manual import ManualSession, NotKept
+from learnscope.session.manual import ManualSession, UnstoredBackend
 from learnscope.session.opening import check_model
 from learnscope.store.backend import MemoryBackend, RunError, check_replaceable, replace_run
 from learnscope.store.memo import Memo
@@ -51,7 +51,7 @@ class AuditSession:
     def measure(self, probe: Probe, data_loader: Any) -> Record:
         """Fire the probe on these data: a loader, a data set, a list of batches, or one batch. Errors are raised."""
         moment = self._shared or self._moment(data_loader)
-        session = ManualSession({}, NotKept(), source="audit")
+        session = ManualSession({}, UnstoredBackend(), source="audit")
         label = session.add(probe).label
         session.open(self.model)
         record = session.measure(moment)[label]

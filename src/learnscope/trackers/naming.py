@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from learnscope.core.moment import NotAvailable
-from learnscope.model.adapters.parameters import NO_FAMILY
+from learnscope.model.adapters.parameters import OUTSIDE_ADAPTERS
 from learnscope.names import resolve
 from learnscope.options import known_name, whole_number
 from learnscope.report.heatmap import shorten
@@ -38,7 +38,7 @@ def _spellings(name: Any) -> list[str]:
 
 
 def named_adapters(history: History) -> list[str]:
-    return [adapter for adapter in history.families if adapter != NO_FAMILY]
+    return [adapter for adapter in history.families if adapter != OUTSIDE_ADAPTERS]
 
 
 def choose_adapters(history: History, adapter: str | None) -> list[str]:
@@ -55,7 +55,7 @@ def choose_adapters(history: History, adapter: str | None) -> list[str]:
 def title_ending(history: History, adapter: str | None) -> str:
     """The adapter's name in brackets, if there are several."""
     several = len(named_adapters(history)) > 1
-    return "" if adapter is None or adapter == NO_FAMILY or not several else f" ({shorten(adapter)})"
+    return "" if adapter is None or adapter == OUTSIDE_ADAPTERS or not several else f" ({shorten(adapter)})"
 
 
 def in_words(metric: str) -> str:
