@@ -63,7 +63,8 @@ class ModelAnalyzer:
         loaded = load_model(model, config_path, tokenizer, device)
         self.model, self.tokenizer, self.origin = loaded.model, loaded.tokenizer, loaded.origin
         self.notes = list(loaded.notes)
-        self.name = name if name is not None else _name_of(model)
+        own = type(model).__name__ if isinstance(model, nn.Module) else Path(os.path.abspath(model)).name or str(model)
+        self.name = own if name is None else name
         self.session = AuditSession(
             loaded.model, task=task, tokenizer=loaded.tokenizer, name=self.name, cache=cache, progress=progress
         )
@@ -141,10 +142,6 @@ class ModelAnalyzer:
         shown = {key: value for key in _SHOWN if (value := getattr(config, key, None)) is not None}
         about = {"origin": self.origin, "configuration": shown, "data": self._about_data, "notes": self.notes}
         return {key: value for key, value in about.items() if value}
-
-
-def _name_of(model: str | Path | nn.Module) -> str:
-    return type(model).__name__ if isinstance(model, nn.Module) else Path(os.path.abspath(model)).name or str(model)
 
 
 def with_thresholds(cuts: Cuts | None, thresholds: Mapping[str, float] | None) -> Cuts:

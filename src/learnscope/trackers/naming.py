@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from learnscope.core.moment import NotAvailable
@@ -37,13 +37,13 @@ def _spellings(name: Any) -> list[str]:
     return [name, resolve(f"{name}.weight").clean.removesuffix(".weight"), resolve(name).clean]
 
 
-def named_adapters(history: History) -> list[str]:
-    return [adapter for adapter in history.families if adapter != OUTSIDE_ADAPTERS]
+def named_adapters(adapters: Iterable[str]) -> list[str]:
+    return [adapter for adapter in adapters if adapter != OUTSIDE_ADAPTERS]
 
 
 def choose_adapters(history: History, adapter: str | None) -> list[str]:
     """The adapter that is named; without a name the only one, and what is outside adapters."""
-    named = named_adapters(history)
+    named = named_adapters(history.families)
     if adapter is not None:
         known_name("adapter", adapter, history.families)
         return [adapter]
@@ -54,7 +54,7 @@ def choose_adapters(history: History, adapter: str | None) -> list[str]:
 
 def title_ending(history: History, adapter: str | None) -> str:
     """The adapter's name in brackets, if there are several."""
-    several = len(named_adapters(history)) > 1
+    several = len(named_adapters(history.families)) > 1
     return "" if adapter is None or adapter == OUTSIDE_ADAPTERS or not several else f" ({shorten(adapter)})"
 
 

@@ -27,7 +27,7 @@ from learnscope.report.adapters.heatmaps import Scale, draw_heatmap
 from learnscope.report.adapters.lines import draw_spectra
 from learnscope.tensor.adapters.spectrum import spectrum_numbers
 from learnscope.trackers.history import LISTS, MetricName, plain_name
-from learnscope.trackers.naming import choose_adapters, find_module, in_words, title_ending
+from learnscope.trackers.naming import choose_adapters, find_module, in_words, named_adapters, title_ending
 from learnscope.trackers.panels import final_spectra, heatmap_panels, matrix_words, saved
 from learnscope.trackers.tracker import Options, Tracker, adapters_in
 
@@ -175,7 +175,7 @@ class SpectralTracker(Tracker):
         if not history.steps:
             raise NotAvailable("no spectrum has been logged yet: call log_step")
         adapters = choose_adapters(history, adapter)
-        adapters = [name for name in adapters if name != OUTSIDE_ADAPTERS] or adapters
+        adapters = named_adapters(adapters) or adapters
         known_name("metric", metric, dict.fromkeys(name for owner in adapters for name in history.metrics(owner)))
         return history.modules_with(adapters, metric)
 
@@ -188,7 +188,7 @@ class SpectralTracker(Tracker):
         adapters = list(self.modules) if adapter is None else choose_adapters(history, adapter)
         dora = [metric for metric in DORA if any(metric in history.metrics(name) for name in adapters)]
         summary = self._summary(adapters, metrics := [*NUMBERS, *dora])
-        inside = [name for name in adapters if name != OUTSIDE_ADAPTERS]
+        inside = named_adapters(adapters)
         if inside and inside != adapters:
             summary["metrics"] = self._summary(inside, metrics)["metrics"]
             summary["metrics_outside_adapters"] = self._summary([OUTSIDE_ADAPTERS], NUMBERS)["metrics"]

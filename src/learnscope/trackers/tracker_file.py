@@ -181,7 +181,12 @@ def unpacked(body: dict[str, Any]) -> History:
             if tuple(table.shape) != (len(modules), len(steps)):
                 raise ValueError(f"{metric} is {tuple(table.shape)}, not {(len(modules), len(steps))}")
         for metric in [*tables["numbers"], *tables["lists"]]:
-            rows = _list_rows(tables, metric, steps) if metric in tables["lists"] else _number_rows(tables, metric)
+            number = int if metric in tables["whole_numbers"] else float
+            rows: list[list[Cell | None]] = (
+                _list_rows(tables, metric, steps)
+                if metric in tables["lists"]
+                else [[None if x != x else number(x) for x in row] for row in tables["numbers"][metric].tolist()]
+            )
             codes = (
                 tables["reasons"][metric].tolist() if metric in tables["reasons"] else [[NONE] * len(steps)] * len(rows)
             )
@@ -194,12 +199,6 @@ def unpacked(body: dict[str, Any]) -> History:
                 if cells:
                     history.measured[step][""].cells.setdefault(adapter, {})[metric] = Column(cells)
     return history
-
-
-def _number_rows(tables: dict[str, Any], metric: str) -> list[list[Cell | None]]:
-    """By module and step."""
-    number = int if metric in tables["whole_numbers"] else float
-    return [[None if value != value else number(value) for value in row] for row in tables["numbers"][metric].tolist()]
 
 
 def _list_rows(tables: dict[str, Any], metric: str, steps: list[int]) -> list[list[Cell | None]]:

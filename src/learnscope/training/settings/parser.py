@@ -167,23 +167,14 @@ def check_flags(arguments: Sequence[str]) -> set[str]:
     keys = set()
     for argument in arguments:
         name = argument.split("=", 1)[0]
-        if not _is_flag(name):
-            continue
+        if not name.startswith("-") or name == "-" or name.removeprefix("-")[:1].isdigit():
+            continue  # a value, such as -1
         if name not in known:
-            raise TrainError(f"there is no option {name}. {_suggest(*_parts(name))}")
+            section, _, option = name.lstrip("-").removeprefix("config.").rpartition(".")
+            raise TrainError(f"there is no option {name}. {_suggest(section, option)}")
         if name.startswith("--config."):
             keys.add(name.removeprefix("--config."))
     return keys
-
-
-def _is_flag(argument: str) -> bool:
-    return argument.startswith("-") and not argument.removeprefix("-")[:1].isdigit() and argument != "-"
-
-
-def _parts(flag: str) -> tuple[str, str]:
-    """Section and name of a flag; the section may be empty."""
-    *before, name = flag.lstrip("-").removeprefix("config.").split(".")
-    return ".".join(before), name
 
 
 def _suggest(section: str, name: str) -> str:
