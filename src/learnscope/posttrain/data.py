@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from learnscope.model.data import fixed_batches
 from learnscope.options import whole_number
@@ -125,15 +126,10 @@ def _left_out(encoder: Encoder) -> list[str]:
 
 def collated(made: Sequence[Example], pad: int, reader: Reader) -> dict[str, Tensor]:
     """A batch, padded on the right; `example_ids` are the documents' numbers."""
-    longest = max(len(example.ids) for example in made)
-
-    def padded(parts: Sequence[list[int]], fill: int) -> Tensor:
-        return torch.tensor([[*part, *[fill] * (longest - len(part))] for part in parts])
-
-    answers = [example.answer for example in made]
+    ids, answers = [torch.tensor(example.ids) for example in made], [torch.tensor(example.answer) for example in made]
     return {
-        "input_ids": padded([example.ids for example in made], pad),
-        "attention_mask": padded([[1] * len(example.ids) for example in made], 0),
-        "labels": padded(answers, IGNORE) if reader.answer == "tokens" else torch.tensor(answers),
+        "input_ids": pad_sequence(ids, True, pad),
+        "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], True),
+        "labels": pad_sequence(answers, True, IGNORE) if reader.answer == "tokens" else torch.stack(answers),
         "example_ids": torch.tensor([example.document for example in made]),
     }

@@ -44,7 +44,14 @@ class AuditSession:
     ) -> None:  # fmt: skip
         check_model(model)
         self.model, self.task, self.tokenizer, self.name, self.progress = model, task, tokenizer, name, progress
-        self.memo = Memo(None if cache is None else _writable(Path(cache)))
+        folder = None if cache is None else Path(cache)
+        if folder is not None:  # now, and not once the first result has been computed
+            existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+            if not existing.is_dir() or not os.access(existing, os.W_OK):
+                raise PosttrainError(
+                    f"cache={str(folder)!r}: {existing} is no folder that can be written to; name another"
+                )
+        self.memo = Memo(folder)
         self._measured: dict[str, tuple[Probe, Record]] = {}
         self._shared: Moment | None = None
 
@@ -109,14 +116,6 @@ def check_folder(folder: Path) -> None:
         check_replaceable(folder, AUDITED)
     except RunError as error:
         raise PosttrainError(str(error)) from error
-
-
-def _writable(folder: Path) -> Path:
-    """Refuse a folder that could not be written to once the first result has been computed."""
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise PosttrainError(f"cache={str(folder)!r}: {existing} is no folder that can be written to; name another")
-    return folder
 
 
 def values_of(entry: Entry) -> dict[str, Any]:

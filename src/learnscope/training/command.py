@@ -108,20 +108,16 @@ def _prepare(config: Config, checkpoint: Path | None, screen: Any, lines: Any) -
     # AdaLoRA's first: its hook must run before those of the session
     callbacks = [AdaLoraCallback(config.peft, checkpoint)] if family == "adalora" else []
     trainer = make_trainer(model, tokenizer, data, config, plan, [*callbacks, lines])
-    tracking = _tracking(config, trainer, data, screen, resume=resume) if config.tracker.enabled else None
-    return trainer, tracking
-
-
-def _tracking(config: Config, trainer: Any, data: Any, screen: Any, *, resume: bool) -> Any:
+    if not config.tracker.enabled:
+        return trainer, None
     from learnscope.training.data.batches import holdout_batches
     from learnscope.training.tracking import TrackingCallback
 
-    folder = Path(config.training.output_dir)
     logs = Path(config.tracker.tracking_output_dir or folder)
     holdout = holdout_batches(trainer, data.holdout, config.training.method)
-    callback = TrackingCallback(folder / RUN, logs, config.tracker, holdout, resume=resume, say=screen.say)
-    trainer.add_callback(callback)
-    return callback
+    tracking = TrackingCallback(folder / RUN, logs, config.tracker, holdout, resume=resume, say=screen.say)
+    trainer.add_callback(tracking)
+    return trainer, tracking
 
 
 def _show_facts(screen: Any, config: Config, model: Any, data: Any, plan: Any, checkpoint: Path | None) -> None:
