@@ -212,7 +212,6 @@ def _moment(owner: ProbeMetrics, context: AnalysisContext | None, snapshot: Para
 
 
 def wants(function: Callable[..., Any], *names: str) -> bool:
-    """Whether a function takes one of these keywords."""
     parameters = inspect.signature(function).parameters
     return any(p.kind is p.VAR_KEYWORD or p.name in names for p in parameters.values())
 

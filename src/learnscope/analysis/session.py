@@ -231,7 +231,6 @@ class AnalysisSession:
             self._session.begin()
 
     def _forget_step(self) -> None:
-        """Drop what belonged to this step."""
         self._batches.take()
         self.subject.holdout = None
         self._step_seen = False

@@ -61,7 +61,7 @@ def run_demo(out: Path, quick: bool = False) -> int:
     # one thread is fastest for models this small, and gives the same run on every machine
     with fixed_threads(1), torch.random.fork_rng(devices=[]):
         for number, scenario in enumerate(SCENARIOS, 1):
-            screen.heading(console, number, len(SCENARIOS), scenario)
+            console.print(f"\n[bold]{number}/{len(SCENARIOS)} {scenario.name}[/bold]\n{scenario.look_for}")
             clear(out / scenario.name)
             started = time.perf_counter()
             with screen.progress(console) as show:

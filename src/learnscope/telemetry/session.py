@@ -168,7 +168,6 @@ class TelemetrySession:
 
 
 def _probes(config: TelemetryConfig, path: Path, run: str) -> dict[str, Probe]:
-    """The probe for every section of a line."""
     every = config.collect_every_n
     available: list[tuple[bool, str, Probe]] = [
         # the weights' norms come with the weight delta

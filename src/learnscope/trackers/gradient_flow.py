@@ -40,7 +40,6 @@ NAME = "GradientFlowTracker"
 
 
 def gradient_probes(options: Options, model: nn.Module | None = None) -> list[Probe]:  # noqa: ARG001  (the same for every model)
-    """What a gradient tracker measures with."""
     return [
         AdapterGradients(
             every=options.log_frequency or 1,

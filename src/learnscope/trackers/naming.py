@@ -69,7 +69,6 @@ def in_words(metric: str) -> str:
 
 
 def layer_of(module: str) -> str:
-    """The layer that a module is in."""
     return resolve(f"{module}.weight").layer
 
 

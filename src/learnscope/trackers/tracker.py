@@ -165,7 +165,6 @@ class Tracker(ABC):
 
     @property
     def steps(self) -> list[int]:
-        """The logged steps."""
         return self._history.steps
 
     @property

@@ -50,7 +50,6 @@ def is_base_model(folder: Path) -> bool:
 
 
 def is_current(folder: Path) -> bool:
-    """Whether it was made with this recipe."""
     return is_base_model(folder) and json.loads((folder / MARK).read_text(encoding="utf-8")) == RECIPE
 
 

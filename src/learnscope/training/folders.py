@@ -51,7 +51,6 @@ def begin(config: Config, text: str, *, resume: bool) -> None:
 
 
 def step_of(checkpoint: Path) -> int:
-    """The step a checkpoint was written at."""
     try:
         return int(json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))["global_step"])
     except (OSError, ValueError, KeyError, TypeError):
