@@ -144,7 +144,7 @@ class History:
         errors = [measurement.error for measurement in self.measured[step].values() if measurement.error]
         return "; ".join(errors) or None
 
-    def cells(self, step: int, adapter: str) -> dict[str, Column]:
+    def cells(self, step: int, adapter: str) -> Mapping[str, Mapping[str, Cell]]:
         """What was measured of an adapter at a step, by metric and module; empty if nothing was."""
         measurements = self.measured.get(step, {}).values()
         return next((m.cells[adapter] for m in measurements if adapter in m.cells), {})

@@ -85,14 +85,17 @@ def tiny_llama(tokenizer: Any) -> Any:
 
 
 def _train(model: Any, tokenizer: Any, show: Show) -> None:
-    rows = _rows(STEPS * BATCH)
+    # from seeds that no data set of the training command uses
+    hard = generate(int(STEPS * BATCH * HARDER), seed=-1)
+    problems = generate(STEPS * BATCH - len(hard), seed=-1, amount=2) + hard
+    random.Random(0).shuffle(problems)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS, pct_start=0.1)
     for step in range(STEPS):
         encoded = []
-        for question, answer in rows[step * BATCH :][:BATCH]:
-            before = tokenizer(question)["input_ids"]
-            after = [*tokenizer(answer)["input_ids"][1:], tokenizer.eos_token_id]
+        for problem in problems[step * BATCH :][:BATCH]:
+            before = tokenizer(prompt(*problem))["input_ids"]
+            after = [*tokenizer(solve(*problem) or "")["input_ids"][1:], tokenizer.eos_token_id]
             encoded.append((before + after, [-100] * len(before) + after))  # labels are on the answers only
         model(**collated(encoded, tokenizer.pad_token_id)).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -100,11 +103,3 @@ def _train(model: Any, tokenizer: Any, show: Show) -> None:
         schedule.step()
         optimizer.zero_grad()
         show(step + 1, STEPS)
-
-
-def _rows(count: int) -> list[tuple[str, str]]:
-    """Questions and answers, from seeds that no data set of the training command uses."""
-    hard = generate(int(count * HARDER), seed=-1)
-    problems = generate(count - len(hard), seed=-1, amount=2) + hard
-    random.Random(0).shuffle(problems)
-    return [(prompt(*problem), solve(*problem) or "") for problem in problems]

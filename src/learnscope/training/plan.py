@@ -77,12 +77,10 @@ def check(config: Config) -> None:
         raise TrainError(f"config.peft.lora_dropout: {family} has no dropout; leave it out")
     steps = config.training.max_steps or STEPS
     for kind in ("spectral", "gradient"):
-        every, by_epochs = (
-            getattr(config.tracker, f"{kind}_log_frequency"),
-            config.training.num_train_epochs is not None,
-        )
+        every = getattr(config.tracker, f"{kind}_log_frequency")
+        enabled = getattr(config.tracker, f"enable_{kind}_tracking")
         # counted in epochs, the number of steps depends on the data
-        if getattr(config.tracker, f"enable_{kind}_tracking") and every > steps and not by_epochs:
+        if enabled and every > steps and config.training.num_train_epochs is None:
             raise TrainError(
                 f"config.tracker.{kind}_log_frequency is {every} and the training has {steps} steps, so nothing would "
                 f"be measured: lower it (--tracking_frequency {max(1, steps // 10)})"
