@@ -105,7 +105,6 @@ def is_due(every: Schedule, step: int) -> bool:
 
 
 def prepares(probe: Probe) -> bool:
-    """Whether a probe has a `prepare` of its own."""
     return type(probe).prepare is not Probe.prepare
 
 

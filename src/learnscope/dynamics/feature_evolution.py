@@ -110,7 +110,7 @@ class FeatureEvolutionTracker(RecordingAnalyzer):
         if self.device is not None:
             self.model.to(self.device)
         self._session.open(self.model)
-        self._session.read_with(self.task, holdout=batches)
+        self._session.set_data(self.task, holdout=batches)
         record = self._session.measure(self._session.moment("epoch", step=number, epoch=number))[_PROBE]
         self._epochs.append(number)
         numbers: dict[str, dict[str, float | None]] = {layer: {} for layer in self.layer_names}

@@ -82,7 +82,7 @@ class MemorizationDetector(RecordingAnalyzer):
                 task = task_for(next(iter(InOrder(train_loader))), model)
         data = {f"{split}_data": CheckedTargets(loaders[split], split, task, self.num_classes) for split in SPLITS}
         self._session.open(model)
-        self._session.read_with(task, **data)
+        self._session.set_data(task, **data)
         return _scores(self._session.measure(self._session.moment("epoch", step=epoch, epoch=epoch))["memory"])
 
     def analyze_memorization_evolution(self, *, cuts: Cuts | None = None) -> dict[str, Any]:
@@ -96,7 +96,11 @@ class MemorizationDetector(RecordingAnalyzer):
         records = self._records()
         epochs, curves = list(records), _curves(records)
         gap = evolution(epochs, curves[Q.generalization_gap.name])
-        grokking = grokked(_accuracies(epochs, curves), cuts or Cuts())
+        both = np.array([curves[f"{split}_accuracy"] for split in SPLITS])
+        known = np.isfinite(both).all(0)
+        train, test = both[:, known]
+        steps, source = np.array(epochs, dtype=np.float64)[known], "a pass over the training data"
+        grokking = grokked(Accuracies(steps, train, test, Q.probe, Q.accuracy, source), cuts or Cuts())
         return {
             "epochs": epochs, **curves, "memorization_score": curves[Q.generalization_gap.name],
             "transition_epoch": gap.transition_epoch, "reason": gap.reason, "peak_gap": gap.peak_gap,
@@ -254,14 +258,5 @@ def _scores(record: Record) -> dict[str, Any]:
 
 
 def _curves(records: Mapping[int, Record]) -> dict[str, list[float]]:
-    """The scores over the epochs, in the order of the records."""
     scores = [_scores(record) for record in records.values()]
     return {name: [of_epoch[name] for of_epoch in scores] for name in CURVES}
-
-
-def _accuracies(epochs: list[int], curves: Mapping[str, list[float]]) -> Accuracies:
-    """Training and test accuracy where both are known."""
-    both = np.array([curves[f"{split}_accuracy"] for split in SPLITS])
-    known = np.isfinite(both).all(0)
-    steps = np.array(epochs, dtype=np.float64)[known]
-    return Accuracies(steps, both[0, known], both[1, known], Q.probe, Q.accuracy, "a pass over the training data")

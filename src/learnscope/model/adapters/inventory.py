@@ -40,7 +40,7 @@ class Adapter:
 class Adapters:
     """All adapters of a model; `unknown` are the modules with adapters of unknown families, by family."""
 
-    found: list[Adapter] = field(default_factory=list)
+    items: list[Adapter] = field(default_factory=list)
     unknown: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -70,8 +70,8 @@ def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Ada
             tied = first_scope.setdefault(parts.tied, scope) if parts.tied else scope
             inference = bool(getattr(configs.get(name), "inference_mode", False))
             tied_to = None if tied == scope else tied
-            adapters.found.append(Adapter(scope, name, parts, layer, active, merged, tied_to, inference))
-    if not adapters.found and not adapters.unknown:
+            adapters.items.append(Adapter(scope, name, parts, layer, active, merged, tied_to, inference))
+    if not adapters.items and not adapters.unknown:
         kinds = sorted({str(getattr(config, "peft_type", type(config).__name__)) for config in configs.values()})
         if not kinds:
             raise AdapterError(f"{type(model).__name__} has no adapters: wrap it with peft.get_peft_model first")

@@ -77,14 +77,14 @@ class AdapterSpectrum(Probe):
     def measure(self, moment: Moment) -> Measurement:
         adapters = find_adapters(moment.model, moment.optimizers)
         warn_of_unknown(type(self).__name__, adapters.unknown, moment.state)
-        layers = [resolve(f"{adapter.scope}.weight").layer for adapter in adapters.found]
+        layers = [resolve(f"{adapter.scope}.weight").layer for adapter in adapters.items]
         chosen = set(spread(layers, self.max_layers))
-        adapters.found = [adapter for adapter, layer in zip(adapters.found, layers, strict=True) if layer in chosen]
-        spectra = Spectra(adapters.found, vectors=self.drift, tolerance=self.tolerance)
+        adapters.items = [adapter for adapter, layer in zip(adapters.items, layers, strict=True) if layer in chosen]
+        spectra = Spectra(adapters.items, vectors=self.drift, tolerance=self.tolerance)
         drift = Drift(moment.state, self.memory_mb)
         arrays = spectra.arrays()
         tables = []
-        for (name, family), members in grouped(adapters.found).items():
+        for (name, family), members in grouped(adapters.items).items():
             labels = {"adapter": name, "family": family}
             columns = [*spectra.columns(members, labels), *plain_columns(members, labels)]
             columns.append(relative_column(members, spectra, labels, moment.state))
@@ -103,8 +103,8 @@ class AdapterSpectrum(Probe):
 
 def _notes(adapters: Adapters, earlier: dict[str, int]) -> dict[str, Any]:
     families: dict[str, dict[str, int]] = {}
-    for (name, family), members in grouped(adapters.found).items():
+    for (name, family), members in grouped(adapters.items).items():
         families.setdefault(name, {})[family] = len(members)
-    tied = {adapter.scope: adapter.tied_to for adapter in adapters.found if adapter.tied_to}
+    tied = {adapter.scope: adapter.tied_to for adapter in adapters.items if adapter.tied_to}
     optional = {"unknown": adapters.unknown, "tied": tied}
     return {"families": families, **earlier, **{name: note for name, note in optional.items() if note}}

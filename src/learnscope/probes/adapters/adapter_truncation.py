@@ -63,7 +63,7 @@ class AdapterTruncation(Probe):
         open_adapters(moment)
 
     def measure(self, moment: Moment) -> Measurement:
-        adapters = find_adapters(moment.model, moment.optimizers).found
+        adapters = find_adapters(moment.model, moment.optimizers).items
         cut, reasons = cuttable(moment.model, adapters)
         if not cut:
             return Measurement(_modules(adapters, cut, reasons, None))

@@ -30,7 +30,7 @@ def open_adapters(moment: Moment) -> None:
     # LoRA's own layers only, by identity: several adapters of one module are several entries of it
     lora = {id(layer) for _, layer in lora_layers(moment.model)}
     state = moment.state
-    for adapter in adapters.found:
+    for adapter in adapters.items:
         if id(adapter.layer) not in lora:
             continue
         left, right, method = (f"{part}/{adapter.name}/{adapter.scope}" for part in (LEFT, RIGHT, METHOD))
