@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from learnscope.findings.outputs.stuck import Stuck, stuck
+from learnscope.findings.outputs.stuck import GuessingRun, guessing_run
 from learnscope.findings.registry import analysis
 from learnscope.quantities.outputs import Holdout
 from learnscope.reading.cuts import Cuts
@@ -36,7 +36,7 @@ class FirstSight:
 @analysis(place=50)
 def generalising(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """Nothing unless the model guesses on the holdout while training accuracy is better than that."""
-    run = stuck(reader, cuts)
+    run = guessing_run(reader, cuts)
     if run is None:
         return []
     first = _first_sight(run)
@@ -51,7 +51,7 @@ def generalising(reader: RunReader, cuts: Cuts) -> list[Finding]:
     return [_unexplained(run, first.sentence())]
 
 
-def _first_sight(run: Stuck) -> FirstSight | None:
+def _first_sight(run: GuessingRun) -> FirstSight | None:
     """None unless epochs are known and the holdout was measured in the first, or by its end."""
     chosen = run.batches.first_epoch()
     if not len(chosen):
@@ -64,7 +64,7 @@ def _first_sight(run: Stuck) -> FirstSight | None:
     return FirstSight(run.batches.share(chosen), holdout, (first, last), len(chosen))
 
 
-def _shortcut(run: Stuck, first: FirstSight, batch_norms: list[str], cuts: Cuts) -> Finding:
+def _shortcut(run: GuessingRun, first: FirstSight, batch_norms: list[str], cuts: Cuts) -> Finding:
     cause = "training inputs carry something about the label that the holdout's do not"
     if batch_norms:  # with running statistics that do not fit, eval mode fails on any data
         cause = (
@@ -76,7 +76,7 @@ def _shortcut(run: Stuck, first: FirstSight, batch_norms: list[str], cuts: Cuts)
         severity="critical",
         title=f"What training accuracy rests on is not in the holdout: {percent(first.training.value)} right at first "
         f"sight, {percent(first.holdout.value)} of the holdout",
-        detail=f"{first.sentence()} Memory cannot do that: {cause}. {run.said()}",
+        detail=f"{first.sentence()} Memory cannot do that: {cause}. {run.sentence()}",
         advice=("First run the model in eval mode on training examples: if it fails there too, it is not the data. " if
         batch_norms else "") + "Look for what only training inputs have: a mark of the label, an order of the pair, a "
         "brightness or a file's size, a preprocessing of its own, examples that come twice in an epoch, or weights "
@@ -89,13 +89,13 @@ def _shortcut(run: Stuck, first: FirstSight, batch_norms: list[str], cuts: Cuts)
     )  # fmt: skip
 
 
-def _memorised(run: Stuck, first: FirstSight) -> Finding:
+def _memorised(run: GuessingRun, first: FirstSight) -> Finding:
     return Finding(
         kind="memorised",
         severity="warning",
         title=f"Training examples are memorised: {percent(run.training.value)} right, "
         f"{percent(first.training.value)} at first sight, {percent(run.holdout.value)} of the holdout",
-        detail=f"{first.sentence()} Training accuracy rose only on examples seen before. {run.said()}",
+        detail=f"{first.sentence()} Training accuracy rose only on examples seen before. {run.sentence()}",
         advice="Nothing that carries over was learned: look for a cause among the other findings (weights that do not "
         "move, learning rates), and check that labels belong to their inputs; then more data, augmentation, weight "
         "decay, or fewer parameters.",
@@ -103,13 +103,13 @@ def _memorised(run: Stuck, first: FirstSight) -> Finding:
     )
 
 
-def _unexplained(run: Stuck, reason: str) -> Finding:
+def _unexplained(run: GuessingRun, reason: str) -> Finding:
     return Finding(
         kind="not_generalising",
         severity="warning",
         title=f"Training accuracy {percent(run.training.value)}, holdout accuracy {percent(run.holdout.value)}: "
         "no better than guessing",
-        detail=f"{run.said()} {reason} Whether the model memorises or follows a cue that the holdout lacks is not "
+        detail=f"{run.sentence()} {reason} Whether the model memorises or follows a cue that the holdout lacks is not "
         "known from that.",
         advice="Log the accuracy of each training batch and measure the holdout in the first epoch too, and say where "
         "it ends (w.end_epoch()): on examples that are new, memory is of no use and a cue is.",
@@ -117,7 +117,7 @@ def _unexplained(run: Stuck, reason: str) -> Finding:
     )
 
 
-def _evidence(run: Stuck) -> Evidence:
+def _evidence(run: GuessingRun) -> Evidence:
     return Evidence(
         probe=run.probe, name=Holdout.holdout_accuracy.name, n=run.holdout.n, first_step=run.steps[0],
         last_step=run.steps[1], value=run.holdout.value, interval=run.holdout.interval,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +17,7 @@ from learnscope.model.adapters.start import AdapterError
 from learnscope.model.selection import check_max_layers, spread
 from learnscope.names import resolve
 from learnscope.probes.adapters.opening import warn_of_unknown
-from learnscope.probes.gradients.flow_rows import Flow
-from learnscope.quantities import Quantities
+from learnscope.probes.gradients.flow_rows import GradientRows
 from learnscope.quantities.adapters import AdapterGradients as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.segments import Segments
@@ -47,10 +46,9 @@ class AdapterGradients(Probe):
     adapters_only: bool = True
     """False: also a row for every other trained parameter, of the family `none`, by the last part of its name."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"grads"})
-    reads_only: ClassVar[bool] = True
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one pass over the gradients, shared with `GradientFlow`"
+    needs = frozenset({"grads"})
+    reads_only = True
+    cost = "one pass over the gradients, shared with `GradientFlow`"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,7 +62,7 @@ class AdapterGradients(Probe):
         rows = self._rows(moment, list(gradients.positions))
         if rows.silent:
             warn_of_unknown(type(self).__name__, rows.silent, moment.state)
-        flow = Flow.of(moment, gradients)
+        flow = GradientRows.of(moment, gradients)
         sums = rows.sums(flow.numbers[:, :2]).split([len(table.members) for table in rows.tables])
         tables = [
             Table(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
@@ -20,8 +20,6 @@ from learnscope.probes.adapters.columns import (
 )
 from learnscope.probes.adapters.drift import Drift
 from learnscope.probes.adapters.opening import open_adapters, warn_of_unknown
-from learnscope.quantities import Quantities
-from learnscope.quantities.adapters import AdapterSpectrum as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.adapters.spectrum import TOLERANCE
 
@@ -57,11 +55,8 @@ class AdapterSpectrum(Probe):
     max_layers: int | None = None
     """Only adapters in at most so many layers: the first, the last and some evenly between, or the middle one."""
 
-    reads_only: ClassVar[bool] = True
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = (
-        "a QR and a small SVD of every adapter's factors; with `intruders` two full SVDs of every weight"
-    )
+    reads_only = True
+    cost = "a QR and a small SVD of every adapter's factors; with `intruders` two full SVDs of every weight"
 
     def __post_init__(self) -> None:
         super().__post_init__()

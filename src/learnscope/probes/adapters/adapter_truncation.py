@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -14,8 +13,7 @@ from learnscope.model.adapters.truncation import Cuttable, cuttable, ranks_all, 
 from learnscope.model.outputs.reference import compare_outputs, reference_outputs
 from learnscope.probes.adapters.columns import cell_column
 from learnscope.probes.adapters.opening import open_adapters
-from learnscope.probes.outputs.columns import output_columns, read_together, undefined
-from learnscope.quantities import Quantities
+from learnscope.probes.outputs.columns import output_columns, read_together, undefined_comparisons
 from learnscope.quantities.adapters import AdapterTruncation as Q
 from learnscope.record import Measurement, Table
 
@@ -44,11 +42,8 @@ class AdapterTruncation(Probe):
     """How much of what the adapters do to the outputs may be lost."""
     examples: int = 32
 
-    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = (
-        "forwards on `examples` holdout examples: one, and two for each of `energies`; an SVD of every adapter"
-    )
+    needs = frozenset({"holdout"})
+    cost = "forwards on `examples` holdout examples: one, and two for each of `energies`; an SVD of every adapter"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,7 +73,7 @@ class AdapterTruncation(Probe):
                 compared[key] = compare_outputs(moment.model, moment.task, batches, reference)
         numbers = read_together(compared)
         shares = {key: _parameters(cut, lower) for key, lower in ranks.items()}
-        judge = Q.mse if Q.kl.name in undefined(reference) else Q.kl
+        judge = Q.mse if Q.kl.name in undefined_comparisons(reference) else Q.kl
         best = _recommended({key: values[judge.name] for key, values in numbers.items()}, shares, self.share)
         columns = [c for key, values in numbers.items() for c in output_columns(Q, values, reference, _labels(key))]
         columns += [Q.parameters_kept.column([share], _labels(key)) for key, share in shares.items()]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from learnscope.core.moment import Moment
 from learnscope.probes.bits.columns import undefined
 from learnscope.probes.bits.quantising import BitProbe
-from learnscope.quantities import Quantities
 from learnscope.quantities.bits import BitSensitivity as Q
 from learnscope.record import Measurement, Table
 
@@ -25,8 +22,7 @@ class BitSensitivity(BitProbe):
     outputs are numbers and not distributions.
     """
 
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "a forward pass over the examples for each unit and width, of what comes after the unit"
+    cost = "a forward pass over the examples for each unit and width, of what comes after the unit"
 
     def measure(self, moment: Moment) -> Measurement:
         units = self.units(moment)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from learnscope.core.moment import Moment
 from learnscope.model.bits.mixes import Mixes, default_mixes
@@ -11,7 +11,6 @@ from learnscope.model.bits.quantise import checked, from_layers
 from learnscope.model.bits.quantised_units import Unit
 from learnscope.probes.bits.columns import Configuration, configuration_table, frontier
 from learnscope.probes.bits.quantising import BitProbe, additivity, judged_by
-from learnscope.quantities import Quantities
 from learnscope.quantities.bits import BitWidths as Q
 from learnscope.record import Measurement
 
@@ -38,8 +37,7 @@ class BitWidths(BitProbe):
 
     configurations: Mapping[str, Layers | Mapping[str, int]] | None = None
 
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "a forward pass over the examples for each configuration"
+    cost = "a forward pass over the examples for each configuration"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
@@ -42,7 +42,7 @@ class BitProbe(Probe):
     activation_bits: int | None = None
     """Bits of the inputs of quantised modules, each token by its own range; None: as they are."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
+    needs = frozenset({"holdout"})
 
     def __post_init__(self) -> None:
         super().__post_init__()

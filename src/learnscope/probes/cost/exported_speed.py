@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import Any
 
 from learnscope.core.moment import Moment
 from learnscope.model.cost.exported_speed import ORIGINAL, exported_speed
 from learnscope.model.outputs.reference import reference_outputs
 from learnscope.options import is_whole
 from learnscope.probes.cost.timing import TimingProbe, first_batch
-from learnscope.probes.outputs.columns import undefined
-from learnscope.quantities import Quantities, Quantity
+from learnscope.probes.outputs.columns import undefined_comparisons
+from learnscope.quantities import Quantity
 from learnscope.quantities.cost import ExportedSpeed as Q
 from learnscope.record import Column, Measurement, Table
 
@@ -33,8 +33,7 @@ class ExportedSpeed(TimingProbe):
     """How long each may take, the model itself included."""
     threads: int | None = None
 
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "`seconds` of forward passes for the model and each copy, all of them held in memory"
+    cost = "`seconds` of forward passes for the model and each copy, all of them held in memory"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,7 +52,7 @@ class ExportedSpeed(TimingProbe):
         def compute() -> dict[str, Any]:
             reference = reference_outputs(moment.model, moment.task, [batch])
             speed = exported_speed(moment.model, moment.task, batch, reference, widths=self.bits, **options)
-            return {**speed, "undefined": undefined(reference)}
+            return {**speed, "undefined": undefined_comparisons(reference)}
 
         key = {"what": "exported speed", "bits": list(self.bits), **options}
         speed = moment.remember(key, compute, on_this_machine=True)

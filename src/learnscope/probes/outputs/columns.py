@@ -27,7 +27,7 @@ def output_columns(
     labels: Mapping[str, Label],
 ) -> list[Column]:
     """What `compare_outputs` gave, with the reasons for what has no meaning for outputs of this kind."""
-    reasons = undefined(reference)
+    reasons = undefined_comparisons(reference)
     return [
         quantities.named(name).column(value.reshape(1) if hasattr(value, "reshape") else [value], labels, reason)
         for name, value in compared.items()
@@ -45,7 +45,7 @@ def read_together(compared: Mapping[_Variant, Mapping[str, Tensor]]) -> dict[_Va
     return numbers
 
 
-def undefined(reference: Sequence[Reference]) -> dict[str, str]:
+def undefined_comparisons(reference: Sequence[Reference]) -> dict[str, str]:
     """The comparisons that have no meaning for these outputs, and why."""
     first = reference[0]
     reasons = dict.fromkeys([quantity.name for quantity in _OF_DISTRIBUTIONS], REGRESSION) if first.regression else {}

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
-from learnscope.quantities import Quantities
 from learnscope.quantities.updates import LearningRate as Q
 from learnscope.record import Table
 
@@ -16,10 +13,9 @@ class LearningRate(Probe):
 
     every: int = 10
     at: At = "before_step"
-    needs: ClassVar[frozenset[str]] = frozenset({"optimizer"})
-    reads_only: ClassVar[bool] = True
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "reads the optimizer's groups, no tensor"
+    needs = frozenset({"optimizer"})
+    reads_only = True
+    cost = "reads the optimizer's groups, no tensor"
 
     def measure(self, moment: Moment) -> list[Table]:
         groups = [group for optimizer in moment.optimizers for group in optimizer.param_groups]

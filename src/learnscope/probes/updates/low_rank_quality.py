@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,8 +14,7 @@ from learnscope.core.subject import Subject
 from learnscope.model.outputs.reference import Reference, compare_outputs, reference_outputs
 from learnscope.model.updates.lowrank import LowRankUpdate, decompose_update, matrix_names
 from learnscope.options import is_whole
-from learnscope.probes.outputs.columns import output_columns, read_together, undefined
-from learnscope.quantities import Quantities
+from learnscope.probes.outputs.columns import output_columns, read_together, undefined_comparisons
 from learnscope.quantities.updates import LowRankQuality as Q
 from learnscope.record import Column, Measurement, Table
 
@@ -51,11 +49,8 @@ class LowRankQuality(Probe):
     snapshot_dtype: str = "native"
     """Their dtype: each weight's own, or a float dtype."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"previous", "holdout"})
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = (
-        "a decomposition of every matrix's update; forwards on `examples` holdout examples for each rank"
-    )
+    needs = frozenset({"previous", "holdout"})
+    cost = "a decomposition of every matrix's update; forwards on `examples` holdout examples for each rank"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -117,7 +112,7 @@ class LowRankQuality(Probe):
         best = min((value for value in kl.values() if not math.isnan(value)), default=math.nan)
         reason = f"the mean KL is above {self.kl_bound:g} at every rank up to {max(kl)}; the smallest is {best:.3g}"
         if math.isnan(best):
-            reason = undefined(reference).get(Q.kl.name) or "the KL is NaN at every rank"
+            reason = undefined_comparisons(reference).get(Q.kl.name) or "the KL is NaN at every rank"
         return [*columns, Q.recommended_rank.column([None], labels, {0: reason})]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +11,6 @@ from torch import Tensor
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.probes.updates.absorption import absorbed_tables, take_sample
-from learnscope.quantities import Quantities
 from learnscope.quantities.updates import ParameterChange as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.segments import Segments
@@ -38,10 +36,9 @@ class ParameterChange(Probe):
     sample_size: int = 1024
     """Entries of each tensor on which absorption is measured."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"previous"})
-    reads_only: ClassVar[bool] = True
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one pass over the weights and a copy of them as they were, which is then brought up to date"
+    needs = frozenset({"previous"})
+    reads_only = True
+    cost = "one pass over the weights and a copy of them as they were, which is then brought up to date"
 
     def __post_init__(self) -> None:
         super().__post_init__()

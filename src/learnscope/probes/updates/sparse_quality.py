@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
@@ -13,7 +13,6 @@ from learnscope.model.outputs.reference import compare_outputs, reference_output
 from learnscope.model.updates.variants import Reverting
 from learnscope.probes.outputs.columns import output_columns
 from learnscope.probes.updates.parameter_change import Changes, changes
-from learnscope.quantities import Quantities
 from learnscope.quantities.updates import SparseQuality as Q
 from learnscope.record import Column, Label, Measurement, Table
 from learnscope.tensor.updates.masks import Rule
@@ -44,9 +43,8 @@ class SparseQuality(Probe):
     snapshot_device: str = "cpu"
     snapshot_dtype: str = "native"
 
-    needs: ClassVar[frozenset[str]] = frozenset({"previous", "holdout"})
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "forwards on `examples` holdout examples: one for the model, one for each threshold and mask"
+    needs = frozenset({"previous", "holdout"})
+    cost = "forwards on `examples` holdout examples: one for the model, one for each threshold and mask"
 
     def __post_init__(self) -> None:
         super().__post_init__()

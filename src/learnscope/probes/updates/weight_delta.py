@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.model.weights.checkpoint import CheckpointError
 from learnscope.model.weights.rolling import RollingCheckpoint, is_compared
-from learnscope.quantities import Quantities
 from learnscope.quantities.updates import WeightDelta as Q
 from learnscope.record import Measurement, Table
 
@@ -32,10 +31,9 @@ class WeightDelta(Probe):
     path: str
     run: str
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    reads_only: ClassVar[bool] = True
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one pass over the weights and the file, which is then written anew"
+    needs = frozenset()
+    reads_only = True
+    cost = "one pass over the weights and the file, which is then written anew"
 
     def prepare(self, moment: Moment) -> None:
         """Store the current weights if none are stored: the first measurement compares with them."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
-from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities import Quantity
 from learnscope.quantities.weights import WeightKurtosis as Q
 from learnscope.record import Column, Measurement, Table
 from learnscope.tensor.features.distribution import CHUNK, Distribution
@@ -27,10 +26,9 @@ class WeightKurtosis(Probe):
 
     every: int = 100
 
-    needs: ClassVar[frozenset[str]] = frozenset({"previous"})
-    reads_only: ClassVar[bool] = True
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one pass over the weights and their previous copy, in float64"
+    needs = frozenset({"previous"})
+    reads_only = True
+    cost = "one pass over the weights and their previous copy, in float64"
 
     def measure(self, moment: Moment) -> Measurement:
         subject, before = moment.subject, moment.previous

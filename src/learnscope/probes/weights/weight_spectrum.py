@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +12,6 @@ from learnscope.core.probe import Probe
 from learnscope.model.selection import check_max_layers
 from learnscope.model.weights.matrices import WeightMatrix, weight_matrices
 from learnscope.options import check_whole
-from learnscope.quantities import Quantities
 from learnscope.quantities.weights import WeightSpectrum as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.adapters.spectrum import DEFICIENT, TOLERANCE, TOP, ZERO, spectrum_numbers
@@ -63,9 +61,8 @@ class WeightSpectrum(Probe):
     tolerance: float = TOLERANCE
     """Singular values at most this share of the largest count as 0 for ranks and condition numbers."""
 
-    reads_only: ClassVar[bool] = True
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "the singular values of every matrix: see `full`"
+    reads_only = True
+    cost = "the singular values of every matrix: see `full`"
 
     def __post_init__(self) -> None:
         super().__post_init__()
