@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from learnscope.findings import analysis
+from learnscope.findings.evidence import evidence_over
 from learnscope.findings.outputs.stuck import GuessingRun, guessing_run
-from learnscope.findings.registry import analysis
 from learnscope.quantities.outputs import Holdout
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.proportions import Share
@@ -71,6 +72,8 @@ def _shortcut(run: GuessingRun, first: FirstSight, batch_norms: list[str], cuts:
             f"either {cause}, or the model fails in eval mode, where {listed(batch_norms, cuts.names_listed)} "
             "(batch normalisation) computes from running statistics"
         )
+    gap, batches = first.training.value - first.holdout.value, run.batches
+    interval = first.training - first.holdout
     return Finding(
         kind="shortcut",
         severity="critical",
@@ -81,11 +84,7 @@ def _shortcut(run: GuessingRun, first: FirstSight, batch_norms: list[str], cuts:
         batch_norms else "") + "Look for what only training inputs have: a mark of the label, an order of the pair, a "
         "brightness or a file's size, a preprocessing of its own, examples that come twice in an epoch, or weights "
         "that had been trained on them before.",
-        evidence=Evidence(
-            probe=run.batches.probe, name=run.batches.name, n=first.training.n, first_step=first.steps[0],
-            last_step=first.steps[1], value=first.training.value - first.holdout.value,
-            interval=first.training - first.holdout,
-        ),
+        evidence=evidence_over(first.steps, batches.probe, batches.name, first.training.n, gap, interval),
     )  # fmt: skip
 
 
@@ -118,7 +117,5 @@ def _unexplained(run: GuessingRun, reason: str) -> Finding:
 
 
 def _evidence(run: GuessingRun) -> Evidence:
-    return Evidence(
-        probe=run.probe, name=Holdout.holdout_accuracy.name, n=run.holdout.n, first_step=run.steps[0],
-        last_step=run.steps[1], value=run.holdout.value, interval=run.holdout.interval,
-    )  # fmt: skip
+    share = run.holdout
+    return evidence_over(run.steps, run.probe, Holdout.holdout_accuracy, share.n, share.value, share.interval)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from learnscope.findings import analysis
 from learnscope.findings.outputs.stuck import guessing_run
-from learnscope.findings.registry import analysis
 from learnscope.quantities.outputs import Holdout, Loss
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Floats, Series, labels_of, series

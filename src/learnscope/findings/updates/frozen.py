@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.outputs.stuck import GuessingRun, guessing_run
-from learnscope.findings.registry import analysis
 from learnscope.findings.updates.unchanged import (
     TensorChanges,
     UnchangedLayers,

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.outputs.stuck import GuessingRun, guessing_run
-from learnscope.findings.registry import analysis
 from learnscope.names import in_path
 from learnscope.quantities import Quantity
 from learnscope.quantities.updates import LearningRate, ParameterChange, WeightDelta
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Series, as_series, rows
+from learnscope.reading.gather import Series, rows, series
 from learnscope.reading.proportions import median_interval
 from learnscope.reading.words import between, count, listed, num
 from learnscope.record import Evidence, Finding
@@ -193,5 +193,4 @@ def rates_of(reader: RunReader, kind: str, scope: str) -> Series:
 
 def over_steps(reader: RunReader, quantity: Quantity, kind: str, scope: str) -> Series:
     """The finite numbers of one group."""
-    frame = rows(reader, quantity, kind=kind)
-    return as_series(frame[frame["scope"] == scope]).finite
+    return series(reader, quantity, kind=kind, scope=scope).finite

@@ -152,7 +152,7 @@ class BitOptimum(BitProbe):
 
     def _optimal(self, moment: Moment, alone: Sensitivities, solved: Allocation) -> Configuration:
         """The chosen mix on both halves; whether damages add up is checked where they were measured."""
-        adds_up: tuple[float | None, str | None] = (None, "single units were measured elsewhere")
+        adds_up: float | str = "single units were measured elsewhere"
         if self.sensitivities is None:
             joint = self.variant(moment, solved.choice, "search")[alone.judged_by]
             adds_up = additivity([alone.damage[u][b] for u, b in solved.choice.items()], joint)

@@ -34,10 +34,9 @@ class BitSensitivity(BitProbe):
         columns = []
         for width in self.widths():
             for quantity in _COMPARED:
-                reason = reasons.get(quantity.name)
-                status = {} if reason is None else dict.fromkeys(range(len(units)), reason)
-                values = [scores[unit.name, width][quantity.name] for unit in units]
-                columns.append(quantity.column(values, {"bits": width}, status))
+                name = quantity.name
+                cells = [reasons.get(name, scores[unit.name, width][name]) for unit in units]
+                columns.append(quantity.cells(cells, bits=width))
             columns.append(Q.bytes.column([measured.size[unit.name][width] for unit in units], {"bits": width}))
         columns.append(Q.weights.column([unit.numel for unit in units]))
         columns.append(Q.original_bytes.column([measured.stored[unit.name] for unit in units]))

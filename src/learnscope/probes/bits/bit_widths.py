@@ -85,10 +85,10 @@ class BitWidths(BitProbe):
 
 def _additivity(
     bits: Mapping[str, int], scores: Mapping[str, Any], single: Mapping[str, Mapping[int, float]] | None
-) -> tuple[float | None, str | None]:
+) -> float | str:
     if single is None:
-        return None, "single units were not measured: run BitSensitivity at the same moment, on the same examples"
+        return "single units were not measured: run BitSensitivity at the same moment, on the same examples"
     missing = next((f"{u} at {b} bits" for u, b in bits.items() if b not in single.get(u, {})), None)
     if missing is not None:
-        return None, f"{missing} was not measured alone"
+        return f"{missing} was not measured alone"
     return additivity([single[u][b] for u, b in bits.items()], scores[judged_by(scores)])

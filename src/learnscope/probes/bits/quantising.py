@@ -186,10 +186,8 @@ def judged_by(scores: Mapping[str, Any]) -> str:
     return "mse" if scores["regression"] else "kl"
 
 
-def additivity(single: Sequence[float], joint: float) -> tuple[float | None, str | None]:
-    """Σ of the damages of single units over that of all together; None with the reason where it has no meaning."""
+def additivity(single: Sequence[float], joint: float) -> float | str:
+    """Σ of the damages of single units over that of all together; the reason where it has no meaning."""
     if any(math.isnan(value) for value in (*single, joint)):
-        return None, "a damage is not a number"
-    if joint == 0:
-        return None, "nothing changed: the joint damage is 0"
-    return math.fsum(single) / joint, None
+        return "a damage is not a number"
+    return math.fsum(single) / joint if joint else "nothing changed: the joint damage is 0"

@@ -43,8 +43,7 @@ class ExportedSpeed(TimingProbe):
     def measure(self, moment: Moment) -> Measurement:
         scopes = [ORIGINAL, *(f"int{bits}" for bits in self.bits)]
         if find_spec("torchao") is None:
-            reasons = dict.fromkeys(range(len(scopes)), MISSING)
-            nothing = [quantity.column([None] * len(scopes), {}, reasons) for quantity in Q.all()]
+            nothing = [quantity.cells([MISSING] * len(scopes)) for quantity in Q.all()]
             return Measurement([Table("exported", scopes, nothing)])
         options: dict[str, Any] = {"seconds": self.seconds, "repeats": self.repeats, "threads": self.threads}
         batch = first_batch(moment)
@@ -62,14 +61,9 @@ class ExportedSpeed(TimingProbe):
 
 
 def _column(quantity: Quantity, scopes: Sequence[str], speed: dict[str, Any]) -> Column:
-    name, values, status = quantity.name, [], {}
-    for place, scope in enumerate(scopes):
-        value = speed["rows"].get(scope, {}).get(name)
-        if scope in speed["reasons"]:
-            status[place] = speed["reasons"][scope]
-        elif name in speed["undefined"]:
-            value, status[place] = None, speed["undefined"][name]
-        elif value is None:
-            status[place] = "the inputs are no token ids"
-        values.append(value)
-    return quantity.column(values, {}, status)
+    cells = []
+    for scope in scopes:
+        value = speed["rows"].get(scope, {}).get(quantity.name)
+        reason = speed["reasons"].get(scope) or speed["undefined"].get(quantity.name)
+        cells.append(reason or ("the inputs are no token ids" if value is None else value))
+    return quantity.cells(cells)

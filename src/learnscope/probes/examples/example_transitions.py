@@ -31,7 +31,6 @@ class ExampleTransitions(Probe):
     Gradients take at most `max_mb`.
     """
 
-    every: int = 1
     at: At = "epoch"
     parameters: str | None = None
     """A pattern that chooses among the parameters; None for all that are trained."""

@@ -32,7 +32,6 @@ class GroupAccuracy(Probe):
     with the reason, where there is none of this.
     """
 
-    every: int = 1
     at: At = "epoch"
     max_groups: int = 64
     """Groups that are recorded, the largest; a note says how many are left out."""

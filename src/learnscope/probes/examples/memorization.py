@@ -27,7 +27,6 @@ class Memorization(Probe):
     `reliability_<split>`: mean confidence, accuracy and number of each bin. `keep_arrays=False` leaves them out.
     """
 
-    every: int = 1
     at: At = "epoch"
     bins: int = 15
     keep_arrays: bool = True

@@ -57,7 +57,6 @@ class FeatureEvolution(Probe):
     there are classes, -100 for an example without one.
     """
 
-    every: int = 1
     at: At = "epoch"
     layers: Sequence[str] | None = None
     """By default the first, a middle and the last block, and the last layer before the head."""

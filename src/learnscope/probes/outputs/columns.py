@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from learnscope.model.outputs.reference import Reference
+from learnscope.core.moment import Moment
+from learnscope.model.outputs.reference import Reference, reference_outputs
 from learnscope.quantities.outputs import VariantOutputs
 from learnscope.record import Column, Label
 
@@ -18,6 +19,12 @@ _Variant = TypeVar("_Variant")
 _OF_DISTRIBUTIONS = (
     VariantOutputs.kl, VariantOutputs.kl_median, VariantOutputs.kl_p99, VariantOutputs.top1_agree,
 )  # fmt: skip
+
+
+def holdout_reference(moment: Moment, examples: int) -> tuple[list[Any], Sequence[Reference]]:
+    """The batches of the first holdout examples, and the model's outputs on them, computed once for all probes."""
+    batches, key = moment.holdout_batches(examples), ("reference_outputs", examples)
+    return batches, moment.once(key, lambda: reference_outputs(moment.model, moment.task, batches))
 
 
 def output_columns(

@@ -35,7 +35,6 @@ class Momentum(Probe):
     Label `rule`: `adam` for Adam, AdamW and what inherits from them (the step is Adam's formula for these too);
     `momentum` for SGD, of which m̂ is the momentum buffer as it is, and which has only its norm and staleness.
 
-
     A scope in which no parameter has moments has null with the reason. Sums are float64 throughout.
     """
 

@@ -20,7 +20,6 @@ from learnscope.tensor.updates.delta import DeltaTable, delta_statistics
 class ParameterChange(Probe):
     """Δ = W_now − W_at the last measurement, per tensor, layer, component, optimizer group, and overall.
 
-
     The record's note `span` holds the two steps between which Δ lies. Sums are float64 throughout.
     """
 
@@ -55,10 +54,10 @@ class ParameterChange(Probe):
         before, subject = moment.previous, moment.subject
         delta = changes(moment, self.thresholds)
         kinds = ["model", "layer", "component", *subject.group_kinds, *(["tensor"] if self.per_tensor else [])]
-        tables = []
-        for kind in kinds:
-            segments = subject.segments(kind, delta.positions)
-            tables.append(change_table(kind, segments, delta, self.thresholds, delta.dtype, self.snapshot_dtype))
+        tables = [
+            change_table(kind, subject.segments(kind, delta.positions), delta, self.thresholds, self.snapshot_dtype)
+            for kind in kinds
+        ]
         samples = moment.state.pop("_sample", None)
         if samples is not None:
             tables += absorbed_tables(moment, samples)
@@ -107,9 +106,7 @@ def changes(moment: Moment, thresholds: Sequence[float]) -> Changes:
     return computed[-1]
 
 
-def change_table(
-    kind: str, segments: Segments, delta: Changes, thresholds: Sequence[float], dtype: str, old_dtype: str = "native"
-) -> Table:
+def change_table(kind: str, segments: Segments, delta: Changes, thresholds: Sequence[float], old_dtype: str) -> Table:
     """The statistics of Δ over the scopes of `segments`; `old_dtype` is that of the previous weights."""
     narrower = f"weights kept as {old_dtype} cannot be compared bit by bit"
     sums = segments.sum(_stacked(delta, thresholds))
@@ -128,7 +125,7 @@ def change_table(
         Q.inf.column(inf),
     ]
     columns += [
-        Q.sparsity.column(within / n, {"threshold": threshold, "dtype": dtype})
+        Q.sparsity.column(within / n, {"threshold": threshold, "dtype": delta.dtype})
         for threshold, within in zip(thresholds, sums[:, 11:].unbind(1), strict=True)
     ]
     return Table(kind, segments.scopes, columns)

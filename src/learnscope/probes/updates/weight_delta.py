@@ -21,7 +21,6 @@ FIRST = "nothing to compare with yet"
 class WeightDelta(Probe):
     """‖W_now − W_at the last measurement‖ against a checkpoint file, which is then replaced.
 
-
     The file is `path`, a torch file that any program can read: mapped for comparing and written tensor by tensor, so
     that there is no second copy of the model in memory. `ParameterChange` says much more, and keeps a copy for it. A
     file that is not of `run` is not used. The record's note `span` holds the two steps between which the change lies.
@@ -31,7 +30,6 @@ class WeightDelta(Probe):
     path: str
     run: str
 
-    needs = frozenset()
     reads_only = True
     cost = "one pass over the weights and the file, which is then written anew"
 
@@ -76,9 +74,8 @@ class WeightDelta(Probe):
 def _table(moment: Moment, kind: str, positions: list[int], squares: Tensor | None, missing: str) -> Table:
     segments = moment.subject.segments(kind, positions)
     if squares is None:
-        absent = [None] * len(segments.scopes)
-        status = dict.fromkeys(range(len(absent)), missing)
-        return Table(kind, segments.scopes, [quantity.column(absent, status=status) for quantity in Q.all()])
+        reasons = [missing] * len(segments.scopes)
+        return Table(kind, segments.scopes, [quantity.cells(reasons) for quantity in Q.all()])
     change, old = segments.sum(squares.T).unbind(1)
     ratio = torch.where(old > 0, change / old, torch.nan).sqrt()
     return Table(kind, segments.scopes, [Q.l2.column(change.sqrt()), Q.update_to_weight.column(ratio)])

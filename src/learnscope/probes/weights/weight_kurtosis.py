@@ -63,12 +63,9 @@ def _columns(distributions: Mapping[Quantity, Sequence[Distribution]]) -> list[C
     read = iter(numbers.tolist())  # the only wait for the device
     columns = []
     for quantity, layers in distributions.items():
-        values: list[float | None] = []
-        status: dict[int, str] = {}
-        for place, layer in enumerate(layers):
-            kurtosis, bad = next(read)
-            values.append(None if math.isnan(kurtosis) and not bad else kurtosis)
-            if values[-1] is None:
-                status[place] = layer.why_no_kurtosis()
-        columns.append(quantity.column(values, status=status))
+        cells = [
+            layer.why_no_kurtosis() if math.isnan(kurtosis) and not bad else kurtosis
+            for layer, (kurtosis, bad) in zip(layers, read, strict=False)
+        ]
+        columns.append(quantity.cells(cells))
     return columns

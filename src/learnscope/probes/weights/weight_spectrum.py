@@ -21,13 +21,7 @@ from learnscope.tensor.weights.singular import Leading, all_values, is_small, le
 NOT_FINITE = "it has entries that are not finite"
 WORDS = {ZERO: "the matrix is zero", DEFICIENT: "infinite: the matrix has a lower rank than its shape allows"}
 """For a weight, instead of the reasons of an update's spectrum."""
-POWER_LAW = {
-    Q.power_law_alpha.name: "alpha",
-    Q.power_law_distance.name: "distance",
-    Q.power_law_tail.name: "tail",
-    Q.power_law_smallest.name: "smallest",
-}
-"""Names of the fields of a power law."""
+POWER_LAW = {f"power_law_{field}": field for field in ("alpha", "distance", "tail", "smallest")}
 NO_POWER_LAW = f"a power law is fitted to {FEWEST} eigenvalues σ² above 0, not all equal: there are not so many"
 Numbers = dict[str, float | str]
 """By name; a text is the reason for no number."""
@@ -110,9 +104,7 @@ def _table(spectrum: str, scopes: list[str], rows: Mapping[str, Numbers], reason
     columns = []
     for name in _names(spectrum):
         cells = [rows[scope][name] if scope in rows else reasons[scope] for scope in scopes]
-        status = {place: cell for place, cell in enumerate(cells) if isinstance(cell, str)}
-        values = [None if isinstance(cell, str) else cell for cell in cells]
-        columns.append(Q.named(name).column(values, {"spectrum": spectrum}, status))
+        columns.append(Q.named(name).cells(cells, spectrum=spectrum))
     return Table("tensor", scopes, columns)
 
 
