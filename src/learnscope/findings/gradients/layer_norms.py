@@ -75,9 +75,9 @@ def layer_norms(reader: RunReader, cuts: Cuts, steps: Sequence[int] | None = Non
     )
 
 
-def spread(values: Floats, not_finite: int = 0) -> Statistics:
+def statistics(values: Floats, not_finite: int = 0) -> Statistics:
     """
-    >>> spread(np.array([1.0, 3.0]))
+    >>> statistics(np.array([1.0, 3.0]))
     Statistics(n=2, not_finite=0, mean=2.0, std=1.4142135623730951, min=1.0, max=3.0)
     """
     finite = values[np.isfinite(values)]
@@ -90,13 +90,13 @@ def spread(values: Floats, not_finite: int = 0) -> Statistics:
 
 def _over(numbers: Series, chosen_steps: list[int]) -> Statistics:
     chosen = np.isin(numbers.steps, chosen_steps)
-    return spread(numbers.values[chosen], int(np.isin(numbers.steps[chosen], numbers.broken).sum()))
+    return statistics(numbers.values[chosen], int(np.isin(numbers.steps[chosen], numbers.broken).sum()))
 
 
 def _by_layer(numbers: Grid, chosen_steps: list[int]) -> dict[str, Statistics]:
     chosen = np.isin(numbers.steps, chosen_steps)
     values, bad = numbers.values[chosen], numbers.broken[chosen].sum(axis=0)
-    return {layer: spread(values[:, i], int(bad[i])) for i, layer in enumerate(numbers.scopes)}
+    return {layer: statistics(values[:, i], int(bad[i])) for i, layer in enumerate(numbers.scopes)}
 
 
 def _touching(flow: Flow, streaks: Sequence[Streak], chosen_steps: list[int]) -> list[str]:

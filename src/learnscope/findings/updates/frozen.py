@@ -38,7 +38,7 @@ class _Changes:
         return self.layers.holding(names) if self.layers is not None else []
 
     def more(self, layers: list[str]) -> str:
-        """What to add about unchanged layers: the groups they make up, and whether the model is stuck."""
+        """What to add about unchanged layers: the groups they make up, and that the model only guesses, if it does."""
         if self.layers is None or not layers:
             return ""
         groups = self.layers.whole_groups(layers, self.model, self.cuts.names_listed)

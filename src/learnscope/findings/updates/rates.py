@@ -78,14 +78,14 @@ class Pace:
 @analysis(place=40)
 def rates(reader: RunReader, cuts: Cuts) -> list[Finding]:
     layers = list((reader.manifest.get("model") or {}).get("layers") or [])
-    trouble = guessing_run(reader, cuts)
+    guessing = guessing_run(reader, cuts)
     wrong = [group for group in groups_of(reader) if group.misses(layers)]
     if wrong:
-        return [_misnamed(wrong, reader, trouble, cuts)]
-    return _slow_head(reader, trouble, cuts) if trouble is not None else []
+        return [_misnamed(wrong, reader, guessing, cuts)]
+    return _slow_head(reader, guessing, cuts) if guessing is not None else []
 
 
-def _misnamed(wrong: list[Group], reader: RunReader, trouble: GuessingRun | None, cuts: Cuts) -> Finding:
+def _misnamed(wrong: list[Group], reader: RunReader, guessing: GuessingRun | None, cuts: Cuts) -> Finding:
     """A group is named after a module of the model and holds nothing of it: this needs no threshold."""
     contents = [
         f"the group {group.user_name}{group.rate_text()} holds {listed(group.layers, cuts.names_listed)}, and nothing "
@@ -97,12 +97,12 @@ def _misnamed(wrong: list[Group], reader: RunReader, trouble: GuessingRun | None
     pace = next((p for p in _paces(reader, cuts, "named") if p.interval[0] > 1), None)
     detail = [f"In the optimizer, {'; '.join(contents)}."]
     detail += [pace.sentence()] if pace is not None and differ else []
-    detail += [trouble.sentence()] if trouble is not None else []
+    detail += [guessing.sentence()] if guessing is not None else []
     names, single = [str(group.user_name) for group in wrong], len(wrong) == 1
     tensors = sum(group.tensors for group in wrong)
     return Finding(
         kind="rate_in_wrong_group",
-        severity=("critical" if trouble is not None else "warning") if differ else "info",
+        severity=("critical" if guessing is not None else "warning") if differ else "info",
         title=f"{'An optimizer group' if single else f'{len(wrong)} optimizer groups'} without the parameters "
         f"of the module {'it is' if single else 'they are'} called by: {listed(names, cuts.names_listed)}",
         detail=" ".join(detail),
@@ -114,7 +114,7 @@ def _misnamed(wrong: list[Group], reader: RunReader, trouble: GuessingRun | None
     )
 
 
-def _slow_head(reader: RunReader, trouble: GuessingRun, cuts: Cuts) -> list[Finding]:
+def _slow_head(reader: RunReader, guessing: GuessingRun, cuts: Cuts) -> list[Finding]:
     """The backbone has the higher rate and moves much more than the head, in a model that only guesses."""
     for pace in [*_paces(reader, cuts, "named"), *_paces(reader, cuts, "group")]:
         recorded = [rates_of(reader, pace.kind, scope).values for scope in (pace.fast, pace.slow)]
@@ -122,11 +122,11 @@ def _slow_head(reader: RunReader, trouble: GuessingRun, cuts: Cuts) -> list[Find
             continue
         fast, slow = (float(np.median(values)) for values in recorded)
         if fast > slow and pace.interval[0] > cuts.slow_head:
-            return [_slow_head_finding(pace, fast, slow, trouble)]
+            return [_slow_head_finding(pace, fast, slow, guessing)]
     return []
 
 
-def _slow_head_finding(pace: Pace, fast: float, slow: float, trouble: GuessingRun) -> Finding:
+def _slow_head_finding(pace: Pace, fast: float, slow: float, guessing: GuessingRun) -> Finding:
     quantity = ParameterChange.update_to_weight
     return Finding(
         kind="slow_head",
@@ -134,7 +134,7 @@ def _slow_head_finding(pace: Pace, fast: float, slow: float, trouble: GuessingRu
         title=f"The larger learning rate went to {pace.fast}, which moves {num(pace.ratio)} times as much as "
         f"{pace.slow}",
         detail=f"The learning rate of {pace.fast} was {num(fast)} and that of {pace.slow} {num(slow)} (medians). "
-        f"{pace.sentence()} {trouble.sentence()}",
+        f"{pace.sentence()} {guessing.sentence()}",
         advice=f"A new {pace.slow} on a trained {pace.fast} needs the larger of the two: check that they are "
         f"not exchanged. At {num(fast)} what {pace.fast} had learned before may be lost.",
         evidence=evidence_over(pace.steps, pace.probe, quantity, pace.n, pace.ratio, pace.interval),
