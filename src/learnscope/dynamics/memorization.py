@@ -17,7 +17,7 @@ from learnscope.core.moment import NotAvailable
 from learnscope.dynamics.checks import CheckedTargets, check_device, known_noise
 from learnscope.dynamics.saved import RecordingAnalyzer, load_session, save_session
 from learnscope.findings.examples.grokking import Accuracies, grokked
-from learnscope.findings.examples.label_noise import Doubts, LabelsChanged, noise_scores, ranking
+from learnscope.findings.examples.label_noise import LabelLosses, LabelsChanged, noise_scores, ranking
 from learnscope.findings.examples.memorizing import evolution, why_no_changes
 from learnscope.model.data import InOrder
 from learnscope.model.guard import preserve_rng
@@ -151,8 +151,8 @@ class MemorizationDetector(RecordingAnalyzer):
         """Training labels from the most suspicious to the least, over all evaluations so far.
 
         `score` is the mean loss of the position over the evaluations, `suggested` the class that the model predicted
-        instead of the label; see `findings.label_noise.Doubts`. Evaluations before the model has memorized the labels
-        tell most. With `true_noise` (a mask over the examples, or their ids) there is a column `noisy`, and
+        instead of the label; see `findings.label_noise.LabelLosses`. Evaluations before the model has memorized the
+        labels tell most. With `true_noise` (a mask over the examples, or their ids) there is a column `noisy`, and
         `noise_score` of it is in the table's `attrs`.
         """
         import pandas as pd
@@ -227,9 +227,9 @@ class MemorizationDetector(RecordingAnalyzer):
         assert record.arrays is not None, "the probe keeps arrays"
         return self._session.reader.backend.arrays(record.arrays)
 
-    def _doubts(self) -> tuple[Doubts, dict[str, NDArray[Any]]]:
+    def _doubts(self) -> tuple[LabelLosses, dict[str, NDArray[Any]]]:
         """How suspicious each label is over all evaluations, and the arrays of the last one."""
-        doubts, arrays = Doubts(), {}
+        doubts, arrays = LabelLosses(), {}
         for epoch, record in self._records().items():
             arrays = self._arrays(record)
             if "train_predicted" not in arrays:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from learnscope.findings import analysis
 from learnscope.findings.bits.bit_widths import recommended_configuration
-from learnscope.findings.registry import analysis
 from learnscope.findings.robustness.robustness import masked, nothing_to_lose, within
 from learnscope.reading.audit import Audit, read_audit
 from learnscope.reading.audit_numbers import NONE, Number, evidence, size

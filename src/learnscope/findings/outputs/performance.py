@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from learnscope.findings.registry import analysis
+from learnscope.findings import analysis
 from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_numbers import Number, duration, evidence, on, size, told
 from learnscope.reading.audit_parts import Layers, Memory, Quality, Speed

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import compress, takewhile
 
-from learnscope.findings.registry import analysis
+from learnscope.findings import analysis
 from learnscope.intervals import difference
 from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_numbers import DISTURBED, NONE, Number, at_level, evidence, on, told
@@ -135,17 +135,12 @@ def masked(part: Attacks, cuts: Cuts) -> Finding | None:
     )  # fmt: skip
 
 
-def _upper(number: Number) -> float:
-    upper = number.high if number.high is not None else number.value
-    return math.inf if upper is None else upper
-
-
 def tolerance(part: Levels, name: str, levels: Sequence[Level], cuts: Cuts) -> Finding:
     """The strongest noise up to which the outputs stay within the threshold at all levels."""
     ordered = [level for level in levels if level.kl.value is not None]
     if not ordered:
         return _not_judged(part, name, "kl_mean", levels[0].kl.why)
-    near = list(takewhile(lambda level: _upper(level.kl) <= cuts.audit_kl, ordered))
+    near = list(takewhile(lambda level: _end(level.kl, -1) <= cuts.audit_kl, ordered))
     what, most = DISTURBED.get(name, (name, ""))[0], num(cuts.audit_kl)
     strongest, shown = ordered[-1], near[-1] if near else ordered[0]
     at = at_level(name, shown.level)
@@ -186,7 +181,7 @@ def perturbed(part: Levels, name: str, levels: Sequence[Level]) -> Finding:
     if not ordered or clean is None:
         return _not_judged(part, name, f"{measure}_mean", "there is no number on clean inputs to compare with")
     sign = -1 if measure == "accuracy" else 1
-    hurt = [sign * (_near_end(getattr(level, measure), sign) - clean) > 0 for level in ordered]
+    hurt = [sign * (_end(getattr(level, measure), sign) - clean) > 0 for level in ordered]
     strongest, what = ordered[-1], DISTURBED.get(name, (name, ""))[0]
     last: Number = getattr(strongest, measure)
     changed = strongest.changed.value
@@ -194,7 +189,7 @@ def perturbed(part: Levels, name: str, levels: Sequence[Level]) -> Finding:
     detail += f" ({percent(changed)} of the inputs changed)" if changed is not None else ""
     detail += f", over {count(strongest.seeds or 0, 'seed')}{on(part.examples)}."
     moved = sign * ((last.value or 0.0) - clean)
-    better = -sign * (_near_end(last, -sign) - clean) > 0
+    better = -sign * (_end(last, -sign) - clean) > 0
     doubt = "" if hurt[-1] or better else ", which cannot be told from chance"
     return Finding(
         kind=f"audit_{name}", severity="info",
@@ -220,8 +215,8 @@ def _harm(name: str, measure: str, ordered: Sequence[Level], hurt: Sequence[bool
     )
 
 
-def _near_end(number: Number, sign: int) -> float:
-    """The end of the interval that is nearest to no harm."""
+def _end(number: Number, sign: int) -> float:
+    """The lower end of the interval (sign 1) or the upper one (−1); without an interval the number itself."""
     end = number.low if sign > 0 else number.high
     return end if end is not None else number.value if number.value is not None else math.nan
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.cost.memory import peak_memory
 from learnscope.model.cost.memory_parts import sizes
 from learnscope.probes.cost.timing import first_batch
-from learnscope.quantities import Quantities
 from learnscope.quantities.cost import MemoryUse as Q
 from learnscope.record import Measurement, Table
 
@@ -24,10 +23,9 @@ class MemoryUse(Probe):
     """
 
     at: At = "once"
-    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
-    reads_only: ClassVar[bool] = True  # the pass has a guard of its own
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one forward pass, on the CPU in a process of its own where that is possible"
+    needs = frozenset({"holdout"})
+    reads_only = True  # the pass has a guard of its own
+    cost = "one forward pass, on the CPU in a process of its own where that is possible"
 
     def measure(self, moment: Moment) -> Measurement:
         memory = moment.remember({"what": "peak memory"}, lambda: _peak(moment), on_this_machine=True)

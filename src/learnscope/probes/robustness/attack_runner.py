@@ -137,7 +137,9 @@ class AttackRunner:
     def evaluate(self, deltas: Sequence[Tensor | None] | None = None, *, compared: bool = True) -> dict[str, Any]:
         """The model on the batches with these perturbations, or without any; `compared` with its outputs on them."""
         model, task, count = self.moment.model, self.moment.task, len(self.batches)
-        references: Sequence[Outputs | None] = self._reference if compared else [None] * count
+        references: Sequence[Outputs | None] = [None] * count
+        if compared:
+            references = self._once("kept outputs", lambda: outputs_of_batches(model, task, self.batches))
         each = zip(self.targets, deltas or [None] * count, references, strict=True)
         return check_counted(joined_sums([attacked_sums(model, task, *inputs) for inputs in each])).plain()
 
@@ -149,10 +151,6 @@ class AttackRunner:
     def balls(self, epsilon: float) -> list[Ball]:
         pairs = zip(self.targets, self._distances, strict=True)
         return [unit_ball(target, self.threat, distances).of(epsilon) for target, distances in pairs]
-
-    @property
-    def _reference(self) -> list[Outputs]:
-        return self._once("kept outputs", lambda: outputs_of_batches(self.moment.model, self.moment.task, self.batches))
 
     @property
     def _distances(self) -> list[Tensor | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,7 +22,6 @@ from learnscope.model.robustness.token_noise import (
 )
 from learnscope.model.robustness.token_units import real_tokens, token_count, vocabulary_digest
 from learnscope.probes.robustness.shared import SeededProbe, check_counted, check_numbers, column, means, over_seeds
-from learnscope.quantities import Quantities
 from learnscope.quantities.robustness import InputPerturbation as Q
 from learnscope.record import Measurement, Table
 from learnscope.task.batches import map_leaves
@@ -57,8 +56,7 @@ class InputPerturbation(SeededProbe):
     levels: Sequence[float] = (0.05, 0.1, 0.2)
     dropout: Literal["remove", "mask"] = "remove"
 
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "a forward pass over the examples for each level and seed"
+    cost = "a forward pass over the examples for each level and seed"
 
     def __post_init__(self) -> None:
         super().__post_init__()

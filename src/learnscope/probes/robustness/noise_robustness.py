@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from learnscope.core.moment import Moment
 from learnscope.model.bits.quantised_units import Unit, find_units
@@ -12,7 +12,6 @@ from learnscope.model.guard import guard
 from learnscope.model.outputs.example_sums import example_sums_of_pass, outputs_of_batches
 from learnscope.model.robustness.weight_noise import NoiseKind, noised
 from learnscope.probes.robustness.shared import SeededProbe, check_counted, check_numbers, column, means, over_seeds
-from learnscope.quantities import Quantities
 from learnscope.quantities.robustness import NoiseRobustness as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.bits.quantize import WHOLE_BITS
@@ -34,8 +33,7 @@ class NoiseRobustness(SeededProbe):
     sigmas: Sequence[float] = (0.01, 0.05, 0.1)
     bits: Sequence[int] = (8, 6, 4)
 
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "a forward pass over the examples for each level and seed"
+    cost = "a forward pass over the examples for each level and seed"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -38,8 +38,8 @@ class RobustnessProbe(Probe):
     """How many are used; by default 8 sequences of tokens, or 32 inputs."""
     seed: int = 0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
-    reads_only: ClassVar[bool] = True  # whatever runs the model has a guard of its own
+    needs = frozenset({"holdout"})
+    reads_only = True  # whatever runs the model has a guard of its own
 
     def batches(self, moment: Moment) -> tuple[list[Any], What]:
         """The first examples of the data, and what of them can be changed."""

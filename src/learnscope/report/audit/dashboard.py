@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from learnscope.findings import findings_of
 from learnscope.findings.bits.bit_widths import MEASURES, recommended_configuration
 from learnscope.findings.cost.deployment import audit_deployment
-from learnscope.findings.registry import findings_of
 from learnscope.findings.robustness.robustness import within
 from learnscope.reading.audit import PARTS, Audit, read_audit
 from learnscope.reading.audit_numbers import NONE, Number, on, signed, size

@@ -7,11 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from learnscope.findings import find
+from learnscope.findings import find, findings_of
 from learnscope.findings.bits.bit_widths import audit_bits
 from learnscope.findings.cost.deployment import audit_deployment
 from learnscope.findings.outputs.performance import audit_performance
-from learnscope.findings.registry import findings_of
 from learnscope.findings.robustness.robustness import audit_robustness
 from learnscope.reading.audit import Audit, read_audit
 from learnscope.reading.audit_numbers import Part
