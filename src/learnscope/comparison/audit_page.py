@@ -85,4 +85,4 @@ def _panel(axes: Axes, metric: Metric, audits: Mapping[str, Audit], cuts: Cuts) 
 
 def _scaled(number: Number, scale: float) -> Number:
     value, low, high = (None if n is None else n / scale for n in (number.value, number.low, number.high))
-    return Number(value, low, high, number.why)
+    return Number(value, low, high, number.reason)

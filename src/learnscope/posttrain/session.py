@@ -24,7 +24,7 @@ from learnscope.session.manifest import new_manifest
 from learnscope.session.manual import ManualSession, NotKept
 from learnscope.session.opening import check_model
 from learnscope.store.backend import MemoryBackend, RunError, check_replaceable, replace_run
-from learnscope.store.memo import Memo
+from learnscope.store.memo import ResultCache
 from learnscope.task import Task, task_for
 
 AUDITED = "audited"
@@ -44,7 +44,7 @@ class AuditSession:
     ) -> None:  # fmt: skip
         check_model(model)
         self.model, self.task, self.tokenizer, self.name, self.progress = model, task, tokenizer, name, progress
-        self.memo = Memo(None if cache is None else _writable(Path(cache)))
+        self.memo = ResultCache(None if cache is None else _writable(Path(cache)))
         self._measured: dict[str, tuple[Probe, Record]] = {}
         self._shared: Moment | None = None
 

@@ -15,7 +15,7 @@ SCHEMA = 1
 _FLOAT = "not finite"
 
 
-class Memo:
+class ResultCache:
     """Results by a digest of their question: in memory, and in a folder if one is given.
 
     A result is anything JSON can hold, and numbers that are not finite. It is always decoded from its JSON form, so

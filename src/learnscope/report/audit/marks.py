@@ -55,7 +55,7 @@ def absent(axes: Axes, numbers: Sequence[Number]) -> None:
     words = {"nan": "NaN", "inf": "infinite", "-inf": "infinite", "zero": "exactly 0"}
     for row, number in enumerate(numbers):
         if number.value is None:
-            word = words.get(number.why or "", "n/a")
+            word = words.get(number.reason or "", "n/a")
             axes.annotate(word, (0, row), (4, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
                           va="center", fontsize=9, color=QUIET)  # fmt: skip
 

@@ -84,7 +84,7 @@ def row(name: str, number: Number, n: int | None, write: Any = num) -> Row:
     """A row of the table; a missing number has its reason in place of an interval."""
     sample = "" if n is None else f"{n:,}"
     if number.value is None:
-        return name, "n/a", number.why or "not measured", sample
+        return name, "n/a", number.reason or "not measured", sample
     ends = "" if number.interval is None else "{} to {}".format(*map(write, number.interval))
     return name, write(number.value), ends, sample
 
@@ -102,10 +102,11 @@ def _performance(audit: Audit) -> list[Row]:
     if audit.speed is not None and audit.speed.settings:
         for setting in audit.speed.settings:
             rate, unit = setting.rate
-            out.append(row(f"{unit} ({setting.said})", rate, setting.n))
+            out.append(row(f"{unit} ({setting.description})", rate, setting.n))
         main = audit.speed.main
         latencies = {"mean": main.mean, "median": main.p50, "P95": main.p95, "P99": main.p99}
-        out += [row(f"latency, {name} ({main.said})", number, main.n, duration) for name, number in latencies.items()]
+        at = main.description
+        out += [row(f"latency, {name} ({at})", number, main.n, duration) for name, number in latencies.items()]
     if (memory := audit.memory) is not None:
         out += [
             row("parameters", memory.parameters, None, "{:,.0f}".format),
@@ -159,7 +160,7 @@ def _exported(audit: Audit) -> list[str]:
     rows: list[Sequence[str]] = []
     for copy in part.copies.values():
         if copy.latency.value is None:
-            rows.append((copy.name, "n/a", "", "", "", copy.latency.why or "not measured"))
+            rows.append((copy.name, "n/a", "", "", "", copy.latency.reason or "not measured"))
             continue
         numbers = (_cell(copy.latency, duration), _cell(copy.speed_up), _cell(copy.held, size), _cell(copy.kl))
         rows.append((copy.name, *numbers, f"n = {copy.n}"))

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 
 from learnscope.findings.bits.bit_widths import MEASURES
 from learnscope.reading.audit import read_audit
-from learnscope.reading.audit_numbers import NONE, on
+from learnscope.reading.audit_numbers import NONE, on_examples
 from learnscope.reading.audit_parts import Unit
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import NONFINITE
@@ -83,7 +83,7 @@ def sensitivity_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | 
     facts = (
         f"{MEASURES[measure]}{' in nats' if measure == 'kl' else ''} to the model itself when one unit alone has so "
     )
-    facts += f"few bits; {count(len(part.units), 'unit')}{unnamed}{on(part.examples)}"
+    facts += f"few bits; {count(len(part.units), 'unit')}{unnamed}{on_examples(part.examples)}"
     head(figure, "Sensitivity of layers to bits", facts)
     return figure
 
@@ -114,7 +114,7 @@ def paint(axes: Axes, group: Group, bits: Sequence[int], norm: LogNorm | None, *
     shown = np.ma.masked_where(~(grid > 0), grid)
     if norm is not None and shown.count():
         axes.pcolormesh(x, y, shown, cmap="viridis", norm=norm, **style)
-    broken = np.array([[n.why in NONFINITE for n in row] for row in numbers])
+    broken = np.array([[n.reason in NONFINITE for n in row] for row in numbers])
     legend = {}
     for mask, colour, name in ((grid == 0, ZERO, "exactly zero"), (broken, BROKEN, "NaN or infinite")):
         if mask.any():

@@ -64,7 +64,7 @@ def _speed_facts(part: Speed) -> list[str]:
 
 
 def _names(settings: Sequence[Setting]) -> list[str]:
-    return [f"{setting.said}{' (main)' if setting.main and len(settings) > 1 else ''}" for setting in settings]
+    return [f"{setting.description}{' (main)' if setting.main and len(settings) > 1 else ''}" for setting in settings]
 
 
 def _latency(axes: Axes, settings: Sequence[Setting]) -> None:
@@ -154,7 +154,7 @@ def memory_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
         which = {"fresh": "a process of its own", "own": "this process"}.get(part.process or "", "the process")
         facts.append(f"peak of {which}, libraries included: {size(part.peak_bytes.value)}")
     if run is None:
-        facts.append(f"what running takes was not measured: {part.run_bytes.why}")
+        facts.append(f"what running takes was not measured: {part.run_bytes.reason}")
     head(figure, "Memory", "; ".join(fact for fact in facts if fact))
     return figure
 

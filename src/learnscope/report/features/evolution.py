@@ -40,7 +40,7 @@ NAMED_CLASSES = 20
 
 
 @dataclass(frozen=True)
-class Kept:
+class EpochFeatures:
     """The features of an epoch's examples, and their classes where they have some."""
 
     epoch: int
@@ -74,12 +74,12 @@ def _named(layer: str) -> str:
     return f"layer {shorten(layer, LONGEST_SHOWN)}" if layer else "the model"
 
 
-def plot_plane(measured: Sequence[Kept], layer: str, method: str, folder: Path, note: str = "") -> list[Path]:
+def plot_plane(measured: Sequence[EpochFeatures], layer: str, method: str, folder: Path, note: str = "") -> list[Path]:
     """Write `features_<layer>_<method>.png`; returns its path."""
     return save_all({f"features_{file_part(layer)}_{method}": draw_plane(measured, layer, method, note)}, folder)
 
 
-def draw_plane(measured: Sequence[Kept], layer: str, method: str, note: str = "") -> Figure:
+def draw_plane(measured: Sequence[EpochFeatures], layer: str, method: str, note: str = "") -> Figure:
     """At most six of the epochs, evenly spread, on the same plane and scale."""
     shown = _spread(measured)
     plane = project([epoch.features for epoch in shown], method)
@@ -102,7 +102,7 @@ def draw_plane(measured: Sequence[Kept], layer: str, method: str, note: str = ""
     return figure
 
 
-def _spread(measured: Sequence[Kept]) -> list[Kept]:
+def _spread(measured: Sequence[EpochFeatures]) -> list[EpochFeatures]:
     if len(measured) <= MOST_PANELS:
         return list(measured)
     return [measured[round(i * (len(measured) - 1) / (MOST_PANELS - 1))] for i in range(MOST_PANELS)]
@@ -124,7 +124,7 @@ def _class_colours(labels: Sequence[NDArray[np.int64] | None]) -> dict[int, str]
     return {c: to_hex(colormaps["turbo"](place / (len(classes) - 1))) for place, c in enumerate(classes)}
 
 
-def _colours(epoch: Kept, colours: Mapping[int, str]) -> list[str]:
+def _colours(epoch: EpochFeatures, colours: Mapping[int, str]) -> list[str]:
     if epoch.labels is None:
         return [COLOURS[0]] * len(epoch.features)
     return [colours.get(label, ZERO) for label in epoch.labels.tolist()]

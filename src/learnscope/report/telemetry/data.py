@@ -74,7 +74,7 @@ class Telemetry:
         return reasons.most_common(1)[0][0] if reasons else ""
 
 
-def prepared(frame: pd.DataFrame) -> Telemetry:
+def prepare_telemetry(frame: pd.DataFrame) -> Telemetry:
     """The table sorted by step. Rows that a resume superseded are left out, and counted."""
     needed = [name for name in PLACES[:3] if name not in frame]
     if needed:

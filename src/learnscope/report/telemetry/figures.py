@@ -21,7 +21,16 @@ from learnscope.report.instances import stretch
 from learnscope.report.layout import INK, head, margins, new_figure, panels_on, save
 from learnscope.report.style import finish, linear_ticks, whole_steps
 from learnscope.report.telemetry.curves import Line, median_size
-from learnscope.report.telemetry.data import BATCH, GROUPED, HOLDOUT, LOGGED, OTHER, Telemetry, class_shares, prepared
+from learnscope.report.telemetry.data import (
+    BATCH,
+    GROUPED,
+    HOLDOUT,
+    LOGGED,
+    OTHER,
+    Telemetry,
+    class_shares,
+    prepare_telemetry,
+)
 from learnscope.report.telemetry.examples import examples
 from learnscope.report.telemetry.panels import (
     Panel,
@@ -55,7 +64,7 @@ def plot_telemetry(frame: pd.DataFrame, folder: str | os.PathLike[str]) -> list[
     Returns the paths, the overview first; none for a table without rows. With `read_telemetry(logits=True)` there is
     also the margin of every held-out example. Figures of an earlier call that are not drawn again are removed.
     """
-    t = prepared(frame)
+    t = prepare_telemetry(frame)
     if not len(t.steps):
         return []
     target = Path(folder)
