@@ -27,8 +27,7 @@ from learnscope.model.data import DataError
 from learnscope.model.guard import guard
 from learnscope.quantities.features import FeatureEvolution
 from learnscope.reading.gather import Series
-from learnscope.report.features.evolution import EpochFeatures, draw_numbers, draw_plane
-from learnscope.report.features.projection import project
+from learnscope.report.features.evolution import EpochFeatures, draw_numbers, draw_plane, project
 from learnscope.tensor.features.similarity import unbiased_cka
 from model.examples.one_by_one import state
 from probes.reference import tiny_gpt2, tokens

@@ -21,8 +21,7 @@ from learnscope.probes.features.feature_evolution import FeatureEvolution
 from learnscope.quantities.features import FeatureEvolution as Q
 from learnscope.reading.changepoints import PERMUTATIONS
 from learnscope.reading.gather import one_pass
-from learnscope.report.features.evolution import EpochFeatures, plot_numbers, plot_plane
-from learnscope.report.features.projection import METHODS
+from learnscope.report.features.evolution import METHODS, EpochFeatures, plot_numbers, plot_plane
 from learnscope.session.opening import check_model
 from learnscope.task import Task
 

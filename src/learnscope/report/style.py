@@ -96,9 +96,14 @@ def maybe_log(axes: Axes, parts: list[Floats], factor: float = 50, most: int = 9
     values = np.concatenate(parts)
     if not len(values) or values.min() <= 0 or values.max() < factor * values.min():
         return
-    axes.set_yscale("log")
-    ticks = log_ticks(float(values.min()), float(values.max()), most)
-    axes.set_yticks(ticks, [plain(tick) for tick in ticks])
+    log_scale(axes, float(values.min()), float(values.max()), most=most)
+
+
+def log_scale(axes: Axes, low: float, high: float, *, x: bool = False, most: int = 9) -> None:
+    """A logarithmic scale with readable ticks from low to high."""
+    ticks = log_ticks(low, high, most)
+    (axes.set_xscale if x else axes.set_yscale)("log")
+    (axes.set_xticks if x else axes.set_yticks)(ticks, [plain(tick) for tick in ticks])
     axes.minorticks_off()
 
 

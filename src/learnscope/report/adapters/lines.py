@@ -20,7 +20,7 @@ from learnscope.reading.words import count
 from learnscope.report.adapters.heatmaps import BAR, columns, title_room
 from learnscope.report.heatmap import colour_bar, layer_names, measured, shorten
 from learnscope.report.layout import INK, QUIET, head, new_figure
-from learnscope.report.style import BROKEN, COLOURS, finish, lined, log_ticks, plain
+from learnscope.report.style import BROKEN, COLOURS, finish, lined, log_scale, log_ticks, plain
 
 REST = "#C9CED6"
 LINES: tuple[Literal["-", "--", "-.", ":"], ...] = ("-", "--", "-.", ":")
@@ -138,10 +138,7 @@ def draw_spectra(panels: Mapping[str, Mapping[str, Floats]], step: int, title: s
         axes.tick_params(labelleft=place % across == 0, labelbottom=place + across >= len(panels))
     assert first is not None
     if len(positive):
-        first.set_yscale("log")
-        ticks = log_ticks(float(positive.min()), float(positive.max()), 6)
-        first.set_yticks(ticks, [plain(tick) for tick in ticks])
-        first.minorticks_off()
+        log_scale(first, float(positive.min()), float(positive.max()), most=6)
     names, common = layer_names(layers, {})
     marked = sorted({0, len(layers) // 2, len(layers) - 1})
     if len(layers) > 1:

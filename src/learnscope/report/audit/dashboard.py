@@ -40,15 +40,23 @@ def dashboard_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | No
     spec = figure.add_gridspec(4, 3, height_ratios=[0.5, 0.5, 1.7, 1.7])
     for place, make in enumerate((_quality, _speed, _memory, _bits, _gap)):
         tile(figure.add_subplot(spec[place // 3, place % 3]), *make(audit, cuts))
-    _scenarios(figure.add_subplot(spec[1, 2]), reader, cuts)
+    scenarios = figure.add_subplot(spec[1, 2])
+    tile(scenarios, "Suits", "")
+    lines = [
+        f"{capital(finding.kind.removeprefix('audit_suits_').replace('_', ' '))}: "
+        f"{VERDICTS.get(finding.title.split()[0], '?')}"
+        for finding in findings_of(audit_deployment, reader, cuts)
+    ]
+    scenarios.text(0, 0.7, "\n".join(lines), fontsize=12, fontweight="bold", color=INK, va="top", linespacing=1.25,
+                   transform=scenarios.transAxes)  # fmt: skip
     for place, (title, (part, draw)) in enumerate(PLOTS.items()):
         axes = figure.add_subplot(spec[2 + place // 3, place % 3])
         if not draw(axes, audit, cuts):
             message(axes, _why(audit, part))
         axes.set_title(title, loc="left", fontsize=10, fontweight="bold", color=INK)
     ran = len(PARTS) - len(audit.missing)
-    lines = "dashed red: thresholds; bands: 95 % intervals; filled: on the Pareto frontier"
-    head(figure, "Audit at a glance", f"{ran} of {len(PARTS)} parts ran; {lines}")
+    marks = "dashed red: thresholds; bands: 95 % intervals; filled: on the Pareto frontier"
+    head(figure, "Audit at a glance", f"{ran} of {len(PARTS)} parts ran; {marks}")
     return figure
 
 
@@ -117,16 +125,6 @@ def _gap(audit: Audit, cuts: Cuts) -> Tile:
     colour = {True: GOOD, False: LIMIT, None: INK}[within(part.gap, cuts.audit_robustness_gap)]
     asked = f"{_short(part.gap)}; at most {num(cuts.audit_robustness_gap)} asked for"
     return f"Robustness gap{on_examples(part.examples)}", num(part.gap.value), asked, colour
-
-
-def _scenarios(axes: Axes, reader: RunReader, cuts: Cuts) -> None:
-    lines = []
-    for finding in findings_of(audit_deployment, reader, cuts):
-        name = finding.kind.removeprefix("audit_suits_").replace("_", " ")
-        lines.append(f"{capital(name)}: {VERDICTS.get(finding.title.split()[0], '?')}")
-    tile(axes, "Suits", "")
-    axes.text(0, 0.7, "\n".join(lines), fontsize=12, fontweight="bold", color=INK, va="top", linespacing=1.25,
-              transform=axes.transAxes)  # fmt: skip
 
 
 def _plot_speed(axes: Axes, audit: Audit, cuts: Cuts) -> bool:

@@ -9,7 +9,6 @@ from learnscope.findings.bits.bit_widths import MEASURES, recommended_configurat
 from learnscope.findings.robustness.robustness import worst_attack
 from learnscope.reading.audit import PARTS, Audit
 from learnscope.reading.audit_numbers import DISTURBED, Number, at_level, duration, signed, size
-from learnscope.reading.audit_parts import Configuration
 from learnscope.reading.words import capital, num
 from learnscope.report.audit.panels import AuditFigure
 from learnscope.report.markdown import escape, table
@@ -143,7 +142,12 @@ def _bits(audit: Audit) -> list[str]:
     if tried is not None:
         ordered = sorted(tried.items, key=lambda item: -(item["packed_bytes"].value or 0.0))
         columns = [MEASURES[tried.judged_by] if name == "KL" else name for name in COLUMNS]
-        lines = [_configuration_row(item, tried.judged_by) for item in ordered[:MOST]]
+        lines = []
+        for item in ordered[:MOST]:
+            damage, change = row("", item[tried.judged_by], None), row("", item["loss_change"], None, signed)
+            lines.append((item.name, _cell(item["packed_bytes"], size), _cell(item["model_bits"]), damage[1], damage[2],
+                          change[1], change[2], _cell(item["accuracy"]),
+                          "yes" if item["on_frontier"].value == 1 else ""))  # fmt: skip
         out += ["### All configurations", table(columns, lines)]
         if len(ordered) > MOST:
             out.append(f"{len(ordered) - MOST:,} more are in `analysis_results.json`.")
@@ -170,14 +174,6 @@ def _exported(audit: Audit) -> list[str]:
 
 COLUMNS = ("configuration", "size", "bits a weight", "KL", "95 % interval", "change of the loss", "95 % interval",
            "accuracy", "frontier")  # fmt: skip
-
-
-def _configuration_row(item: Configuration, measure: str) -> Sequence[str]:
-    damage, change = row("", item[measure], None), row("", item["loss_change"], None, signed)
-    return (
-        item.name, _cell(item["packed_bytes"], size), _cell(item["model_bits"]), damage[1], damage[2], change[1],
-        change[2], _cell(item["accuracy"]), "yes" if item["on_frontier"].value == 1 else "",
-    )  # fmt: skip
 
 
 def _robustness(audit: Audit) -> list[Row]:

@@ -131,7 +131,6 @@ def _change_column(axes: Axes, changes: Sequence[Number], colours: Sequence[str]
 
 
 def accuracy_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
-    """Accuracy and KL over the bits of a weight, with the frontier."""
     audit, cuts = read_audit(reader), cuts or Cuts()
     part = audit.configurations or audit.optimum
     items = [] if part is None else [item for item in part.items if item["model_bits"].value is not None]

@@ -26,7 +26,6 @@ PHASES = {"forward": COLOURS[0], "prefill": COLOURS[2], "decode": COLOURS[1]}
 
 
 def speed_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
-    """Latency and throughput of every setting, and the time of every layer."""
     audit, cuts = read_audit(reader), cuts or Cuts()
     settings = [] if audit.speed is None else audit.speed.settings
     timed = audit.speed if any(setting.mean.value is not None for setting in settings) else None
@@ -131,7 +130,6 @@ def _profile(axes: Axes, part: Layers) -> None:
 
 
 def memory_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
-    """Bytes by purpose, and what the model takes beside the threshold."""
     audit, cuts = read_audit(reader), cuts or Cuts()
     part = audit.memory
     if part is None or part.model_bytes.value is None:

@@ -159,14 +159,11 @@ def hardest(frame: pd.DataFrame, kinds: Mapping[str, Any]) -> Figure:
         text = f" {row['confidence']:.3f}, {times} of {row['presentations']}"
         axes.text(width, place, text, va="center", fontsize=9, color=INK)
     axes.set_xlim(0, 1.18 * max(float(loss.max()), 1e-9))
-    axes.set_yticks(places, [_name(row) for _, row in ranked.iterrows()])
+    classes = [row.get("target", pd.NA) for _, row in ranked.iterrows()]
+    suffixes = ["" if pd.isna(target) or target >= 10_000 else f", class {target}" for target in classes]
+    axes.set_yticks(places, [f"id {example}{suffix}" for example, suffix in zip(ranked["id"], suffixes, strict=True)])
     finish(axes, "mean loss over its presentations", "")
     return figure
-
-
-def _name(row: Any) -> str:
-    target = row.get("target", pd.NA)
-    return f"id {row['id']}" if pd.isna(target) or target >= 10_000 else f"id {row['id']}, class {target}"
 
 
 def learning_figure(reader: RunReader) -> Figure | None:

@@ -57,7 +57,10 @@ def _curves(data: MemorizationData) -> Figure:
         if name == "generalization gap":
             _gap(axes, data.evolution)
         else:
-            _pair(axes, data, name)
+            # larger marks for the first, so that both can be seen where they are equal
+            for (split, colour), size in zip(SPLITS.items(), (7.0, 3.5), strict=True):
+                axes.plot(data.epochs, data.curves[f"{split}_{name}"], color=colour, marker="o", markersize=size,
+                          linewidth=1.6, label=split)  # fmt: skip
         if name == "accuracy":
             axes.set_ylim(-0.03, 1.03)
             axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1])
@@ -71,13 +74,6 @@ def _curves(data: MemorizationData) -> Figure:
         axes.legend(fontsize=9.5, framealpha=0.8, edgecolor="none", loc="upper left", ncols=4, columnspacing=1.4)
     head(figure, "Memorization", _facts(data))
     return figure
-
-
-def _pair(axes: Axes, data: MemorizationData, name: str) -> None:
-    # larger marks for the first, so that both can be seen where they are equal
-    for (split, colour), size in zip(SPLITS.items(), (7.0, 3.5), strict=True):
-        axes.plot(data.epochs, data.curves[f"{split}_{name}"], color=colour, marker="o", markersize=size, linewidth=1.6,
-                  label=split)  # fmt: skip
 
 
 def _gap(axes: Axes, evolution: Evolution) -> None:

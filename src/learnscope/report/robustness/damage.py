@@ -131,7 +131,6 @@ def _measured(part: Levels) -> list[tuple[str, str]]:
 
 
 def noise_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
-    """KL and accuracy over the strength of noise on the weights."""
     part, cuts = read_audit(reader).noise, cuts or Cuts()
     kinds, rows = ({}, []) if part is None else (part.by_name(), _measured(part))
     if part is None or not kinds or not rows:
@@ -178,7 +177,6 @@ def over_strength(axes: Axes, levels: Sequence[Level], measure: str, most: float
 
 
 def perturbation_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:  # noqa: ARG001 (no threshold)
-    """Accuracy and loss over the share of the inputs that is damaged."""
     part = read_audit(reader).perturbations
     measured = [] if part is None else [(name, label) for name, label in _measured(part) if name != "kl"]
     if part is None or not part.by_name() or not measured:

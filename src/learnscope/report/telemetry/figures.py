@@ -22,11 +22,10 @@ from learnscope.report.layout import INK, head, margins, new_figure, panels_on, 
 from learnscope.report.style import finish, linear_ticks, whole_steps
 from learnscope.report.telemetry.curves import Line, median_size
 from learnscope.report.telemetry.data import (
-    BATCH,
     GROUPED,
-    HOLDOUT,
     LOGGED,
     OTHER,
+    SECTIONS,
     Telemetry,
     class_shares,
     prepare_telemetry,
@@ -92,7 +91,7 @@ def panels_of(t: Telemetry) -> dict[str, list[Panel]]:
     figures["logged"] = number_panels(t, LOGGED)
     figures["other"] = number_panels(t, OTHER)
     for section in t.sections:
-        if section not in (*GROUPED, HOLDOUT, BATCH, LOGGED, OTHER):
+        if section not in SECTIONS:
             figures[_file_name(section, figures)] = number_panels(t, section)
     return {name: panels for name, panels in figures.items() if panels}
 
