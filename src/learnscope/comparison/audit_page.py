@@ -65,8 +65,8 @@ def audit_figure(audits: Mapping[str, Audit], cuts: Cuts) -> Figure | None:
 def _panel(axes: Axes, metric: Metric, audits: Mapping[str, Audit], cuts: Cuts) -> None:
     numbers = []
     for number in map(metric.get, audits.values()):
-        scaled = (None if n is None else n / metric.scale for n in (number.value, number.low, number.high))
-        numbers.append(Number(*scaled, number.reason))
+        value, low, high = (None if n is None else n / metric.scale for n in (number.value, number.low, number.high))
+        numbers.append(Number(value, low, high, number.reason))
     colours = [COLOURS[place % len(COLOURS)] for place in range(len(numbers))]
     dots(axes, numbers, colours, [True] * len(numbers))
     absent(axes, numbers)

@@ -23,7 +23,7 @@ from learnscope.reading.words import count, percent
 from learnscope.report.heatmap import layer_names, shorten
 from learnscope.report.layout import INK, QUIET, head, new_figure, panels_on, save
 from learnscope.report.lines import MANY, curve
-from learnscope.report.style import BROKEN, COLOURS, DASHES, few_ticks, finish, guides, log_ticks
+from learnscope.report.style import BROKEN, COLOURS, DASHES, Dash, few_ticks, finish, guides, log_ticks
 
 if TYPE_CHECKING:
     from learnscope.comparison.compared import Comparison
@@ -78,7 +78,7 @@ class Look(NamedTuple):
     """How a run is drawn, the same on every figure."""
 
     colour: str
-    dash: str
+    dash: Dash
     width: float
 
 
@@ -168,11 +168,10 @@ def _panel(
 
 
 def _legend(figure: Figure, labels: Sequence[str], marks: set[str]) -> None:
-    handles = []
-    for label, look in looks(labels).items():
-        line = Line2D([], [], color=look.colour, linewidth=look.width, label=shorten(label))
-        line.set_linestyle(look.dash)  # type: ignore[arg-type]  # any of DASHES is one
-        handles.append(line)
+    handles = [
+        Line2D([], [], color=look.colour, linestyle=look.dash, linewidth=look.width, label=shorten(label))
+        for label, look in looks(labels).items()
+    ]
     if "parts" in marks:
         handles.append(Line2D([], [], color=QUIET, linestyle=":", label=f"parts from {shorten(labels[0])}"))
     if "broken" in marks:

@@ -231,7 +231,7 @@ class Grid:
 
 def grid(reader: RunReader, quantity: Quantity, kind: str = "layer", **conditions: object) -> Grid:
     """A number of every layer (or other scope) at every measured step."""
-    return as_grid(rows(reader, quantity, kind, **conditions), layers(reader))
+    return as_grid(rows(reader, quantity, kind, None, **conditions), layers(reader))
 
 
 def layers(reader: RunReader) -> list[str]:

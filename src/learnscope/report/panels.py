@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from matplotlib.figure import Figure
 
@@ -16,7 +17,7 @@ from learnscope.report.audit.panels import AUDIT_PANELS
 from learnscope.report.broken import breaks
 from learnscope.report.by_kind import layer_panels, other_figure
 from learnscope.report.examples.groups import group_figure
-from learnscope.report.examples.learning import data_map_figure, hardest_figure, learning_figure
+from learnscope.report.examples.learning import data_map, hardest, learning_figure, ledger_figure
 from learnscope.report.features.curves import activation_figure, features_figure, memorization_figure
 from learnscope.report.gradients.batches import class_figure, noise_figure
 from learnscope.report.heatmap import heatmap, layer_types
@@ -183,13 +184,13 @@ PANELS = (
         "Each training example by the mean of the probability that its label got over its presentations, and how much "
         "that varied (arXiv 2009.10795). High on the left are easy examples, low on the left hard or mislabelled ones, "
         "on the right those that the model is undecided about.",
-        data_map_figure,
+        partial(ledger_figure, data_map),
     ),
     Panel(
         "hardest.png", "The hardest training examples",
         "Those whose labels got the least probability over their presentations, and the mean loss of each: look here "
         "first if labels may be wrong.",
-        hardest_figure,
+        partial(ledger_figure, hardest),
     ),
     Panel(
         "classes.png", "Classes in the batches",

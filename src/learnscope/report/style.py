@@ -15,7 +15,8 @@ from learnscope.report.layout import INK
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#7F7F7F")
 """Okabe and Ito's colours, which can be distinguished with any colour vision. Vermilion marks what is not finite."""
-DASHES = ("-", "--", "-.", ":")
+Dash = Literal["-", "--", "-.", ":"]
+DASHES: tuple[Dash, ...] = ("-", "--", "-.", ":")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 BROKEN, ZERO = "#D55E00", "#C4C4C4"
 

@@ -176,15 +176,8 @@ def learning_figure(reader: RunReader) -> Figure | None:
     return curves(epochs) if epochs else None
 
 
-def data_map_figure(reader: RunReader) -> Figure | None:
-    return _of_ledger(reader, data_map)
-
-
-def hardest_figure(reader: RunReader) -> Figure | None:
-    return _of_ledger(reader, hardest)
-
-
-def _of_ledger(reader: RunReader, draw: Callable[[pd.DataFrame, Mapping[str, Any]], Figure]) -> Figure | None:
+def ledger_figure(draw: Callable[[pd.DataFrame, Mapping[str, Any]], Figure], reader: RunReader) -> Figure | None:
+    """`data_map` or `hardest` of a run's ledger."""
     ledger = ledger_of(reader.backend)
     if ledger is None or (examples := with_confidence(ledger.frame())).empty:
         return None

@@ -102,16 +102,13 @@ def draw_plane(measured: Sequence[EpochFeatures], layer: str, method: str, note:
         guides(axes, "both", "#EEEEEE")
     _class_legend(figure, colours)
     epochs = f"{len(shown)} of {len(measured)} epochs" if len(shown) < len(measured) else count(len(measured), "epoch")
-    facts = [count(len(shown[-1].features), "example"), epochs, _how_fitted(plane.explained, method, len(shown)), note]
+    together, of = (" fitted to all panels together", "their") if len(shown) > 1 else ("", "the")
+    fit = f"{method.upper()}{together}; its distances are no measure"
+    if plane.explained is not None:
+        fit = f"one plane{together}, with {sum(plane.explained):.0%} of {of} variance"
+    facts = [count(len(shown[-1].features), "example"), epochs, fit, note]
     head(figure, f"Features of {_named(layer)}", "; ".join(filter(None, facts)))
     return figure
-
-
-def _how_fitted(explained: tuple[float, float] | None, method: str, panels: int) -> str:
-    together = " fitted to all panels together" if panels > 1 else ""
-    if explained is None:
-        return f"{method.upper()}{together}; its distances are no measure"
-    return f"one plane{together}, with {sum(explained):.0%} of {'their' if panels > 1 else 'the'} variance"
 
 
 def _class_colours(labels: Sequence[NDArray[np.int64] | None]) -> dict[int, str]:

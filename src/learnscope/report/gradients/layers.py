@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +66,11 @@ def _profile(reader: RunReader, norms: Grid, layer_norms: LayerNorms, types: dic
     names, common = layer_names(norms.scopes, types)
     for axes, values, quantity in ((left, norms.values, "‖g‖"), (right, ratios, "‖g‖/‖W‖")):
         _band(axes, values)
-        _marks(axes, values, norms.scopes, layer_norms)
+        medians = pd.DataFrame(values, columns=norms.scopes).where(values > 0).median()
+        for marked, mark, label in ((layer_norms.vanishing, "<", "vanishes"), (layer_norms.exploding, ">", "explodes")):
+            if marked:
+                places = np.array([norms.scopes.index(name) for name in marked]) + 0.5
+                axes.plot(medians[list(marked)], places, mark, color=BROKEN, markersize=9, label=label)
         finish(axes, x=quantity, y="layer" if axes is left else "")
         guides(axes, "x")
     unnamed = name_rows(left, names, body)
@@ -101,14 +104,6 @@ def _band(axes: Axes, values: Floats) -> None:
     ends = float(low[shown].min()) / 2, float(high[shown].max()) * 2
     log_scale(axes, *ends, x=True, most=6)
     axes.set_xlim(*ends)
-
-
-def _marks(axes: Axes, values: Floats, layers: Sequence[str], layer_norms: LayerNorms) -> None:
-    medians = pd.DataFrame(values, columns=list(layers)).where(values > 0).median()
-    for names, marker, label in ((layer_norms.vanishing, "<", "vanishes"), (layer_norms.exploding, ">", "explodes")):
-        if names:
-            places = np.array([layers.index(name) for name in names]) + 0.5
-            axes.plot(medians[list(names)], places, marker, color=BROKEN, markersize=9, label=label)
 
 
 def _colour_names(axes: Axes, norms: Grid, layer_norms: LayerNorms) -> None:

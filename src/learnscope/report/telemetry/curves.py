@@ -12,7 +12,7 @@ from matplotlib.collections import LineCollection
 from learnscope.reading.gather import Floats
 from learnscope.report.instances import at_foot, log_axis, log_foot
 from learnscope.report.layout import INK, QUIET
-from learnscope.report.style import lined, maybe_log
+from learnscope.report.style import Dash, lined, maybe_log
 from learnscope.report.telemetry.data import Telemetry, medians, thinned
 
 DECADES = 100
@@ -27,7 +27,7 @@ class Line:
     label: str
     values: Floats
     colour: str
-    dash: str = "-"
+    dash: Dash = "-"
     width: float = 1.8
     noisy: bool = True
     """Whether it is smoothed by medians when it is long."""

@@ -172,10 +172,10 @@ def _finish_figure(figure: Figure, t: Telemetry, title: str, panels: Sequence[Pa
     """The legend of the groups below the figure, and the heading above it."""
     groups = _groups(panels)
     if groups:
-        handles = []
-        for label, line in groups.items():
-            handles.append(Line2D([], [], color=line.colour, linewidth=line.width, label=label))
-            handles[-1].set(linestyle=line.dash)
+        handles = [
+            Line2D([], [], color=line.colour, linestyle=line.dash, linewidth=line.width, label=label)
+            for label, line in groups.items()
+        ]
         columns = _legend_size(panels)[0]
         figure.legend(handles=handles, loc="lower center", ncols=columns, fontsize=10, frameon=False)
     size = median_size(t)
