@@ -51,10 +51,7 @@ def _row(record: Record, line: bytes) -> dict[str, Any]:
         return {"json": json.dumps(json.loads(line)), "tables": []}
     header = {name: getattr(record, name) for name in ("probe", "phase", "source", "arrays", "error")}
     header |= {name: getattr(record, name) for name in (*INTEGERS, *FLOATS)}
-    tables = [
-        {"kind": table.kind, "scopes": table.scopes, "columns": [_column(column) for column in table.columns]}
-        for table in record.tables
-    ]
+    tables = [{"kind": t.kind, "scopes": t.scopes, "columns": [_column(c) for c in t.columns]} for t in record.tables]
     return {**header, "notes": _text(record.notes), "tables": tables}
 
 

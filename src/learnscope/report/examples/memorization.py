@@ -55,7 +55,15 @@ def _curves(data: MemorizationData) -> Figure:
     at = data.evolution.transition_epoch
     for axes, name, lowest in panels_on(figure.subplots(len(names), 1, sharex=True, squeeze=False), names):
         if name == "generalization gap":
-            _gap(axes, data.evolution)
+            gap = data.evolution
+            axes.plot(gap.epochs, gap.gaps, color=COLOURS[2], marker="o", markersize=3.5, linewidth=1.6,
+                      label="train − test accuracy")  # fmt: skip
+            axes.axhline(0, color="#BBBBBB", linewidth=1.0, zorder=0)
+            if gap.peak_gap > 0:
+                axes.axhline(SHARE * gap.peak_gap, color=QUIET, linestyle=":", linewidth=1.4, label="half its peak")
+            for place, epoch in enumerate(gap.change_epochs):
+                label = None if place else "level changes"
+                axes.axvline(epoch, color=COLOURS[3], linestyle="--", linewidth=1.2, label=label)
         else:
             # larger marks for the first, so that both can be seen where they are equal
             for (split, colour), size in zip(SPLITS.items(), (7.0, 3.5), strict=True):
@@ -74,16 +82,6 @@ def _curves(data: MemorizationData) -> Figure:
         axes.legend(fontsize=9.5, framealpha=0.8, edgecolor="none", loc="upper left", ncols=4, columnspacing=1.4)
     head(figure, "Memorization", _facts(data))
     return figure
-
-
-def _gap(axes: Axes, evolution: Evolution) -> None:
-    axes.plot(evolution.epochs, evolution.gaps, color=COLOURS[2], marker="o", markersize=3.5, linewidth=1.6,
-              label="train − test accuracy")  # fmt: skip
-    axes.axhline(0, color="#BBBBBB", linewidth=1.0, zorder=0)
-    if evolution.peak_gap > 0:
-        axes.axhline(SHARE * evolution.peak_gap, color=QUIET, linestyle=":", linewidth=1.4, label="half its peak")
-    for place, epoch in enumerate(evolution.change_epochs):
-        axes.axvline(epoch, color=COLOURS[3], linestyle="--", linewidth=1.2, label=None if place else "level changes")
 
 
 def _facts(data: MemorizationData) -> str:
