@@ -27,7 +27,7 @@ from learnscope.quantities.examples import Memorization as Q
 from learnscope.reading.cells import by_scope
 from learnscope.reading.cuts import Cuts
 from learnscope.record import Record
-from learnscope.report.examples.memorization import Told, plot_memorized
+from learnscope.report.examples.memorization import MemorizationData, plot_memorized
 from learnscope.session.opening import check_model
 from learnscope.task import Task, task_for
 
@@ -191,7 +191,9 @@ class MemorizationDetector(RecordingAnalyzer):
         except NotAvailable as error:
             reason = str(error)
         gap = evolution(list(records), curves[Q.generalization_gap.name])
-        numbers = Told(list(records), curves, gap, self.calibration(), self.memorization_proxies(), suspects, reason)
+        numbers = MemorizationData(
+            list(records), curves, gap, self.calibration(), self.memorization_proxies(), suspects, reason
+        )
         return plot_memorized(numbers, Path(save_dir))
 
     def save(self, path: str | os.PathLike[str]) -> Path:

@@ -24,7 +24,7 @@ from learnscope.session.manifest import new_manifest
 from learnscope.session.manual import ManualSession, UnstoredBackend
 from learnscope.session.opening import check_model
 from learnscope.store.backend import MemoryBackend, RunError, check_replaceable, replace_run
-from learnscope.store.memo import Memo
+from learnscope.store.memo import ResultCache
 from learnscope.task import Task, task_for
 
 AUDITED = "audited"
@@ -51,7 +51,7 @@ class AuditSession:
                 raise PosttrainError(
                     f"cache={str(folder)!r}: {existing} is no folder that can be written to; name another"
                 )
-        self.memo = Memo(folder)
+        self.memo = ResultCache(folder)
         self._measured: dict[str, tuple[Probe, Record]] = {}
         self._shared: Moment | None = None
 
