@@ -12,8 +12,8 @@ from typing import Any
 
 from learnscope.record import ProbeWarning
 
-HUGGING_FACE = ("transformers", "datasets", "huggingface_hub", "torch", "torchao")
-"""Loading a model imports the last two, which warn about missing optional packages."""
+HUGGING_FACE = ("transformers", "datasets", "huggingface_hub", "torch", "torchao", "bitsandbytes")
+"""Loading a model imports the last three, which warn about missing optional packages."""
 _PACKAGES = (*HUGGING_FACE, "trl", "peft", "accelerate")
 _OURS = r"learnscope\.(training|posttrain|sources)"
 
