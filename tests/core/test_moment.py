@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from learnscope.core import moment as moments
-from learnscope.core.gradients import standing_gradients
+from learnscope.core.gradients import current_gradients
 from learnscope.core.handed import Examples, HandedOver
 from learnscope.core.moment import Moment, NotAvailable
 from learnscope.core.subject import Subject
@@ -44,7 +44,7 @@ def test_gradients_are_read_once_and_unscaled() -> None:
 
     def take() -> object:
         calls.append(1)
-        return standing_gradients(subject)
+        return current_gradients(subject)
 
     moment = made(take_gradients=take)
     assert moment.grads["weight"].tolist() == [[4.0, 4.0]]

@@ -27,8 +27,7 @@ from learnscope.model.data import DataError
 from learnscope.model.guard import guard
 from learnscope.quantities.features import FeatureEvolution
 from learnscope.reading.gather import Series
-from learnscope.report.features.evolution import Kept, draw_numbers, draw_plane
-from learnscope.report.features.projection import project
+from learnscope.report.features.evolution import EpochFeatures, draw_numbers, draw_plane, project
 from learnscope.tensor.features.similarity import unbiased_cka
 from model.examples.one_by_one import state
 from probes.reference import tiny_gpt2, tokens
@@ -452,7 +451,7 @@ def shown(figure: Any) -> list[Any]:
 def test_a_panel_has_the_points_of_its_epoch_in_the_colours_of_their_classes() -> None:
     generator = np.random.default_rng(0)
     labels = np.array([0, 1, 2, -100] * 5)
-    kept = [Kept(epoch, generator.normal(size=(20, 7)), labels) for epoch in range(11)]
+    kept = [EpochFeatures(epoch, generator.normal(size=(20, 7)), labels) for epoch in range(11)]
     figure = draw_plane(kept, "layer2", "pca")
     panels = shown(figure)
     assert [axes.get_title(loc="left") for axes in panels] == [f"epoch {epoch}" for epoch in (0, 2, 4, 6, 8, 10)]
@@ -468,7 +467,7 @@ def test_a_panel_has_the_points_of_its_epoch_in_the_colours_of_their_classes() -
         f"20 examples; 6 of 11 epochs; one plane fitted to all panels together, with {sum(plane.explained):.0%}"
         in facts
     )
-    alone = draw_plane([Kept(3, kept[0].features, None)], "", "pca")
+    alone = draw_plane([EpochFeatures(3, kept[0].features, None)], "", "pca")
     assert len(shown(alone)) == 1
     assert not alone.legends
     assert len(shown(draw_plane(kept[:4], "x", "pca"))) == 4

@@ -48,7 +48,7 @@ def test_every_part_is_read(whole: AuditRun) -> None:
     assert audit.speed is not None
     assert (audit.speed.main.batch, len(audit.speed.settings)) == (4, 5)
     assert audit.speed.main.p99.value is None
-    assert audit.speed.main.p99.why == "n = 100: too few for this percentile"
+    assert audit.speed.main.p99.reason == "n = 100: too few for this percentile"
     assert audit.transfer is not None
     assert audit.transfer.accuracy[4, 0].value == pytest.approx(0.23)
     assert audit.sensitivity is not None

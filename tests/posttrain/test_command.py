@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from learnscope.cli import main
-from learnscope.store.memo import Memo
+from learnscope.store.memo import ResultCache
 from posttrain.trained import trained_gpt2
 from seeds.posttrain import put
 
@@ -37,9 +37,9 @@ def test_a_second_audit_computes_nothing_and_one_that_was_broken_off_goes_on(
 ) -> None:
     command = ["audit", "--model_path", "model.pt", "--examples", "6", "--length", "24", "--parts", "bit_widths"]
     computed: list[int] = []
-    once = Memo.once
+    once = ResultCache.once
 
-    def broken_off(memo: Memo, *given: object, **more: object) -> object:
+    def broken_off(memo: ResultCache, *given: object, **more: object) -> object:
         if len(computed) >= 9:
             raise KeyboardInterrupt
         answer = once(memo, *given, **more)  # type: ignore[arg-type]
@@ -47,21 +47,21 @@ def test_a_second_audit_computes_nothing_and_one_that_was_broken_off_goes_on(
         return answer
 
     with monkeypatch.context() as patched:
-        patched.setattr(Memo, "once", broken_off)
+        patched.setattr(ResultCache, "once", broken_off)
         assert main(command) == 130
     assert "goes on from there" in capsys.readouterr().err
     assert not (tiny / "analysis_results" / "analysis_results.json").exists()
     before = set(files(tiny / "analysis_results" / "cache"))
     assert len(before) == 9
 
-    counted: list[Memo] = []
-    make = Memo.__init__
+    counted: list[ResultCache] = []
+    make = ResultCache.__init__
 
-    def noted(memo: Memo, folder: Path | None = None) -> None:
+    def noted(memo: ResultCache, folder: Path | None = None) -> None:
         make(memo, folder)
         counted.append(memo)
 
-    monkeypatch.setattr(Memo, "__init__", noted)
+    monkeypatch.setattr(ResultCache, "__init__", noted)
     assert main(command) == 0
     after = files(tiny / "analysis_results" / "cache")
     assert set(after) > before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,19 @@ def test_every_probe_declares_its_names_and_its_cost() -> None:
             assert quantity.probe == probe.__name__
             assert quantity.meaning, quantity
             assert quantity.kinds, quantity
+
+
+def test_a_users_own_probe_has_the_quantities_that_it_names() -> None:
+    class Weights(Quantities):
+        norm = Quantity("√Σw²")
+
+    def own(name: str, base: type[ls.Probe] = ls.Probe, **body: object) -> type[ls.Probe]:
+        return type(name, (base,), {"__module__": "mine", **body})
+
+    assert own("WeightKurtosis").quantities is None
+    assert own("WeightKurtosis", quantities=Weights).quantities is Weights
+    assert own("Mine", ls.WeightKurtosis).quantities is declared()["WeightKurtosis"]
+    gc.collect()  # a class that is still there would be one of the probes of this process
 
 
 def test_quantities_stand_in_the_family_of_their_probe() -> None:

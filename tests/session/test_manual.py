@@ -14,7 +14,7 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe, ProbeWarning
 from learnscope.probes.outputs.loss import Loss
 from learnscope.run import open_run
-from learnscope.session.manual import ManualSession, NotKept, own_backend
+from learnscope.session.manual import ManualSession, UnstoredBackend, own_backend
 from learnscope.store.backend import MemoryBackend, RunError
 
 
@@ -90,7 +90,7 @@ def test_one_probe_can_be_fired_alone() -> None:
 
 
 def test_a_run_that_is_not_kept_holds_nothing() -> None:
-    made = ManualSession({"size": Size()}, NotKept(), source="test")
+    made = ManualSession({"size": Size()}, UnstoredBackend(), source="test")
     made.open(nn.Linear(2, 1))
     assert made.measure(made.moment("epoch", step=1))["size"].step == 1
     assert list(made.run.records()) == []
@@ -98,9 +98,9 @@ def test_a_run_that_is_not_kept_holds_nothing() -> None:
 
 def test_data_tell_how_they_are_read() -> None:
     made = ManualSession({}, MemoryBackend(), source="test")
-    subject = made.look_at(nn.Linear(2, 2))
+    subject = made.set_model(nn.Linear(2, 2))
     before = torch.get_rng_state()
-    made.read_with(None, holdout=[(torch.zeros(3, 2), torch.zeros(3, dtype=torch.long))])
+    made.set_data(None, holdout=[(torch.zeros(3, 2), torch.zeros(3, dtype=torch.long))])
     assert torch.equal(torch.get_rng_state(), before)
     assert subject.task is not None
     assert made.moment("epoch", step=1).holdout.logits.shape == (3, 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 from pathlib import Path
 from typing import Any
@@ -174,10 +173,14 @@ def test_refusals_leave_no_hook_and_no_folder_behind(tmp_path: Path) -> None:
     assert not any(p._backward_hooks for p in model.parameters())
 
 
-def test_closing_takes_every_hook_away() -> None:
+def test_closing_takes_every_hook_away(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.nn.utils import clip_grad
 
-    gc.collect()  # what other tests left to the collector may listen still
+    from learnscope.session import clipping
+
+    # sessions that other tests left open may listen still
+    monkeypatch.setattr(clipping, "_listeners", [])
+    monkeypatch.setattr(clipping, "_originals", {})
     original = clip_grad._clip_grads_with_norm_
     model, optimizer = small()
     w = ls.watch(model, optimizer, probes=[ls.GradientFlow(every=1)])

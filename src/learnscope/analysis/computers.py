@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from learnscope.analysis.capture import with_mask
 from learnscope.analysis.naming import parameter_change_keys, plain_keys, reasons, sparse_quality_keys
 from learnscope.analysis.primitives import THRESHOLDS, ParameterDelta, ParameterSnapshot
-from learnscope.core.gradients import standing_gradients
+from learnscope.core.gradients import current_gradients
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe, probe
 from learnscope.core.subject import Subject
@@ -207,12 +207,11 @@ def _moment(owner: ProbeMetrics, context: AnalysisContext | None, snapshot: Para
         subject.task, subject.holdout = task_for(batch, context.model), [batch]
     moment = Moment(step=context.step, phase="after_step", source="analysis", subject=subject)
     moment.snapshot = None if snapshot is None else snapshot._kept
-    moment.take_gradients = partial(standing_gradients, subject)
+    moment.take_gradients = partial(current_gradients, subject)
     return moment
 
 
 def wants(function: Callable[..., Any], *names: str) -> bool:
-    """Whether a function takes one of these keywords."""
     parameters = inspect.signature(function).parameters
     return any(p.kind is p.VAR_KEYWORD or p.name in names for p in parameters.values())
 

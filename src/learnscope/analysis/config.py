@@ -61,10 +61,11 @@ class AnalysisConfig:
         check_placement(self.snapshot_device, self.snapshot_dtype)
         for name in ("param_change_thresholds", "sparse_quality_thresholds"):
             values = getattr(self, name)
-            listed = isinstance(values, list | tuple | np.ndarray) and len(values) > 0
-            if not listed or not all(map(_is_threshold, values)):
+            listed = values if isinstance(values, list | tuple | np.ndarray) else ()
+            numbers = [float(x) for x in listed if isinstance(x, Real) and not isinstance(x, bool)]
+            if not numbers or len(numbers) < len(listed) or not all(0 <= x < math.inf for x in numbers):
                 raise ValueError(f"{name}={values!r}: a list of one or more numbers from 0 on")
-            setattr(self, name, [float(value) for value in values])
+            setattr(self, name, numbers)
         for option in fields(self):
             value = getattr(self, option.name)
             if option.type == "bool" and not isinstance(value, bool):
@@ -88,7 +89,3 @@ class AnalysisConfig:
 
 
 AnalysisConfig.__init__ = explain_options(AnalysisConfig.__init__, "AnalysisConfig")  # type: ignore[method-assign]
-
-
-def _is_threshold(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) < math.inf

@@ -151,7 +151,6 @@ class ModelAnalysisManager:
             self._begin(model, optimizer)
 
     def _begin(self, model: nn.Module, optimizer: Optimizer | None) -> None:
-        """Look at this model from now on."""
         state, self._state = self._state, None
         self._session = AnalysisSession(model, self.config, self._computers, optimizer, **self._options)
         if state is not None:
@@ -159,7 +158,6 @@ class ModelAnalysisManager:
 
 
 def configured(config: AnalysisConfig) -> list[MetricComputer]:
-    """The metrics that a configuration switches on."""
     placement: dict[str, Any] = {"snapshot_device": config.snapshot_device, "snapshot_dtype": config.snapshot_dtype}
     chosen: list[MetricComputer] = []
     if config.param_change_enabled:

@@ -135,7 +135,7 @@ class ParameterDelta(Mapping[str, Tensor]):
             members = {name: [number] for number, name in enumerate(changes.names)}
         else:
             members = group_parameters(changes.names, kind)  # type: ignore[arg-type]  # it refuses other kinds itself
-        table = change_table(kind, Segments(members), changes, thresholds, changes.dtype, self._old.dtype)
+        table = change_table(kind, Segments(members), changes, thresholds, self._old.dtype)
         return read_tables([table])[0]
 
     def statistics(self, thresholds: Sequence[float] = THRESHOLDS) -> dict[str, float]:

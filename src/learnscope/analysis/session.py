@@ -15,12 +15,12 @@ from learnscope.analysis.capture import Batches
 from learnscope.analysis.computers import GIVEN, AnalysisContext, MetricComputer, ProbeMetrics, probe_calling, wants
 from learnscope.analysis.config import AnalysisConfig
 from learnscope.analysis.primitives import History
-from learnscope.core.gradients import standing_gradients
+from learnscope.core.gradients import current_gradients
 from learnscope.core.moment import Moment
 from learnscope.core.probe import prepares
 from learnscope.run import Run
 from learnscope.session.engine import Bound
-from learnscope.session.manual import ManualSession, NotKept
+from learnscope.session.manual import ManualSession, UnstoredBackend
 from learnscope.session.opening import open_backend
 from learnscope.session.steps import StepEnds, as_optimizers
 from learnscope.task import Task
@@ -49,9 +49,9 @@ class AnalysisSession:
         run: str | Path | None, task: Task | None, strict: bool,
     ) -> None:  # fmt: skip
         self.config, self.steps = config, 0
-        backend = open_backend(run, resume=False) if run is not None else NotKept()
+        backend = open_backend(run, resume=False) if run is not None else UnstoredBackend()
         self._session = ManualSession({}, backend, source="analysis", strict=strict)
-        self.subject, self._engine = self._session.look_at(model), self._session.engine
+        self.subject, self._engine = self._session.set_model(model), self._session.engine
         self.subject.optimizers = self._optimizers(optimizer)
         self.metrics: list[Metric] = []
         self._offers: dict[str, Callable[[], Any]] = {}
@@ -89,7 +89,7 @@ class AnalysisSession:
         """Count a step; returns the metrics that are due at it, and why some are NaN."""
         self.steps += 1
         if model is not self.subject.model:
-            self._session.look_at(model)
+            self._session.set_model(model)
         if optimizer is not None and not self.subject.optimizers:
             self.subject.optimizers = self._optimizers(optimizer)
             if self._ends is not None:
@@ -170,7 +170,7 @@ class AnalysisSession:
         mask = batch.get("attention_mask") if isinstance(batch, Mapping) else metadata.get("attention_mask")
         optimizer = self.subject.optimizers[0] if self.subject.optimizers else None
         moment = self._session.moment(
-            "after_step", step=self.steps, take_gradients=lambda: standing_gradients(self.subject)
+            "after_step", step=self.steps, take_gradients=lambda: current_gradients(self.subject)
         )
         context = AnalysisContext(model=self.subject.model, inputs=batch, attention_mask=mask, optimizer=optimizer)
         return replace(context, step=self.steps, metadata=metadata, moment=moment)
@@ -227,11 +227,10 @@ class AnalysisSession:
 
     def _write_manifest(self) -> None:
         """Called late, as the optimizer may become known late."""
-        if not isinstance(self._engine.backend, NotKept):
+        if not isinstance(self._engine.backend, UnstoredBackend):
             self._session.begin()
 
     def _forget_step(self) -> None:
-        """Drop what belonged to this step."""
         self._batches.take()
         self.subject.holdout = None
         self._step_seen = False

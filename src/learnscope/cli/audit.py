@@ -14,7 +14,6 @@ from learnscope.cli.commands import at_least_one, command, fail
 
 if TYPE_CHECKING:
     from learnscope.posttrain.command import AuditOptions
-    from learnscope.record import Finding
 
 EXAMPLES = """examples:
   learnscope audit                                   a small GPT-2 made here, on a built-in text
@@ -81,8 +80,11 @@ def _positive(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     if args.solve is not None:
         return _solve(args)
+    from rich.console import Console
+
     from learnscope.posttrain.command import audited, named
     from learnscope.posttrain.errors import PosttrainError
+    from learnscope.report.terminal import print_findings
     from learnscope.sources.hushed import quiet
 
     say = (lambda _: None) if args.quiet else print
@@ -95,8 +97,10 @@ def run(args: argparse.Namespace) -> int:
         cached = "what was measured is cached, and the same command goes on from there"
         print(f"interrupted; {'nothing is cached (--no_cache)' if args.no_cache else cached}", file=sys.stderr)
         return 130
-    if not args.quiet:
-        _print_findings({name: findings for name, (_, findings) in runs.items()})
+    for name, (_, findings) in runs.items() if not args.quiet else ():
+        if len(runs) > 1:
+            print(f"\n{name}")
+        print_findings(findings, Console(highlight=False))
     print(args.output_dir / ("comparison.md" if len(runs) > 1 else "summary_report.md"))
     return 0
 
@@ -123,17 +127,6 @@ def _options(args: argparse.Namespace, models: Mapping[str, Any]) -> AuditOption
 
 def _bytes(args: argparse.Namespace) -> int | None:
     return None if args.max_mb is None else int(args.max_mb * 1e6)
-
-
-def _print_findings(findings_of: Mapping[str, Sequence[Finding]]) -> None:
-    from rich.console import Console
-
-    from learnscope.report.terminal import print_findings
-
-    for name, findings in findings_of.items():
-        if len(findings_of) > 1:
-            print(f"\n{name}")
-        print_findings(findings, Console(highlight=False))
 
 
 def _solve(args: argparse.Namespace) -> int:

@@ -21,7 +21,6 @@ def command(
 
 
 def at_least_one(text: str) -> int:
-    """An argument that counts something."""
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"a whole number of at least 1 is needed, not {text}")
     return int(text)

@@ -56,7 +56,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(_plain_rows(rows), indent=1, allow_nan=False, ensure_ascii=False))
     elif args.csv:
-        print(_csv(rows), end="")
+        plain = rows.copy()  # numbers with all digits; maps and lists as JSON
+        for name in rows.columns:
+            if any(isinstance(value, dict | list) or hasattr(value, "tolist") for value in rows[name].head(1)):
+                plain[name] = [json.dumps(_plain(value), ensure_ascii=False) for value in rows[name]]
+        print(plain.to_csv(index=False), end="")
     else:
         _print_table(answer.head(SHOWN if args.limit is None else args.limit), len(answer))
     return 0
@@ -76,15 +80,6 @@ def _other(value: Any) -> Any:
     import pandas as pd
 
     return None if value is pd.NA or value is pd.NaT else plain_json(value)
-
-
-def _csv(frame: pd.DataFrame) -> str:
-    """Numbers with all digits; maps and lists as JSON."""
-    plain = frame.copy()
-    for name in frame.columns:
-        if any(isinstance(value, dict | list) or hasattr(value, "tolist") for value in frame[name].head(1)):
-            plain[name] = [json.dumps(_plain(value), ensure_ascii=False) for value in frame[name]]
-    return str(plain.to_csv(index=False))
 
 
 def _print_table(frame: pd.DataFrame, total: int) -> None:

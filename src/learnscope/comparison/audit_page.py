@@ -63,7 +63,10 @@ def audit_figure(audits: Mapping[str, Audit], cuts: Cuts) -> Figure | None:
 
 
 def _panel(axes: Axes, metric: Metric, audits: Mapping[str, Audit], cuts: Cuts) -> None:
-    numbers = [_scaled(metric.get(audit), metric.scale) for audit in audits.values()]
+    numbers = []
+    for number in map(metric.get, audits.values()):
+        value, low, high = (None if n is None else n / metric.scale for n in (number.value, number.low, number.high))
+        numbers.append(Number(value, low, high, number.reason))
     colours = [COLOURS[place % len(COLOURS)] for place in range(len(numbers))]
     dots(axes, numbers, colours, [True] * len(numbers))
     absent(axes, numbers)
@@ -81,8 +84,3 @@ def _panel(axes: Axes, metric: Metric, audits: Mapping[str, Audit], cuts: Cuts) 
     finish(axes, metric.unit, size=10)
     better = "more is better" if metric.more_is_better else "less is better"
     axes.set_title(f"{capital(metric.name)} ({better})", loc="left", fontsize=10, color=INK)
-
-
-def _scaled(number: Number, scale: float) -> Number:
-    value, low, high = (None if n is None else n / scale for n in (number.value, number.low, number.high))
-    return Number(value, low, high, number.why)

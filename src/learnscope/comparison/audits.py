@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from learnscope.comparison.series import SeriesOf
@@ -74,14 +74,16 @@ def audit_json(audits: Mapping[str, Audit]) -> list[dict[str, Any]]:
     out = []
     for metric in METRICS if audits else ():
         numbers = {name: metric.get(audit) for name, audit in audits.items()}
-        values = {name: asdict(number) for name, number in numbers.items()}
+        values = {
+            name: {"value": n.value, "low": n.low, "high": n.high, "why": n.reason} for name, n in numbers.items()
+        }
         out.append({"metric": metric.name, "numbers": values, "best": clear_best(numbers, metric)})
     return out
 
 
 def _cell(number: Number, metric: Metric) -> str:
     if number.value is None:
-        return "n/a" if number.why in (None, "not recorded") else f"n/a ({number.why})"
+        return "n/a" if number.reason in (None, "not recorded") else f"n/a ({number.reason})"
     ends = "" if number.interval is None else " ({} to {})".format(*map(metric.write, number.interval))
     return metric.write(number.value) + ends
 
@@ -105,8 +107,9 @@ def notes(audits: Mapping[str, Audit]) -> list[str]:
     if len(set(examples.values())) > 1:
         each = [f"{name} on {count(n, 'example') if n is not None else 'n/a'}" for name, n in examples.items()]
         out.append(f"Quality was measured on different data: {listed(each, len(each))}.")
-    settings = {name: a.speed.main.said for name, a in audits.items() if a.speed is not None and a.speed.settings}
-    threads = {name: a.speed.notes.get("threads") for name, a in audits.items() if a.speed is not None}
+    speeds = {name: a.speed for name, a in audits.items() if a.speed is not None}
+    settings = {name: speed.main.description for name, speed in speeds.items() if speed.settings}
+    threads = {name: speed.notes.get("threads") for name, speed in speeds.items()}
     if len(set(settings.values())) > 1 or len(set(threads.values())) > 1:
         each = [f"{name} at {setting}, {threads[name]} threads" for name, setting in settings.items()]
         out.append(f"Speed was measured in different settings: {listed(each, len(each))}.")

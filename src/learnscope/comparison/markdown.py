@@ -23,25 +23,19 @@ CELL = 80
 
 def write_comparison(comparison: Comparison, folder: Path) -> Path:
     """Write everything and remove figures of an earlier comparison that are not made now; the path of compare.md."""
-    before = _figures_before(folder / "compare.json")
+    try:  # only figures that an earlier comparison lists are removed
+        before = json.loads((folder / "compare.json").read_text(encoding="utf-8")).get("figures", [])
+    except (OSError, ValueError, AttributeError):
+        before = []
     figures = write_figures(comparison, folder)
     path = folder / "compare.md"
     write_text(path, _text(comparison, figures))
     names = [figure.name for figure in figures]
     write_json(folder / "compare.json", {**comparison.to_json(), "figures": names})
     for name in before:
-        if name not in names:
+        if isinstance(name, str) and name == Path(name).name and name.endswith(".png") and name not in names:
             (folder / name).unlink(missing_ok=True)
     return path
-
-
-def _figures_before(path: Path) -> list[str]:
-    """The figures that an earlier comparison in this folder lists; no other file is removed."""
-    try:
-        names = json.loads(path.read_text(encoding="utf-8")).get("figures", [])
-    except (OSError, ValueError, AttributeError):
-        return []
-    return [name for name in names if isinstance(name, str) and name == Path(name).name and name.endswith(".png")]
 
 
 def _text(comparison: Comparison, figures: Sequence[Path]) -> str:
@@ -66,7 +60,12 @@ def _text(comparison: Comparison, figures: Sequence[Path]) -> str:
             "from it.",
             *(_image(figure) for figure in curves),
         ]
-    parts += ["## Weights", *_weights(comparison, figures)]
+    parts += ["## Weights", *(escape(note) for note in words.weight_notes(comparison.weights))]
+    parts += [_image(figure) for figure in figures if figure.name == "weights.png"]
+    for label in comparison.weights.distances:
+        head, rows = words.weight_table(comparison.weights, label)
+        title = f"### {escape(label)} from {escape(str(comparison.weights.reference))}"
+        parts += [title, table([escape(cell) for cell in head], rows)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -81,16 +80,6 @@ def _values(comparison: Comparison, labels: Sequence[str]) -> list[str]:
     best = words.best_rows(comparison)
     if best:
         parts += ["### Best values", table(("series", *labels), best)]
-    return parts
-
-
-def _weights(comparison: Comparison, figures: Sequence[Path]) -> list[str]:
-    parts = [escape(note) for note in words.weight_notes(comparison.weights)]
-    parts += [_image(figure) for figure in figures if figure.name == "weights.png"]
-    for label in comparison.weights.distances:
-        title = f"### {escape(label)} from {escape(str(comparison.weights.reference))}"
-        head, rows = words.weight_table(comparison.weights, label)
-        parts += [title, table([escape(cell) for cell in head], rows)]
     return parts
 
 

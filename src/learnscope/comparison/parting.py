@@ -73,7 +73,6 @@ class Parting:
 
 
 def find_parting(first: str, other: str, runs: Mapping[str, SeriesOf], tolerance: float = 0.0) -> Parting:
-    """Compare two runs, series by series."""
     left, right = runs[first], runs[other]
     shared = [key for key in left if key in right]
     compared = {key: part(left[key], right[key], tolerance) for key in shared if not is_clock(key.name)}

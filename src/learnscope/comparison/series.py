@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,15 +73,13 @@ def read_series(run: Run) -> dict[Key, Series]:
         for position, scope in enumerate(scopes):
             part = (steps, turns, values[:, position], reasons[:, position])
             parts.setdefault(Key(probe, kind, scope, name, labels), []).append(part)
-    return {key: _joined(key, blocks_of_key) for key, blocks_of_key in parts.items()}
-
-
-def _joined(key: Key, parts: Sequence[tuple[NDArray[Any], ...]]) -> Series:
-    """Sorted by step; of equal steps the last written."""
-    steps, turns, values, reasons = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    order = np.lexsort((turns, steps))
-    last = order[np.append(np.diff(steps[order]) > 0, True)]
-    return Series(steps[last], values[last], reasons[last].tolist(), key.probe)
+    series = {}
+    for key, blocks_of_key in parts.items():
+        steps, turns, values, reasons = (np.concatenate(columns) for columns in zip(*blocks_of_key, strict=True))
+        order = np.lexsort((turns, steps))
+        last = order[np.append(np.diff(steps[order]) > 0, True)]
+        series[key] = Series(steps[last], values[last], reasons[last].tolist(), key.probe)
+    return series
 
 
 def aligned(series: Iterable[tuple[str, Series | None]]) -> pd.DataFrame:

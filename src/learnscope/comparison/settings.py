@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from learnscope.record import plain_json
 
-_FIRST = ("config", "optimizers", "model", "probes", "budget")
-"""Sections that come first; the others follow, the environment last."""
+_PLACES = {"config": 0, "optimizers": 1, "model": 2, "probes": 3, "budget": 4, "environment": 6}
+"""The order of the sections; others come before the environment."""
 _LEFT_OUT = frozenset({"created", "started", "ended", "updated", "timestamp", "pid", "run_id"})
 """Entries that differ in every run, at any depth."""
 _NOT_SETTINGS = frozenset({"status", "attempts", "id", "run"})
@@ -52,11 +52,8 @@ def differences(manifests: Mapping[str, Mapping[str, Any]], folders: Mapping[str
     labels = list(manifests)
     settings = [_settings(manifests[label], folders[label]) for label in labels]
     changes = [Difference(".".join(path), dict(zip(labels, each, strict=True))) for path, each in _walk((), settings)]
-    return sorted(changes, key=lambda change: _place(change.key.split(".")[0]))  # stable: else in the manifest's order
-
-
-def _place(section: str) -> int:
-    return _FIRST.index(section) if section in _FIRST else len(_FIRST) + (section == "environment")
+    # stable: otherwise in the manifest's order
+    return sorted(changes, key=lambda change: _PLACES.get(change.key.split(".")[0], 5))
 
 
 def _settings(manifest: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:

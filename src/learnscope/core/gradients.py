@@ -46,10 +46,10 @@ def read_gradients(subject: Subject, gradients: Mapping[int, Tensor], origin: st
     return Gradients(names, positions, tensors, missing, gradient_statistics(tensors), origin=origin)
 
 
-def standing(subject: Subject) -> dict[int, Tensor]:
+def current_tensors(subject: Subject) -> dict[int, Tensor]:
     """The gradients of the parameters (`p.grad`), by position: after the step as before it, until they are cleared."""
     return {i: p.grad for i, p in enumerate(subject.parameters) if p.grad is not None}
 
 
-def standing_gradients(subject: Subject) -> Gradients:
-    return read_gradients(subject, standing(subject))
+def current_gradients(subject: Subject) -> Gradients:
+    return read_gradients(subject, current_tensors(subject))

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, dataclass_transform
 
 from learnscope.options import explain_options, is_whole
-from learnscope.quantities.base import Quantities, names_table
+from learnscope.quantities import Quantities, declared
+from learnscope.quantities.base import names_table
 from learnscope.record import Measurement, ProbeWarning, Row, Table, plain_json
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class Probe:
     reads_only: ClassVar[bool] = False
     """True if `measure` neither runs the model nor draws random numbers, and so needs no guard."""
     quantities: ClassVar[type[Quantities] | None] = None
-    """The names that it records, with their meanings. A probe without them is drawn by the kinds of its rows."""
+    """The names that it records, with their meanings; for a probe of the package, the declared class of its name.
+    A probe without them is drawn by the kinds of its rows."""
     cost: ClassVar[str] = ""
     """What one firing takes, in a few words: "one pass over the gradients"."""
 
@@ -67,6 +69,8 @@ class Probe:
                 cls.__annotations__ = {**inspect.get_annotations(cls), option: "Any"}
         dataclass(frozen=True, kw_only=True)(cls)
         cls.__init__ = explain_options(cls.__init__, cls.__name__)  # type: ignore[method-assign]
+        if cls.__module__.startswith("learnscope.probes.") and cls.__name__ in declared():
+            cls.quantities = declared()[cls.__name__]
         if "quantities" in cls.__dict__ and cls.quantities is not None:
             cls.__doc__ = f"{inspect.cleandoc(cls.__doc__ or '')}\n\n{names_table(cls.quantities)}\n"
 
@@ -105,7 +109,6 @@ def is_due(every: Schedule, step: int) -> bool:
 
 
 def prepares(probe: Probe) -> bool:
-    """Whether a probe has a `prepare` of its own."""
     return type(probe).prepare is not Probe.prepare
 
 

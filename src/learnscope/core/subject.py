@@ -12,7 +12,7 @@ from torch import nn
 
 from learnscope.model.weights.content import data_content, model_content, task_content
 from learnscope.names import group_parameters, match_parameters, optimizer_groups
-from learnscope.store.memo import Memo
+from learnscope.store.memo import ResultCache
 from learnscope.task import Task
 from learnscope.tensor.segments import Segments
 
@@ -56,7 +56,7 @@ class Subject:
     """Patterns of parameter names, by the user's name of the group."""
     names: list[str] = field(default_factory=list)
     parameters: list[nn.Parameter] = field(default_factory=list)
-    memo: Memo | None = None
+    memo: ResultCache | None = None
     """Results of earlier examinations of the same weights on the same data."""
     show_progress: bool = False
     backward_order: list[str] = field(default_factory=list)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -13,6 +12,7 @@ from learnscope.demo import data, screen
 from learnscope.demo.grokking import train_grokking, when_it_grokked
 from learnscope.demo.runs import train_healthy, train_nan, train_overfit, train_vanishing
 from learnscope.demo.scenario import Scenario, check_free, clear
+from learnscope.model.cost.timing import fixed_threads
 
 SCENARIOS = (
     Scenario(
@@ -58,13 +58,10 @@ def run_demo(out: Path, quick: bool = False) -> int:
     check_free(out / scenario.name for scenario in SCENARIOS)
     console = screen.make_console()
     outcomes = []
-    with ExitStack() as stack:
-        # one thread is fastest for models this small, and gives the same run on every machine
-        stack.callback(torch.set_num_threads, torch.get_num_threads())
-        torch.set_num_threads(1)
-        stack.enter_context(torch.random.fork_rng(devices=[]))
+    # one thread is fastest for models this small, and gives the same run on every machine
+    with fixed_threads(1), torch.random.fork_rng(devices=[]):
         for number, scenario in enumerate(SCENARIOS, 1):
-            screen.heading(console, number, len(SCENARIOS), scenario)
+            console.print(f"\n[bold]{number}/{len(SCENARIOS)} {scenario.name}[/bold]\n{scenario.look_for}")
             clear(out / scenario.name)
             started = time.perf_counter()
             with screen.progress(console) as show:

@@ -45,7 +45,9 @@ class DemoRun(ls.Probe):
 def check_free(folders: Iterable[Path]) -> None:
     """Raise a `RunError`, before anything is trained or removed, if a folder was not made by the demo."""
     for folder in folders:
-        if not is_free(folder) and not is_demo_run(folder):
+        empty = folder.is_dir() and not any(folder.iterdir())
+        is_free = not folder.is_symlink() and (empty or not folder.exists())
+        if not is_free and not is_demo_run(folder):
             raise ls.RunError(
                 f"{folder} is there already and is not a run of this demo; it is left as it is. "
                 "Name another folder with --out, or move that one away."
@@ -56,12 +58,6 @@ def clear(folder: Path) -> None:
     """Remove the earlier demo's run, if there is one."""
     if is_demo_run(folder):
         shutil.rmtree(folder)
-
-
-def is_free(folder: Path) -> bool:
-    """Whether there is nothing, or an empty folder."""
-    empty = folder.is_dir() and not any(folder.iterdir())
-    return not folder.is_symlink() and (empty or not folder.exists())
 
 
 def is_demo_run(folder: Path) -> bool:

@@ -40,12 +40,6 @@ def make_console() -> Console:
     return Console(highlight=False, emoji=False, width=None if Console().is_terminal else 120)
 
 
-def heading(console: Console, number: int, of: int, scenario: Scenario) -> None:
-    console.print()
-    console.print(Text(f"{number}/{of} {scenario.name}", style="bold"))
-    console.print(Text(scenario.look_for))
-
-
 @contextmanager
 def progress(console: Console) -> Iterator[Show]:
     """A bar with steps and loss that disappears when the run is done."""

@@ -21,8 +21,7 @@ from learnscope.probes.features.feature_evolution import FeatureEvolution
 from learnscope.quantities.features import FeatureEvolution as Q
 from learnscope.reading.changepoints import PERMUTATIONS
 from learnscope.reading.gather import one_pass
-from learnscope.report.features.evolution import Kept, plot_numbers, plot_plane
-from learnscope.report.features.projection import METHODS
+from learnscope.report.features.evolution import METHODS, EpochFeatures, plot_numbers, plot_plane
 from learnscope.session.opening import check_model
 from learnscope.task import Task
 
@@ -110,7 +109,7 @@ class FeatureEvolutionTracker(RecordingAnalyzer):
         if self.device is not None:
             self.model.to(self.device)
         self._session.open(self.model)
-        self._session.read_with(self.task, holdout=batches)
+        self._session.set_data(self.task, holdout=batches)
         record = self._session.measure(self._session.moment("epoch", step=number, epoch=number))[_PROBE]
         self._epochs.append(number)
         numbers: dict[str, dict[str, float | None]] = {layer: {} for layer in self.layer_names}
@@ -210,13 +209,13 @@ class FeatureEvolutionTracker(RecordingAnalyzer):
                 del self._samples[next(iter(self._samples))]
         return self._samples[key][1]
 
-    def _drawable(self, layer: str) -> tuple[list[Kept], str]:
+    def _drawable(self, layer: str) -> tuple[list[EpochFeatures], str]:
         """The epochs whose features can be drawn together, and a sentence on those left out."""
-        recorded: list[Kept] = []
+        recorded: list[EpochFeatures] = []
         for epoch in sorted(self.run.array_steps(Q.probe)):
             arrays = self.run.arrays(Q.probe, epoch)
             if f"features/{layer}" in arrays:
-                recorded.append(Kept(epoch, arrays[f"features/{layer}"], arrays.get("labels")))
+                recorded.append(EpochFeatures(epoch, arrays[f"features/{layer}"], arrays.get("labels")))
         finite = [epoch for epoch in recorded if np.isfinite(epoch.features).all()]
         if not finite:
             missing = self.reasons.get(layer, {}).get(Q.dimensions.name, "it has none")

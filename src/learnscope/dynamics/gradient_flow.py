@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from learnscope.core.gradients import Gradients, read_gradients, standing_gradients
+from learnscope.core.gradients import Gradients, current_gradients, read_gradients
 from learnscope.core.handed import HandedOver
 from learnscope.core.moment import NotAvailable
 from learnscope.core.subject import Subject
@@ -179,7 +179,7 @@ class GradientFlowAnalyzer(RecordingAnalyzer):
     def _gradients(self, subject: Subject) -> Gradients:
         positions = self._positions(subject)
         if positions is None:
-            gradients = standing_gradients(subject)
+            gradients = current_gradients(subject)
         else:
             tracked = {i: grad for i in positions if (grad := subject.parameters[i].grad) is not None}
             gradients = read_gradients(subject, tracked)

@@ -17,7 +17,7 @@ from learnscope.core.moment import NotAvailable
 from learnscope.dynamics.checks import CheckedTargets, check_device, known_noise
 from learnscope.dynamics.saved import RecordingAnalyzer, load_session, save_session
 from learnscope.findings.examples.grokking import Accuracies, grokked
-from learnscope.findings.examples.label_noise import Doubts, LabelsChanged, noise_scores, ranking
+from learnscope.findings.examples.label_noise import LabelLosses, LabelsChanged, noise_scores, ranking
 from learnscope.findings.examples.memorizing import evolution, why_no_changes
 from learnscope.model.data import InOrder
 from learnscope.model.guard import preserve_rng
@@ -27,7 +27,7 @@ from learnscope.quantities.examples import Memorization as Q
 from learnscope.reading.cells import by_scope
 from learnscope.reading.cuts import Cuts
 from learnscope.record import Record
-from learnscope.report.examples.memorization import Told, plot_memorized
+from learnscope.report.examples.memorization import MemorizationData, plot_memorized
 from learnscope.session.opening import check_model
 from learnscope.task import Task, task_for
 
@@ -82,7 +82,7 @@ class MemorizationDetector(RecordingAnalyzer):
                 task = task_for(next(iter(InOrder(train_loader))), model)
         data = {f"{split}_data": CheckedTargets(loaders[split], split, task, self.num_classes) for split in SPLITS}
         self._session.open(model)
-        self._session.read_with(task, **data)
+        self._session.set_data(task, **data)
         return _scores(self._session.measure(self._session.moment("epoch", step=epoch, epoch=epoch))["memory"])
 
     def analyze_memorization_evolution(self, *, cuts: Cuts | None = None) -> dict[str, Any]:
@@ -96,7 +96,11 @@ class MemorizationDetector(RecordingAnalyzer):
         records = self._records()
         epochs, curves = list(records), _curves(records)
         gap = evolution(epochs, curves[Q.generalization_gap.name])
-        grokking = grokked(_accuracies(epochs, curves), cuts or Cuts())
+        both = np.array([curves[f"{split}_accuracy"] for split in SPLITS])
+        known = np.isfinite(both).all(0)
+        train, test = both[:, known]
+        steps, source = np.array(epochs, dtype=np.float64)[known], "a pass over the training data"
+        grokking = grokked(Accuracies(steps, train, test, Q.probe, Q.accuracy, source), cuts or Cuts())
         return {
             "epochs": epochs, **curves, "memorization_score": curves[Q.generalization_gap.name],
             "transition_epoch": gap.transition_epoch, "reason": gap.reason, "peak_gap": gap.peak_gap,
@@ -147,8 +151,8 @@ class MemorizationDetector(RecordingAnalyzer):
         """Training labels from the most suspicious to the least, over all evaluations so far.
 
         `score` is the mean loss of the position over the evaluations, `suggested` the class that the model predicted
-        instead of the label; see `findings.label_noise.Doubts`. Evaluations before the model has memorized the labels
-        tell most. With `true_noise` (a mask over the examples, or their ids) there is a column `noisy`, and
+        instead of the label; see `findings.label_noise.LabelLosses`. Evaluations before the model has memorized the
+        labels tell most. With `true_noise` (a mask over the examples, or their ids) there is a column `noisy`, and
         `noise_score` of it is in the table's `attrs`.
         """
         import pandas as pd
@@ -187,7 +191,9 @@ class MemorizationDetector(RecordingAnalyzer):
         except NotAvailable as error:
             reason = str(error)
         gap = evolution(list(records), curves[Q.generalization_gap.name])
-        numbers = Told(list(records), curves, gap, self.calibration(), self.memorization_proxies(), suspects, reason)
+        numbers = MemorizationData(
+            list(records), curves, gap, self.calibration(), self.memorization_proxies(), suspects, reason
+        )
         return plot_memorized(numbers, Path(save_dir))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -223,9 +229,9 @@ class MemorizationDetector(RecordingAnalyzer):
         assert record.arrays is not None, "the probe keeps arrays"
         return self._session.reader.backend.arrays(record.arrays)
 
-    def _doubts(self) -> tuple[Doubts, dict[str, NDArray[Any]]]:
+    def _doubts(self) -> tuple[LabelLosses, dict[str, NDArray[Any]]]:
         """How suspicious each label is over all evaluations, and the arrays of the last one."""
-        doubts, arrays = Doubts(), {}
+        doubts, arrays = LabelLosses(), {}
         for epoch, record in self._records().items():
             arrays = self._arrays(record)
             if "train_predicted" not in arrays:
@@ -254,14 +260,5 @@ def _scores(record: Record) -> dict[str, Any]:
 
 
 def _curves(records: Mapping[int, Record]) -> dict[str, list[float]]:
-    """The scores over the epochs, in the order of the records."""
     scores = [_scores(record) for record in records.values()]
     return {name: [of_epoch[name] for of_epoch in scores] for name in CURVES}
-
-
-def _accuracies(epochs: list[int], curves: Mapping[str, list[float]]) -> Accuracies:
-    """Training and test accuracy where both are known."""
-    both = np.array([curves[f"{split}_accuracy"] for split in SPLITS])
-    known = np.isfinite(both).all(0)
-    steps = np.array(epochs, dtype=np.float64)[known]
-    return Accuracies(steps, both[0, known], both[1, known], Q.probe, Q.accuracy, "a pass over the training data")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from learnscope.findings.registry import analysis
+from learnscope.findings import analysis
+from learnscope.findings.evidence import evidence_over
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import between, capital, count, num, percent
 from learnscope.record import Evidence, Finding, Record
@@ -39,11 +40,8 @@ def _failed(probe: str, records: list[Record]) -> Finding:
         detail=f"{capital(between(first.step, last.step))}. First message: {message}.{others}",
         advice=(effect if remaining else f"Nothing that {probe} would have shown is in this run")
         + "; watch(..., strict=True) stops at the failure with its traceback.",
-        evidence=Evidence(
-            probe=probe, name="error", n=len(records), first_step=first.step, last_step=last.step,
-            value=float(len(failures)),
-        ),
-    )  # fmt: skip
+        evidence=evidence_over((first.step, last.step), probe, "error", len(records), float(len(failures))),
+    )
 
 
 def _torn(problems: list[str]) -> Finding:
@@ -75,8 +73,5 @@ def _skipped(probe: str, records: list[Record], reader: RunReader) -> Finding:
         detail=f"{skipped:,} firings were left out{reason}, between steps {records[0].step:,} and {noted[-1].step:,}; "
         f"the {len(records):,} that took place cost {num(1e3 * seconds)} ms each.",
         advice=f"A larger every= for {probe} spaces its firings evenly; a larger budget= takes more of them.",
-        evidence=Evidence(
-            probe=probe, name="skipped_by_budget", n=due,
-            first_step=records[0].step, last_step=noted[-1].step, value=float(skipped),
-        ),
-    )  # fmt: skip
+        evidence=evidence_over((records[0].step, noted[-1].step), probe, "skipped_by_budget", due, float(skipped)),
+    )

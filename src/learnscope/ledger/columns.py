@@ -57,14 +57,12 @@ class Columns:
                 self._arrays[name] = _filled(name, len(self._arrays["id"]))
 
     def grow(self, size: int) -> None:
-        """Make room for `size` examples."""
         capacity = len(self._arrays["id"])
         if size > capacity:
             self._resize(max(size, capacity + capacity // 4, 1024))
         self.size = size
 
     def trim(self) -> None:
-        """Free spare memory."""
         if len(self._arrays["id"]) > self.size:
             self._resize(self.size)
 
@@ -73,7 +71,6 @@ class Columns:
         return {name: array[: self.size] for name, array in self._arrays.items()}
 
     def fill(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Replace all columns by these."""
         self._arrays = {name: np.array(value, dtype=_DTYPES[name]) for name, value in arrays.items()}
         self.size = len(self._arrays["id"])
 

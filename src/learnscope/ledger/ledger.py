@@ -166,12 +166,6 @@ class Ledger:
         (Path(folder) / other).unlink(missing_ok=True)
 
     @classmethod
-    def load_from(cls, folder: str | Path) -> Ledger | None:
-        """The ledger in a folder; None if there is none."""
-        paths = [Path(folder) / name for name in files.NAMES if (Path(folder) / name).exists()]
-        return cls.load(paths[0]) if paths else None
-
-    @classmethod
     def load(cls, path: str | Path) -> Ledger:
         """The ledger exactly as it was saved; it can be continued."""
         arrays, facts = files.read(Path(path))
@@ -210,7 +204,11 @@ class Ledger:
         if batch.grand is not None:
             columns.need(*GRAND, "grand_count")
             measured = np.isfinite(batch.grand)
-            self._grand(at[measured], batch.grand[measured])
+            rows, grand = at[measured], batch.grand[measured]
+            columns["grand_count"][rows] += 1
+            before = columns["grand_mean"][rows]
+            columns["grand_mean"][rows] = before + (grand - before) / columns["grand_count"][rows]
+            columns["grand_last"][rows] = grand
         finite = batch.finite()
         if not finite.all():
             columns["nonfinite"][at[~finite]] += 1
@@ -244,17 +242,11 @@ class Ledger:
         columns["el2n_last"][at] = batch.el2n
         columns["cumulative_loss"][at] += batch.loss
 
-    def _grand(self, at: Any, grand: NDArray[np.float64]) -> None:
-        columns = self._columns
-        columns["grand_count"][at] += 1
-        before = columns["grand_mean"][at]
-        columns["grand_mean"][at] = before + (grand - before) / columns["grand_count"][at]
-        columns["grand_last"][at] = grand
-
 
 def ledger_of(backend: Backend) -> Ledger | None:
     """The ledger of a run as it was last stored; None if no examples were tracked."""
     if isinstance(backend, FolderBackend):
-        return Ledger.load_from(backend.path)
+        paths = [path for name in files.NAMES if (path := backend.path / name).exists()]
+        return Ledger.load(paths[0]) if paths else None
     arrays = backend.examples if isinstance(backend, MemoryBackend) else None
     return None if arrays is None else Ledger.from_arrays(arrays)

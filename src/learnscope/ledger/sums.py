@@ -43,8 +43,13 @@ class GroupSums:
         if isinstance(groups, str):
             names, which = [groups], np.zeros(len(finite), np.int64)
         else:
-            values, which = _distinct(np.asarray(groups))
-            names = [str(value) for value in values]
+            groups = np.asarray(groups)
+            if groups.dtype.kind in "iu" and groups.min() >= 0 and groups.max() < 1000:  # classes: faster than sorting
+                present = np.bincount(groups) > 0
+                values, which = np.flatnonzero(present), (np.cumsum(present) - 1)[groups]
+            else:
+                values, which = np.unique(groups, return_inverse=True)
+            names = [str(value) for value in values.tolist()]
         fresh = [name for name in names if name not in self.names]
         if len(self.names) + len(fresh) > MOST_GROUPS:
             self.names, self.table, self.too_many = [], np.zeros((0, _COLUMNS)), True
@@ -67,15 +72,6 @@ class GroupSums:
     def in_order(self) -> list[int]:
         """Indices of the groups in the order of their names, numbers by size."""
         return sorted(range(len(self.names)), key=lambda i: _natural(self.names[i]))
-
-
-def _distinct(groups: NDArray[Any]) -> tuple[list[Any], NDArray[np.int64]]:
-    """The distinct groups, and the index of each entry's group."""
-    if groups.dtype.kind in "iu" and groups.min() >= 0 and groups.max() < 1000:  # classes: counting beats sorting
-        present = np.bincount(groups) > 0
-        return np.flatnonzero(present).tolist(), (np.cumsum(present) - 1)[groups]
-    values, which = np.unique(groups, return_inverse=True)
-    return values.tolist(), which.astype(np.int64)
 
 
 def _natural(name: str) -> tuple[bool, int, str]:

@@ -99,15 +99,11 @@ def _preserve_buffers(model: nn.Module) -> Iterator[None]:
             module._buffers[name] = buffer
         for buffer, copy in contents.values():
             # through .data: a backward that is still pending has saved this version of the buffer
-            _write(buffer.data, copy)
-
-
-def _write(target: Tensor, source: Tensor) -> None:
-    """Copy entry by entry, also into an expanded tensor, where many entries share one memory location."""
-    for dim, (stride, length) in enumerate(zip(target.stride(), target.shape, strict=True)):
-        if stride == 0 and length > 1:
-            target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
-    target.copy_(source)
+            target, source = buffer.data, copy
+            for dim, (stride, length) in enumerate(zip(target.stride(), target.shape, strict=True)):
+                if stride == 0 and length > 1:  # an expanded tensor, where many entries share one memory location
+                    target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
+            target.copy_(source)
 
 
 @contextmanager

@@ -63,7 +63,8 @@ class ModelAnalyzer:
         loaded = load_model(model, config_path, tokenizer, device)
         self.model, self.tokenizer, self.origin = loaded.model, loaded.tokenizer, loaded.origin
         self.notes = list(loaded.notes)
-        self.name = name if name is not None else _name_of(model)
+        own = type(model).__name__ if isinstance(model, nn.Module) else Path(os.path.abspath(model)).name or str(model)
+        self.name = own if name is None else name
         self.session = AuditSession(
             loaded.model, task=task, tokenizer=loaded.tokenizer, name=self.name, cache=cache, progress=progress
         )
@@ -125,7 +126,11 @@ class ModelAnalyzer:
             raise PosttrainError(
                 "nothing has been analyzed yet: call analyze_performance(data_loader) first, or another"
             )
-        folder, about, cuts = Path(output_dir), self._about(), with_thresholds(cuts, thresholds)
+        config: Any = getattr(self.model, "config", None)
+        shown = {key: value for key in _SHOWN if (value := getattr(config, key, None)) is not None}
+        facts = {"origin": self.origin, "configuration": shown, "data": self._about_data, "notes": self.notes}
+        about = {key: value for key, value in facts.items() if value}
+        folder, cuts = Path(output_dir), with_thresholds(cuts, thresholds)
         reader = one_pass(self.session.save(folder, plain_json(about)).reader)
         write_audit(reader, folder, cuts=cuts, name=self.name, about=about)
         self.findings = find(reader, cuts)
@@ -135,16 +140,6 @@ class ModelAnalyzer:
     def _analyze(self, part: str, analyze: Any, data_loader: Any, **options: Any) -> dict[str, Any]:
         self.results[part] = analyze(self.data(data_loader), **options)
         return self.results[part]
-
-    def _about(self) -> dict[str, Any]:
-        config: Any = getattr(self.model, "config", None)
-        shown = {key: value for key in _SHOWN if (value := getattr(config, key, None)) is not None}
-        about = {"origin": self.origin, "configuration": shown, "data": self._about_data, "notes": self.notes}
-        return {key: value for key, value in about.items() if value}
-
-
-def _name_of(model: str | Path | nn.Module) -> str:
-    return type(model).__name__ if isinstance(model, nn.Module) else Path(os.path.abspath(model)).name or str(model)
 
 
 def with_thresholds(cuts: Cuts | None, thresholds: Mapping[str, float] | None) -> Cuts:

@@ -66,7 +66,13 @@ def audited(options: AuditOptions, say: Say) -> dict[str, tuple[Run, list[Findin
     _check(options)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    models = dict(options.models) or {"built-in": _builtin(options, say)}
+    models = dict(options.models)
+    if not models:
+        folder = options.output_dir / "built-in_model"
+        if not (folder / "config.json").is_file():
+            say("no model was named: a small GPT-2 is trained on the standard library's help texts first …")
+        with progress_bar("training the built-in model", show=options.progress) as show:
+            models["built-in"] = make_builtin(folder, show=show)
     if len(models) > 1:  # refuse what cannot be loaded before the first takes its time
         for name, model in models.items():
             _analyzer(name, model, options, options.output_dir)
@@ -136,14 +142,6 @@ def _analyzer(name: str, model: Any, options: AuditOptions, folder: Path) -> Mod
         model, options.config_path, tokenizer=options.tokenizer, device=options.device, name=name,
         cache=folder / CACHE if options.cache else None, progress=options.progress,
     )  # fmt: skip
-
-
-def _builtin(options: AuditOptions, say: Say) -> Path:
-    folder = options.output_dir / "built-in_model"
-    if not (folder / "config.json").is_file():
-        say("no model was named: a small GPT-2 is trained on the standard library's help texts first …")
-    with progress_bar("training the built-in model", show=options.progress) as show:
-        return make_builtin(folder, show=show)
 
 
 def named(paths: Sequence[str | Path]) -> dict[str, str | Path]:

@@ -82,7 +82,13 @@ def _completed(fields: dict[str, Any], where: str, shapes: dict[str, int] | None
     full: dict[str, Any] = {"model_type": "gpt2", **shapes, **known}
     notes = [f"taken for a GPT-2, by the names of its tensors; the rest of its configuration is from {where}"]
     if "n_head" not in full:
-        full["n_head"] = _heads(shapes["n_embd"], where)
+        width = shapes["n_embd"]
+        if width % HEAD:
+            raise PosttrainError(
+                f"{where}: the number of attention heads cannot be read off them, and {width} is no multiple of the "
+                f"usual {HEAD} entries a head; give the configuration with config_path, with n_head in it"
+            )
+        full["n_head"] = width // HEAD
         notes.append(
             f"n_head={full['n_head']} is assumed ({HEAD} entries a head), since shapes do not tell it; if it is not "
             "so, give the configuration with config_path"
@@ -91,15 +97,6 @@ def _completed(fields: dict[str, Any], where: str, shapes: dict[str, int] | None
     # the published GPT-2's, which smaller vocabularies do not have
     full |= {"bos_token_id": None, "eos_token_id": None} if shapes["vocab_size"] <= 50256 else {}
     return Configuration(full, where, tuple(notes))
-
-
-def _heads(width: int, where: str) -> int:
-    if width % HEAD:
-        raise PosttrainError(
-            f"{where}: the number of attention heads cannot be read off them, and {width} is no multiple of the usual "
-            f"{HEAD} entries a head; give the configuration with config_path, with n_head in it"
-        )
-    return width // HEAD
 
 
 def _gpt2_shapes(weights: Mapping[str, Tensor]) -> dict[str, int] | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from learnscope.model.data import fixed_batches
 from learnscope.options import whole_number
@@ -70,7 +71,8 @@ def load_data(
             f"{reader.name} has {reader.vocabulary} tokens: it does not read bytes, of which there are 256"
         )
     rows, about, notes = _rows(source, split)
-    limit = _limit(whole_number("length", length, 3), reader, tokenizer)
+    limits = [whole_number("length", length, 3), reader.positions, getattr(tokenizer, "model_max_length", None)]
+    limit = min(int(number) for number in limits if isinstance(number, int | float) and number > 0)
     encoder = Encoder(reader, tokenizer, limit, text_column, label_column)
     with hushed():  # transformers warns of texts that are longer than a model takes, which are cut here
         made = list(islice(encoder.examples(rows), examples))
@@ -84,7 +86,9 @@ def load_data(
         notes.append(f"{reader.name} has no padding token, so its texts are given one by one")
     tokens = sum(len(example.ids) for example in made)
     about |= {"documents": encoder.documents, "examples": len(made), "tokens": tokens, "length": limit, "notes": notes}
-    pad = _pad(reader, tokenizer)
+    # any padding token would do, since a mask hides it, but a classifier may look for its own to find a text's end
+    pad = reader.pad if reader.pad is not None else getattr(tokenizer, "pad_token_id", None)
+    pad = pad if isinstance(pad, int) and 0 <= pad < reader.vocabulary else 0
     parts = [made[begin : begin + batch_size] for begin in range(0, len(made), batch_size)]
     return Batches([collated(part, pad, reader) for part in parts], about)
 
@@ -110,12 +114,6 @@ def _rows(source: Any, split: str | None) -> tuple[Any, dict[str, Any], list[str
     return rows, {"source": str(source), "split": split}, notes
 
 
-def _limit(length: int, reader: Reader, tokenizer: Any) -> int:
-    """The length asked for, unless the model or its tokenizer takes less."""
-    limits = [length, reader.positions, getattr(tokenizer, "model_max_length", None)]
-    return min(int(limit) for limit in limits if isinstance(limit, int | float) and limit > 0)
-
-
 def _left_out(encoder: Encoder) -> list[str]:
     notes = []
     if encoder.too_short:
@@ -126,23 +124,12 @@ def _left_out(encoder: Encoder) -> list[str]:
     return notes
 
 
-def _pad(reader: Reader, tokenizer: Any) -> int:
-    """The padding token: any, since a mask hides it, but a classifier may look for its own to find a text's end."""
-    own = reader.pad if reader.pad is not None else getattr(tokenizer, "pad_token_id", None)
-    return own if isinstance(own, int) and 0 <= own < reader.vocabulary else 0
-
-
 def collated(made: Sequence[Example], pad: int, reader: Reader) -> dict[str, Tensor]:
     """A batch, padded on the right; `example_ids` are the documents' numbers."""
-    longest = max(len(example.ids) for example in made)
-
-    def padded(parts: Sequence[list[int]], fill: int) -> Tensor:
-        return torch.tensor([[*part, *[fill] * (longest - len(part))] for part in parts])
-
-    answers = [example.answer for example in made]
+    ids, answers = [torch.tensor(example.ids) for example in made], [torch.tensor(example.answer) for example in made]
     return {
-        "input_ids": padded([example.ids for example in made], pad),
-        "attention_mask": padded([[1] * len(example.ids) for example in made], 0),
-        "labels": padded(answers, IGNORE) if reader.answer == "tokens" else torch.tensor(answers),
+        "input_ids": pad_sequence(ids, True, pad),
+        "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], True),
+        "labels": pad_sequence(answers, True, IGNORE) if reader.answer == "tokens" else torch.stack(answers),
         "example_ids": torch.tensor([example.document for example in made]),
     }

@@ -78,22 +78,18 @@ def _located(name: str | Path) -> Path:
         return path
     if path.suffix in FILES or str(name).startswith((".", "/", "~")) or len(path.parts) > 2:
         raise PosttrainError(f"there is no model {name}{near_names(path)}")
-    return _from_hub(str(name), path)
-
-
-def _from_hub(name: str, path: Path) -> Path:
     small = ["*.json", "*.txt", "*.model"]
     try:
         from huggingface_hub import snapshot_download
 
         with hushed():
-            folder = Path(snapshot_download(name, allow_patterns=[*small, "model*.safetensors"]))
+            folder = Path(snapshot_download(str(name), allow_patterns=[*small, "model*.safetensors"]))
             if not files_of(folder):
-                folder = Path(snapshot_download(name, allow_patterns=[*small, "pytorch_model*.bin"]))
+                folder = Path(snapshot_download(str(name), allow_patterns=[*small, "pytorch_model*.bin"]))
     except Exception as error:  # noqa: BLE001  (the hub, the network and the file system each raise their own)
         reason = "huggingface_hub is not installed" if isinstance(error, ImportError) else hub_reason(error)
         near = near_names(path) if path.parent.is_dir() else ""
-        raise PosttrainError(f"model {name!r}: there is no such file or folder here{near}, and {reason}") from None
+        raise PosttrainError(f"model {str(name)!r}: there is no such file or folder here{near}, and {reason}") from None
     return folder
 
 

@@ -52,7 +52,10 @@ def reader_of(model: nn.Module) -> Reader:
             "takes, such as (inputs, targets) or a dictionary with pixel_values and labels"
         )
     positions = getattr(config, "max_position_embeddings", None)
-    positions = positions - _before_first(inner) if isinstance(positions, int) and positions > 0 else None
+    # RoBERTa counts positions from after the padding's: no token uses the rows before
+    tables = [m for path, m in inner.named_modules() if path.endswith("position_embeddings")]
+    paddings = [m.padding_idx + 1 for m in tables if isinstance(m, nn.Embedding) and m.padding_idx is not None]
+    positions = positions - (paddings or [0])[0] if isinstance(positions, int) and positions > 0 else None
     if not name.endswith("ForSequenceClassification"):
         return Reader(name, "tokens", vocabulary, positions)
     labels = tuple(str(config.id2label[place]) for place in range(config.num_labels))
@@ -76,14 +79,6 @@ def check_tokens(model: nn.Module, batches: Sequence[Any]) -> None:
                 f"batch {number} has token {low if low < 0 else high}, and {type(inner).__name__} knows the tokens 0 "
                 f"to {known - 1}: the tokenizer or the data are another model's"
             )
-
-
-def _before_first(model: nn.Module) -> int:
-    """Rows of the position embedding that no token uses: RoBERTa counts positions from after the padding's."""
-    for path, module in model.named_modules():
-        if path.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
-            return module.padding_idx + 1
-    return 0
 
 
 def _vocabulary(model: nn.Module, config: Any) -> int | None:

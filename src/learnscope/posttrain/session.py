@@ -21,10 +21,10 @@ from learnscope.reading.audit_numbers import Entry, entries_of
 from learnscope.record import Record
 from learnscope.run import Run, open_run
 from learnscope.session.manifest import new_manifest
-from learnscope.session.manual import ManualSession, NotKept
+from learnscope.session.manual import ManualSession, UnstoredBackend
 from learnscope.session.opening import check_model
 from learnscope.store.backend import MemoryBackend, RunError, check_replaceable, replace_run
-from learnscope.store.memo import Memo
+from learnscope.store.memo import ResultCache
 from learnscope.task import Task, task_for
 
 AUDITED = "audited"
@@ -44,14 +44,21 @@ class AuditSession:
     ) -> None:  # fmt: skip
         check_model(model)
         self.model, self.task, self.tokenizer, self.name, self.progress = model, task, tokenizer, name, progress
-        self.memo = Memo(None if cache is None else _writable(Path(cache)))
+        folder = None if cache is None else Path(cache)
+        if folder is not None:  # now, and not once the first result has been computed
+            existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+            if not existing.is_dir() or not os.access(existing, os.W_OK):
+                raise PosttrainError(
+                    f"cache={str(folder)!r}: {existing} is no folder that can be written to; name another"
+                )
+        self.memo = ResultCache(folder)
         self._measured: dict[str, tuple[Probe, Record]] = {}
         self._shared: Moment | None = None
 
     def measure(self, probe: Probe, data_loader: Any) -> Record:
         """Fire the probe on these data: a loader, a data set, a list of batches, or one batch. Errors are raised."""
         moment = self._shared or self._moment(data_loader)
-        session = ManualSession({}, NotKept(), source="audit")
+        session = ManualSession({}, UnstoredBackend(), source="audit")
         label = session.add(probe).label
         session.open(self.model)
         record = session.measure(moment)[label]
@@ -109,14 +116,6 @@ def check_folder(folder: Path) -> None:
         check_replaceable(folder, AUDITED)
     except RunError as error:
         raise PosttrainError(str(error)) from error
-
-
-def _writable(folder: Path) -> Path:
-    """Refuse a folder that could not be written to once the first result has been computed."""
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise PosttrainError(f"cache={str(folder)!r}: {existing} is no folder that can be written to; name another")
-    return folder
 
 
 def values_of(entry: Entry) -> dict[str, Any]:

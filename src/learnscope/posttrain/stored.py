@@ -180,17 +180,15 @@ def _refuse_torn_ties(expected: Mapping[str, Tensor], weights: Mapping[str, Tens
         if name not in weights or not tensor.numel():
             continue
         other = first.setdefault(memory_of(tensor), name)
-        if other != name and not _same_bits(weights[other], weights[name]):
+        if other == name:
+            continue
+        a, b = weights[other], weights[name]
+        same = a.shape == b.shape and a.dtype == b.dtype
+        if not same or not torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)):
             raise PosttrainError(
                 f"{origin} has values for {name} that differ from those of {other}, and the model's configuration ties "
                 "the two: set tie_word_embeddings to false in it"
             )
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are equal, NaN included."""
-    same = a.shape == b.shape and a.dtype == b.dtype
-    return same and torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
 
 
 def _not_finite(weights: Mapping[str, Tensor], origin: str) -> list[str]:

@@ -47,7 +47,6 @@ class Attacks(Quantities):
 
 
 _NOISE = {"level": "σ of `weight_noise`, the bits of `quantisation_noise`"}
-_noise = partial(Quantity, kinds=("noise",), labels=_NOISE, drawn="in a figure of its own")
 
 
 class NoiseRobustness(Quantities):
@@ -57,7 +56,7 @@ class NoiseRobustness(Quantities):
         _accuracy("share of positions that are right, mean over seeds", kinds=("noise",), labels=_NOISE), _SEEDS
     )
     loss_mean, loss_mean_low, loss_mean_high = with_interval(
-        _noise("Σ losses / Σ positions, mean over seeds", better="lower"), _SEEDS
+        own_figure("Σ losses / Σ positions, mean over seeds", kinds=("noise",), labels=_NOISE, better="lower"), _SEEDS
     )
     kl_mean, kl_mean_low, kl_mean_high = with_interval(
         _kl("KL(model ‖ model with noise) per position, mean over seeds", kinds=("noise",), labels=_NOISE), _SEEDS
@@ -66,7 +65,6 @@ class NoiseRobustness(Quantities):
 
 
 _DAMAGE = {"level": "share of the tokens or entries; σ, relative to the input, of `input_noise`"}
-_damage = partial(Quantity, kinds=("perturbation",), labels=_DAMAGE, drawn="in a figure of its own")
 
 
 class InputPerturbation(Quantities):
@@ -76,7 +74,8 @@ class InputPerturbation(Quantities):
         _accuracy("share of positions that are right, mean over seeds", kinds=("perturbation",), labels=_DAMAGE), _SEEDS
     )
     loss_mean, loss_mean_low, loss_mean_high = with_interval(
-        _damage("Σ losses / Σ positions, mean over seeds", better="lower"), _SEEDS
+        own_figure("Σ losses / Σ positions, mean over seeds", kinds=("perturbation",), labels=_DAMAGE, better="lower"),
+        _SEEDS,
     )
     changed_share = not_drawn(
         "share of the real tokens, or of the entries, that was changed, over all seeds", kinds=("perturbation",),

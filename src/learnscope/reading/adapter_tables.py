@@ -12,7 +12,7 @@ import pandas as pd
 from learnscope.names import in_path
 from learnscope.quantities import Quantity
 from learnscope.quantities.adapters import AdapterSpectrum, AdapterTruncation
-from learnscope.reading.gather import Grid, grid, rows
+from learnscope.reading.gather import Grid, grid, layers, rows
 from learnscope.store.reader import RunReader
 
 MEASURED = (AdapterSpectrum.frobenius_norm, AdapterTruncation.recommended_rank, AdapterSpectrum.intruder_dimensions)
@@ -90,23 +90,20 @@ def _tried(reader: RunReader, name: str) -> TriedRanks | None:
     chosen = losses[(losses["energy"] == choice["value"]) & (losses["cut"] == choice["cut"])]["value"].iloc[-1]
     rank = at_step(AdapterTruncation.rank, kind="module", adapter=name)
     rank = rank[np.isfinite(rank["value"].to_numpy(np.float64))]
-    return TriedRanks(
-        step,
-        record.probe,
-        {str(scope): int(value) for scope, value in zip(best["scope"], best["value"], strict=True)},
-        {str(scope): int(value) for scope, value in zip(rank["scope"], rank["value"], strict=True)},
-        float(at_step(AdapterTruncation.recommended_parameters)["value"].iloc[-1]),
-        float(chosen) / scale,
-        int(record.notes.get("examples", 0)),
-        judge,
+    recommended, ranks = (
+        {str(scope): int(value) for scope, value in zip(frame["scope"], frame["value"], strict=True)}
+        for frame in (best, rank)
     )
+    parameters = float(at_step(AdapterTruncation.recommended_parameters)["value"].iloc[-1])
+    examples = int(record.notes.get("examples", 0))
+    return TriedRanks(step, record.probe, recommended, ranks, parameters, float(chosen) / scale, examples, judge)
 
 
 def layers_of_modules(scopes: Iterable[str], reader: RunReader) -> dict[str, str]:
     """The layer that each module is in: one that the manifest names, else all up to its first number."""
-    known = (reader.manifest.get("model") or {}).get("layers") or []
-    layers = {}
+    by_scope = {}
     for scope in scopes:
         numbered = re.match(r"(.*?\.\d+)(\.|$)", scope)
-        layers[scope] = next((name for name in known if in_path(name, scope)), numbered[1] if numbered else scope)
-    return layers
+        declared = (name for name in layers(reader) if in_path(name, scope))
+        by_scope[scope] = next(declared, numbered[1] if numbered else scope)
+    return by_scope

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from learnscope.reading import audit_parts
 from learnscope.reading.audit_numbers import Part, entries_of
 from learnscope.reading.gather import class_of, one_pass
 from learnscope.record import Record
 from learnscope.store.reader import RunReader
-
-PARTS: dict[str, type[Part]] = {
-    "quality": audit_parts.Quality, "speed": audit_parts.Speed, "memory": audit_parts.Memory,
-    "layers": audit_parts.Layers, "sensitivity": audit_parts.Sensitivity,
-    "configurations": audit_parts.Configurations, "optimum": audit_parts.Optimum, "exported": audit_parts.Exported,
-    "attacks": audit_parts.Attacks, "noise": audit_parts.Noise, "perturbations": audit_parts.Perturbations,
-    "transfer": audit_parts.Transfer,
-}  # fmt: skip
-PROBES = {name: part.quantities.probe for name, part in PARTS.items()}
-"""The probe that measures each part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +36,14 @@ class Audit:
         return len(self.missing) < len(PARTS)
 
 
+PARTS: dict[str, type[Part]] = {
+    name: get_args(kind)[0] for name, kind in get_type_hints(Audit).items() if name != "missing"
+}
+PROBES = {name: part.quantities.probe for name, part in PARTS.items()}
+"""The probe that measures each part."""
+
+
 def read_audit(reader: RunReader) -> Audit:
-    """All that an audit measured."""
     run = one_pass(reader)
     return run.remember("audit", lambda: _read(run))
 
@@ -59,12 +55,17 @@ def _read(reader: RunReader) -> Audit:
     parts: dict[str, Any] = {}
     missing = {}
     for name, probe in PROBES.items():
-        records = [r for r in by_class.get(probe, []) if not r.error and any(t.scopes for t in r.tables)]
+        recorded = by_class.get(probe, [])
+        records = [r for r in recorded if not r.error and any(t.scopes for t in r.tables)]
         if not records:
-            missing[name] = _why_missing(probe, by_class.get(probe, []))
+            errors = [str(r.error).strip().splitlines()[0][:300] for r in recorded if r.error]
+            reason = f"failed: {errors[-1]}" if errors else "recorded no number" if recorded else "was not run"
+            missing[name] = f"{probe} {reason}"
             continue
-        # configurations tried on the same data belong together; of all other parts the last record counts
-        used = [r for r in records if _same_data(r, records[-1])] if name == "configurations" else records[-1:]
+        used = records[-1:]
+        if name == "configurations":  # those tried on the same data belong together
+            data = [[r.notes.get(key) for key in ("examples", "positions", "scheme")] for r in records]
+            used = [r for r, same in zip(records, data, strict=True) if same == data[-1]]
         parts[name] = PARTS[name](records[-1].probe, _notes(used), entries_of(used))
     return Audit(**parts, missing=missing)
 
@@ -77,14 +78,3 @@ def _notes(records: Iterable[Record]) -> dict[str, Any]:
             both = isinstance(value, Mapping) and isinstance(notes.get(key), Mapping)
             notes[key] = {**notes[key], **value} if both else value
     return notes
-
-
-def _same_data(record: Record, other: Record) -> bool:
-    return all(record.notes.get(key) == other.notes.get(key) for key in ("examples", "positions", "scheme"))
-
-
-def _why_missing(probe: str, records: list[Record]) -> str:
-    errors = [str(r.error).strip().splitlines()[0][:300] for r in records if r.error]
-    if errors:
-        return f"{probe} failed: {errors[-1]}"
-    return f"{probe} recorded no number" if records else f"{probe} was not run"

@@ -23,12 +23,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number with its 95 % interval, if it has one; `why` is the reason for a value of None."""
+    """A number with its 95 % interval, if it has one; `reason` says why a value is None."""
 
     value: float | None
     low: float | None = None
     high: float | None = None
-    why: str | None = None
+    reason: str | None = None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -39,7 +39,7 @@ class Number:
         return None if self.value is None else int(self.value)
 
 
-NONE = Number(None, why="not recorded")
+NONE = Number(None, reason="not recorded")
 
 
 class NumberOf:
@@ -85,7 +85,7 @@ class Entry:
             return NONE
         value = self.cells[name][0]
         if value is None:
-            return Number(None, why=self.reasons[name])
+            return Number(None, reason=self.reasons[name])
         return Number(value, self.cells.get(f"{name}_low", (None,))[0], self.cells.get(f"{name}_high", (None,))[0])
 
     @property
@@ -164,22 +164,22 @@ def signed(value: float) -> str:
     return ("+" if value > 0 else "−" if value < 0 else "") + num(abs(value))
 
 
-def told(number: Number, *, sign: bool = False) -> str:
+def interval_text(number: Number, *, sign: bool = False) -> str:
     """A number with its interval, or the reason why there is none.
 
-    >>> told(Number(0.5, 0.4, 0.6)), told(Number(None, why="3 passes are too few"))
+    >>> interval_text(Number(0.5, 0.4, 0.6)), interval_text(Number(None, reason="3 passes are too few"))
     ('0.5 (95 % interval 0.4 to 0.6)', 'n/a (3 passes are too few)')
     """
     write = signed if sign else num
     if number.value is None:
-        return f"n/a ({number.why or 'not measured'})"
+        return f"n/a ({number.reason or 'not measured'})"
     ends = "" if number.interval is None else " (95 % interval {} to {})".format(*map(write, number.interval))
     return f"{write(number.value)}{ends}"
 
 
-def on(examples: int | None) -> str:
+def on_examples(examples: int | None) -> str:
     """
-    >>> on(64), on(None)
+    >>> on_examples(64), on_examples(None)
     (' on 64 examples', '')
     """
     return "" if examples is None else f" on {count(examples, 'example')}"

@@ -33,9 +33,9 @@ class Setting(Entry):
     examples_per_second = NumberOf(cost.InferenceSpeed.examples_per_second)
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """
-        >>> Setting(labels={"phase": "decode", "batch": 1, "length": 64}).said
+        >>> Setting(labels={"phase": "decode", "batch": 1, "length": 64}).description
         'decode, batch 1, length 64'
         """
         return f"{self.phase}, batch {self.batch}" + (f", length {self.length}" if self.length else "")

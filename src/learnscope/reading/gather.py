@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, TypeVar
@@ -49,15 +49,12 @@ class OnePass(RunReader):
         self._answers: dict[object, Any] = {}
         self.numbers: Counter[str] = Counter()
         """How many numbers each probe recorded, with those that are not kept here."""
-        self._records = [_slim(record) for record in self._counted(reader.records())]
-        for record in self._records:
-            self._by_probe[record.probe].append(record)
-        self._problems = list(reader.last_problems)
-
-    def _counted(self, records: Iterator[Record]) -> Iterator[Record]:
-        for record in records:
+        self._records: list[Record] = []
+        for record in reader.records():
             self.numbers[record.probe] += sum(len(table.scopes) * len(table.columns) for table in record.tables)
-            yield record
+            self._records.append(_slim(record))
+            self._by_probe[record.probe].append(self._records[-1])
+        self._problems = list(reader.last_problems)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -135,30 +132,25 @@ def rows(
     """
     of_class = (label for label in labels(reader) if class_of(label) == quantity.probe)
     probes = tuple(of_class) if probe is None else (probe,)
-    if isinstance(reader, OnePass):
-        question = ("rows", probes, quantity.name, kind, *sorted(conditions.items()))
-        return reader.remember(question, lambda: _rows(reader, probes, quantity.name, kind, conditions))
-    return _rows(reader, probes, quantity.name, kind, conditions)
 
+    def read() -> pd.DataFrame:
+        frames = [frame for label in probes if len(frame := reader.frame(label, quantity.name, kind))]
+        if not frames:
+            return reader.frame("", quantity.name, kind)
+        frame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+        for label, value in conditions.items():
+            if label in frame:
+                frame = frame[frame[label] == value]
+        return last_of_each(frame).reset_index(drop=True)
 
-def _rows(
-    reader: RunReader, probes: Sequence[str], name: str, kind: str, conditions: Mapping[str, object]
-) -> pd.DataFrame:
-    frames = [frame for probe in probes if len(frame := reader.frame(probe, name, kind))]
-    if not frames:
-        return reader.frame("", name, kind)
-    frame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
-    for label, value in conditions.items():
-        if label in frame:
-            frame = frame[frame[label] == value]
-    return last_of_each(frame).reset_index(drop=True)
+    question = ("rows", probes, quantity.name, kind, *sorted(conditions.items()))
+    return reader.remember(question, read) if isinstance(reader, OnePass) else read()
 
 
 def last_of_each(frame: pd.DataFrame) -> pd.DataFrame:
     """The last row of each step, scope and set of labels, in the order of steps."""
-    return frame.drop_duplicates(["step", "scope", *label_columns(frame)], keep="last").sort_values(
-        "step", kind="stable"
-    )
+    last = frame.drop_duplicates(["step", "scope", *label_columns(frame)], keep="last")
+    return last.sort_values("step", kind="stable")
 
 
 def label_columns(frame: pd.DataFrame) -> list[str]:

@@ -37,20 +37,19 @@ class GroupCurves:
 
 def group_curves(reader: RunReader) -> list[GroupCurves]:
     """Of every probe that records an `accuracy` by group: those of test data first."""
-    test_data_first = sorted(labels(reader), key=lambda label: class_of(label) != GroupAccuracy.probe)
-    return [curves for label in test_data_first if (curves := _of(reader, label)) is not None]
-
-
-def _of(reader: RunReader, label: str) -> GroupCurves | None:
-    frame = rows(reader, GroupAccuracy.accuracy, kind="group", probe=label)
-    if not len(frame):
-        return None
-    counts = pd.concat([rows(reader, quantity, kind="group", probe=label) for quantity in COUNTS])
-    last = counts.drop_duplicates("scope", keep="last").dropna(subset="value")
-    word = str(frame["by"].iloc[-1]) if "by" in frame else "group"
-    examples = dict(zip(last["scope"], last["value"].astype(int), strict=True))
-    notes = {record.step: record.notes for record in reader.records(label)}
-    return GroupCurves(label, word, as_grid(frame), examples, int(notes[max(notes)].get("left_out", 0)))
+    curves = []
+    for label in sorted(labels(reader), key=lambda label: class_of(label) != GroupAccuracy.probe):
+        frame = rows(reader, GroupAccuracy.accuracy, kind="group", probe=label)
+        if not len(frame):
+            continue
+        counts = pd.concat([rows(reader, quantity, kind="group", probe=label) for quantity in COUNTS])
+        last = counts.drop_duplicates("scope", keep="last").dropna(subset="value")
+        word = str(frame["by"].iloc[-1]) if "by" in frame else "group"
+        examples = dict(zip(last["scope"], last["value"].astype(int), strict=True))
+        notes = {record.step: record.notes for record in reader.records(label)}
+        left_out = int(notes[max(notes)].get("left_out", 0))
+        curves.append(GroupCurves(label, word, as_grid(frame), examples, left_out))
+    return curves
 
 
 def attribute_numbers(reader: RunReader, label: str) -> pd.DataFrame:

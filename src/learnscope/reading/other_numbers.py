@@ -35,12 +35,17 @@ class OtherNumber:
 
 def other_numbers(reader: RunReader, kind: str) -> Iterator[OtherNumber]:
     for label in labels(reader):
-        frame = reader.frame(label, kind=kind)
-        names = [str(name) for name in frame["name"].unique()]
-        for name in names:
+        frame, of_loop = reader.frame(label, kind=kind), class_of(label) == Loss.probe
+        names = {str(name) for name in frame["name"].unique()}
+        for name in map(str, frame["name"].unique()):
             quantity = _declaration(reader, label, name)
-            if _drawn_by_kind(class_of(label), name, names, quantity):
-                title = name if class_of(label) == Loss.probe else f"{label}: {name}"
+            if of_loop:  # the names are the loop's own; the spread of another number is not one
+                is_spread = name.removesuffix("_std") in names - {name}
+                other = name != Loss.loss.name and not is_accuracy(name) and not is_spread
+            else:
+                other = class_of(label) not in declared() if quantity is None else quantity.drawn == "by kind"
+            if other:
+                title = name if of_loop else f"{label}: {name}"
                 yield OtherNumber(title, last_of_each(frame[frame["name"] == name]), quantity)
 
 
@@ -51,12 +56,6 @@ def is_accuracy(name: str) -> bool:
     (True, False)
     """
     return "accuracy" in name.lower() and not name.endswith("_std")
-
-
-def _drawn_by_kind(probe: str, name: str, names: list[str], quantity: Quantity | None) -> bool:
-    if probe == Loss.probe:  # the names are the loop's own; the spread of another number is not one
-        return name != Loss.loss.name and not is_accuracy(name) and name.removesuffix("_std") not in {*names} - {name}
-    return probe not in declared() if quantity is None else quantity.drawn == "by kind"
 
 
 def _declaration(reader: RunReader, label: str, name: str) -> Quantity | None:

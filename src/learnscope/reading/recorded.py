@@ -21,10 +21,12 @@ def recorded_probes(folder: str | Path) -> list[dict[str, Any]]:
         costs.setdefault(record.probe, []).extend([] if record.error else [record.cost])
         for table in record.tables:
             for column in table.columns:
-                quantity = entries.setdefault(column.name, _meaning(record.probe, column.name))
-                if table.kind not in quantity["kinds"]:
-                    quantity["kinds"].append(table.kind)
-                quantity["labels"] |= dict.fromkeys(column.labels, "")
+                quantity = quantity_of(class_of(record.probe), column.name)
+                meaning = {} if quantity is None else quantity.to_json()
+                entry = entries.setdefault(column.name, meaning | {"name": column.name, "kinds": [], "labels": {}})
+                if table.kind not in entry["kinds"]:
+                    entry["kinds"].append(table.kind)
+                entry["labels"] |= dict.fromkeys(column.labels, "")
     mean_costs = {label: f"{1e3 * sum(spent) / len(spent):.3g} ms" for label, spent in costs.items() if spent}
     return [
         {
@@ -37,9 +39,3 @@ def recorded_probes(folder: str | Path) -> list[dict[str, Any]]:
         }
         for label, options in (reader.manifest.get("probes") or {}).items()
     ]
-
-
-def _meaning(label: str, name: str) -> dict[str, Any]:
-    quantity = quantity_of(class_of(label), name)
-    body = {} if quantity is None else quantity.to_json()
-    return body | {"name": name, "kinds": [], "labels": {}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 
@@ -50,6 +51,14 @@ def between(first: int, last: int) -> str:
     ('step 10', 'steps 10 to 4,000')
     """
     return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+
+
+def as_number(name: str) -> float:
+    """The number that a name is; infinity for other names, so that they come last when sorted."""
+    try:
+        return float(name)
+    except ValueError:
+        return math.inf
 
 
 def capital(text: str) -> str:

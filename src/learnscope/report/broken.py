@@ -35,7 +35,10 @@ class Breaks:
 
     def edge(self, axes: Axes) -> None:
         """A band along the upper edge, for axes that are filled with colours of their own."""
-        self._cover(axes, 1.0, 1.0 + 0.06 / _inches_high(axes), alpha=1.0)
+        figure = axes.get_figure()
+        assert isinstance(figure, Figure)
+        inches_high = float(axes.get_position().height * figure.get_size_inches()[1])
+        self._cover(axes, 1.0, 1.0 + 0.06 / inches_high, alpha=1.0)
 
     def _cover(self, axes: Axes, low: float, high: float, alpha: float, label: bool = True) -> None:
         x0, x1 = axes.get_xlim()
@@ -52,12 +55,6 @@ class Breaks:
             autolim=False,
         )  # fmt: skip
         axes.set_xlim(x0, x1)
-
-
-def _inches_high(axes: Axes) -> float:
-    figure = axes.get_figure()
-    assert isinstance(figure, Figure)
-    return float(axes.get_position().height * figure.get_size_inches()[1])
 
 
 def breaks(reader: RunReader) -> Breaks:

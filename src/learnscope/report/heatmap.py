@@ -251,10 +251,12 @@ def layer_types(reader: RunReader) -> dict[str, str]:
 def layer_names(scopes: list[str], types: Mapping[str, str]) -> tuple[list[str], str]:
     """What to call the layers, and the modules that all of their names begin with.
 
-    >>> layer_names(["net.0", "net.2"], {"net.0": "Linear", "net.2": "ReLU"})
-    (['0 Linear', '2 ReLU'], 'net')
+    >>> layer_names(["net.0", "net.2"], {"net.0": "Linear", "net.2": "ReLU"}), layer_names(["0", "10"], {})
+    ((['0 Linear', '2 ReLU'], 'net'), (['0', '10'], ''))
     """
-    prefix = common_prefix(scopes)
+    modules = zip(*(scope.split(".")[:-1] for scope in scopes), strict=False) if len(scopes) > 1 else ()
+    shared = takewhile(lambda names: len(set(names)) == 1, modules)
+    prefix = "".join(f"{names[0]}." for names in shared)
     names = {scope: scope[len(prefix) :] for scope in scopes}
     typed = {scope for scope, name in names.items() if scope in types and re.fullmatch(r"[\d.]+", name)}
     return [f"{name} {types[scope]}" if scope in typed else name for scope, name in names.items()], prefix[:-1]
@@ -270,19 +272,6 @@ def name_rows(axes: Axes, names: Sequence[str], height: float) -> str:
     axes.set_yticks([place + 0.5 for place in places], [shorten(names[p]) for p in places])
     axes.tick_params(axis="y", length=0, labelsize=10 if every == 1 else 9)
     return f" (1 in {every} named)" if every > 1 else ""
-
-
-def common_prefix(scopes: list[str]) -> str:
-    """The modules that all names begin with.
-
-    >>> common_prefix(["net.h.0", "net.h.1", "net.ln"]), common_prefix(["0", "10"])
-    ('net.', '')
-    """
-    if len(scopes) < 2:
-        return ""
-    modules = zip(*(scope.split(".")[:-1] for scope in scopes), strict=False)
-    shared = takewhile(lambda names: len(set(names)) == 1, modules)
-    return "".join(f"{names[0]}." for names in shared)
 
 
 def shorten(name: str, limit: int = 30) -> str:

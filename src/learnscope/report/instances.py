@@ -59,7 +59,12 @@ def by_instance(
                 continue
             part.draw(axes)
             axes.set_title(f"{name}{part.title}", loc="left", fontsize=10, color=INK)
-            _legend_above(axes)
+            names = axes.get_legend_handles_labels()[1]
+            if names:  # above the data, which make room for it
+                columns = 2 if len(names) > 3 else 1
+                stretch(axes, "y", above=0.08 * math.ceil(len(names) / columns) + 0.03)
+                axes.legend(fontsize=9.5, framealpha=0.8, edgecolor="none", loc="upper right", ncols=columns,
+                            columnspacing=1.2)  # fmt: skip
         own = "; ".join(fact for part in row for fact in part.facts if fact)
         facts.append(f"{name}{own}" if own else "")
     if any(part.zeros for _, row in shown for part in row):
@@ -68,16 +73,6 @@ def by_instance(
         facts.append(f"{count(len(instances) - len(shown), 'more instance')} left out")
     head(figure, title, "; ".join(filter(None, facts)))
     return figure
-
-
-def _legend_above(axes: Axes) -> None:
-    """A legend above the data, which make room for it."""
-    names = axes.get_legend_handles_labels()[1]
-    if not names:
-        return
-    columns = 2 if len(names) > 3 else 1
-    stretch(axes, "y", above=0.08 * math.ceil(len(names) / columns) + 0.03)
-    axes.legend(fontsize=9.5, framealpha=0.8, edgecolor="none", loc="upper right", ncols=columns, columnspacing=1.2)
 
 
 def stretch(axes: Axes, which: str, below: float = 0.0, above: float = 0.0) -> None:

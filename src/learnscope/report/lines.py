@@ -36,7 +36,11 @@ def loss_figure(reader: RunReader) -> Figure | None:
         curve(axes, loss, COLOURS[0], "training")
     if len(holdout.finite):
         curve(axes, holdout, COLOURS[1], "holdout", markers=True)
-        _mark_best(axes, holdout.finite)
+        at = int(holdout.finite.values.argmin())
+        step, value = int(holdout.finite.steps[at]), float(holdout.finite.values[at])
+        axes.plot([step], [value], marker="o", markersize=11, markerfacecolor="none", color=COLOURS[1],
+                  linestyle="none", markeredgewidth=1.8,
+                  label=f"best holdout: {num(value)} at step {step:,}")  # fmt: skip
     lined(axes)
     maybe_log(axes, [loss.finite.values, holdout.finite.values])
     finish(axes, x="" if shares else "step", y="loss")
@@ -91,13 +95,6 @@ def _ends(loss: Series, holdout: Series) -> str:
         if len(values.broken):
             parts.append(f"{name} not finite at {count(len(values.broken), 'step')}")
     return "; ".join(parts)
-
-
-def _mark_best(axes: Axes, holdout: Series) -> None:
-    at = int(holdout.values.argmin())
-    step, value = int(holdout.steps[at]), float(holdout.values[at])
-    axes.plot([step], [value], marker="o", markersize=11, markerfacecolor="none", color=COLOURS[1], linestyle="none",
-              markeredgewidth=1.8, label=f"best holdout: {num(value)} at step {step:,}")  # fmt: skip
 
 
 def norm_figure(reader: RunReader) -> Figure | None:

@@ -39,7 +39,7 @@ def _text(run: OnePass, findings: Sequence[Finding], panels: Sequence[Panel], na
     if panels:
         parts += [_image(panels[0], run)]
     if findings:
-        parts += ["## Findings", *_findings(findings)]
+        parts += ["## Findings", *findings_text(findings)]
     if len(panels) > 1:
         parts += ["## Figures"]
         for panel in panels[1:]:
@@ -77,12 +77,14 @@ def _image(panel: Panel, run: RunReader) -> str:
     return f"![{panel.title}]({panel.file})\n\n{' '.join([panel.reading, panel.note(run)]).strip()}"
 
 
-def _findings(findings: Sequence[Finding]) -> list[str]:
+def findings_text(findings: Sequence[Finding], *, mark_info: bool = True) -> list[str]:
+    """Title, detail, advice and evidence of each; the severity `info` is written only with `mark_info`."""
     out = []
     for finding in findings:
+        severity = f"**{capital(finding.severity)}.** " if mark_info or finding.severity != "info" else ""
         out += [
             f"### {escape(finding.title)}",
-            f"**{capital(finding.severity)}.** {escape(finding.detail)}",
+            f"{severity}{escape(finding.detail)}",
             f"**What to do.** {escape(finding.advice)}",
             f"*Evidence: {escape(evidence_text(finding.evidence))}.*",
         ]

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from matplotlib.figure import Figure
 
 from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.outputs import Loss
 from learnscope.quantities.updates import ParameterChange
-from learnscope.reading.gather import Grid, grid, one_pass, series
+from learnscope.reading.gather import grid, one_pass, series
 from learnscope.report.adapters.panels import cut_figure, gradient_figure, rank_figure, update_figure
 from learnscope.report.audit.panels import AUDIT_PANELS
 from learnscope.report.broken import breaks
 from learnscope.report.by_kind import layer_panels, other_figure
 from learnscope.report.examples.groups import group_figure
-from learnscope.report.examples.learning import data_map_figure, hardest_figure, learning_figure
-from learnscope.report.features.activations import activation_figure
-from learnscope.report.features.curves import features_figure, memorization_figure
+from learnscope.report.examples.learning import data_map, hardest, learning_figure, ledger_figure
+from learnscope.report.features.curves import activation_figure, features_figure, memorization_figure
 from learnscope.report.gradients.batches import class_figure, noise_figure
 from learnscope.report.heatmap import heatmap, layer_types
 from learnscope.report.layout import Panel
 from learnscope.report.lines import change_figure, change_note, loss_figure, norm_figure, rate_figure
 from learnscope.report.outputs.confusion import confusion_figure, confusion_table
-from learnscope.report.updates.low_rank import low_rank_figure
 from learnscope.report.updates.optimizer import landscape_figure, momentum_figure
-from learnscope.report.updates.sparse import sparse_figure
+from learnscope.report.updates.reduced import low_rank_figure, sparse_figure
 from learnscope.store.reader import RunReader
 
 
@@ -44,18 +43,13 @@ def update_heatmap(reader: RunReader) -> Figure | None:
     ratios = grid(reader, ParameterChange.update_to_weight)
     if not ratios:
         return None
+    counts = [grid(reader, quantity) for quantity in (ParameterChange.nan, ParameterChange.inf)]
+    if all(counts):  # a ratio is also infinite where the weights were zero, which is not broken: only bad entries are
+        ratios = replace(ratios, broken=(counts[0].aligned(ratios) > 0) | (counts[1].aligned(ratios) > 0))
     return heatmap(
-        _broken_by_count(reader, ratios), "Size of the updates by layer", "‖Δ‖/‖W‖", meaning="between two measurements",
+        ratios, "Size of the updates by layer", "‖Δ‖/‖W‖", meaning="between two measurements",
         breaks=breaks(reader), types=layer_types(reader),
     )  # fmt: skip
-
-
-def _broken_by_count(reader: RunReader, ratios: Grid) -> Grid:
-    """A ratio is also infinite where the weights were zero, which is not broken: only bad entries are."""
-    counts = [grid(reader, quantity) for quantity in (ParameterChange.nan, ParameterChange.inf)]
-    if not all(counts):
-        return ratios
-    return replace(ratios, broken=(counts[0].aligned(ratios) > 0) | (counts[1].aligned(ratios) > 0))
 
 
 def _no_prediction(reader: RunReader) -> str:
@@ -190,13 +184,13 @@ PANELS = (
         "Each training example by the mean of the probability that its label got over its presentations, and how much "
         "that varied (arXiv 2009.10795). High on the left are easy examples, low on the left hard or mislabelled ones, "
         "on the right those that the model is undecided about.",
-        data_map_figure,
+        partial(ledger_figure, data_map),
     ),
     Panel(
         "hardest.png", "The hardest training examples",
         "Those whose labels got the least probability over their presentations, and the mean loss of each: look here "
         "first if labels may be wrong.",
-        hardest_figure,
+        partial(ledger_figure, hardest),
     ),
     Panel(
         "classes.png", "Classes in the batches",

@@ -35,7 +35,6 @@ def painted_rows(
 
 
 def share_bar(mesh: ScalarMappable, bar: Axes, what: str, ticks: Sequence[float] = QUARTERS) -> None:
-    """A colour bar with ticks in percent."""
     figure = bar.get_figure()
     assert isinstance(figure, Figure)
     colour_bar(figure, mesh, bar, what, ticks, names=[percent(tick) for tick in ticks])

@@ -15,7 +15,8 @@ from learnscope.report.layout import INK
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#7F7F7F")
 """Okabe and Ito's colours, which can be distinguished with any colour vision. Vermilion marks what is not finite."""
-DASHES = ("-", "--", "-.", ":")
+Dash = Literal["-", "--", "-.", ":"]
+DASHES: tuple[Dash, ...] = ("-", "--", "-.", ":")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 BROKEN, ZERO = "#D55E00", "#C4C4C4"
 
@@ -96,9 +97,14 @@ def maybe_log(axes: Axes, parts: list[Floats], factor: float = 50, most: int = 9
     values = np.concatenate(parts)
     if not len(values) or values.min() <= 0 or values.max() < factor * values.min():
         return
-    axes.set_yscale("log")
-    ticks = log_ticks(float(values.min()), float(values.max()), most)
-    axes.set_yticks(ticks, [plain(tick) for tick in ticks])
+    log_scale(axes, float(values.min()), float(values.max()), most=most)
+
+
+def log_scale(axes: Axes, low: float, high: float, *, x: bool = False, most: int = 9) -> None:
+    """A logarithmic scale with readable ticks from low to high."""
+    ticks = log_ticks(low, high, most)
+    (axes.set_xscale if x else axes.set_yscale)("log")
+    (axes.set_xticks if x else axes.set_yticks)(ticks, [plain(tick) for tick in ticks])
     axes.minorticks_off()
 
 

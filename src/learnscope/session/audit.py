@@ -29,7 +29,7 @@ from learnscope.session.opening import check_model, concluding
 from learnscope.session.replay import fixed_batch, look_at, opened, origin_of, usual_probes
 from learnscope.session.subject import make_subject, provided, take_snapshots
 from learnscope.sinks.base import Sink
-from learnscope.store.memo import Memo
+from learnscope.store.memo import ResultCache
 from learnscope.task import Task
 
 
@@ -89,7 +89,7 @@ def audit(
             snapshots = take_snapshots(subject, chosen, 0)
     engine = opened(subject, chosen, run, source="audit", provides=provides, sinks=sinks, strict=strict)
     with concluding(engine, last_step=0):
-        subject.memo, subject.show_progress = Memo(Path(cache) if cache is not None else None), progress
+        subject.memo, subject.show_progress = ResultCache(Path(cache) if cache is not None else None), progress
         look_at(engine, 0, "audit", snapshots, first=True, last=True)
     return Run(engine.backend)
 

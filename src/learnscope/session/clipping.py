@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import utils
 from torch.nn.utils import clip_grad
 
-from learnscope.core.gradients import Gradients, standing, standing_gradients
+from learnscope.core.gradients import Gradients, current_gradients, current_tensors
 from learnscope.core.subject import Subject
 
 Listener = Callable[[Sequence[Tensor], float, Tensor], Callable[[], object] | None]
@@ -78,7 +78,7 @@ class GradientReader:
         if not positions:
             return None
         if self._written_since_clip():
-            self._before_clip = standing_gradients(self._subject)
+            self._before_clip = current_gradients(self._subject)
             count = len(self._subject.parameters)
             self._coefficients = torch.ones(count, dtype=torch.float64, device=total_norm.device)
         # what torch multiplies the gradients by
@@ -89,7 +89,7 @@ class GradientReader:
         """The gradients as the optimizer is given them, with their statistics from before a clip."""
         before = self._before_clip
         if before is None or self._written_since_clip():
-            return replace(standing_gradients(self._subject), scale=scale)
+            return replace(current_gradients(self._subject), scale=scale)
         return replace(before, coefficients=self._coefficients[list(before.positions)], scale=scale)
 
     def _note_versions(self) -> None:
@@ -100,4 +100,4 @@ class GradientReader:
         return self._before_clip is None or self._clipped_versions != self._versions()
 
     def _versions(self) -> dict[int, tuple[int, int]]:
-        return {i: (id(g), 0 if g.is_inference() else g._version) for i, g in standing(self._subject).items()}
+        return {i: (id(g), 0 if g.is_inference() else g._version) for i, g in current_tensors(self._subject).items()}

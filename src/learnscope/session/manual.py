@@ -40,7 +40,7 @@ class SavedSession:
     last_step: int
 
 
-class NotKept(MemoryBackend):
+class UnstoredBackend(MemoryBackend):
     """Keeps no records: they are read as soon as they are made."""
 
     def append(self, line: str) -> None:
@@ -89,7 +89,7 @@ class ManualSession:
         self.bound[name or bound.label] = bound
         return bound
 
-    def look_at(self, model: nn.Module) -> Subject:
+    def set_model(self, model: nn.Module) -> Subject:
         """Examine this model from now on."""
         if model is not self.subject.model:
             check_model(model)
@@ -99,7 +99,7 @@ class ManualSession:
 
     def open(self, model: nn.Module) -> Subject:
         """Examine this model from now on; before the first measurement the probes may refuse it."""
-        self.look_at(model)
+        self.set_model(model)
         if not self._live:
             self.engine.open_probes(self.moment("open", step=self._last_step))
             self.begin()
@@ -111,7 +111,7 @@ class ManualSession:
             begin(self.engine, resume=resume, step=step)
         self.begun = self._live = True
 
-    def read_with(self, task: Task | None, **data: Any) -> None:
+    def set_data(self, task: Task | None, **data: Any) -> None:
         """Set the data that probes evaluate on, by fields of the subject, and how their batches are read."""
         for name, batches in data.items():
             setattr(self.subject, name, batches)

@@ -41,7 +41,7 @@ def builtin_rows(split: str = "validation") -> list[dict[str, str]]:
         {"text": text, "topic": topic}
         for topic, texts in _passages().items()
         for text in texts
-        if _is_validation(topic) == validation
+        if (int(hashlib.sha256(topic.encode()).hexdigest()[:16], 16) < VALIDATION * 2**64) == validation
     ]
     chosen = part.rows(len(rows))
     if not chosen:
@@ -53,10 +53,6 @@ def text_hash() -> str:
     """A hash of this Python's text, to be stored with what was made from it."""
     text = "\n\n".join(f"{topic}\n{passage}" for topic, passages in _passages().items() for passage in passages)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _is_validation(topic: str) -> bool:
-    return int.from_bytes(hashlib.sha256(topic.encode()).digest()[:8], "big") < VALIDATION * 2**64
 
 
 @cache

@@ -23,7 +23,13 @@ def read_file(path: Path, endings: Sequence[str] = FILES) -> list[dict[str, Any]
             return [{"text": text} for text in paragraphs(path.read_text(encoding="utf-8-sig"))]
         if path.suffix in (".jsonl", ".json"):
             return _json_rows(path)
-        return _csv_rows(path) if path.suffix == ".csv" else _parquet_rows(path)
+        if path.suffix == ".parquet":
+            return _parquet_rows(path)
+        import pandas as pd
+
+        # as text: the caller decides what a column means, and "NA" may be a word
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
     except SourceError:
         raise
     except (ValueError, OSError, TypeError) as error:  # pyarrow's and pandas' errors are ValueErrors
@@ -70,14 +76,6 @@ def _json_rows(path: Path) -> list[dict[str, Any]]:
         if not isinstance(row, dict):
             raise SourceError(f"{path}, {'line' if path.suffix == '.jsonl' else 'entry'} {number}: not an object")
     return [row for _, row in numbered]
-
-
-def _csv_rows(path: Path) -> list[dict[str, Any]]:
-    import pandas as pd
-
-    # as text: the caller decides what a column means, and "NA" may be a word
-    table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
 
 
 def _parquet_rows(path: Path) -> list[dict[str, Any]]:

@@ -12,8 +12,8 @@ from typing import Any
 
 from learnscope.record import ProbeWarning
 
-HUGGING_FACE = ("transformers", "datasets", "huggingface_hub", "torch", "torchao")
-"""Loading a model imports the last two, which warn about missing optional packages."""
+HUGGING_FACE = ("transformers", "datasets", "huggingface_hub", "torch", "torchao", "bitsandbytes")
+"""Loading a model imports the last three, which warn about missing optional packages."""
 _PACKAGES = (*HUGGING_FACE, "trl", "peft", "accelerate")
 _OURS = r"learnscope\.(training|posttrain|sources)"
 
@@ -54,17 +54,6 @@ def quiet(say: Callable[[str], None], *, about: str = "tracking") -> Iterator[No
     # TRL reports every new trainer to the hub; a training that claims to be offline must not
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    with hushed(_PACKAGES), no_bars(), warnings.catch_warnings():
-        _only_ours(say, about)
-        yield
-
-
-def _only_ours(say: Callable[[str], None], about: str) -> None:
-    # also warnings that a package attributes to its caller, which is learnscope
-    warnings.filterwarnings("ignore", module=rf"({'|'.join(_PACKAGES)}|{_OURS})(\.|$)")
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    # before the other filters: a probe's warning is attributed to the optimizer that called it
-    warnings.filterwarnings("always", category=ProbeWarning)
     default = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
@@ -73,4 +62,11 @@ def _only_ours(say: Callable[[str], None], about: str) -> None:
         else:
             default(message, category, *where, **more)
 
-    warnings.showwarning = show
+    with hushed(_PACKAGES), no_bars(), warnings.catch_warnings():
+        # also warnings that a package attributes to its caller, which is learnscope
+        warnings.filterwarnings("ignore", module=rf"({'|'.join(_PACKAGES)}|{_OURS})(\.|$)")
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        # before the other filters: a probe's warning is attributed to the optimizer that called it
+        warnings.filterwarnings("always", category=ProbeWarning)
+        warnings.showwarning = show
+        yield

@@ -15,7 +15,7 @@ SCHEMA = 1
 _FLOAT = "not finite"
 
 
-class Memo:
+class ResultCache:
     """Results by a digest of their question: in memory, and in a folder if one is given.
 
     A result is anything JSON can hold, and numbers that are not finite. It is always decoded from its JSON form, so
@@ -38,8 +38,10 @@ class Memo:
             if answer is None:
                 self.computed += 1
                 answer = json.dumps(_encoded(compute()), allow_nan=False)
-                if path is not None:
-                    _write(path, question_text, answer)
+                if path is not None:  # without fsync: what a power failure damages is computed again
+                    plain = json.loads(answer)
+                    body = {"question": json.loads(question_text), "answer": plain, "check": _check(plain)}
+                    write_text(path, json.dumps(body), durable=False)
             self._answers[digest] = answer
         decoded: dict[str, Any] = json.loads(self._answers[digest], object_hook=_decoded)
         return decoded
@@ -52,13 +54,6 @@ def _read(path: Path, question_text: str) -> str | None:
         return json.dumps(body["answer"]) if intact else None
     except (FileNotFoundError, ValueError, KeyError, TypeError):  # missing or damaged: it is computed
         return None
-
-
-def _write(path: Path, question_text: str, text: str) -> None:
-    answer = json.loads(text)
-    body = json.dumps({"question": json.loads(question_text), "answer": answer, "check": _check(answer)})
-    # without fsync: what a power failure damages is computed again
-    write_text(path, body, durable=False)
 
 
 def _check(answer: Any) -> str:

@@ -24,7 +24,6 @@ _INT64 = 2**63
 
 
 def schema() -> Any:
-    """The columns of records.parquet."""
     pa = load("pyarrow", _PURPOSE)
     column = pa.struct(
         {
@@ -52,10 +51,7 @@ def _row(record: Record, line: bytes) -> dict[str, Any]:
         return {"json": json.dumps(json.loads(line)), "tables": []}
     header = {name: getattr(record, name) for name in ("probe", "phase", "source", "arrays", "error")}
     header |= {name: getattr(record, name) for name in (*INTEGERS, *FLOATS)}
-    tables = [
-        {"kind": table.kind, "scopes": table.scopes, "columns": [_column(column) for column in table.columns]}
-        for table in record.tables
-    ]
+    tables = [{"kind": t.kind, "scopes": t.scopes, "columns": [_column(c) for c in t.columns]} for t in record.tables]
     return {**header, "notes": _text(record.notes), "tables": tables}
 
 
@@ -66,7 +62,6 @@ def _column(column: Column) -> dict[str, Any]:
 
 
 def records(file: Any) -> Iterator[Record]:
-    """Every record of an open Parquet file, in order."""
     for batch in file.iter_batches(batch_size=4096):
         header = {name: batch.column(name).to_pylist() for name in (*TEXTS, *INTEGERS, *FLOATS)}
         ends = batch.column("tables").offsets.to_pylist()
@@ -124,17 +119,9 @@ def _fits(record: Record, line: bytes) -> bool:
 def _table_fits(table: Table) -> bool:
     return (
         isinstance(table.scopes, list)
-        and all(isinstance(text, str) for text in (table.kind, *table.scopes))
-        and all(_column_fits(column) for column in table.columns)
-    )
-
-
-def _column_fits(column: Column) -> bool:
-    return (
-        isinstance(column.name, str)
-        and isinstance(column.values, list)
-        and all(_is_float64(value) for value in column.values)
-        and _is_object(column.labels)
+        and all(isinstance(text, str) for text in (table.kind, *table.scopes, *(c.name for c in table.columns)))
+        and all(isinstance(c.values, list) and _is_object(c.labels) for c in table.columns)
+        and all(_is_float64(value) for c in table.columns for value in c.values)
     )
 
 

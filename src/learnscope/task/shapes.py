@@ -37,7 +37,6 @@ def is_single(logits: Tensor) -> bool:
 
 
 def logits_in(output: Any) -> Tensor:
-    """The logits in a model's output."""
     logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
     if logits is None and isinstance(output, Mapping):
         logits = output.get("logits")

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from learnscope.core.gradients import standing_gradients
+from learnscope.core.gradients import current_gradients
 from learnscope.core.handed import HandedOver
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
@@ -59,7 +59,7 @@ class TelemetrySession:
         return self._session.begun
 
     def begin(self, model: nn.Module, optimizer: Any) -> None:
-        self._session.look_at(model)
+        self._session.set_model(model)
         self.subject.optimizers, self.subject.task = _optimizers(optimizer), self.task
         if self.config.tensorboard:
             from learnscope.sinks.tensorboard import TensorBoardSink
@@ -163,12 +163,11 @@ class TelemetrySession:
     def _moment(self, epoch: int | None, handed: HandedOver | None = None) -> Moment:
         return self._session.moment(
             "after_step", step=self.step, epoch=epoch, handed=handed,
-            take_gradients=lambda: standing_gradients(self.subject),
+            take_gradients=lambda: current_gradients(self.subject),
         )  # fmt: skip
 
 
 def _probes(config: TelemetryConfig, path: Path, run: str) -> dict[str, Probe]:
-    """The probe for every section of a line."""
     every = config.collect_every_n
     available: list[tuple[bool, str, Probe]] = [
         # the weights' norms come with the weight delta

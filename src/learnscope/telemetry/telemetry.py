@@ -173,7 +173,13 @@ class TrainingTelemetry:
         assert session is not None
         place = {name: int(number) for name, number in place.items()}
         due = place["batch_idx"] % self.config.collect_every_n == 0
-        self._note_epoch(place["epoch"], place["batch_idx"], due)
+        if place["epoch"] != self._epoch:
+            self._check_epoch()
+            # an epoch taken up in the middle, after a resume, says nothing about the others
+            self._epoch_collected = self._epoch is None and place["batch_idx"] > 1
+            self._epoch, self._epoch_batches = place["epoch"], 0
+        self._epoch_batches += 1
+        self._epoch_collected |= due
         if not session.begun:
             try:
                 session.begin(model, optimizer)
@@ -190,15 +196,6 @@ class TrainingTelemetry:
             line = session.collect(model, optimizer, place, batch, logged)
             self._add_own(line, model)
             session.write(line)
-
-    def _note_epoch(self, epoch: int, batch_idx: int, due: bool) -> None:
-        if epoch != self._epoch:
-            self._check_epoch()
-            # an epoch taken up in the middle, after a resume, says nothing about the others
-            self._epoch_collected = self._epoch is None and batch_idx > 1
-            self._epoch, self._epoch_batches = epoch, 0
-        self._epoch_batches += 1
-        self._epoch_collected |= due
 
     def _check_epoch(self) -> None:
         """Warn once if an epoch has ended in which nothing was due."""
@@ -263,7 +260,6 @@ class TrainingTelemetry:
             )
 
     def _warn(self, key: str, message: str) -> None:
-        """Warn once per key."""
         if key not in self._warned:
             self._warned.add(key)
             warnings.warn(message, ProbeWarning, stacklevel=5)

@@ -28,21 +28,17 @@ def row_checks(rows: Tensor) -> Tensor:
 
     With D up to 32, weights below 2¹⁶ and 32 bits per entry, float64 holds every partial sum exactly.
     """
-    bits = _bits(rows)
-    return bits.double() @ _weights(bits.shape[1], bits.device)
+    # as integers of at most 32 bits, at least one per entry
+    if rows.is_complex():
+        rows = torch.view_as_real(rows.contiguous()).flatten(1)
+    if rows.is_floating_point():
+        rows = rows.contiguous().view({1: torch.int8, 2: torch.int16}.get(rows.element_size(), torch.int32))
+    elif rows.element_size() == 8:
+        rows = rows.to(torch.int32)  # the lower half of larger numbers
+    return rows.double() @ _weights(rows.shape[1], rows.device)
 
 
 @cache
 def _weights(width: int, device: torch.device) -> Tensor:
     columns = torch.arange(width, dtype=torch.float64)
     return ((columns * 40503 + 12345) % 65521 + 1).to(device)
-
-
-def _bits(x: Tensor) -> Tensor:
-    """Integers of at most 32 bits, at least one per entry."""
-    if x.is_complex():
-        x = torch.view_as_real(x.contiguous()).flatten(1)
-    if x.is_floating_point():
-        width = x.element_size()
-        return x.contiguous().view({1: torch.int8, 2: torch.int16}.get(width, torch.int32))
-    return x.to(torch.int32) if x.element_size() == 8 else x  # the lower half of larger numbers

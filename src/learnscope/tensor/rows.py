@@ -112,8 +112,12 @@ def _packed(members: Sequence[tuple[int, Group]]) -> Batch:
     """Vectors of the same dtypes as padded rows, each starting a new row."""
     lengths = [_row_count(group[0].numel()) for _, group in members]
     owner = torch.repeat_interleave(_integers([owner for owner, _ in members]), _integers(lengths))
-    rows = tuple(padded_rows(vectors) for vectors in zip(*(group for _, group in members), strict=True))
-    return Batch(rows=rows, owner=owner, bytes_owned=sum(matrix.nbytes for matrix in rows))
+    rows = []
+    for vectors in zip(*(group for _, group in members), strict=True):
+        zeros = torch.zeros(WIDTH, dtype=vectors[0].dtype, device=vectors[0].device)
+        parts = [part for vector in vectors for part in (vector, zeros[: -vector.numel() % WIDTH])]
+        rows.append(torch.cat(parts).view(-1, WIDTH))
+    return Batch(rows=tuple(rows), owner=owner, bytes_owned=sum(matrix.nbytes for matrix in rows))
 
 
 def _row_count(entries: int) -> int:
@@ -122,13 +126,6 @@ def _row_count(entries: int) -> int:
 
 def _integers(values: list[int]) -> Tensor:
     return torch.tensor(values, dtype=torch.int64, device="cpu")
-
-
-def padded_rows(vectors: Sequence[Tensor]) -> Tensor:
-    """Vectors of one dtype and device one after another, each starting a new row, gaps filled with zeros."""
-    zeros = torch.zeros(WIDTH, dtype=vectors[0].dtype, device=vectors[0].device)
-    parts = [part for vector in vectors for part in (vector, zeros[: -vector.numel() % WIDTH])]
-    return torch.cat(parts).view(-1, WIDTH)
 
 
 def workspace(use: str, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -186,13 +183,11 @@ def plan(kinds: tuple[Kind, ...], pack_below: int) -> Plan:
             members.append(index)
             if sum(kinds[member][0] + padding[member] for member in members) >= PIECE:
                 closed.append(open_packs.pop((dtype, device)))
-    packs = [_pack(members, kinds) for members in [*closed, *open_packs.values()]]
+    packs = []
+    for members in [*closed, *open_packs.values()]:
+        _, dtype, device = kinds[members[0]]
+        zeros = torch.zeros(WIDTH, dtype=dtype, device=device)
+        template = [part for member in members for part in (zeros, zeros[: padding[member]])]
+        owner = [member for member in members for _ in range(_row_count(kinds[member][0]))]
+        packs.append(Pack(members, template, torch.tensor(owner, dtype=torch.int64, device=device)))
     return Plan(packs, large, padding)
-
-
-def _pack(members: list[int], kinds: tuple[Kind, ...]) -> Pack:
-    _, dtype, device = kinds[members[0]]
-    zeros = torch.zeros(WIDTH, dtype=dtype, device=device)
-    template = [part for member in members for part in (zeros, zeros[: -kinds[member][0] % WIDTH])]
-    owner = [member for member in members for _ in range(_row_count(kinds[member][0]))]
-    return Pack(members, template, torch.tensor(owner, dtype=torch.int64, device=device))

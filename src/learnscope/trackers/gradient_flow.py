@@ -40,7 +40,6 @@ NAME = "GradientFlowTracker"
 
 
 def gradient_probes(options: Options, model: nn.Module | None = None) -> list[Probe]:  # noqa: ARG001  (the same for every model)
-    """What a gradient tracker measures with."""
     return [
         AdapterGradients(
             every=options.log_frequency or 1,
@@ -99,8 +98,9 @@ class GradientFlowTracker(Tracker):
         return super().log_step(step)
 
     def _check_ready(self, model: nn.Module) -> None:
-        only, named = self._options.track_adapter_only, model.named_parameters()
-        if not any(p.grad is not None and (not only or _is_adapters(name)) for name, p in named):
+        only = self._options.track_adapter_only
+        names = [name for name, parameter in model.named_parameters() if parameter.grad is not None]
+        if not any(not only or resolve(name).adapter not in (None, "modules_to_save") for name in names):
             raise NotAvailable(
                 f"no {'parameter of an adapter' if only else 'parameter'} has a gradient: call log_step after "
                 "loss.backward() and before optimizer.step() and optimizer.zero_grad()"
@@ -201,7 +201,3 @@ class GradientFlowTracker(Tracker):
         if module_type is not None:
             known_name("module type", module_type, dict.fromkeys(type_of(module) for _, module in modules))
         return part, [(owner, module) for owner, module in modules if module_type in (None, type_of(module))]
-
-
-def _is_adapters(name: str) -> bool:
-    return resolve(name).adapter not in (None, "modules_to_save")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from learnscope.model.adapters.parameters import NO_FAMILY
+from learnscope.model.adapters.parameters import OUTSIDE_ADAPTERS
 from learnscope.reading.gather import Floats
 from learnscope.record import Label, Record
 
@@ -38,6 +39,37 @@ def plain_name(kind: str, name: str, labels: Mapping[str, Label]) -> str | None:
     return "/".join([name, *(str(value) for label, value in labels.items() if label not in OWNER)])
 
 
+@cache
+def _places(modules: tuple[str, ...]) -> dict[str, int]:
+    """The place of each module, shared by all columns with these modules."""
+    return {module: place for place, module in enumerate(modules)}
+
+
+class Column(Mapping[str, Cell]):
+    """One metric at one step: the cells by module, with all numbers in one array."""
+
+    __slots__ = ("numbers", "others", "places", "whole")
+
+    def __init__(self, cells: Mapping[str, Cell]) -> None:
+        self.places = _places(tuple(cells))
+        self.others = {module: cell for module, cell in cells.items() if not isinstance(cell, float | int)}
+        self.whole = not any(isinstance(cell, float) for cell in cells.values())
+        numbers = [np.nan if module in self.others else cell for module, cell in cells.items()]
+        self.numbers = np.array(numbers, dtype=np.float64)
+
+    def __getitem__(self, module: str) -> Cell:
+        if module in self.others:
+            return self.others[module]
+        number = self.numbers.item(self.places[module])
+        return int(number) if self.whole else number
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
 @dataclass(slots=True)
 class Measurement:
     """What one probe recorded at one step."""
@@ -45,7 +77,7 @@ class Measurement:
     cost: float
     """In seconds."""
     error: str | None = None
-    cells: dict[str, dict[str, dict[str, Cell]]] = field(default_factory=dict)
+    cells: dict[str, dict[str, Column]] = field(default_factory=dict)
     """By adapter, metric and module."""
 
 
@@ -62,39 +94,44 @@ class History:
 
     def take(self, record: Record, arrays: Mapping[str, NDArray[Any]], metric_name: MetricName) -> None:
         """Add a record with its arrays; it replaces an earlier one of the same probe and step."""
-        measurement, others = Measurement(record.cost, record.error), self.measured.setdefault(record.step, {})
+        others = self.measured.setdefault(record.step, {})
         others.pop(record.probe, None)
+        tables: dict[str, dict[str, dict[str, Cell]]] = {}
         for table in record.tables:
             for column in table.columns:
                 metric = metric_name(table.kind, column.name, column.labels)
                 if metric is None:
                     continue
-                adapter, family = (str(column.labels.get(label, NO_FAMILY)) for label in OWNER)
+                adapter, family = (str(column.labels.get(label, OUTSIDE_ADAPTERS)) for label in OWNER)
                 if any(adapter in other.cells for other in others.values()):
                     raise ValueError(
                         f"two probes measured the adapter {adapter!r} at step {record.step}: where weights outside "
-                        f"adapters are tracked as well, no adapter may be called {NO_FAMILY!r}, which stands for them"
+                        f"adapters are tracked as well, no adapter may be called {OUTSIDE_ADAPTERS!r}, which stands "
+                        "for them"
                     )
                 families = self.families.setdefault(adapter, {})
-                cells = measurement.cells.setdefault(adapter, {}).setdefault(metric, {})
+                cells = tables.setdefault(adapter, {}).setdefault(metric, {})
                 for place, (module, value) in enumerate(zip(table.scopes, column.values, strict=True)):
                     families.setdefault(module, family)
                     cells[module] = column.status[place] if value is None else value
-        others[record.probe] = measurement
         for name, values in arrays.items():
-            self._add_list(measurement, name, np.asarray(values, dtype=np.float64))
-        for metrics in measurement.cells.values():
+            self._add_list(tables, name, np.asarray(values, dtype=np.float64))
+        for metrics in tables.values():
             for metric, number in LISTS.items():
                 for module, cell in metrics.get(number, {}).items():
                     if isinstance(cell, str) and not isinstance(metrics.get(metric, {}).get(module), np.ndarray):
                         metrics.setdefault(metric, {})[module] = cell
+        columns = {
+            adapter: {metric: Column(cells) for metric, cells in metrics.items()} for adapter, metrics in tables.items()
+        }
+        others[record.probe] = Measurement(record.cost, record.error, columns)
 
-    def _add_list(self, measurement: Measurement, name: str, values: Floats) -> None:
+    def _add_list(self, tables: dict[str, dict[str, dict[str, Cell]]], name: str, values: Floats) -> None:
         """An array called `<metric>/<adapter>/<module>`, or `<metric>/<module>` outside adapters."""
         metric, _, owner = name.partition("/")
-        for adapter, metrics in measurement.cells.items():
+        for adapter, metrics in tables.items():
             module = owner.removeprefix(f"{adapter}/")
-            if module in self.families[adapter] and (module != owner or adapter == NO_FAMILY):
+            if module in self.families[adapter] and (module != owner or adapter == OUTSIDE_ADAPTERS):
                 finite = len(values) and np.isfinite(values).all()
                 metrics.setdefault(metric, {})[module] = values if finite else NOT_FINITE
                 return
@@ -107,7 +144,7 @@ class History:
         errors = [measurement.error for measurement in self.measured[step].values() if measurement.error]
         return "; ".join(errors) or None
 
-    def cells(self, step: int, adapter: str) -> dict[str, dict[str, Cell]]:
+    def cells(self, step: int, adapter: str) -> Mapping[str, Mapping[str, Cell]]:
         """What was measured of an adapter at a step, by metric and module; empty if nothing was."""
         measurements = self.measured.get(step, {}).values()
         return next((m.cells[adapter] for m in measurements if adapter in m.cells), {})
@@ -128,7 +165,8 @@ class History:
     def modules_with(self, adapters: Sequence[str], metric: str) -> list[tuple[str, str]]:
         """Adapter and name of the modules that have a metric, in the model's order; those outside adapters last."""
         ordered = sorted(
-            (adapter for adapter in self.families if adapter in adapters), key=lambda adapter: adapter == NO_FAMILY
+            (adapter for adapter in self.families if adapter in adapters),
+            key=lambda adapter: adapter == OUTSIDE_ADAPTERS,
         )
         tables = {adapter: [self.cells(step, adapter).get(metric, {}) for step in self.measured] for adapter in ordered}
         return [

@@ -9,12 +9,12 @@ from torch import nn
 
 from learnscope.core.moment import NotAvailable
 from learnscope.core.probe import Probe
-from learnscope.model.adapters.parameters import NO_FAMILY
 from learnscope.record import Record
 from learnscope.report.features.evolution import file_part
 from learnscope.run import Run
 from learnscope.trackers.config import TrackerConfig
 from learnscope.trackers.gradient_flow import GradientFlowTracker, gradient_probes
+from learnscope.trackers.naming import named_adapters
 from learnscope.trackers.spectral import SpectralTracker, spectral_probes
 from learnscope.trackers.tracker import Options, Tracker
 
@@ -62,7 +62,7 @@ def write_logs(
         path = tracker.save(folder / tracker.folder / tracker.file)
         final = tracker.save(folder / f"{path.stem}_final.pt", summary=False)
         written += [path, path.with_name(f"{path.stem}_summary.json"), final]
-        several = len([adapter for adapter in tracker.modules if adapter != NO_FAMILY]) > 1
+        several = len(named_adapters(tracker.modules)) > 1
         adapters: list[str | None] = list(tracker.modules) if several else [None]  # a single one needs no name
         for adapter in adapters if plots and tracker.modules else []:
             for name, draw in tracker.default_figures(adapter).items():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from learnscope.core.moment import NotAvailable
-from learnscope.model.adapters.parameters import NO_FAMILY
+from learnscope.model.adapters.parameters import OUTSIDE_ADAPTERS
 from learnscope.names import resolve
 from learnscope.options import known_name, whole_number
 from learnscope.report.heatmap import shorten
@@ -37,13 +37,13 @@ def _spellings(name: Any) -> list[str]:
     return [name, resolve(f"{name}.weight").clean.removesuffix(".weight"), resolve(name).clean]
 
 
-def named_adapters(history: History) -> list[str]:
-    return [adapter for adapter in history.families if adapter != NO_FAMILY]
+def named_adapters(adapters: Iterable[str]) -> list[str]:
+    return [adapter for adapter in adapters if adapter != OUTSIDE_ADAPTERS]
 
 
 def choose_adapters(history: History, adapter: str | None) -> list[str]:
     """The adapter that is named; without a name the only one, and what is outside adapters."""
-    named = named_adapters(history)
+    named = named_adapters(history.families)
     if adapter is not None:
         known_name("adapter", adapter, history.families)
         return [adapter]
@@ -54,8 +54,8 @@ def choose_adapters(history: History, adapter: str | None) -> list[str]:
 
 def title_ending(history: History, adapter: str | None) -> str:
     """The adapter's name in brackets, if there are several."""
-    several = len(named_adapters(history)) > 1
-    return "" if adapter is None or adapter == NO_FAMILY or not several else f" ({shorten(adapter)})"
+    several = len(named_adapters(history.families)) > 1
+    return "" if adapter is None or adapter == OUTSIDE_ADAPTERS or not several else f" ({shorten(adapter)})"
 
 
 def in_words(metric: str) -> str:
@@ -69,7 +69,6 @@ def in_words(metric: str) -> str:
 
 
 def layer_of(module: str) -> str:
-    """The layer that a module is in."""
     return resolve(f"{module}.weight").layer
 
 

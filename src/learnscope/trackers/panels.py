@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from learnscope.core.moment import NotAvailable
-from learnscope.model.adapters.parameters import NO_FAMILY
+from learnscope.model.adapters.parameters import OUTSIDE_ADAPTERS
 from learnscope.names import resolve
 from learnscope.options import known_name
 from learnscope.reading.gather import NONFINITE, Floats, Grid
@@ -126,7 +126,7 @@ def final_spectra(history: History, modules: Modules) -> tuple[int, dict[str, di
 
 def matrix_words(modules: Modules) -> tuple[str, str]:
     """What a figure of these modules shows, and the symbol of the matrix whose spectrum it is."""
-    return ("weights", "W") if {adapter for adapter, _ in modules} == {NO_FAMILY} else ("adapters", "ΔW")
+    return ("weights", "W") if {adapter for adapter, _ in modules} == {OUTSIDE_ADAPTERS} else ("adapters", "ΔW")
 
 
 def saved(figure: Figure, path: str | Path | None) -> Figure:

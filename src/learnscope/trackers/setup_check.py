@@ -94,22 +94,21 @@ def check_folder(folder: Path) -> CheckResult:
     return CheckResult("output directory", True, f"{folder} can be written to")
 
 
-def check_tracking() -> CheckResult:
-    """A small LoRA model trained under both trackers, saved, loaded and compared; nothing is downloaded."""
+def check_setup(output_dir: Path) -> list[CheckResult]:
+    """All checks, in an order in which the first failure explains those after it.
+
+    The last is a small LoRA model trained under both trackers, saved, loaded and compared; nothing is downloaded.
+    """
+    packages = [check_package(name) for name in PACKAGES]
+    checks = [*packages, check_device(), check_folder(output_dir)]
+    if not all(check.ok for check in packages):
+        return [*checks, CheckResult("tracked training", False, "not tried: a package is missing", INSTALL)]
     from learnscope.trackers.check import check_family
 
     with tempfile.TemporaryDirectory() as folder:
-        check = check_family("lora", Path(folder))
-    cure = "" if check.ok else "run python -m learnscope.trackers.check, which checks every family"
-    return CheckResult("tracked training", check.ok, check.message, cure)
-
-
-def check_setup(output_dir: Path) -> list[CheckResult]:
-    """All checks, in an order in which the first failure explains those after it."""
-    packages = [check_package(name) for name in PACKAGES]
-    tried = all(check.ok for check in packages)
-    missing = CheckResult("tracked training", False, "not tried: a package is missing", INSTALL)
-    return [*packages, check_device(), check_folder(output_dir), check_tracking() if tried else missing]
+        lora = check_family("lora", Path(folder))
+    cure = "" if lora.ok else "run python -m learnscope.trackers.check, which checks every family"
+    return [*checks, CheckResult("tracked training", lora.ok, lora.message, cure)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

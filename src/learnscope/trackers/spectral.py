@@ -14,7 +14,7 @@ from torch import nn
 from learnscope.core.moment import NotAvailable
 from learnscope.core.probe import Probe
 from learnscope.model.adapters.inventory import Adapters
-from learnscope.model.adapters.parameters import NO_FAMILY
+from learnscope.model.adapters.parameters import OUTSIDE_ADAPTERS
 from learnscope.model.adapters.start import AdapterError
 from learnscope.model.selection import SelectionError
 from learnscope.model.weights.matrices import weight_matrices
@@ -27,7 +27,7 @@ from learnscope.report.adapters.heatmaps import Scale, draw_heatmap
 from learnscope.report.adapters.lines import draw_spectra
 from learnscope.tensor.adapters.spectrum import spectrum_numbers
 from learnscope.trackers.history import LISTS, MetricName, plain_name
-from learnscope.trackers.naming import choose_adapters, find_module, in_words, title_ending
+from learnscope.trackers.naming import choose_adapters, find_module, in_words, named_adapters, title_ending
 from learnscope.trackers.panels import final_spectra, heatmap_panels, matrix_words, saved
 from learnscope.trackers.tracker import Options, Tracker, adapters_in
 
@@ -105,7 +105,7 @@ class SpectralTracker(Tracker):
             compute_full_svd=compute_full_svd, max_layers_to_track=max_layers_to_track,
         )  # fmt: skip
         adapters = adapters_in(model)
-        if track_adapter_only and not adapters.found and adapters.unknown:
+        if track_adapter_only and not adapters.items and adapters.unknown:
             raise AdapterError(
                 f"the adapters of {type(model).__name__} are of a family whose update is not known here "
                 f"({', '.join(adapters.unknown)}): there is no spectrum to track. GradientFlowTracker tracks their "
@@ -175,7 +175,7 @@ class SpectralTracker(Tracker):
         if not history.steps:
             raise NotAvailable("no spectrum has been logged yet: call log_step")
         adapters = choose_adapters(history, adapter)
-        adapters = [name for name in adapters if name != NO_FAMILY] or adapters
+        adapters = named_adapters(adapters) or adapters
         known_name("metric", metric, dict.fromkeys(name for owner in adapters for name in history.metrics(owner)))
         return history.modules_with(adapters, metric)
 
@@ -188,10 +188,10 @@ class SpectralTracker(Tracker):
         adapters = list(self.modules) if adapter is None else choose_adapters(history, adapter)
         dora = [metric for metric in DORA if any(metric in history.metrics(name) for name in adapters)]
         summary = self._summary(adapters, metrics := [*NUMBERS, *dora])
-        inside = [name for name in adapters if name != NO_FAMILY]
+        inside = named_adapters(adapters)
         if inside and inside != adapters:
             summary["metrics"] = self._summary(inside, metrics)["metrics"]
-            summary["metrics_outside_adapters"] = self._summary([NO_FAMILY], NUMBERS)["metrics"]
+            summary["metrics_outside_adapters"] = self._summary([OUTSIDE_ADAPTERS], NUMBERS)["metrics"]
         return summary
 
     def default_figures(self, adapter: str | None) -> dict[str, Callable[..., Figure]]:

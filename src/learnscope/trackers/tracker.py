@@ -13,18 +13,18 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import nn
 
-from learnscope.core.gradients import standing_gradients
+from learnscope.core.gradients import current_gradients
 from learnscope.core.moment import NotAvailable
 from learnscope.core.probe import Probe
 from learnscope.model.adapters.inventory import Adapters, find_adapters, method_of
-from learnscope.model.adapters.parameters import NO_FAMILY
+from learnscope.model.adapters.parameters import OUTSIDE_ADAPTERS
 from learnscope.model.adapters.start import AdapterError
 from learnscope.names import resolve
 from learnscope.options import whole_number
 from learnscope.reading.gather import class_of
 from learnscope.record import Record
 from learnscope.run import Run, open_run
-from learnscope.session.manual import ManualSession, NotKept, States
+from learnscope.session.manual import ManualSession, States, UnstoredBackend
 from learnscope.session.opening import check_model
 from learnscope.session.steps import unwrap_optimizer
 from learnscope.store.backend import MemoryBackend, RunError
@@ -51,7 +51,7 @@ class Options:
         check_options(self)
 
 
-class UntilRead(NotKept):
+class UntilRead(UnstoredBackend):
     """For records that are read at once; their arrays are stored until then."""
 
     put_arrays = MemoryBackend.put_arrays
@@ -102,7 +102,7 @@ class Tracker(ABC):
             return False
         subject = self._session.open(self._session.subject.model)
         self._check_ready(subject.model)
-        moment = self._session.moment("tracked", step=number, take_gradients=lambda: standing_gradients(subject))
+        moment = self._session.moment("tracked", step=number, take_gradients=lambda: current_gradients(subject))
         records = self._session.measure(moment)
         self._history.measured.pop(number, None)
         try:
@@ -165,7 +165,6 @@ class Tracker(ABC):
 
     @property
     def steps(self) -> list[int]:
-        """The logged steps."""
         return self._history.steps
 
     @property
@@ -200,7 +199,7 @@ class Tracker(ABC):
         last = next((step for step in reversed(steps) if any(history.cells(step, a) for a in adapters)), None)
         present = {} if last is None else {adapter: history.present(last, adapter) for adapter in adapters}
         families = {adapter: dict(Counter(modules.values())) for adapter, modules in present.items() if modules}
-        kinds = dict.fromkeys(family for counts in families.values() for family in counts if family != NO_FAMILY)
+        kinds = dict.fromkeys(family for counts in families.values() for family in counts if family != OUTSIDE_ADAPTERS)
         cost = sum(history.cost(step) for step in steps)
         return {
             "tracker": self._name,
@@ -239,7 +238,7 @@ def adapters_in(model: nn.Module) -> Adapters:
 def _check_modules(path: Path, history: History, model: nn.Module) -> None:
     """Refuse a model that is not the one of the file."""
     adapters = adapters_in(model)
-    methods = {(adapter.name, adapter.scope): method_of(adapter.parts.family) for adapter in adapters.found}
+    methods = {(adapter.name, adapter.scope): method_of(adapter.parts.family) for adapter in adapters.items}
     unknown = {scope for scopes in adapters.unknown.values() for scope in scopes}  # their gradients are tracked as well
     tensors = [resolve(name).clean for name, _ in model.named_parameters()]
     own = {*tensors, *(name.rpartition(".")[0] for name in tensors)}
@@ -247,8 +246,8 @@ def _check_modules(path: Path, history: History, model: nn.Module) -> None:
     for adapter in history.families:
         for module, family in history.present(last, adapter).items():
             same = methods.get((adapter, module)) == method_of(family) or module in unknown
-            if not (module in own if family == NO_FAMILY else same):
-                owner = "" if family == NO_FAMILY else f" with an adapter {adapter!r} ({family})"
+            if not (module in own if family == OUTSIDE_ADAPTERS else same):
+                owner = "" if family == OUTSIDE_ADAPTERS else f" with an adapter {adapter!r} ({family})"
                 raise TrackerFileError(
                     f"{path} is of a model that has {module}{owner}, which this {type(model).__name__} lacks: load it "
                     "with the model it was saved with, or without one for analysis"

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from learnscope.store.files import write_atomically
-from learnscope.trackers.history import LISTS, Cell, History, Measurement
+from learnscope.trackers.history import LISTS, Cell, Column, History, Measurement
 
 FORMAT = "learnscope.trackers"
 VERSION = 1
@@ -140,11 +140,14 @@ def _pack(history: History, adapter: str, texts: dict[str, int]) -> dict[str, An
         rows = {module: [column.get(module) for column in columns] for module in families}
         cells = [cell for row in rows.values() for cell in row]
         if metric in LISTS or any(isinstance(cell, np.ndarray) for cell in cells):
-            arrays = {module: [_array(cell) for cell in row] for module, row in rows.items()}
+            arrays = {
+                module: [
+                    torch.tensor(cell if isinstance(cell, np.ndarray) else [], dtype=torch.float64) for cell in row
+                ]
+                for module, row in rows.items()
+            }
             lists[metric] = {
-                module: pad_sequence([torch.from_numpy(array) for array in row], True, torch.nan)
-                for module, row in arrays.items()
-                if any(map(len, row))
+                module: pad_sequence(row, True, torch.nan) for module, row in arrays.items() if any(map(len, row))
             }
         else:
             values = [cell if isinstance(cell, float | int) else np.nan for cell in cells]
@@ -163,10 +166,6 @@ def _pack(history: History, adapter: str, texts: dict[str, int]) -> dict[str, An
     }
 
 
-def _array(cell: Cell | None) -> Any:
-    return np.ascontiguousarray(cell) if isinstance(cell, np.ndarray) else np.zeros(0)
-
-
 def unpacked(body: dict[str, Any]) -> History:
     """The history again. What does not fit together raises one of the usual errors."""
     steps, texts = body["steps"], body["texts"]
@@ -182,23 +181,24 @@ def unpacked(body: dict[str, Any]) -> History:
             if tuple(table.shape) != (len(modules), len(steps)):
                 raise ValueError(f"{metric} is {tuple(table.shape)}, not {(len(modules), len(steps))}")
         for metric in [*tables["numbers"], *tables["lists"]]:
-            rows = _list_rows(tables, metric, steps) if metric in tables["lists"] else _number_rows(tables, metric)
+            number = int if metric in tables["whole_numbers"] else float
+            rows: list[list[Cell | None]] = (
+                _list_rows(tables, metric, steps)
+                if metric in tables["lists"]
+                else [[None if x != x else number(x) for x in row] for row in tables["numbers"][metric].tolist()]
+            )
             codes = (
                 tables["reasons"][metric].tolist() if metric in tables["reasons"] else [[NONE] * len(steps)] * len(rows)
             )
-            for module, row, row_codes in zip(modules, rows, codes, strict=True):
-                for step, value, code in zip(steps, row, row_codes, strict=True):
-                    cell = value if code == NONE else texts[code]
-                    if cell is not None:
-                        metrics = history.measured[step][""].cells.setdefault(adapter, {})
-                        metrics.setdefault(metric, {})[module] = cell
+            for step, values, reasons in zip(steps, zip(*rows, strict=True), zip(*codes, strict=True), strict=True):
+                cells = {
+                    module: value if code == NONE else texts[code]
+                    for module, value, code in zip(modules, values, reasons, strict=True)
+                    if value is not None or code != NONE
+                }
+                if cells:
+                    history.measured[step][""].cells.setdefault(adapter, {})[metric] = Column(cells)
     return history
-
-
-def _number_rows(tables: dict[str, Any], metric: str) -> list[list[Cell | None]]:
-    """By module and step."""
-    number = int if metric in tables["whole_numbers"] else float
-    return [[None if value != value else number(value) for value in row] for row in tables["numbers"][metric].tolist()]
 
 
 def _list_rows(tables: dict[str, Any], metric: str, steps: list[int]) -> list[list[Cell | None]]:

@@ -107,7 +107,6 @@ def keep(model: Any, checkpoint: Path) -> None:
 
 
 def restore(model: Any, checkpoint: Path) -> None:
-    """Load what `keep` saved."""
     path = checkpoint / STATE_FILE
     if not path.is_file():
         raise TrainError(f"{checkpoint} has no {STATE_FILE}: it was not written by an adalora training of this command")

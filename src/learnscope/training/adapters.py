@@ -15,6 +15,7 @@ from learnscope.training.errors import TrainError, first_line
 from learnscope.training.families import SPLIT_AT_START, family_of
 from learnscope.training.settings.config import PeftConfig
 
+FEED_FORWARD = ("down", "fc2", "c_proj", "dense_4h", "wo")
 PLACEHOLDER_STEPS = 1_000_000
 """AdaLoRA asks for the number of steps before the trainer knows it; see `adalora.fit_schedule`."""
 
@@ -46,9 +47,14 @@ def adapter_config(model: Any, config: PeftConfig) -> Any:
     family, task = family_of(config.type), "CAUSAL_LM"
     targets: Any = config.target_modules if config.target_modules not in (None, ["all-linear"]) else "all-linear"
     if family == "layernorm":
-        return peft.LNTuningConfig(target_modules=config.target_modules or _norms(model), task_type=task)
+        norms = {name.rpartition(".")[2] for name, module in model.named_modules() if "Norm" in type(module).__name__}
+        return peft.LNTuningConfig(target_modules=config.target_modules or sorted(norms), task_type=task)
     if family == "ia3":
-        return peft.IA3Config(task_type=task, **_ia3_targets(config.target_modules))
+        if config.target_modules is None:
+            return peft.IA3Config(task_type=task)
+        # the input of feed-forward layers is scaled, and the output of others
+        forward = [name for name in config.target_modules if any(part in name for part in FEED_FORWARD)]
+        return peft.IA3Config(task_type=task, target_modules=config.target_modules, feedforward_modules=forward)
     if family == "vera":
         return peft.VeraConfig(
             r=config.r, vera_dropout=config.lora_dropout, d_initial=config.d_initial, target_modules=targets,
@@ -68,20 +74,6 @@ def adapter_config(model: Any, config: PeftConfig) -> Any:
         "pissa": {"init_lora_weights": "pissa"},
     }
     return peft.LoraConfig(**common, r=config.r, task_type=task, **kinds.get(family, {}))
-
-
-def _norms(model: Any) -> list[str]:
-    """The names of the model's normalisation layers."""
-    modules = model.named_modules()
-    return sorted({name.rpartition(".")[2] for name, module in modules if "Norm" in type(module).__name__})
-
-
-def _ia3_targets(chosen: list[str] | None) -> dict[str, Any]:
-    """(IA)³ scales the input of feed-forward layers, and the output of others."""
-    if chosen is None:
-        return {}
-    forward = [name for name in chosen if any(part in name for part in ("down", "fc2", "c_proj", "dense_4h", "wo"))]
-    return {"target_modules": chosen, "feedforward_modules": forward}
 
 
 def _continued(model: Any, config: PeftConfig, family: str) -> Any:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from learnscope.store.files import write_json
 from learnscope.training.data.batches import collated
@@ -51,7 +50,6 @@ def is_base_model(folder: Path) -> bool:
 
 
 def is_current(folder: Path) -> bool:
-    """Whether it was made with this recipe."""
     return is_base_model(folder) and json.loads((folder / MARK).read_text(encoding="utf-8")) == RECIPE
 
 
@@ -87,32 +85,21 @@ def tiny_llama(tokenizer: Any) -> Any:
 
 
 def _train(model: Any, tokenizer: Any, show: Show) -> None:
-    rows = _rows(STEPS * BATCH)
+    # from seeds that no data set of the training command uses
+    hard = generate(int(STEPS * BATCH * HARDER), seed=-1)
+    problems = generate(STEPS * BATCH - len(hard), seed=-1, amount=2) + hard
+    random.Random(0).shuffle(problems)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS, pct_start=0.1)
     for step in range(STEPS):
-        batch = _batch(tokenizer, rows[step * BATCH :][:BATCH])
-        model(**batch).loss.backward()
+        encoded = []
+        for problem in problems[step * BATCH :][:BATCH]:
+            before = tokenizer(prompt(*problem))["input_ids"]
+            after = [*tokenizer(solve(*problem) or "")["input_ids"][1:], tokenizer.eos_token_id]
+            encoded.append((before + after, [-100] * len(before) + after))  # labels are on the answers only
+        model(**collated(encoded, tokenizer.pad_token_id)).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
         show(step + 1, STEPS)
-
-
-def _rows(count: int) -> list[tuple[str, str]]:
-    """Questions and answers, from seeds that no data set of the training command uses."""
-    hard = generate(int(count * HARDER), seed=-1)
-    problems = generate(count - len(hard), seed=-1, amount=2) + hard
-    random.Random(0).shuffle(problems)
-    return [(prompt(*problem), solve(*problem) or "") for problem in problems]
-
-
-def _batch(tokenizer: Any, rows: Sequence[tuple[str, str]]) -> dict[str, Tensor]:
-    """Labels are on the answers only."""
-    encoded = []
-    for question, answer in rows:
-        before = tokenizer(question)["input_ids"]
-        after = [*tokenizer(answer)["input_ids"][1:], tokenizer.eos_token_id]
-        encoded.append((before + after, [-100] * len(before) + after))
-    return collated(encoded, tokenizer.pad_token_id)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +40,13 @@ def train(config: Config, screen: Any = None) -> Outcome:
     screen = screen or Screen()
     with quiet(screen.say):
         checkpoint = _open(config)
-        with _threads(config.training.threads or _usual_threads(config)):
+        from learnscope.model.cost.timing import fixed_threads
+        from learnscope.training.builtin import is_base_model
+
+        name = config.model.model_name_or_path
+        # the built-in model is so small that several threads mostly wait for each other, more so on a busy machine
+        usual = 1 if name is None or is_base_model(Path(name)) else None
+        with fixed_threads(config.training.threads or usual):
             return _train(config, checkpoint, screen)
 
 
@@ -57,14 +61,6 @@ def _open(config: Config) -> Path | None:
     if missing:
         raise TrainError(f"training needs {', '.join(missing)}: pip install 'learnscope[hf]'")
     return checkpoint
-
-
-def _usual_threads(config: Config) -> int | None:
-    """1 for the built-in model: so small that several threads mostly wait for each other, more so on a busy machine."""
-    from learnscope.training.builtin import is_base_model
-
-    name = config.model.model_name_or_path
-    return 1 if name is None or is_base_model(Path(name)) else None
 
 
 def _train(config: Config, checkpoint: Path | None, screen: Any) -> Outcome:
@@ -112,20 +108,16 @@ def _prepare(config: Config, checkpoint: Path | None, screen: Any, lines: Any) -
     # AdaLoRA's first: its hook must run before those of the session
     callbacks = [AdaLoraCallback(config.peft, checkpoint)] if family == "adalora" else []
     trainer = make_trainer(model, tokenizer, data, config, plan, [*callbacks, lines])
-    tracking = _tracking(config, trainer, data, screen, resume=resume) if config.tracker.enabled else None
-    return trainer, tracking
-
-
-def _tracking(config: Config, trainer: Any, data: Any, screen: Any, *, resume: bool) -> Any:
+    if not config.tracker.enabled:
+        return trainer, None
     from learnscope.training.data.batches import holdout_batches
     from learnscope.training.tracking import TrackingCallback
 
-    folder = Path(config.training.output_dir)
     logs = Path(config.tracker.tracking_output_dir or folder)
     holdout = holdout_batches(trainer, data.holdout, config.training.method)
-    callback = TrackingCallback(folder / RUN, logs, config.tracker, holdout, resume=resume, say=screen.say)
-    trainer.add_callback(callback)
-    return callback
+    tracking = TrackingCallback(folder / RUN, logs, config.tracker, holdout, resume=resume, say=screen.say)
+    trainer.add_callback(tracking)
+    return trainer, tracking
 
 
 def _show_facts(screen: Any, config: Config, model: Any, data: Any, plan: Any, checkpoint: Path | None) -> None:
@@ -140,16 +132,3 @@ def _show_facts(screen: Any, config: Config, model: Any, data: Any, plan: Any, c
     if checkpoint is not None:
         facts["resumed"] = f"from {checkpoint}"
     screen.facts(**facts)
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    if count is not None:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -35,15 +35,22 @@ def open_folder(config: Config) -> Path | None:
 
 
 def begin(config: Config, text: str, *, resume: bool) -> None:
-    """Called right before training: removes what is to be overwritten and writes the configuration."""
-    folder = Path(config.training.output_dir)
+    """Called right before training: removes what is to be overwritten and writes the configuration.
+
+    Only files that this command writes are removed, by name, and never the model to be adapted.
+    """
+    folder, model = Path(config.training.output_dir), config.model.model_name_or_path
     if not resume and config.training.overwrite_output_dir:
-        _clear(config, folder)
+        for path in [folder / name for name in _FOLDERS] + list(folder.glob("checkpoint-*")):
+            keep = model is not None and Path(model).resolve().is_relative_to(path.resolve())
+            if path.is_dir() and not path.is_symlink() and not keep:
+                shutil.rmtree(path)
+        for name in _FILES:
+            (folder / name).unlink(missing_ok=True)
     write_text(folder / MARK, text)
 
 
 def step_of(checkpoint: Path) -> int:
-    """The step a checkpoint was written at."""
     try:
         return int(json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))["global_step"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -123,14 +130,3 @@ def _check_room(config: Config, folder: Path) -> None:
         )
     if not (folder / MARK).is_file():
         raise TrainError(f"{folder} was not written by this command (it has no {MARK}), so nothing in it is removed")
-
-
-def _clear(config: Config, folder: Path) -> None:
-    """Remove the files that this command writes, by name. Other files stay, and so does the model to be adapted."""
-    named = config.model.model_name_or_path
-    for path in [folder / name for name in _FOLDERS] + list(folder.glob("checkpoint-*")):
-        keep = named is not None and Path(named).resolve().is_relative_to(path.resolve())
-        if path.is_dir() and not path.is_symlink() and not keep:
-            shutil.rmtree(path)
-    for name in _FILES:
-        (folder / name).unlink(missing_ok=True)

@@ -75,22 +75,18 @@ def check(config: Config) -> None:
     family = family_of(config.peft.type)
     if family in WITHOUT_RANK and config.peft.lora_dropout:
         raise TrainError(f"config.peft.lora_dropout: {family} has no dropout; leave it out")
-    _check_tracking(config)
-    if config.training.method == "grpo":
-        _check_grpo(config)
-
-
-def _check_tracking(config: Config) -> None:
     steps = config.training.max_steps or STEPS
-    if config.training.num_train_epochs is not None:
-        return  # the number of steps depends on the data
     for kind in ("spectral", "gradient"):
         every = getattr(config.tracker, f"{kind}_log_frequency")
-        if getattr(config.tracker, f"enable_{kind}_tracking") and every > steps:
+        enabled = getattr(config.tracker, f"enable_{kind}_tracking")
+        # counted in epochs, the number of steps depends on the data
+        if enabled and every > steps and config.training.num_train_epochs is None:
             raise TrainError(
                 f"config.tracker.{kind}_log_frequency is {every} and the training has {steps} steps, so nothing would "
                 f"be measured: lower it (--tracking_frequency {max(1, steps // 10)})"
             )
+    if config.training.method == "grpo":
+        _check_grpo(config)
 
 
 def _check_grpo(config: Config) -> None:

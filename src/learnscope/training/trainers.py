@@ -71,7 +71,6 @@ def family_optimizer(model: Any, adapter: PeftConfig, args: Any) -> torch.optim.
 
 
 def make_trainer(model: Any, tokenizer: Any, data: Data, config: Config, plan: Plan, callbacks: list[Any]) -> Any:
-    """The trainer of the method, ready to train."""
     from transformers import PrinterCallback, ProgressCallback
 
     common = {"model": model, "processing_class": tokenizer, "train_dataset": data.train, "callbacks": callbacks}

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from learnscope.findings.examples.label_noise import Doubts, LabelsChanged, noise_scores, ranking
+from learnscope.findings.examples.label_noise import LabelLosses, LabelsChanged, noise_scores, ranking
 from learnscope.findings.examples.memorizing import evolution, why_no_changes
 
 
@@ -98,7 +98,7 @@ def test_doubts_against_dictionaries() -> None:
     for _ in range(20):
         n, classes, evaluations = 30, int(generator.integers(2, 7)), int(generator.integers(1, 9))
         labels = generator.integers(0, classes, n)
-        doubts, losses_of, held = Doubts(), [[] for _ in range(n)], [dict[int, float]() for _ in range(n)]
+        doubts, losses_of, held = LabelLosses(), [[] for _ in range(n)], [dict[int, float]() for _ in range(n)]
         for _ in range(evaluations):
             losses, predicted = generator.integers(0, 4, n) / 2, generator.integers(-1, classes, n)
             doubts.add(labels, losses.astype(np.float32), predicted)
@@ -113,7 +113,7 @@ def test_doubts_against_dictionaries() -> None:
 
 
 def test_doubts_of_other_data_are_refused_and_leave_the_sums() -> None:
-    doubts = Doubts()
+    doubts = LabelLosses()
     doubts.add([0, 1], [1.0, 2.0], [0, 0])
     with pytest.raises(LabelsChanged, match="1 of 2 labels are other ones"):
         doubts.add([0, 0], [1.0, 2.0], [0, 0])
@@ -123,7 +123,7 @@ def test_doubts_of_other_data_are_refused_and_leave_the_sums() -> None:
 
 
 def test_losses_that_are_not_finite() -> None:
-    doubts = Doubts()
+    doubts = LabelLosses()
     doubts.add([0, 0, 0, 0], [math.nan, math.inf, 0.5, 3.0], [1, 2, 0, 2])
     doubts.add([0, 0, 0, 0], [1.0, 1.0, 0.5, 3.0], [1, 1, 0, 1])
     assert ranking(doubts.scores).tolist() == [1, 3, 2, 0]

@@ -27,7 +27,7 @@ def trained(request: pytest.FixtureRequest) -> Adapted:
 
 
 def found_in(one: Adapted) -> dict[str, Adapter]:
-    return {adapter.scope: adapter for adapter in find_adapters(one.model, [one.optimizer]).found}
+    return {adapter.scope: adapter for adapter in find_adapters(one.model, [one.optimizer]).items}
 
 
 def values_of(adapter: Adapter) -> np.ndarray:
@@ -44,9 +44,9 @@ def make(family: str = "lora", **options: Any) -> Adapted:
 
 def test_the_family_is_recognised(trained: Adapted) -> None:
     found = find_adapters(trained.model, [trained.optimizer])
-    assert {one.parts.family for one in found.found} == {trained.family}
+    assert {one.parts.family for one in found.items} == {trained.family}
     assert found.unknown == {}
-    assert all(one.active and not one.merged and one.name == "default" for one in found.found)
+    assert all(one.active and not one.merged and one.name == "default" for one in found.items)
 
 
 @pytest.mark.parametrize("trained", [*ADDED, "dora"], indirect=True)
@@ -182,7 +182,7 @@ def test_milora_begins_with_the_smallest_components_and_changes_no_output() -> N
     model = peft.get_peft_model(plain, peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=TARGETS)).eval()
     assert init_milora(model) == 6
     torch.testing.assert_close(model(**batch).logits, before, rtol=1e-4, atol=1e-5)
-    for adapter in find_adapters(model).found:
+    for adapter in find_adapters(model).items:
         whole = torch.linalg.svdvals(weights[f"{adapter.scope}.weight"].double())
         layer = adapter.layer
         product = ALPHA / RANK * layer.lora_B["default"].weight.double() @ layer.lora_A["default"].weight.double()
@@ -212,13 +212,13 @@ def test_milora_refuses_what_it_cannot_begin_and_changes_nothing() -> None:
 
 def test_pissa_without_its_start_says_how_to_keep_it() -> None:
     model = peft.get_peft_model(language_model(), peft.LoraConfig(init_lora_weights="pissa", target_modules=TARGETS))
-    for adapter in find_adapters(model).found:
+    for adapter in find_adapters(model).items:
         assert adapter.parts.factors is None
         assert adapter.parts.reason is not None
         assert "remember_start" in adapter.parts.reason
     assert remember_start(model) == 6
     assert remember_start(adapted("lora").model) == 0  # it begins with zero: nothing to keep
-    assert all(values_of(adapter).max() == 0 for adapter in find_adapters(model).found)
+    assert all(values_of(adapter).max() == 0 for adapter in find_adapters(model).items)
     with pytest.raises(AdapterError, match="no LoRA adapter"):
         remember_start(nn.Linear(2, 2))
 
@@ -241,19 +241,19 @@ def test_a_fresh_lora_adds_nothing() -> None:
 def test_several_adapters_disabled_and_merged() -> None:
     one = make("lora")
     one.model.add_adapter("second", peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
-    found = find_adapters(one.model).found
+    found = find_adapters(one.model).items
     assert [(a.name, a.active) for a in found if a.scope.endswith("0.self_attn.q_proj")] == [
         ("default", True), ("second", False),
     ]  # fmt: skip
     assert sum(a.name == "second" for a in found) == 2
     values = {(a.scope, a.name): values_of(a) for a in found}
     one.model.merge_adapter(["default"])
-    assert all(a.merged == (a.name == "default") for a in find_adapters(one.model).found)
+    assert all(a.merged == (a.name == "default") for a in find_adapters(one.model).items)
     with one.model.disable_adapter():
-        assert not any(a.active for a in find_adapters(one.model).found)
+        assert not any(a.active for a in find_adapters(one.model).items)
     one.model.unmerge_adapter()
     with one.model.disable_adapter():
-        disabled = find_adapters(one.model).found
+        disabled = find_adapters(one.model).items
         assert not any(a.active for a in disabled)
         for a in disabled:
             np.testing.assert_array_equal(values_of(a), values[a.scope, a.name])
@@ -265,7 +265,7 @@ def test_modules_that_share_an_adapter_are_named() -> None:
     second.lora_A["default"].weight, second.lora_B["default"].weight = (
         first.lora_A["default"].weight, first.lora_B["default"].weight,
     )  # fmt: skip
-    tied = {a.scope: a.tied_to for a in find_adapters(one.model).found if a.tied_to}
+    tied = {a.scope: a.tied_to for a in find_adapters(one.model).items if a.tied_to}
     assert tied == {"model.layers.1.self_attn.q_proj": "model.layers.0.self_attn.q_proj"}
 
 
@@ -286,7 +286,7 @@ def test_embeddings_and_convolutions(target: str, dora: bool) -> None:
     torch.manual_seed(0)
     config = peft.LoraConfig(r=2, lora_alpha=3, target_modules=[target], init_lora_weights=False, use_dora=dora)
     model = peft.get_peft_model(Small(), config)
-    (adapter,) = find_adapters(model).found
+    (adapter,) = find_adapters(model).items
     layer: Any = adapter.layer
     delta = layer.get_delta_weight("default").detach().double()
     flat = delta.mT if target == "tokens" else delta.flatten(1)
@@ -303,7 +303,7 @@ def test_embeddings_and_convolutions(target: str, dora: bool) -> None:
 
 def test_a_grouped_convolution_says_why_it_has_none() -> None:
     model = peft.get_peft_model(Small(), peft.LoraConfig(r=4, target_modules=["groups"]))
-    (adapter,) = find_adapters(model).found
+    (adapter,) = find_adapters(model).items
     assert adapter.parts.factors is None
     assert "groups" in (adapter.parts.reason or "")
 
@@ -311,7 +311,7 @@ def test_a_grouped_convolution_says_why_it_has_none() -> None:
 def test_unknown_families_are_named() -> None:
     model = peft.get_peft_model(language_model(), peft.LoHaConfig(r=2, target_modules=["q_proj"]))
     found = find_adapters(model)
-    assert found.found == []
+    assert found.items == []
     assert found.unknown == {"loha": ["model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj"]}
     prompted = peft.get_peft_model(
         language_model(), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from learnscope.model.batches import joined
-from learnscope.model.data import DataError
+from learnscope.model.data import DataError, joined
 from learnscope.model.examples.per_example import PerExample, per_example_gradients
 from learnscope.task import DictTask, HuggingFaceTask, Task, TupleTask
 from learnscope.tensor.examples.products import RademacherProjection, all_products, row_products

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from learnscope.model.data import DataError
-from learnscope.model.outputs.example_sums import kept_outputs
-from learnscope.model.robustness.attack import attackable, fgsm, judged, pgd, random_perturbation
+from learnscope.model.outputs.example_sums import outputs_of_batches
+from learnscope.model.robustness.attack import attackable, attacked_sums, fgsm, pgd, random_perturbation
 from learnscope.model.robustness.ball import Threat, sizes, token_distances, unit_ball
 from learnscope.model.robustness.target import Target, find_target
 from learnscope.task import TupleTask, task_for
@@ -85,7 +85,7 @@ def test_one_step_of_pgd_is_fgsm_and_more_restarts_only_help(digits: tuple[nn.Mo
     losses = []
     for restarts in (1, 3):
         delta = pgd(model, TASK, target, ball.of(0.1), steps=3, restarts=restarts, generator=seeded()).delta
-        losses.append(np.array(judged(model, TASK, target, delta).loss))
+        losses.append(np.array(attacked_sums(model, TASK, target, delta).loss))
     assert (losses[1] >= losses[0]).all()
     assert (losses[1] > losses[0]).any()
 
@@ -96,7 +96,7 @@ def test_a_trained_classifier_loses_what_noise_does_not_take(digits: tuple[nn.Mo
     ball = ball.of(0.15)
 
     def right(delta: Tensor | None) -> int:
-        return sum(judged(model, TASK, target, delta).correct or [])
+        return sum(attacked_sums(model, TASK, target, delta).correct or [])
 
     attacked = right(pgd(model, TASK, target, ball, clip=(0, 1), generator=seeded()).delta)
     noise = right(random_perturbation(target, ball, seeded(), clip=(0, 1)))
@@ -108,15 +108,15 @@ def test_a_trained_classifier_loses_what_noise_does_not_take(digits: tuple[nn.Mo
 def test_no_epsilon_is_the_clean_input_exactly(digits: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, x, y = digits
     target, ball = aimed(model, (x, y))
-    (reference,) = kept_outputs(model, TASK, [(x, y)])
-    clean = judged(model, TASK, target, None, reference)
+    (reference,) = outputs_of_batches(model, TASK, [(x, y)])
+    clean = attacked_sums(model, TASK, target, None, reference)
     for delta in (
         fgsm(model, TASK, target, ball.of(0)).delta,
         pgd(model, TASK, target, ball.of(0), generator=seeded()).delta,
         random_perturbation(target, ball.of(0), seeded()),
     ):
         assert not delta.any()
-        assert judged(model, TASK, target, delta, reference) == clean
+        assert attacked_sums(model, TASK, target, delta, reference) == clean
     assert clean.kl == [0.0] * len(x)
 
 
@@ -146,7 +146,7 @@ def test_embeddings_are_attacked_where_the_model_reads_them(family: str) -> None
     zeros = int(((gradient == 0) & real[..., None]).sum())
     assert found.zero_gradients == zeros - unread * own.shape[-1]
     after = embedded_losses(copy.deepcopy(model).eval(), batch, own + found.delta).detach()
-    assert sum(judged(model, task, target, found.delta).loss) == pytest.approx(after.sum().item(), rel=1e-10)
+    assert sum(attacked_sums(model, task, target, found.delta).loss) == pytest.approx(after.sum().item(), rel=1e-10)
     assert after.sum() > losses.detach().sum() + 1e-6
     assert model.training
 
@@ -173,7 +173,7 @@ def test_padding_changes_nothing(family: str, per: Any) -> None:
         (distances,) = token_distances(model, [target], None)
         ball = unit_ball(target, Threat("l2", per, "token"), distances).of(0.7)
         attacked = pgd(model, task, target, ball, steps=3, restarts=2, generator=seeded(1))
-        numbers = judged(model, task, target, attacked.delta)
+        numbers = attacked_sums(model, task, target, attacked.delta)
         size = {unit: np.mean(values) for unit, values in sizes(target, ball, distances).items()}
         found.append((attacked.delta[:, :9], numbers.loss, numbers.positions, size, attacked.gradients))
         assert not attacked.delta[~batch["attention_mask"].bool()].any()
@@ -254,7 +254,7 @@ def test_only_points_that_steps_have_led_to_count() -> None:
     ball = ball.of(0.15)
     one = pgd(model, TASK, target, ball, steps=1, restarts=1, step_size=1.0).delta
     assert torch.equal(one, fgsm(model, TASK, target, ball).delta)
-    assert judged(model, TASK, target, one).loss < judged(model, TASK, target, None).loss
+    assert attacked_sums(model, TASK, target, one).loss < attacked_sums(model, TASK, target, None).loss
 
 
 class Fails(nn.Module):

@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.outputs.example_sums import passed
-from learnscope.model.robustness.attack import pgd
+from learnscope.model.outputs.example_sums import example_sums_of_pass
+from learnscope.model.robustness.attack import changed_texts, pgd
 from learnscope.model.robustness.ball import Threat, token_distances, unit_ball
 from learnscope.model.robustness.target import find_target
-from learnscope.model.robustness.texts import changed_texts
 from learnscope.model.robustness.token_noise import add_noise, drop_entries, drop_tokens, mask_tokens, substitute_tokens
 from learnscope.model.robustness.token_units import nearest_distances, nearest_within, real_tokens, token_table
 from learnscope.task import TupleTask, task_for
@@ -68,8 +67,8 @@ def test_dropped_tokens_are_gone_and_labels_go_with_them(gpt2: nn.Module) -> Non
         assert made.batch["position_ids"][row].tolist() == [*range(count), *[0] * (4 - count)]
     assert batch["input_ids"].shape == (2, 8)
     # the same as the model says of the shorter text by itself
-    alone = passed(gpt2, task, [{"input_ids": made.batch["input_ids"][1:, :3]}])
-    together = passed(gpt2, task, [made.batch])
+    alone = example_sums_of_pass(gpt2, task, [{"input_ids": made.batch["input_ids"][1:, :3]}])
+    together = example_sums_of_pass(gpt2, task, [made.batch])
     assert together.positions == [3, 2]
     assert together.loss[1] == pytest.approx(alone.loss[0], rel=1e-5)
     left = {name: value.flip(1) for name, value in batch.items() if name != "labels"}
@@ -115,7 +114,7 @@ def test_replaced_tokens_change_inputs_only_and_are_real(gpt2: nn.Module) -> Non
     assert seen <= set(range(4, 44))
     assert len(seen) > 35
     # what is asked for is the original next token
-    sums = passed(gpt2, task, [made.batch])
+    sums = example_sums_of_pass(gpt2, task, [made.batch])
     with torch.no_grad():
         logits = gpt2(made.batch["input_ids"][:1]).logits[0, :-1]
     expected = nn.functional.cross_entropy(logits, batch["input_ids"][0, 1:], reduction="sum")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import learnscope as ls
-from learnscope.tensor.updates.update import planned_update
+from learnscope.tensor.updates.moments import planned_update
 from probes.reference import array, at_scope, by, layer_of, mlp, rows, values
 
 PROBE = "ParameterChange"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import learnscope as ls
 from learnscope.model.selection import SelectionError
-from learnscope.tensor.weights.powerlaw import power_law
+from learnscope.tensor.weights.singular import power_law
 from probes.reference import ConvNet, mlp, tiny_gpt2
 from seeds.tiny import language_model
 

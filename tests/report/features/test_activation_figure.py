@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from findings.made_run import MadeRun
 from learnscope.report.by_kind import other_figure
-from learnscope.report.features.activations import activation_figure
+from learnscope.report.features.curves import activation_figure
 from learnscope.report.layout import save
 from learnscope.report.panels import drawn
 

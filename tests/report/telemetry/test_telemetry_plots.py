@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from learnscope.report.layout import QUIET
-from learnscope.report.telemetry.data import Telemetry, class_shares, medians, prepared, same_names, thinned
+from learnscope.report.telemetry.data import Telemetry, class_shares, medians, prepare_telemetry, same_names, thinned
 from learnscope.report.telemetry.examples import examples
 from learnscope.report.telemetry.figures import TITLES, overview, panels_of, plot_telemetry, section_figure
 from learnscope.report.telemetry.panels import STYLED
@@ -47,7 +47,7 @@ def full(n: int = 6) -> pd.DataFrame:
 
 
 def drawn(frame: pd.DataFrame, name: str) -> Figure:
-    t = prepared(frame)
+    t = prepare_telemetry(frame)
     figure = section_figure(t, TITLES.get(name, (name,))[0], panels_of(t)[name])
     figure.canvas.draw()
     return figure
@@ -92,7 +92,7 @@ def test_a_picture_for_every_section_and_an_overview(tmp_path: Path) -> None:
             colours = image.convert("RGB").getcolors(1 << 24)
             assert colours is not None
             assert len(colours) > 20, f"{path.name} is blank"
-    t = prepared(full())
+    t = prepare_telemetry(full())
     titles = [axes.get_title(loc="left") for axes in overview(t, panels_of(t)).axes if axes.get_visible()]
     assert titles == [
         "Gradient norm", "Weight change between collections", "Learning rates", "Accuracy on the held-out examples",
@@ -236,7 +236,7 @@ def test_groups_with_the_same_numbers_share_a_name_and_the_same_look_in_every_se
         gradient_norm__head=[2.0, 3.0], learning_rates__group_0=[0.1, 0.1], learning_rates__group_1=[0.1, 0.1],
         learning_rates__head=[0.1, 0.1],
     )  # fmt: skip
-    assert same_names(prepared(frame)) == {
+    assert same_names(prepare_telemetry(frame)) == {
         "overall": "overall", "group_0": "group_0", "group_1": "group_1 = head", "head": "group_1 = head",
     }  # fmt: skip
     norms, rates = (drawn(frame, name) for name in ("gradient_norm", "learning_rates"))
@@ -319,7 +319,7 @@ def test_the_margin_of_every_held_out_example(shape: tuple[int, ...]) -> None:
     classes = shape[1] if len(shape) == 2 and shape[1] > 1 else 2
     labels = np.array([1, 0, 1, classes - 1, 0, 1, -100 if classes > 2 else 0])
     frame = table(4, holdout_logits__logits=logits, holdout_logits__labels=[labels] * 4)
-    found = examples(prepared(frame))
+    found = examples(prepare_telemetry(frame))
     assert found is not None
     expected = np.array([[margin(np.atleast_1d(z[i]), int(labels[i])) for i in range(7)] for z in logits])
     order = sorted(range(7), key=lambda i: (labels[i], -np.nan_to_num(expected[-1, i], nan=-np.inf)))
@@ -338,7 +338,7 @@ def test_the_margin_of_every_held_out_example(shape: tuple[int, ...]) -> None:
 def test_other_held_out_examples_are_not_mixed_in() -> None:
     logits = [np.zeros((2, 2)), np.ones((3, 2)), None, np.ones((3, 2)), np.eye(3, 2)]
     labels = [np.array([0, 1]), np.array([0, 1, 1]), None, np.array([1, 1, 1]), np.array([0, 1, 1])]
-    t = prepared(table(5, holdout_logits__logits=logits, holdout_logits__labels=labels))
+    t = prepare_telemetry(table(5, holdout_logits__logits=logits, holdout_logits__labels=labels))
     found = examples(t)
     assert found is not None
     assert found.steps.tolist() == [200, 500]
@@ -349,7 +349,7 @@ def test_other_held_out_examples_are_not_mixed_in() -> None:
 def test_errors_where_the_labels_are_no_classes() -> None:
     targets = np.array([2.0, -1.0, 0.5])
     frame = table(2, holdout_logits__logits=[np.zeros(3), np.ones((3, 1))[:, 0]], holdout_logits__labels=[targets] * 2)
-    found = examples(prepared(frame))
+    found = examples(prepare_telemetry(frame))
     assert found is not None
     np.testing.assert_array_equal(found.values, [[1.0, -0.5, -2.0], [2.0, 0.5, -1.0]])
     assert drawn(frame, "holdout_margin").axes[0].get_ylabel() == "held-out example"
@@ -357,7 +357,7 @@ def test_errors_where_the_labels_are_no_classes() -> None:
 
 @pytest.mark.parametrize("logits", [[0.1, 0.2], np.zeros((2, 3, 4)), np.zeros((3, 2)), np.zeros((2, 0)), None])
 def test_logits_of_another_shape_have_no_margin(logits: Any) -> None:
-    t = prepared(table(1, holdout_logits__logits=[logits], holdout_logits__labels=[np.array([0, 1])]))
+    t = prepare_telemetry(table(1, holdout_logits__logits=[logits], holdout_logits__labels=[np.array([0, 1])]))
     assert examples(t) is None
 
 
@@ -366,7 +366,7 @@ def test_classes_of_the_batches() -> None:
         3, batch_stats__class_10_pct=[25.0, 50.0, math.nan], batch_stats__class_9_pct=[75.0, math.nan, math.nan],
         batch_stats__class_b_pct=[math.nan, 50.0, 30.0], batch_stats__batch_size=[8.0, 8.0, 8.0],
     )  # fmt: skip
-    shares = class_shares(prepared(frame))
+    shares = class_shares(prepare_telemetry(frame))
     assert list(shares) == ["class 9", "class 10", "class b"]
     np.testing.assert_array_equal(shares["class 9"], [75, 0, math.nan])  # 0 where the others are the whole batch
     np.testing.assert_array_equal(shares["class 10"], [25, 50, math.nan])
@@ -402,7 +402,7 @@ def test_sections_of_ones_own_are_drawn_under_safe_names(tmp_path: Path) -> None
         "plain": [3.0, 4.0], "logged.word": ["a", "b"],
     }  # fmt: skip
     frame = table(2).assign(**columns)
-    assert list(prepared(frame).sections[""]) == ["plain"], "a place is nothing to draw"
+    assert list(prepare_telemetry(frame).sections[""]) == ["plain"], "a place is nothing to draw"
     paths = plot_telemetry(frame, tmp_path / "in")
     assert [path.name for path in paths] == ["overview.png", "other.png", "a_ü_metric.png", "overview_2.png"]
     assert all(path.parent == tmp_path / "in" and path.exists() for path in paths)
@@ -446,7 +446,9 @@ def test_long_curves_are_thin_with_medians_over_them() -> None:
 
 
 def test_prepared_tables_name_their_steps() -> None:
-    t = prepared(table(1, logged__loss=[1.0]))
+    t = prepare_telemetry(table(1, logged__loss=[1.0]))
     assert isinstance(t, Telemetry)
     assert t.facts == ["1 collection, step 100"]
-    assert prepared(table(2, per_epoch=5, logged__loss=[1.0, 2.0])).facts == ["2 collections, steps 100 to 200"]
+    assert prepare_telemetry(table(2, per_epoch=5, logged__loss=[1.0, 2.0])).facts == [
+        "2 collections, steps 100 to 200"
+    ]

@@ -18,9 +18,8 @@ from learnscope.record import Column, Label, Table
 from learnscope.report.by_kind import other_figure
 from learnscope.report.layout import save
 from learnscope.report.panels import drawn
-from learnscope.report.updates.low_rank import low_rank_figure
 from learnscope.report.updates.optimizer import landscape_figure, momentum_figure
-from learnscope.report.updates.sparse import sparse_figure
+from learnscope.report.updates.reduced import low_rank_figure, sparse_figure
 
 Cell = tuple[str, Mapping[str, Label], Number]
 MASKS = ("magnitude", "random", "random_changed")

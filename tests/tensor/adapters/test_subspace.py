@@ -12,7 +12,7 @@ from torch import Tensor
 
 from learnscope.tensor.adapters.spectrum import Factors
 from learnscope.tensor.adapters.subspace import SIMILARITY, best_matches, subspace_drifts
-from learnscope.tensor.weights.powerlaw import power_law
+from learnscope.tensor.weights.singular import power_law
 
 
 def basis(d: int, k: int, seed: int) -> Tensor:

@@ -76,7 +76,7 @@ def test_equal_values_have_no_kurtosis_however_they_are_cut(value: float, monkey
     found = of(np.full(1000, value), np.full(3, value))
     assert float(found.shape().rms) == pytest.approx(abs(value), rel=1e-12)
     assert torch.isnan(found.shape().kurtosis)
-    assert "no spread" in found.why_no_kurtosis()
+    assert "no spread" in found.no_kurtosis_reason()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert np.isnan(stats.kurtosis(np.full(1003, value)))  # the reference agrees
@@ -86,7 +86,7 @@ def test_a_kurtosis_needs_four_values() -> None:
     three = of(np.array([1.0, 2.0, 4.0]))
     assert torch.isnan(three.shape().kurtosis)
     assert float(three.shape().rms) == pytest.approx(np.sqrt(7))
-    assert three.why_no_kurtosis() == "3 values: a kurtosis needs 4"
+    assert three.no_kurtosis_reason() == "3 values: a kurtosis needs 4"
     assert torch.isnan(Distribution().shape().rms)
     assert Distribution().n == 0
 

@@ -24,12 +24,12 @@ from learnscope.tensor.updates.moments import (
     STEP,
     WEIGHT,
     Remembered,
+    bias_corrections,
     fixed_entries,
     moment_sums,
     signal_to_noise,
     weighted_median,
 )
-from learnscope.tensor.updates.update import bias_corrections
 
 
 def made(shape: tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0, **more: Any) -> Remembered:

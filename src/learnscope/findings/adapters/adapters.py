@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from learnscope.findings.registry import analysis
+from learnscope.findings import analysis
+from learnscope.findings.evidence import evidence_over
 from learnscope.quantities.adapters import AdapterGradients, AdapterSpectrum, AdapterTruncation
 from learnscope.reading.adapter_tables import AdapterTables, TriedRanks, adapter_tables, layers_of_modules
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Floats, grid, rows
 from learnscope.reading.streaks import streaks
 from learnscope.reading.words import between, count, listed, num, percent
-from learnscope.record import Evidence, Finding
+from learnscope.record import Finding
 from learnscope.store.reader import RunReader
 
 
@@ -36,7 +37,7 @@ def dead(adapter: AdapterTables, reader: RunReader, cuts: Cuts) -> Finding | Non
     names = [scope for scope, column in zip(adapter.norms.scopes, norms.T, strict=True) if (column == 0).all()]
     if not names:
         return None
-    steps = adapter.norms.steps[-cuts.measurements :]
+    steps = adapter.norms.steps[-cuts.measurements :].tolist()
     gradients = _without_gradient(adapter, reader, names)
     reason = f" No gradient other than 0 reached {count(len(gradients), 'of them', 'of them')}." if gradients else ""
     return Finding(
@@ -45,14 +46,13 @@ def dead(adapter: AdapterTables, reader: RunReader, cuts: Cuts) -> Finding | Non
         title=f"{count(len(names), 'adapted module')} of {len(adapter.norms.scopes)} learned nothing"
         f"{adapter.title_ending}",
         detail=f"The update of {listed(names, cuts.names_listed)} is exactly zero in the last "
-        f"{count(len(steps), 'measurement')} ({between(int(steps[0]), int(steps[-1]))}), while "
+        f"{count(len(steps), 'measurement')} ({between(steps[0], steps[-1])}), while "
         f"{count(int((norms[-1] > 0).sum()), 'other module')} moved.{reason}",
         advice="Leave these modules out of target_modules, or find out why the loss does not depend on them (a layer "
         "that is skipped, an adapter that is not active, parameters outside the optimizer).",
-        evidence=Evidence(probe=adapter.norms.probe, name=AdapterSpectrum.frobenius_norm.name, n=len(steps),
-                          first_step=int(steps[0]), last_step=int(steps[-1]), value=0.0),
+        evidence=evidence_over(steps, adapter.norms.probe, AdapterSpectrum.frobenius_norm, len(steps), 0.0),
         scopes=names,
-    )  # fmt: skip
+    )
 
 
 def _without_gradient(adapter: AdapterTables, reader: RunReader, names: list[str]) -> list[str]:
@@ -86,10 +86,9 @@ def working(adapter: AdapterTables, reader: RunReader, cuts: Cuts) -> Finding | 
         f"adapted modules.",
         advice="An adapter on these layers alone (layers_to_transform) may do as well with fewer parameters; or give "
         "them a higher rank (rank_pattern).",
-        evidence=Evidence(probe=adapter.norms.probe, name=AdapterSpectrum.frobenius_norm.name, n=len(last),
-                          first_step=step, last_step=step, value=share),
+        evidence=evidence_over([step], adapter.norms.probe, AdapterSpectrum.frobenius_norm, len(last), share),
         scopes=in_order,
-    )  # fmt: skip
+    )
 
 
 def _by_layer(norms: Mapping[str, float], reader: RunReader) -> dict[str, float]:
@@ -102,7 +101,8 @@ def _by_layer(norms: Mapping[str, float], reader: RunReader) -> dict[str, float]
 
 def intruders(adapter: AdapterTables, reader: RunReader, cuts: Cuts) -> Finding | None:
     """Leading directions of tuned weights that nothing in the base resembles."""
-    counts = grid(reader, AdapterSpectrum.intruder_dimensions, kind="module", adapter=adapter.name)
+    quantity = AdapterSpectrum.intruder_dimensions
+    counts = grid(reader, quantity, kind="module", adapter=adapter.name)
     last = counts.values[-1] if counts else np.zeros(0)
     names = [scope for scope, number in zip(counts.scopes, last, strict=True) if number > 0]
     if not names:
@@ -118,10 +118,9 @@ def intruders(adapter: AdapterTables, reader: RunReader, cuts: Cuts) -> Finding 
         "dimensions (arXiv 2410.21228), which go with forgetting what the base knew.",
         advice="Compare the model with its base on data that it was not tuned on; a lower learning rate, a higher rank "
         "or rsLoRA's scaling make intruders rarer.",
-        evidence=Evidence(probe=counts.probe, name=AdapterSpectrum.intruder_dimensions.name,
-                          n=int(np.isfinite(last).sum()), first_step=step, last_step=step, value=float(total)),
+        evidence=evidence_over([step], counts.probe, quantity, int(np.isfinite(last).sum()), float(total)),
         scopes=names,
-    )  # fmt: skip
+    )
 
 
 TELLING_RANK = 4
@@ -137,19 +136,18 @@ def rank_large(adapter: AdapterTables, cuts: Cuts) -> Finding | None:
     if 2 * len(lasting) <= modules or not lasting:
         return None
     use, firsts, lasts = zip(*lasting.values(), strict=True)
+    span, quantity = (min(firsts), max(lasts)), AdapterSpectrum.rank_utilisation
     return Finding(
         kind="adapter_rank_large",
         severity="info",
         title=f"{count(len(lasting), 'adapted module')} of {modules} use few of their directions{adapter.title_ending}",
         detail=f"The effective rank is {percent(min(use))} to {percent(max(use))} of the rank in "
         f"{listed(list(lasting), cuts.names_listed)}, in at least {count(cuts.measurements, 'measurement')} to step "
-        f"{max(lasts):,}. A lower rank has not been tried.",
+        f"{span[1]:,}. A lower rank has not been tried.",
         advice="Add AdapterTruncation with holdout= to have lower ranks tried, or train with a smaller r.",
-        evidence=Evidence(probe=adapter.utilisation.probe, name=AdapterSpectrum.rank_utilisation.name,
-                          n=cuts.measurements, first_step=min(firsts), last_step=max(lasts),
-                          value=float(np.median(use))),
+        evidence=evidence_over(span, adapter.utilisation.probe, quantity, cuts.measurements, float(np.median(use))),
         scopes=list(lasting),
-    )  # fmt: skip
+    )
 
 
 def _tried_lower(adapter: AdapterTables, tried: TriedRanks, cuts: Cuts) -> Finding | None:
@@ -162,7 +160,7 @@ def _tried_lower(adapter: AdapterTables, tried: TriedRanks, cuts: Cuts) -> Findi
     )
     more = len(counted) - cuts.names_listed
     usual += f", and {more} other ranks" if more > 0 else ""
-    now = sorted({tried.rank[scope] for scope in lower})
+    now, quantity = sorted({tried.rank[scope] for scope in lower}), AdapterTruncation.recommended_parameters
     return Finding(
         kind="adapter_rank_large",
         severity="info",
@@ -173,10 +171,9 @@ def _tried_lower(adapter: AdapterTables, tried: TriedRanks, cuts: Cuts) -> Findi
         f"{'KL' if tried.judged_by == AdapterTruncation.kl.name else 'squared error'}, beside that without adapters).",
         advice="Train with these ranks (rank_pattern), or cut the trained adapter to them. The rank of each module is "
         "`recommended_rank` of AdapterTruncation in this run.",
-        evidence=Evidence(probe=tried.probe, name=AdapterTruncation.recommended_parameters.name, n=tried.examples,
-                          first_step=tried.step, last_step=tried.step, value=tried.parameters),
+        evidence=evidence_over([tried.step], tried.probe, quantity, tried.examples, tried.parameters),
         scopes=list(lower),
-    )  # fmt: skip
+    )
 
 
 def rank_exhausted(adapter: AdapterTables, cuts: Cuts) -> Finding | None:
@@ -191,7 +188,7 @@ def rank_exhausted(adapter: AdapterTables, cuts: Cuts) -> Finding | None:
     if 2 * len(lasting) <= modules or not lasting:
         return None
     use, firsts, lasts = zip(*lasting.values(), strict=True)
-    first, last = min(firsts), max(lasts)
+    span, quantity = (min(firsts), max(lasts)), AdapterSpectrum.rank_utilisation
     current = " and ".join(num(rank) for rank in sorted({ranks[scope] for scope in lasting}))
     checked = " Every lower rank that was tried loses more than is allowed." if adapter.tried is not None else ""
     return Finding(
@@ -199,14 +196,13 @@ def rank_exhausted(adapter: AdapterTables, cuts: Cuts) -> Finding | None:
         severity="info",
         title=f"{count(len(lasting), 'adapted module')} of {modules} use all their directions{adapter.title_ending}",
         detail=f"The effective rank is {percent(min(use))} or more of the rank in "
-        f"{listed(list(lasting), cuts.names_listed)}, {between(first, last)}: the update is as wide as its rank "
+        f"{listed(list(lasting), cuts.names_listed)}, {between(*span)}: the update is as wide as its rank "
         f"allows.{checked}",
         advice=f"Try a higher rank (now {current}), and keep it "
         "if the holdout loss falls. Early in training, or with very small updates, noise looks the same.",
-        evidence=Evidence(probe=adapter.utilisation.probe, name=AdapterSpectrum.rank_utilisation.name,
-                          n=cuts.measurements, first_step=first, last_step=last, value=float(np.median(use))),
+        evidence=evidence_over(span, adapter.utilisation.probe, quantity, cuts.measurements, float(np.median(use))),
         scopes=list(lasting),
-    )  # fmt: skip
+    )
 
 
 def _measured(adapter: AdapterTables) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from learnscope.findings.registry import analysis
+from learnscope.findings import analysis
 from learnscope.reading.audit import Audit, read_audit
-from learnscope.reading.audit_numbers import NONE, duration, evidence, on, size, told, widths
+from learnscope.reading.audit_numbers import NONE, duration, evidence, interval_text, on_examples, size, widths
 from learnscope.reading.audit_parts import Configuration, Configurations, Exported, Optimum, Sensitivity
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import NONFINITE
@@ -45,7 +45,7 @@ def damage(item: Configuration) -> str:
     change = item["loss_change"]
     if change.value is None:
         return "The change of the loss was not measured."
-    number = told(change, sign=True)
+    number = interval_text(change, sign=True)
     if change.interval is None:
         return f"The loss changes by {number}, without an interval."
     low, high = change.interval
@@ -93,8 +93,8 @@ def recommended(part: Optimum) -> Finding | None:
     return Finding(
         kind="audit_recommended_bits", severity="info",
         title=f"Recommended widths: {bits}" + (f", {facts}" if facts else ""),
-        detail=f"With {item.name}, the {MEASURES[measure]} to the model itself is {told(item[measure])}"
-        f"{on(part.examples)} {unseen(part)}. {damage(item)}",
+        detail=f"With {item.name}, the {MEASURES[measure]} to the model itself is {interval_text(item[measure])}"
+        f"{on_examples(part.examples)} {unseen(part)}. {damage(item)}",
         advice=advice, scopes=list(part.recommended),
         evidence=evidence(part.probe, measure, part.examples, item[measure]),
     )  # fmt: skip
@@ -117,8 +117,8 @@ def mixed_or_uniform(part: Optimum) -> Finding | None:
     return Finding(
         kind="audit_mixed_wins" if wins else "audit_uniform_as_good", severity="info",
         title=f"Mixed widths are {'better' if wins else 'no better'} than {best.name}",
-        detail=f"The best mix has a {MEASURES[measure]} of {told(mixed[measure])} in {sizes[0]}, {best.name} "
-        f"{told(best[measure])} in {sizes[1]}{on(part.examples)} {unseen(part)}.",
+        detail=f"The best mix has a {MEASURES[measure]} of {interval_text(mixed[measure])} in {sizes[0]}, "
+        f"{best.name} {interval_text(best[measure])} in {sizes[1]}{on_examples(part.examples)} {unseen(part)}.",
         advice=f"Use the mix: {widths(part.chosen)}." if wins else f"Use {best.name}: one width for all is simpler.",
         evidence=evidence(part.probe, measure, part.examples, mixed[measure]),
     )  # fmt: skip
@@ -140,8 +140,8 @@ def smallest_near(part: Configurations, cuts: Cuts) -> Finding | None:
         return Finding(
             kind="audit_no_width_near", severity="warning",
             title=f"None of {count(len(tried), 'configuration')} stays within a KL of {num(cuts.audit_kl)}",
-            detail=f"The closest, {closest.name}, has a mean KL of {told(closest['kl'])}{on(part.examples)}. "
-            f"{damage(closest)}",
+            detail=f"The closest, {closest.name}, has a mean KL of {interval_text(closest['kl'])}"
+            f"{on_examples(part.examples)}. {damage(closest)}",
             advice="Leave the most sensitive weights at more bits, or use groups of weights with scales of their own.",
             evidence=evidence(part.probe, "kl", part.examples, closest["kl"]), scopes=[closest.name],
         )  # fmt: skip
@@ -149,7 +149,8 @@ def smallest_near(part: Configurations, cuts: Cuts) -> Finding | None:
     return Finding(
         kind="audit_smallest_near", severity="info",
         title=f"The smallest configuration within a KL of {num(cuts.audit_kl)} is {item.name}: {_size_facts(item)}",
-        detail=f"Its mean KL to the model itself is {told(item['kl'])}{on(part.examples)}. {damage(item)}",
+        detail=f"Its mean KL to the model itself is {interval_text(item['kl'])}"
+        f"{on_examples(part.examples)}. {damage(item)}",
         advice=f"Of {count(len(tried), 'configuration')} tried, {len(tried) - len(near)} are further off: "
         f"audit_kl in Cuts moves what counts as near.",
         evidence=evidence(part.probe, "kl", part.examples, item["kl"]), scopes=[item.name],
@@ -176,13 +177,13 @@ def frontier(part: Configurations, cuts: Cuts) -> Finding | None:
 
 
 def not_finite(part: Configurations, cuts: Cuts) -> Finding | None:
-    bad = [item.name for item in part.items if {item["loss"].why, item["kl"].why} & set(NONFINITE)]
+    bad = [item.name for item in part.items if {item["loss"].reason, item["kl"].reason} & set(NONFINITE)]
     if not bad:
         return None
     return Finding(
         kind="audit_bits_not_finite", severity="warning",
         title=f"{count(len(bad), 'configuration')} {'gives' if len(bad) == 1 else 'give'} outputs that are not finite",
-        detail=f"Loss or KL of {listed(bad, cuts.names_listed)} is NaN or infinite{on(part.examples)}.",
+        detail=f"Loss or KL of {listed(bad, cuts.names_listed)} is NaN or infinite{on_examples(part.examples)}.",
         advice="Do not use these widths; look at the most sensitive unit for where the outputs break.",
         evidence=Evidence(probe=part.probe, name="kl", n=part.examples or len(part.items)), scopes=bad,
     )  # fmt: skip
@@ -200,8 +201,9 @@ def not_additive(part: Configurations, cuts: Cuts) -> Finding | None:
         kind="audit_not_additive", severity="info",
         title=f"Units quantised together do other damage than alone in {len(off)} of "
         f"{count(len(ratios), 'configuration')}",
-        detail=f"The farthest off, {worst.name}, has a {MEASURES[part.judged_by]} of {told(worst[part.judged_by])}"
-        f"{on(part.examples)}, {more} the sum over its units alone (ratio {num(ratio)}).",
+        detail=f"The farthest off, {worst.name}, has a {MEASURES[part.judged_by]} of "
+        f"{interval_text(worst[part.judged_by])}{on_examples(part.examples)}, {more} the sum over its units alone "
+        f"(ratio {num(ratio)}).",
         advice="Do not choose widths by the sensitivities of single units alone: try the whole configuration, as was "
         "done here.",
         evidence=evidence(part.probe, "additivity", part.examples, worst["additivity"]), scopes=off,
@@ -228,7 +230,7 @@ def sensitive(part: Sensitivity, cuts: Cuts) -> Finding | None:
     return Finding(
         kind="audit_sensitive_units", severity="info", title=f"The most sensitive unit at {bits} bits is {most}",
         detail=f"Alone at {bits} bits, it has a {MEASURES[measure]} of {num(costs[most])}{times}; the least sensitive, "
-        f"{least}, has {num(costs[least])}{on(part.examples)}.{split}",
+        f"{least}, has {num(costs[least])}{on_examples(part.examples)}.{split}",
         advice=f"Give more bits to {listed(ordered[: min(3, len(ordered) // 2)], cuts.names_listed)} first, and fewer "
         f"to {least}.",
         evidence=Evidence(probe=part.probe, name=measure, n=part.examples or len(costs), value=costs[most]),

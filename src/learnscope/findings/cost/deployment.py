@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from learnscope.findings import analysis
 from learnscope.findings.bits.bit_widths import recommended_configuration
-from learnscope.findings.registry import analysis
 from learnscope.findings.robustness.robustness import masked, nothing_to_lose, within
 from learnscope.reading.audit import Audit, read_audit
 from learnscope.reading.audit_numbers import NONE, Number, evidence, size
@@ -44,7 +44,7 @@ def _real_time(audit: Audit, cuts: Cuts) -> Finding:
     more, caution = "", ""
     if decode is not None and (rate := decode.tokens_per_second.value) is not None:
         above = main is not None and (main.rate[0].value or 0.0) >= limit
-        more = f" Writing text, token by token, makes {num(rate)} tokens/s ({decode.said})"
+        more = f" Writing text, token by token, makes {num(rate)} tokens/s ({decode.description})"
         more += ", below that number." if rate < limit else ", also above that number." if above else "."
         caution = "It suits reading text; writing it is slower than asked for. " if rate < limit else ""
     return _judged("real_time", "real-time use", [_fast(audit, main, cuts)], more, caution)
@@ -79,10 +79,11 @@ def _fast(audit: Audit, setting: Setting | None, cuts: Cuts) -> Demand:
     rate, unit = setting.rate
     basis = evidence(audit.speed.probe, unit.replace("/s", "_per_second"), setting.n or 0, rate)
     if rate.value is None:
-        return Demand(None, f"speed was not measured ({rate.why})", basis, cure)
+        return Demand(None, f"speed was not measured ({rate.reason})", basis, cure)
     low, high = rate.interval or (rate.value, rate.value)
     met = True if low >= limit else False if high < limit else None
-    return Demand(met, f"{num(rate.value)} {unit} {_beside(met, '≥', '<')} {num(limit)} ({setting.said})", basis, cure)
+    text = f"{num(rate.value)} {unit} {_beside(met, '≥', '<')} {num(limit)} ({setting.description})"
+    return Demand(met, text, basis, cure)
 
 
 def _small(audit: Audit, cuts: Cuts) -> Demand:
@@ -95,7 +96,7 @@ def _small(audit: Audit, cuts: Cuts) -> Demand:
     if run is None:
         basis, too_large = evidence(part.probe, "model_bytes", 1, Number(weights)), weights > limit
         text = f"weights of {size(weights)} {'>' if too_large else 'beside'} {size(limit)}"
-        text += "" if too_large else f"; what running takes was not measured ({part.run_bytes.why})"
+        text += "" if too_large else f"; what running takes was not measured ({part.run_bytes.reason})"
         doubt = "Measure what running takes, in a process that has the memory."
         return Demand(False if too_large else None, text, basis, cure, doubt)
     basis = evidence(part.probe, "model_bytes + run_bytes", 1, Number(weights + run))
@@ -108,7 +109,7 @@ def _robust(audit: Audit, cuts: Cuts) -> Demand:
     part, limit = audit.attacks, cuts.audit_robustness_gap
     cure = "Check inputs before the model sees them, or train it on attacked ones."
     if part is None or part.gap.value is None:
-        why = audit.missing.get("attacks") or (part.gap.why if part is not None else "not recorded")
+        why = audit.missing.get("attacks") or (part.gap.reason if part is not None else "not recorded")
         return Demand(
             None, f"robustness was not measured ({why})", evidence("Attacks", "robustness_gap", 0, NONE), cure
         )

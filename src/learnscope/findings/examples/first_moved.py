@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from learnscope.findings.registry import analysis
+from learnscope.findings import analysis
+from learnscope.findings.evidence import evidence_over
 from learnscope.intervals import Z, wilson
 from learnscope.quantities import Quantity
 from learnscope.quantities.examples import GroupAccuracy
@@ -25,7 +26,12 @@ FROM_START = "past half of its way at the first measurement already, be it by ch
 @analysis(place=160)
 def first_moved(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """At most one finding about layers and one about groups of examples; none where no order is clear."""
-    return [*_layers(reader, cuts), *_groups(reader, cuts)]
+    findings = _layers(reader, cuts)
+    for curves in group_curves(reader):  # test data before training data
+        order = by_accuracy(curves, cuts)
+        if order.tells(cuts):
+            return [*findings, _learned(curves, order, cuts)]
+    return findings
 
 
 def _layers(reader: RunReader, cuts: Cuts) -> list[Finding]:
@@ -93,15 +99,6 @@ def by_updates(ratios: Grid) -> Order:
             errors = noise(values) * np.sqrt(done * (n - done) / n)
             order.add(layer, int((way >= way[-1] * HALF).argmax()), margin(way, way[-1] / 2, errors))
     return order
-
-
-def _groups(reader: RunReader, cuts: Cuts) -> list[Finding]:
-    """Of the probes that record groups, the first whose order is clear: test data before training data."""
-    for curves in group_curves(reader):
-        order = by_accuracy(curves, cuts)
-        if order.tells(cuts):
-            return [_learned(curves, order, cuts)]
-    return []
 
 
 def by_accuracy(curves: GroupCurves, cuts: Cuts) -> Order:
@@ -195,10 +192,7 @@ def _layer_advice(order: Order, cuts: Cuts) -> str:
 
 def _evidence(order: Order, label: str, quantity: Quantity) -> Evidence:
     first, last = order.ranks[0][0], order.ranks[-1][0]
-    return Evidence(
-        probe=label, name=quantity.name, n=len(order.steps), first_step=first, last_step=last,
-        value=float(last - first),
-    )  # fmt: skip
+    return evidence_over((first, last), label, quantity, len(order.steps), float(last - first))
 
 
 def _left_out_sentence(order: Order, cuts: Cuts) -> str:

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from learnscope.findings import analysis
+from learnscope.findings.evidence import evidence_over
 from learnscope.findings.outputs.stuck import logged_accuracy
-from learnscope.findings.registry import analysis
 from learnscope.quantities import Quantity
 from learnscope.quantities.examples import Memorization
 from learnscope.quantities.outputs import Holdout
 from learnscope.reading.changepoints import change_points, first_lasting
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Floats, Series, as_series, labels_of, rows, series
+from learnscope.reading.gather import Floats, Series, labels_of, series
 from learnscope.reading.words import count, num, percent
-from learnscope.record import Evidence, Finding
+from learnscope.record import Finding
 from learnscope.store.reader import RunReader
 
 PLATEAU_RISE = 0.25
@@ -96,11 +97,10 @@ def _accuracies(reader: RunReader) -> list[Accuracies]:
     """From `Memorization`, which has both; else from what the loop logged and a holdout."""
     pairs, accuracy = [], Memorization.accuracy
     for label in labels_of(reader, Memorization):
-        frame = rows(reader, accuracy, kind="split", probe=label)
-        both = [as_series(frame[frame["scope"] == split]).finite for split in ("train", "test")]
-        steps, first, second = np.intersect1d(both[0].steps, both[1].steps, return_indices=True)
+        train, test = (series(reader, accuracy, "split", label, scope=split).finite for split in ("train", "test"))
+        steps, first, second = np.intersect1d(train.steps, test.steps, return_indices=True)
         if len(steps):
-            values = both[0].values[first], both[1].values[second]
+            values = train.values[first], test.values[second]
             pairs.append(Accuracies(steps.astype(np.float64), *values, label, accuracy, f"{label}'s pass over it"))
     if pairs:
         return pairs
@@ -132,7 +132,7 @@ def _together(train: Series, test: Series, label: str, origin: str) -> list[Accu
 
 
 def _finding(pair: Accuracies, when: Grokked, cuts: Cuts) -> Finding:
-    lasting = count(cuts.measurements, "measurement")
+    lasting, span = count(cuts.measurements, "measurement"), (when.memorised, when.generalised)
     return Finding(
         kind="grokking",
         severity="info",
@@ -145,8 +145,5 @@ def _finding(pair: Accuracies, when: Grokked, cuts: Cuts) -> Finding:
         f"at all has p = {num(when.p_value)} by permutation of its {when.measurements:,} measurements.",
         advice="A training accuracy of one was not the end here: where weights are regularised, go on past it before "
         "you judge such a run; more weight decay or more data usually shorten the delay.",
-        evidence=Evidence(
-            probe=pair.probe, name=pair.quantity.name, n=when.measurements, first_step=when.memorised,
-            last_step=when.generalised, value=float(when.delay),
-        ),
-    )  # fmt: skip
+        evidence=evidence_over(span, pair.probe, pair.quantity, when.measurements, float(when.delay)),
+    )

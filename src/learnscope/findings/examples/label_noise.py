@@ -16,7 +16,7 @@ class LabelsChanged(ValueError):
     """Evaluations of different data, whose mean would be one of nothing."""
 
 
-class Doubts:
+class LabelLosses:
     """Sums over evaluations of the same labelled positions in the same order.
 
     The score of a label is the mean over the evaluations of −ln p(label), or whatever the task's loss is: what stays

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from learnscope.findings.registry import analysis
+from learnscope.findings import analysis
 from learnscope.intervals import difference
 from learnscope.quantities import Quantity
 from learnscope.quantities.examples import GroupAccuracy as Q

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from learnscope.findings.registry import analysis
+from learnscope.findings import analysis
+from learnscope.findings.evidence import evidence_over, since, span_of
 from learnscope.quantities import Quantity
 from learnscope.quantities.features import Activations
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Grid, grid, labels_of
 from learnscope.reading.streaks import Streak, streaks
-from learnscope.reading.words import between, count, listed, percent
-from learnscope.record import Evidence, Finding
+from learnscope.reading.words import count, listed, percent
+from learnscope.record import Finding
 from learnscope.store.reader import RunReader
 
 
@@ -79,13 +80,9 @@ def _worst(shares: Grid, chosen: Sequence[Streak]) -> Streak:
 
 def _common(quantity: Quantity, what: str, shares: Grid, chosen: Sequence[Streak]) -> dict[str, Any]:
     worst = _worst(shares, chosen)
-    first = min(int(shares.steps[streak.rows[0]]) for streak in chosen)
-    last = max(int(shares.steps[streak.rows[-1]]) for streak in chosen)
     value = worst.median(shares.values)
-    evidence = Evidence(
-        probe=shares.probe, name=quantity.name, n=len(worst.rows), first_step=first, last_step=last, value=value
-    )
-    when = f"since step {first:,}" if chosen[0].lasting else f"in {between(first, last)}, not after"
+    evidence = evidence_over(span_of(chosen, shares.steps), shares.probe, quantity, len(worst.rows), value)
+    when = since(chosen, shares.steps)
     n, total = len(chosen), len(shares.scopes)
     layers = f"all {n} layers" if n == total else f"{n} of {total} layers"
     title = f"Up to {percent(value)} of the units {what} in {layers} {when}"

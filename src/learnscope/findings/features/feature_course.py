@@ -18,7 +18,7 @@ from learnscope.quantities import Quantity
 from learnscope.quantities.features import FeatureEvolution
 from learnscope.reading.changepoints import MIN_SIZE, PERMUTATIONS, Changes, change_points
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Series, as_series, grid, one_pass, rows
+from learnscope.reading.gather import Series, grid, one_pass, series
 from learnscope.reading.words import count
 from learnscope.store.reader import RunReader
 
@@ -42,8 +42,7 @@ class LevelChanges:
 
 def course(reader: RunReader, layer: str, quantity: Quantity) -> Series:
     """A number of a layer over the epochs; NaN, with its reason, where it was not measured."""
-    frame = rows(reader, quantity, kind="layer")
-    return as_series(frame[frame["scope"] == layer])
+    return series(reader, quantity, kind="layer", scope=layer)
 
 
 def unmeasured(series: Series) -> dict[int, str]:

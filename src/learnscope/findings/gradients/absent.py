@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over, since, span_of
-from learnscope.findings.registry import analysis
 from learnscope.quantities.gradients import GradientFlow
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Grid, grid, series

@@ -18,7 +18,7 @@ from learnscope.store.reader import RunReader
 
 
 @dataclass(frozen=True)
-class Spread:
+class Statistics:
     """Statistics of the finite measurements of one number; NaN if there are none."""
 
     n: int
@@ -34,11 +34,11 @@ class Spread:
 class LayerNorms:
     """Gradients over some steps. `vanishing` and `exploding` are None if there are too few measurements to tell."""
 
-    total: Spread
+    total: Statistics
     """‖g‖ over all layers that were tracked"""
-    loss: Spread
-    norms: dict[str, Spread]
-    ratios: dict[str, Spread]
+    loss: Statistics
+    norms: dict[str, Statistics]
+    ratios: dict[str, Statistics]
     """‖g‖/‖W‖"""
     vanishing: list[str] | None
     exploding: list[str] | None
@@ -75,28 +75,28 @@ def layer_norms(reader: RunReader, cuts: Cuts, steps: Sequence[int] | None = Non
     )
 
 
-def spread(values: Floats, not_finite: int = 0) -> Spread:
+def statistics(values: Floats, not_finite: int = 0) -> Statistics:
     """
-    >>> spread(np.array([1.0, 3.0]))
-    Spread(n=2, not_finite=0, mean=2.0, std=1.4142135623730951, min=1.0, max=3.0)
+    >>> statistics(np.array([1.0, 3.0]))
+    Statistics(n=2, not_finite=0, mean=2.0, std=1.4142135623730951, min=1.0, max=3.0)
     """
     finite = values[np.isfinite(values)]
     n = len(finite)
     if not n:
-        return Spread(0, not_finite, np.nan, np.nan, np.nan, np.nan)
+        return Statistics(0, not_finite, np.nan, np.nan, np.nan, np.nan)
     std = float(finite.std(ddof=1)) if n > 1 else np.nan
-    return Spread(n, not_finite, float(finite.mean()), std, float(finite.min()), float(finite.max()))
+    return Statistics(n, not_finite, float(finite.mean()), std, float(finite.min()), float(finite.max()))
 
 
-def _over(numbers: Series, chosen_steps: list[int]) -> Spread:
+def _over(numbers: Series, chosen_steps: list[int]) -> Statistics:
     chosen = np.isin(numbers.steps, chosen_steps)
-    return spread(numbers.values[chosen], int(np.isin(numbers.steps[chosen], numbers.broken).sum()))
+    return statistics(numbers.values[chosen], int(np.isin(numbers.steps[chosen], numbers.broken).sum()))
 
 
-def _by_layer(numbers: Grid, chosen_steps: list[int]) -> dict[str, Spread]:
+def _by_layer(numbers: Grid, chosen_steps: list[int]) -> dict[str, Statistics]:
     chosen = np.isin(numbers.steps, chosen_steps)
     values, bad = numbers.values[chosen], numbers.broken[chosen].sum(axis=0)
-    return {layer: spread(values[:, i], int(bad[i])) for i, layer in enumerate(numbers.scopes)}
+    return {layer: statistics(values[:, i], int(bad[i])) for i, layer in enumerate(numbers.scopes)}
 
 
 def _touching(flow: Flow, streaks: Sequence[Streak], chosen_steps: list[int]) -> list[str]:

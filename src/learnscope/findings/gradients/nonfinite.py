@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
-from learnscope.findings.registry import analysis
 from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.outputs import Holdout, Loss
 from learnscope.quantities.updates import ParameterChange

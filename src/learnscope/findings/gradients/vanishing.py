@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over, since, span_of
-from learnscope.findings.registry import analysis
 from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.outputs import Loss
 from learnscope.reading.cuts import Cuts
@@ -125,16 +125,15 @@ def _vanishing_finding(flow: Flow, chosen: list[Streak], upper: list[Streak], cu
     names = flow.names(chosen)
     everywhere = len(names) == len(flow.layers) and all(s.median(flow.ratio) < cuts.vanishing_ratio for s in chosen)
     converged = _converged(reader, cuts) if everywhere else None
-    sentences = [
-        f"{_extremes(flow, chosen, cuts)}.",
-        *([_other_end(flow, upper, cuts)] if upper else []),
-        *([converged] if converged is not None else []),
-    ]
+    detail = f"{_extremes(flow, chosen, cuts)}."
+    if upper:
+        high = listed(flow.names(upper), cuts.names_listed)
+        detail += f" At the other end it is {_sizes(flow, upper)} in {high}, {_factor(flow, upper)} the median layer's."
     return Finding(
         kind="vanishing_gradients",
         severity="warning" if chosen[0].lasting and converged is None else "info",
         title=f"Gradients vanish in {_how_many(flow, names)} {since(chosen, flow.steps)}",
-        detail=" ".join(sentences),
+        detail=detail if converged is None else f"{detail} {converged}",
         advice=_vanishing_advice(flow, chosen, everywhere, converged is not None),
         evidence=_evidence(flow, chosen, min(chosen, key=lambda s: s.median(flow.ratio))),
         scopes=names,
@@ -239,11 +238,6 @@ def _extremes(flow: Flow, chosen: Sequence[Streak], cuts: Cuts) -> str:
         f"‖g‖/‖W‖ is {_sizes(flow, chosen)} in {listed(flow.names(chosen), cuts.names_listed)}{off} "
         f"({'median' if len(chosen) == 1 else 'medians'} over {n} consecutive measurements)"
     )
-
-
-def _other_end(flow: Flow, upper: Sequence[Streak], cuts: Cuts) -> str:
-    names = listed(flow.names(upper), cuts.names_listed)
-    return f"At the other end it is {_sizes(flow, upper)} in {names}, {_factor(flow, upper)} the median layer's."
 
 
 def _sizes(flow: Flow, chosen: Sequence[Streak]) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from learnscope.findings.registry import analysis
+from learnscope.findings import analysis
+from learnscope.findings.evidence import evidence_over, since
 from learnscope.quantities import Quantity
 from learnscope.quantities.landscape import LossLandscape
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, labels_of, series
 from learnscope.reading.streaks import streaks
 from learnscope.reading.words import between, num
-from learnscope.record import Evidence, Finding
+from learnscope.record import Finding
 from learnscope.store.reader import RunReader
 
 RATIOS = {
@@ -43,20 +44,16 @@ def _edge(label: str, ratio: Quantity, ratios: Series, cuts: Cuts) -> list[Findi
     values, steps = ratios.values[streak.rows], ratios.steps[streak.rows]
     first, last = int(steps[0]), int(steps[-1])
     what, threshold = RATIOS[ratio]
-    median = float(np.median(values))
-    when = f"since step {first:,}" if streak.lasting else f"in {between(first, last)}, not after"
     return [
         Finding(
             kind="edge_of_stability",
             severity="info",
-            title=f"Training at the edge of stability {when}",
+            title=f"Training at the edge of stability {since(runs, ratios.steps)}",
             detail=f"In {len(values):,} consecutive measurements, {between(first, last)}, {what} was "
             f"{num(float(values.min()))} to {num(float(values.max()))} times the threshold {threshold}, beyond which "
             "the optimizer oscillates along the sharpest direction.",
             advice="Nothing is wrong: full-batch training settles there, and the loss falls over many steps though not "
             "at each. If it spikes or stalls, lower the learning rate or warm it up for longer.",
-            evidence=Evidence(
-                probe=label, name=ratio.name, n=len(values), first_step=first, last_step=last, value=median
-            ),
+            evidence=evidence_over((first, last), label, ratio, len(values), float(np.median(values))),
         )
     ]

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from learnscope.findings.outputs.stuck import Stuck, stuck
-from learnscope.findings.registry import analysis
+from learnscope.findings import analysis
+from learnscope.findings.evidence import evidence_over
+from learnscope.findings.outputs.stuck import GuessingRun, guessing_run
 from learnscope.quantities.outputs import Holdout
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.proportions import Share
@@ -36,7 +37,7 @@ class FirstSight:
 @analysis(place=50)
 def generalising(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """Nothing unless the model guesses on the holdout while training accuracy is better than that."""
-    run = stuck(reader, cuts)
+    run = guessing_run(reader, cuts)
     if run is None:
         return []
     first = _first_sight(run)
@@ -51,7 +52,7 @@ def generalising(reader: RunReader, cuts: Cuts) -> list[Finding]:
     return [_unexplained(run, first.sentence())]
 
 
-def _first_sight(run: Stuck) -> FirstSight | None:
+def _first_sight(run: GuessingRun) -> FirstSight | None:
     """None unless epochs are known and the holdout was measured in the first, or by its end."""
     chosen = run.batches.first_epoch()
     if not len(chosen):
@@ -64,38 +65,36 @@ def _first_sight(run: Stuck) -> FirstSight | None:
     return FirstSight(run.batches.share(chosen), holdout, (first, last), len(chosen))
 
 
-def _shortcut(run: Stuck, first: FirstSight, batch_norms: list[str], cuts: Cuts) -> Finding:
+def _shortcut(run: GuessingRun, first: FirstSight, batch_norms: list[str], cuts: Cuts) -> Finding:
     cause = "training inputs carry something about the label that the holdout's do not"
     if batch_norms:  # with running statistics that do not fit, eval mode fails on any data
         cause = (
             f"either {cause}, or the model fails in eval mode, where {listed(batch_norms, cuts.names_listed)} "
             "(batch normalisation) computes from running statistics"
         )
+    gap, batches = first.training.value - first.holdout.value, run.batches
+    interval = first.training - first.holdout
     return Finding(
         kind="shortcut",
         severity="critical",
         title=f"What training accuracy rests on is not in the holdout: {percent(first.training.value)} right at first "
         f"sight, {percent(first.holdout.value)} of the holdout",
-        detail=f"{first.sentence()} Memory cannot do that: {cause}. {run.said()}",
+        detail=f"{first.sentence()} Memory cannot do that: {cause}. {run.sentence()}",
         advice=("First run the model in eval mode on training examples: if it fails there too, it is not the data. " if
         batch_norms else "") + "Look for what only training inputs have: a mark of the label, an order of the pair, a "
         "brightness or a file's size, a preprocessing of its own, examples that come twice in an epoch, or weights "
         "that had been trained on them before.",
-        evidence=Evidence(
-            probe=run.batches.probe, name=run.batches.name, n=first.training.n, first_step=first.steps[0],
-            last_step=first.steps[1], value=first.training.value - first.holdout.value,
-            interval=first.training - first.holdout,
-        ),
+        evidence=evidence_over(first.steps, batches.probe, batches.name, first.training.n, gap, interval),
     )  # fmt: skip
 
 
-def _memorised(run: Stuck, first: FirstSight) -> Finding:
+def _memorised(run: GuessingRun, first: FirstSight) -> Finding:
     return Finding(
         kind="memorised",
         severity="warning",
         title=f"Training examples are memorised: {percent(run.training.value)} right, "
         f"{percent(first.training.value)} at first sight, {percent(run.holdout.value)} of the holdout",
-        detail=f"{first.sentence()} Training accuracy rose only on examples seen before. {run.said()}",
+        detail=f"{first.sentence()} Training accuracy rose only on examples seen before. {run.sentence()}",
         advice="Nothing that carries over was learned: look for a cause among the other findings (weights that do not "
         "move, learning rates), and check that labels belong to their inputs; then more data, augmentation, weight "
         "decay, or fewer parameters.",
@@ -103,13 +102,13 @@ def _memorised(run: Stuck, first: FirstSight) -> Finding:
     )
 
 
-def _unexplained(run: Stuck, reason: str) -> Finding:
+def _unexplained(run: GuessingRun, reason: str) -> Finding:
     return Finding(
         kind="not_generalising",
         severity="warning",
         title=f"Training accuracy {percent(run.training.value)}, holdout accuracy {percent(run.holdout.value)}: "
         "no better than guessing",
-        detail=f"{run.said()} {reason} Whether the model memorises or follows a cue that the holdout lacks is not "
+        detail=f"{run.sentence()} {reason} Whether the model memorises or follows a cue that the holdout lacks is not "
         "known from that.",
         advice="Log the accuracy of each training batch and measure the holdout in the first epoch too, and say where "
         "it ends (w.end_epoch()): on examples that are new, memory is of no use and a cue is.",
@@ -117,8 +116,6 @@ def _unexplained(run: Stuck, reason: str) -> Finding:
     )
 
 
-def _evidence(run: Stuck) -> Evidence:
-    return Evidence(
-        probe=run.probe, name=Holdout.holdout_accuracy.name, n=run.holdout.n, first_step=run.steps[0],
-        last_step=run.steps[1], value=run.holdout.value, interval=run.holdout.interval,
-    )  # fmt: skip
+def _evidence(run: GuessingRun) -> Evidence:
+    share = run.holdout
+    return evidence_over(run.steps, run.probe, Holdout.holdout_accuracy, share.n, share.value, share.interval)

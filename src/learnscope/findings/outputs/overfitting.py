@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from learnscope.findings.outputs.stuck import stuck
-from learnscope.findings.registry import analysis
+from learnscope.findings import analysis
+from learnscope.findings.outputs.stuck import guessing_run
 from learnscope.quantities.outputs import Holdout, Loss
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Floats, Series, labels_of, series
@@ -94,7 +94,7 @@ def _finding(
                 accuracy,
             ]
         ).strip(),
-        advice=_advice(best, diverging, only_confidence, training, guessing=stuck(reader, cuts) is not None),
+        advice=_advice(best, diverging, only_confidence, training, guessing=guessing_run(reader, cuts) is not None),
         evidence=Evidence(
             probe=label, name=Holdout.holdout_loss.name, n=paired.n if paired else n, first_step=best, last_step=last,
             value=paired.mean if paired else now - lowest, interval=paired.interval if paired else None,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from learnscope.findings.registry import analysis
+from learnscope.findings import analysis
 from learnscope.reading.audit import read_audit
-from learnscope.reading.audit_numbers import Number, duration, evidence, on, size, told
+from learnscope.reading.audit_numbers import Number, duration, evidence, interval_text, on_examples, size
 from learnscope.reading.audit_parts import Layers, Memory, Quality, Speed
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, listed, num, percent
@@ -35,20 +35,21 @@ def audit_performance(reader: RunReader, cuts: Cuts) -> list[Finding]:
 def quality(part: Quality) -> Finding | None:
     if part.loss.value is None:
         return Finding(
-            kind="audit_loss_unknown", severity="warning", title=f"The loss is not a number: {part.loss.why}",
-            detail=f"Of {count(part.n_examples or 0, 'example')}, no finite loss came out ({part.loss.why}).",
+            kind="audit_loss_unknown", severity="warning", title=f"The loss is not a number: {part.loss.reason}",
+            detail=f"Of {count(part.n_examples or 0, 'example')}, no finite loss came out ({part.loss.reason}).",
             advice="Look for NaN in the weights or the data before anything else here is believed.",
             evidence=evidence(part.probe, "loss", part.n_examples, part.loss),
         )  # fmt: skip
     others = {"perplexity": part.perplexity, "accuracy": part.accuracy}
     others |= {f"top-{k} accuracy": number for k, number in part.top_k.items()}
-    also = [f"{name} {told(number)}" for name, number in others.items() if number.value is not None]
+    also = [f"{name} {interval_text(number)}" for name, number in others.items() if number.value is not None]
     places = f" ({count(part.positions, 'predicted position')})" if part.positions else ""
-    detail = f"Loss {told(part.loss)}{on(part.n_examples)}{places}."
+    detail = f"Loss {interval_text(part.loss)}{on_examples(part.n_examples)}{places}."
     detail += f" Also {listed(also, len(also))}." if also else ""
     return Finding(
-        kind="audit_quality", severity="info", title=f"The loss is {num(part.loss.value)}{on(part.n_examples)}",
-        detail=detail, advice=_sure(part.loss), evidence=evidence(part.probe, "loss", part.n_examples, part.loss),
+        kind="audit_quality", severity="info", detail=detail,
+        title=f"The loss is {num(part.loss.value)}{on_examples(part.n_examples)}", advice=_sure(part.loss),
+        evidence=evidence(part.probe, "loss", part.n_examples, part.loss),
     )  # fmt: skip
 
 
@@ -71,13 +72,13 @@ def speed(part: Speed) -> Finding | None:
     latencies = [f"{name} {duration(n.value)}" for name, n in percentiles.items() if n.value is not None]
     timed = [setting for setting in part.settings if setting.rate[0].value is not None]
     fastest = max(timed, key=lambda setting: setting.rate[0].value or 0.0, default=main)
-    detail = f"At {main.said}: mean latency {duration(main.mean.value)}"
+    detail = f"At {main.description}: mean latency {duration(main.mean.value)}"
     detail += f", {listed(latencies, 3)}, over {count(main.n or 0, 'pass', 'passes')}." if latencies else "."
     for decode in [setting for setting in timed if setting.phase == "decode"][:1]:
-        detail += f" Decoding makes {num(decode.rate[0].value or 0)} {unit} ({decode.said})."
+        detail += f" Decoding makes {num(decode.rate[0].value or 0)} {unit} ({decode.description})."
     if fastest is not main and fastest.rate[0].value is not None and rate.value:
         times = fastest.rate[0].value / rate.value
-        advice = f"The most throughput, {num(times)} times as much, was measured at {fastest.said}."
+        advice = f"The most throughput, {num(times)} times as much, was measured at {fastest.description}."
     else:
         advice = f"No other of the {count(len(part.settings), 'setting')} measured had more throughput."
     threads = part.notes.get("threads")
@@ -114,7 +115,7 @@ def not_settled(part: Speed) -> Finding | None:
     return Finding(
         kind="audit_not_warm", severity="warning", title="Latencies had not settled when they were measured",
         detail=f"The rolling median was still moving after the warm-up, before {count(n, 'pass', 'passes')} were timed "
-        f"({part.main.said}).",
+        f"({part.main.description}).",
         advice="Other work on the machine, or a processor that changes its pace, does this: measure again when it is "
         "quiet, before the numbers are compared with any other.",
         evidence=evidence(part.probe, "latency_mean", n, part.main.mean),

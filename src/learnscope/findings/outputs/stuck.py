@@ -59,7 +59,7 @@ class Batches:
 
 
 @dataclass(frozen=True)
-class Stuck:
+class GuessingRun:
     """A run whose training accuracy is above that of the holdout, which is no better than guessing."""
 
     probe: str
@@ -78,7 +78,7 @@ class Stuck:
     def steps(self) -> tuple[int, int]:
         return int(self.accuracies.steps[-self.measurements]), int(self.accuracies.steps[-1])
 
-    def said(self) -> str:
+    def sentence(self) -> str:
         steps = self.batches.steps[self.chosen]
         return (
             f"Accuracy on training batches is {self.training} in {between(int(steps[0]), int(steps[-1]))}; on the "
@@ -87,13 +87,13 @@ class Stuck:
         )
 
 
-def stuck(reader: RunReader, cuts: Cuts) -> Stuck | None:
+def guessing_run(reader: RunReader, cuts: Cuts) -> GuessingRun | None:
     """None if the model does better than guessing on any holdout, or if too little is known."""
     run = one_pass(reader)
-    return run.remember(("stuck", cuts), lambda: _stuck(run, cuts))
+    return run.remember(("guessing run", cuts), lambda: _guessing_run(run, cuts))
 
 
-def _stuck(reader: RunReader, cuts: Cuts) -> Stuck | None:
+def _guessing_run(reader: RunReader, cuts: Cuts) -> GuessingRun | None:
     batches, result = _batches(reader), None
     if batches is None:
         return None
@@ -106,7 +106,7 @@ def _stuck(reader: RunReader, cuts: Cuts) -> Stuck | None:
     return result
 
 
-def _judge(reader: RunReader, label: str, accuracies: Series, batches: Batches, cuts: Cuts) -> Stuck | None:
+def _judge(reader: RunReader, label: str, accuracies: Series, batches: Batches, cuts: Cuts) -> GuessingRun | None:
     n = series(reader, Holdout.holdout_examples, probe=label).at(int(accuracies.steps[-1]))
     guesses = _guesses(reader, label)
     measured = accuracies.finite
@@ -129,7 +129,7 @@ def _judge(reader: RunReader, label: str, accuracies: Series, batches: Batches, 
     training = batches.share(chosen)
     if (training - holdout)[0] <= 0 or training.interval[0] <= chance:
         return None
-    return Stuck(label, measured, holdout, width, chance, training, batches, chosen)
+    return GuessingRun(label, measured, holdout, width, chance, training, batches, chosen)
 
 
 def logged_accuracy(reader: RunReader) -> Quantity | None:

@@ -6,10 +6,18 @@ import math
 from collections.abc import Sequence
 from itertools import compress, takewhile
 
-from learnscope.findings.registry import analysis
+from learnscope.findings import analysis
 from learnscope.intervals import difference
 from learnscope.reading.audit import read_audit
-from learnscope.reading.audit_numbers import DISTURBED, NONE, Number, at_level, evidence, on, told
+from learnscope.reading.audit_numbers import (
+    DISTURBED,
+    NONE,
+    Number,
+    at_level,
+    evidence,
+    interval_text,
+    on_examples,
+)
 from learnscope.reading.audit_parts import Attack, Attacks, Level, Levels, Transfer
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, listed, num, percent
@@ -53,10 +61,10 @@ def gap(part: Attacks, cuts: Cuts) -> Finding:
     if part.gap.value is None:
         return Finding(
             kind="audit_gap_not_measured", severity="info", title="The robustness gap was not measured",
-            detail=f"There is none: {part.gap.why}.", advice="Measure accuracy under attack on data with labels.",
+            detail=f"There is none: {part.gap.reason}.", advice="Measure accuracy under attack on data with labels.",
             evidence=Evidence(probe=part.probe, name="robustness_gap", n=part.examples or 0),
         )  # fmt: skip
-    detail = f"The gap is {told(part.gap)}{on(part.examples)}"
+    detail = f"The gap is {interval_text(part.gap)}{on_examples(part.examples)}"
     robust, nothing = within(part.gap, cuts.audit_robustness_gap), nothing_to_lose(part, cuts)
     if nothing is not None:
         verdict = f"which says nothing: {nothing}"
@@ -87,10 +95,10 @@ def _worst_case(part: Attacks) -> str:
     worst = worst_attack(part)
     if worst is None:
         return ""
-    clean = f"from {told(part.clean.accuracy)} " if part.clean is not None else ""
+    clean = f"from {interval_text(part.clean.accuracy)} " if part.clean is not None else ""
     attack = f"{worst.name.upper()} with {worst.norm} epsilon {num(worst.epsilon)} ({worst.unit})"
     where = f"{attack} on the {part.notes.get('target', 'inputs')}"
-    return f" The worst of the largest, {where}, takes the accuracy {clean}to {told(worst.accuracy)}."
+    return f" The worst of the largest, {where}, takes the accuracy {clean}to {interval_text(worst.accuracy)}."
 
 
 def nothing_to_lose(part: Attacks, cuts: Cuts) -> str | None:
@@ -123,29 +131,24 @@ def masked(part: Attacks, cuts: Cuts) -> Finding | None:
         doubts.insert(0, f"up to {percent(zeros)} of the gradients are exactly zero")
     if not doubts:
         return None
-    unknown = [f"{name} ({part[name].why})" for name in FAILURES if part[name].value is None]
+    unknown = [f"{name} ({part[name].reason})" for name in FAILURES if part[name].value is None]
     name, value = (failed[0], Number(0.0)) if failed else ("zero_gradient_share", Number(zeros))
     return Finding(
         kind="audit_gradient_masking", severity="warning",
         title="The attacks may have failed rather than the model held: gradient masking is suspected",
-        detail=f"Signs{on(part.examples)}: {listed(doubts, len(doubts))}."
+        detail=f"Signs{on_examples(part.examples)}: {listed(doubts, len(doubts))}."
         + (f" Not measured: {listed(unknown, len(unknown))}." if unknown else ""),
         advice="Do not take the robustness gap for robustness: attack with more steps and restarts first.",
         evidence=evidence(part.probe, name, part.examples, value),
     )  # fmt: skip
 
 
-def _upper(number: Number) -> float:
-    upper = number.high if number.high is not None else number.value
-    return math.inf if upper is None else upper
-
-
 def tolerance(part: Levels, name: str, levels: Sequence[Level], cuts: Cuts) -> Finding:
     """The strongest noise up to which the outputs stay within the threshold at all levels."""
     ordered = [level for level in levels if level.kl.value is not None]
     if not ordered:
-        return _not_judged(part, name, "kl_mean", levels[0].kl.why)
-    near = list(takewhile(lambda level: _upper(level.kl) <= cuts.audit_kl, ordered))
+        return _not_judged(part, name, "kl_mean", levels[0].kl.reason)
+    near = list(takewhile(lambda level: _end(level.kl, -1) <= cuts.audit_kl, ordered))
     what, most = DISTURBED.get(name, (name, ""))[0], num(cuts.audit_kl)
     strongest, shown = ordered[-1], near[-1] if near else ordered[0]
     at = at_level(name, shown.level)
@@ -154,10 +157,11 @@ def tolerance(part: Levels, name: str, levels: Sequence[Level], cuts: Cuts) -> F
         title = f"The model stays within a KL of {most} under {what} {reach} {at}"
     else:
         title = f"The model does not stay within a KL of {most} under {what} of {at}"
-    detail = f"Mean KL at {at}: {told(shown.kl)} over {count(shown.seeds or 0, 'seed')}."
+    detail = f"Mean KL at {at}: {interval_text(shown.kl)} over {count(shown.seeds or 0, 'seed')}."
     if strongest is not shown:
-        detail += f" At {at_level(name, strongest.level)}: {told(strongest.kl)}"
-        detail += f", accuracy {told(strongest.accuracy)}." if strongest.accuracy.value is not None else "."
+        detail += f" At {at_level(name, strongest.level)}: {interval_text(strongest.kl)}"
+        accuracy = strongest.accuracy
+        detail += f", accuracy {interval_text(accuracy)}." if accuracy.value is not None else "."
     if len(near) == len(ordered):
         advice = "The end of what it stands was not reached: stronger noise would show it."
     elif near:
@@ -186,15 +190,15 @@ def perturbed(part: Levels, name: str, levels: Sequence[Level]) -> Finding:
     if not ordered or clean is None:
         return _not_judged(part, name, f"{measure}_mean", "there is no number on clean inputs to compare with")
     sign = -1 if measure == "accuracy" else 1
-    hurt = [sign * (_near_end(getattr(level, measure), sign) - clean) > 0 for level in ordered]
+    hurt = [sign * (_end(getattr(level, measure), sign) - clean) > 0 for level in ordered]
     strongest, what = ordered[-1], DISTURBED.get(name, (name, ""))[0]
     last: Number = getattr(strongest, measure)
     changed = strongest.changed.value
-    detail = f"From {num(clean)} on clean inputs to {told(last)} at {at_level(name, strongest.level)}"
+    detail = f"From {num(clean)} on clean inputs to {interval_text(last)} at {at_level(name, strongest.level)}"
     detail += f" ({percent(changed)} of the inputs changed)" if changed is not None else ""
-    detail += f", over {count(strongest.seeds or 0, 'seed')}{on(part.examples)}."
+    detail += f", over {count(strongest.seeds or 0, 'seed')}{on_examples(part.examples)}."
     moved = sign * ((last.value or 0.0) - clean)
-    better = -sign * (_near_end(last, -sign) - clean) > 0
+    better = -sign * (_end(last, -sign) - clean) > 0
     doubt = "" if hurt[-1] or better else ", which cannot be told from chance"
     return Finding(
         kind=f"audit_{name}", severity="info",
@@ -220,8 +224,8 @@ def _harm(name: str, measure: str, ordered: Sequence[Level], hurt: Sequence[bool
     )
 
 
-def _near_end(number: Number, sign: int) -> float:
-    """The end of the interval that is nearest to no harm."""
+def _end(number: Number, sign: int) -> float:
+    """The lower end of the interval (sign 1) or the upper one (−1); without an interval the number itself."""
     end = number.low if sign > 0 else number.high
     return end if end is not None else number.value if number.value is not None else math.nan
 
@@ -236,9 +240,10 @@ def transfer(part: Transfer) -> Finding | None:
     changes = {bits: _change(value, stored, part.examples) for bits, value in own.items()}
     moved = [bits for bits, change in changes.items() if (i := change.interval) is not None and not i[0] <= 0 <= i[1]]
     most = max(changes.values(), key=lambda change: abs(change.value or 0.0))
-    said = [f"{told(change, sign=True)} at {bits} bits" for bits, change in changes.items()]
-    carried = [f"{told(part.accuracy[0, bits])} at {bits} bits" for bits in widths if (0, bits) in part.accuracy]
-    clean = [f"{told(n)} {'as stored' if b == 0 else f'at {b} bits'}" for b, n in part.clean.items()]
+    said = [f"{interval_text(change, sign=True)} at {bits} bits" for bits, change in changes.items()]
+    accuracy = {bits: part.accuracy[0, bits] for bits in widths if (0, bits) in part.accuracy}
+    carried = [f"{interval_text(number)} at {bits} bits" for bits, number in accuracy.items()]
+    clean = [f"{interval_text(n)} {'as stored' if b == 0 else f'at {b} bits'}" for b, n in part.clean.items()]
     more = f" Without an attack: {listed(clean, len(clean))}." if clean else ""
     more += f" Attacks made on the model as stored leave {listed(carried, len(carried))}." if carried else ""
     title = (
@@ -249,7 +254,7 @@ def transfer(part: Transfer) -> Finding | None:
     return Finding(
         kind="audit_quantised_robustness", severity="info", title=title,
         detail=f"Accuracy under PGD made on the same weights, beside {num(stored)} as stored: "
-        f"{listed(said, len(said))}{on(part.examples)}.{more}",
+        f"{listed(said, len(said))}{on_examples(part.examples)}.{more}",
         advice="Attack the model that is deployed, not the one it was made from." if moved
         else "What was measured on the model as stored can be taken for these widths, as far as the intervals go.",
         evidence=evidence(part.probe, "accuracy", part.examples, most),

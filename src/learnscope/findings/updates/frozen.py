@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
-from learnscope.findings.outputs.stuck import Stuck, stuck
-from learnscope.findings.registry import analysis
+from learnscope.findings.outputs.stuck import GuessingRun, guessing_run
 from learnscope.findings.updates.unchanged import (
     TensorChanges,
     UnchangedLayers,
@@ -30,7 +30,7 @@ class _Changes:
     model: dict[str, Any]
     tensors: TensorChanges | None
     layers: UnchangedLayers | None
-    stuck: Stuck | None
+    guessing: GuessingRun | None
     cuts: Cuts
 
     def layers_of(self, names: list[str]) -> list[str]:
@@ -38,11 +38,11 @@ class _Changes:
         return self.layers.holding(names) if self.layers is not None else []
 
     def more(self, layers: list[str]) -> str:
-        """What to add about unchanged layers: the groups they make up, and whether the model is stuck."""
+        """What to add about unchanged layers: the groups they make up, and that the model only guesses, if it does."""
         if self.layers is None or not layers:
             return ""
         groups = self.layers.whole_groups(layers, self.model, self.cuts.names_listed)
-        return f"{groups} {self.stuck.said()}" if self.stuck is not None else groups
+        return f"{groups} {self.guessing.sentence()}" if self.guessing is not None else groups
 
     def changed(self, names: list[str]) -> list[str]:
         return [name for name in names if self.tensors is not None and self.tensors.changed.get(name)]
@@ -71,7 +71,7 @@ class _Changes:
 def frozen(reader: RunReader, cuts: Cuts) -> list[Finding]:
     model: dict[str, Any] = reader.manifest.get("model") or {}
     layers = unchanged_layers(reader, cuts.frozen_measurements)
-    changes = _Changes(model, tensor_changes(reader), layers, stuck(reader, cuts), cuts)
+    changes = _Changes(model, tensor_changes(reader), layers, guessing_run(reader, cuts), cuts)
     on_purpose, outside = list(model.get("frozen") or []), list(model.get("trainable_outside_optimizer") or [])
     findings = [_outside(outside, changes)] if outside else []
     explained = [*on_purpose, *outside]
@@ -148,7 +148,7 @@ def _on_purpose(names: list[str], changes: _Changes) -> Finding:
         who = ("It" if changed else "It has not") if len(names) == 1 else f"{changed or 'None'} of them"
         moved = f" {who} changed in {count(measured[0], 'measurement')}."
     layers = changes.layers_of(names)
-    suspect = bool(layers) and changes.stuck is not None
+    suspect = bool(layers) and changes.guessing is not None
     advice = "Nothing to do if this is meant, as for adapters; else set requires_grad before the optimizer is made."
     if suspect:
         advice = (

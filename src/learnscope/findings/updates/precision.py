@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over, since, span_of
-from learnscope.findings.registry import analysis
 from learnscope.quantities import Quantity
 from learnscope.quantities.updates import LearningRate, ParameterChange
 from learnscope.reading.cuts import Cuts

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
-from learnscope.findings.outputs.stuck import Stuck, stuck
-from learnscope.findings.registry import analysis
+from learnscope.findings.outputs.stuck import GuessingRun, guessing_run
 from learnscope.names import in_path
 from learnscope.quantities import Quantity
 from learnscope.quantities.updates import LearningRate, ParameterChange, WeightDelta
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Series, as_series, rows
+from learnscope.reading.gather import Series, rows, series
 from learnscope.reading.proportions import median_interval
 from learnscope.reading.words import between, count, listed, num
 from learnscope.record import Evidence, Finding
@@ -78,14 +78,14 @@ class Pace:
 @analysis(place=40)
 def rates(reader: RunReader, cuts: Cuts) -> list[Finding]:
     layers = list((reader.manifest.get("model") or {}).get("layers") or [])
-    trouble = stuck(reader, cuts)
+    guessing = guessing_run(reader, cuts)
     wrong = [group for group in groups_of(reader) if group.misses(layers)]
     if wrong:
-        return [_misnamed(wrong, reader, trouble, cuts)]
-    return _slow_head(reader, trouble, cuts) if trouble is not None else []
+        return [_misnamed(wrong, reader, guessing, cuts)]
+    return _slow_head(reader, guessing, cuts) if guessing is not None else []
 
 
-def _misnamed(wrong: list[Group], reader: RunReader, trouble: Stuck | None, cuts: Cuts) -> Finding:
+def _misnamed(wrong: list[Group], reader: RunReader, guessing: GuessingRun | None, cuts: Cuts) -> Finding:
     """A group is named after a module of the model and holds nothing of it: this needs no threshold."""
     contents = [
         f"the group {group.user_name}{group.rate_text()} holds {listed(group.layers, cuts.names_listed)}, and nothing "
@@ -97,12 +97,12 @@ def _misnamed(wrong: list[Group], reader: RunReader, trouble: Stuck | None, cuts
     pace = next((p for p in _paces(reader, cuts, "named") if p.interval[0] > 1), None)
     detail = [f"In the optimizer, {'; '.join(contents)}."]
     detail += [pace.sentence()] if pace is not None and differ else []
-    detail += [trouble.said()] if trouble is not None else []
+    detail += [guessing.sentence()] if guessing is not None else []
     names, single = [str(group.user_name) for group in wrong], len(wrong) == 1
     tensors = sum(group.tensors for group in wrong)
     return Finding(
         kind="rate_in_wrong_group",
-        severity=("critical" if trouble is not None else "warning") if differ else "info",
+        severity=("critical" if guessing is not None else "warning") if differ else "info",
         title=f"{'An optimizer group' if single else f'{len(wrong)} optimizer groups'} without the parameters "
         f"of the module {'it is' if single else 'they are'} called by: {listed(names, cuts.names_listed)}",
         detail=" ".join(detail),
@@ -114,7 +114,7 @@ def _misnamed(wrong: list[Group], reader: RunReader, trouble: Stuck | None, cuts
     )
 
 
-def _slow_head(reader: RunReader, trouble: Stuck, cuts: Cuts) -> list[Finding]:
+def _slow_head(reader: RunReader, guessing: GuessingRun, cuts: Cuts) -> list[Finding]:
     """The backbone has the higher rate and moves much more than the head, in a model that only guesses."""
     for pace in [*_paces(reader, cuts, "named"), *_paces(reader, cuts, "group")]:
         recorded = [rates_of(reader, pace.kind, scope).values for scope in (pace.fast, pace.slow)]
@@ -122,11 +122,11 @@ def _slow_head(reader: RunReader, trouble: Stuck, cuts: Cuts) -> list[Finding]:
             continue
         fast, slow = (float(np.median(values)) for values in recorded)
         if fast > slow and pace.interval[0] > cuts.slow_head:
-            return [_slow_head_finding(pace, fast, slow, trouble)]
+            return [_slow_head_finding(pace, fast, slow, guessing)]
     return []
 
 
-def _slow_head_finding(pace: Pace, fast: float, slow: float, trouble: Stuck) -> Finding:
+def _slow_head_finding(pace: Pace, fast: float, slow: float, guessing: GuessingRun) -> Finding:
     quantity = ParameterChange.update_to_weight
     return Finding(
         kind="slow_head",
@@ -134,7 +134,7 @@ def _slow_head_finding(pace: Pace, fast: float, slow: float, trouble: Stuck) -> 
         title=f"The larger learning rate went to {pace.fast}, which moves {num(pace.ratio)} times as much as "
         f"{pace.slow}",
         detail=f"The learning rate of {pace.fast} was {num(fast)} and that of {pace.slow} {num(slow)} (medians). "
-        f"{pace.sentence()} {trouble.said()}",
+        f"{pace.sentence()} {guessing.sentence()}",
         advice=f"A new {pace.slow} on a trained {pace.fast} needs the larger of the two: check that they are "
         f"not exchanged. At {num(fast)} what {pace.fast} had learned before may be lost.",
         evidence=evidence_over(pace.steps, pace.probe, quantity, pace.n, pace.ratio, pace.interval),
@@ -193,5 +193,4 @@ def rates_of(reader: RunReader, kind: str, scope: str) -> Series:
 
 def over_steps(reader: RunReader, quantity: Quantity, kind: str, scope: str) -> Series:
     """The finite numbers of one group."""
-    frame = rows(reader, quantity, kind=kind)
-    return as_series(frame[frame["scope"] == scope]).finite
+    return series(reader, quantity, kind=kind, scope=scope).finite

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
-from learnscope.findings.registry import analysis
 from learnscope.quantities import Quantity
 from learnscope.quantities.updates import LowRankQuality, SparseQuality
 from learnscope.reading.cuts import Cuts

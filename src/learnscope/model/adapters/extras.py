@@ -147,26 +147,22 @@ def base_matrix(layer: Any) -> Tensor | str:
     base = layer.get_base_layer()
     kind = type(base).__name__ + (f" with {type(base.weight).__name__}" if hasattr(base, "weight") else "")
     try:
-        weight = plain(_unpacked(base))
+        from peft.utils.integrations import dequantize_bnb_weight, dequantize_module_weight
+
+        packed: Any = getattr(base, "weight", None)
+        if type(packed).__name__ in ("Params4bit", "Int8Params"):
+            # from the weight alone: given the module, PEFT would replace the weight on a CPU and fail. PEFT would write
+            # the scales, which are in one of two places, to the layer's state: it gets a stand-in
+            scales = getattr(getattr(base, "state", None), "SCB", None)
+            state = SimpleNamespace(SCB=getattr(packed, "SCB", None) if scales is None else scales)
+            weight = plain(dequantize_bnb_weight(packed, state=state))
+        else:
+            weight = plain(dequantize_module_weight(base))
     except (TypeError, AttributeError, ImportError, RuntimeError) as error:  # packed formats fail in different ways
         return f"its base weight ({kind}) cannot be unpacked here: {error}"
     if not weight.is_floating_point():
         return f"its base weight ({kind}) holds {weight.dtype} and PEFT does not know how to unpack it"
     return weight.mT if is_turned(layer) else weight.flatten(1)
-
-
-def _unpacked(base: Any) -> Tensor:
-    """Unpacked by PEFT from the weight alone: given the module, it would replace the weight on a CPU and fail."""
-    from peft.utils.integrations import dequantize_bnb_weight, dequantize_module_weight
-
-    weight: Any = getattr(base, "weight", None)
-    if type(weight).__name__ not in ("Params4bit", "Int8Params"):
-        return dequantize_module_weight(base)
-    # a stand-in for the layer's state, to which PEFT would write the scales; these are in one of two places
-    scales = getattr(getattr(base, "state", None), "SCB", None)
-    state = SimpleNamespace(SCB=getattr(weight, "SCB", None) if scales is None else scales)
-    unpacked: Tensor = dequantize_bnb_weight(weight, state=state)
-    return unpacked
 
 
 def is_turned(layer: Any) -> bool:
@@ -190,13 +186,11 @@ def adalora_allocations(model: nn.Module, adapters: list[Adapter]) -> list[tuple
     for adapter in adapters:
         e, a, b = (names.get(id(getattr(adapter.layer, f"lora_{part}")[adapter.name]), "") for part in "EAB")
         own = allocator.adapter_name == adapter.name  # it trains one adapter, the others keep their ranks
-        scores = _scores(allocator, e, a, b) if own and {e, a, b} <= allocator.exp_avg_ipt.keys() else None
+        scores = None
+        if own and {e, a, b} <= allocator.exp_avg_ipt.keys():
+            with plain_arithmetic(allocator.exp_avg_ipt[e].device):
+                vectors = torch.stack([allocator._element_score(a).mean(1), allocator._element_score(b).mean(0)], 1)
+                scores = plain(allocator._combine_ipt(allocator._element_score(e), vectors))
         mask = pattern.get(e, pattern.get(e.replace(f".{adapter.name}", ""))) if own else None
         allocations.append((scores, adapter.parts.rank or 0 if mask is None else sum(mask)))
     return allocations
-
-
-def _scores(allocator: Any, e: str, a: str, b: str) -> Tensor:
-    with plain_arithmetic(allocator.exp_avg_ipt[e].device):
-        vectors = torch.stack([allocator._element_score(a).mean(1), allocator._element_score(b).mean(0)], 1)
-        return plain(allocator._combine_ipt(allocator._element_score(e), vectors))

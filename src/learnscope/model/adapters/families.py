@@ -47,8 +47,13 @@ def lora_parts(layer: Any, name: str, config: Any, rates: Mapping[int, float]) -
     if family == "dora" and name in magnitude:  # other LoRA layers have the dictionary too, but empty
         parts.vectors["magnitude"] = (magnitude[name].weight, None)
     start = start_of(layer, name)
-    parts.reason = _why_no_product(layer) or (NO_START if start is None and _starts_with_weight(config) else None)
-    if parts.reason is None:
+    if getattr(layer.get_base_layer(), "groups", 1) > 1:
+        parts.reason = "a convolution in groups: its update is no single product of two matrices"
+    elif getattr(layer, "num_experts", 1) > 1:
+        parts.reason = "several experts in one parameter: its update is no single product of two matrices"
+    elif start is None and _starts_with_weight(config):
+        parts.reason = NO_START
+    else:
         initial = None if start is None else (start.left, start.right)
         scaling = float(layer.scaling[name])
         parts.factors = Factors(left.detach().flatten(1), right.detach().flatten(1), scaling, initial)
@@ -58,15 +63,6 @@ def lora_parts(layer: Any, name: str, config: Any, rates: Mapping[int, float]) -
 def _starts_with_weight(config: Any) -> bool:
     how = getattr(config, "init_lora_weights", None)
     return isinstance(how, str) and how.lower().startswith(RESIDUAL_STARTS)
-
-
-def _why_no_product(layer: Any) -> str | None:
-    """The reason for layers whose update is not a single product of two matrices."""
-    if getattr(layer.get_base_layer(), "groups", 1) > 1:
-        return "a convolution in groups: its update is no single product of two matrices"
-    if getattr(layer, "num_experts", 1) > 1:
-        return "several experts in one parameter: its update is no single product of two matrices"
-    return None
 
 
 def _lora_family(layer: Any, name: str, config: Any, factors: tuple[Tensor, Tensor], rates: Mapping[int, float]) -> str:

@@ -40,7 +40,7 @@ class Adapter:
 class Adapters:
     """All adapters of a model; `unknown` are the modules with adapters of unknown families, by family."""
 
-    found: list[Adapter] = field(default_factory=list)
+    items: list[Adapter] = field(default_factory=list)
     unknown: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -49,7 +49,11 @@ def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Ada
 
     Only small factors are copied, and nothing runs. Raises `AdapterError` if there is no adapter.
     """
-    configs, rates = _configs(model), _rates(optimizers)
+    candidates = (getattr(module, "peft_config", None) for module in model.modules())
+    configs: dict[str, Any] = next((config for config in candidates if isinstance(config, dict)), {})
+    # initial rates: a warm-up from 0 multiplies all by the same factor
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    rates = {id(p): float(group.get("initial_lr", group["lr"])) for group in groups for p in group["params"]}
     adapters, first_scope = Adapters(), dict[tuple[int, int], str]()
     for path, layer in model.named_modules():
         kind = _kind_of(layer.__class__)
@@ -66,8 +70,8 @@ def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Ada
             tied = first_scope.setdefault(parts.tied, scope) if parts.tied else scope
             inference = bool(getattr(configs.get(name), "inference_mode", False))
             tied_to = None if tied == scope else tied
-            adapters.found.append(Adapter(scope, name, parts, layer, active, merged, tied_to, inference))
-    if not adapters.found and not adapters.unknown:
+            adapters.items.append(Adapter(scope, name, parts, layer, active, merged, tied_to, inference))
+    if not adapters.items and not adapters.unknown:
         kinds = sorted({str(getattr(config, "peft_type", type(config).__name__)) for config in configs.values()})
         if not kinds:
             raise AdapterError(f"{type(model).__name__} has no adapters: wrap it with peft.get_peft_model first")
@@ -142,18 +146,3 @@ def _kind_of(layer: type[nn.Module]) -> str | None:
     # PEFT has one package per family: peft.tuners.loha.layer
     parts = reversed(layer.__module__.split("."))
     return known or next((part for part in parts if part not in ("layer", "bnb")), "")
-
-
-def _configs(model: nn.Module) -> dict[str, Any]:
-    configs = (getattr(module, "peft_config", None) for module in model.modules())
-    return next((config for config in configs if isinstance(config, dict)), {})
-
-
-def _rates(optimizers: Sequence[Optimizer]) -> dict[int, float]:
-    """The initial learning rate of each parameter: a warm-up from 0 multiplies all by the same factor."""
-    return {
-        id(p): float(group.get("initial_lr", group["lr"]))
-        for optimizer in optimizers
-        for group in optimizer.param_groups
-        for p in group["params"]
-    }

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from learnscope.model.adapters.inventory import Adapters
 from learnscope.names import ROOT, resolve
 
-NO_FAMILY = "none"
+OUTSIDE_ADAPTERS = "none"
 """The family, and the adapter, of parameters that belong to no adapter."""
 _SAVED = "modules_to_save"
 _CALLED = {
@@ -60,7 +60,7 @@ def trained_parts(adapters: Adapters, named: Iterable[tuple[str, Tensor]], *, ot
     """
     parts: list[TrainedPart] = []
     owners: dict[int, str] = {}
-    for adapter in adapters.found:
+    for adapter in adapters.items:
         for component, parameter in _tensors(adapter.layer, adapter.name):
             owner = owners.setdefault(id(parameter), adapter.scope)
             family, shared = adapter.parts.family, None if owner == adapter.scope else owner
@@ -70,7 +70,7 @@ def trained_parts(adapters: Adapters, named: Iterable[tuple[str, Tensor]], *, ot
         if id(parameter) in owners:
             continue
         part = _by_name(name, parameter, families)
-        if part.family != NO_FAMILY or (others and parameter.requires_grad):
+        if part.family != OUTSIDE_ADAPTERS or (others and parameter.requires_grad):
             parts.append(part)
     return parts
 
@@ -100,5 +100,5 @@ def _by_name(name: str, parameter: Tensor, families: dict[str, str]) -> TrainedP
         scope = ".".join(path[: path.index(resolved.adapter)]) or resolved.layer
         family = families.get(scope, families.get("model"))  # prompts belong to the model as a whole
         if family is not None:
-            return TrainedPart(scope, resolved.adapter_name or NO_FAMILY, family, resolved.adapter, parameter)
-    return TrainedPart(owner or ROOT, resolved.adapter_name or NO_FAMILY, NO_FAMILY, leaf, parameter)
+            return TrainedPart(scope, resolved.adapter_name or OUTSIDE_ADAPTERS, family, resolved.adapter, parameter)
+    return TrainedPart(owner or ROOT, resolved.adapter_name or OUTSIDE_ADAPTERS, OUTSIDE_ADAPTERS, leaf, parameter)

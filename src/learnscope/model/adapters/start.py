@@ -57,21 +57,21 @@ def remember_start(model: nn.Module) -> int:
     count = 0
     for layer, adapter in adapters:
         earlier = start_of(layer, adapter)
-        count += keep_start(layer, adapter, None if earlier is None else earlier.method)
+        count += store_start(layer, adapter, None if earlier is None else earlier.method)
     return count
 
 
-def know_start(layer: nn.Module, adapter: str, start: Start) -> None:
+def register_start(layer: nn.Module, adapter: str, start: Start) -> None:
     """Register the initial factors of an adapter that were kept elsewhere."""
     _STARTS.setdefault(layer, {})[adapter] = (ref(_holder(layer, adapter)), start)
 
 
-def keep_start(layer: Any, adapter: str, method: str | None) -> bool:
+def store_start(layer: Any, adapter: str, method: str | None) -> bool:
     """Keep the current factors as the initial ones if their product is not zero; returns whether it did."""
     left, right = (plain(factor).flatten(1) for factor in lora_factors(layer, adapter))
     if not bool(left.any()) or not bool(right.any()):
         return False
-    know_start(layer, adapter, Start(left.double() * layer.scaling[adapter], right.clone(), method))
+    register_start(layer, adapter, Start(left.double() * layer.scaling[adapter], right.clone(), method))
     return True
 
 
@@ -112,7 +112,17 @@ def init_milora(model: nn.Module, adapter: str = "default") -> int:
         owners[id(weight)] = name
     with torch.no_grad():
         for _, layer in adapted:
-            _init_minor(layer, adapter)
+            base, rank, scaling = layer.get_base_layer().weight, layer.r[adapter], layer.scaling[adapter]
+            weight = base.data.mT if layer.fan_in_fan_out else base.data
+            wide = weight.double()
+            u, s, v = torch.linalg.svd(wide, full_matrices=False)
+            root = (s[-rank:] / scaling).sqrt()
+            left, right = layer.lora_B[adapter].weight, layer.lora_A[adapter].weight
+            left.data.copy_(u[:, -rank:] * root)
+            right.data.copy_(root[:, None] * v[-rank:])
+            # with the rounded factors, so that the sum is W again
+            weight.copy_(wide - scaling * (left.data.double() @ right.data.double()))
+            store_start(layer, adapter, "milora")
     return len(adapted)
 
 
@@ -132,17 +142,3 @@ def _why_no_milora(layer: Any, adapter: str) -> str | None:
     if bool(layer.lora_B[adapter].weight.any()):
         return "its adapter is no longer as LoRA begins (B is not 0): call init_milora before training"
     return None
-
-
-def _init_minor(layer: Any, adapter: str) -> None:
-    base, rank, scaling = layer.get_base_layer().weight, layer.r[adapter], layer.scaling[adapter]
-    weight = base.data.mT if layer.fan_in_fan_out else base.data
-    wide = weight.double()
-    u, s, v = torch.linalg.svd(wide, full_matrices=False)
-    root = (s[-rank:] / scaling).sqrt()
-    left, right = layer.lora_B[adapter].weight, layer.lora_A[adapter].weight
-    left.data.copy_(u[:, -rank:] * root)
-    right.data.copy_(root[:, None] * v[-rank:])
-    # with the rounded factors, so that the sum is W again
-    weight.copy_(wide - scaling * (left.data.double() @ right.data.double()))
-    keep_start(layer, adapter, "milora")

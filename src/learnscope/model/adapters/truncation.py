@@ -132,8 +132,12 @@ def truncated(model: nn.Module, chosen: Sequence[Cuttable], ranks: Sequence[int]
     weights: dict[str, Tensor] = {}
     for update, rank in zip(chosen, ranks, strict=True):
         with plain_arithmetic(update.left.device):
-            if "base" in update.parameters:
-                weights |= _base_without(update, rank, parameters, weights)
+            if "base" in update.parameters:  # minus what is cut off; several adapters of one base one after the other
+                name = update.parameters["base"]
+                off = (update.left[:, rank:] * update.values[rank:]) @ update.right[:, rank:].mT
+                weight = weights[name] if name in weights else plain(parameters[name]).clone()
+                weight -= (off.mT if is_turned(update.adapter.layer) else off).reshape(weight.shape).to(weight.dtype)
+                weights[name] = weight
             else:
                 weights |= _factors(update, rank, parameters)
     return weights
@@ -158,14 +162,3 @@ def _factors(update: Cuttable, rank: int, parameters: Mapping[str, Tensor]) -> d
         flat[: value.shape[0], : value.shape[1]] = value.to(current.dtype)
         tensors[update.parameters[part]] = padded
     return tensors
-
-
-def _base_without(
-    update: Cuttable, rank: int, parameters: Mapping[str, Tensor], started: Mapping[str, Tensor]
-) -> dict[str, Tensor]:  # fmt: skip
-    """The base minus what is cut off; several adapters of one base are subtracted one after the other."""
-    name = update.parameters["base"]
-    off = (update.left[:, rank:] * update.values[rank:]) @ update.right[:, rank:].mT
-    weight = started[name] if name in started else plain(parameters[name]).clone()
-    weight -= (off.mT if is_turned(update.adapter.layer) else off).reshape(weight.shape).to(weight.dtype)
-    return {name: weight}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.bits.quantise import Bits, checked
+from learnscope.model.bits.quantise import Bits, checked_widths
 from learnscope.model.bits.quantised_units import QuantisedTensor, Unit, find_units
 from learnscope.tensor.bits.quantize import HALF_BITS, Scheme
 
@@ -36,7 +36,7 @@ def ledger(model: nn.Module, bits: Bits, scheme: Scheme | None = None, units: Se
     """The size of `model` with its units at `bits`; computed from shapes, no weight is read."""
     scheme = scheme or Scheme()
     units = find_units(model, embeddings=True) if units is None else units
-    chosen = checked(bits, units)
+    chosen = checked_widths(bits, units)
     stored = stored_tensors(model)
     original = packed = sum(tensor.nbytes for tensor in stored.values())
     entries = sum(p.numel() for p in model.parameters())

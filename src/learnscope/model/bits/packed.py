@@ -23,9 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.bits.ledger import part_bits, stored_tensors
-from learnscope.model.bits.quantise import Bits, checked, naming, readable
+from learnscope.model.bits.quantise import Bits, checked_widths, is_switchable, naming, readable
 from learnscope.model.bits.quantised_units import QuantisedTensor, find_units
-from learnscope.model.bits.switchable import is_switchable
 from learnscope.model.weights.checkpoint import CheckpointError
 from learnscope.model.weights.lazy import SafetensorsFile, check_storable, dtype_name, on_host
 from learnscope.model.weights.sealed import SealedFormat
@@ -59,7 +58,7 @@ def save_packed(model: nn.Module, bits: Bits, scheme: Scheme | None, path: str |
             f"{type(model).__name__} sets its own precision, by rules that a file cannot hold: save it by its own means"
         )
     units = find_units(model, embeddings=True)
-    chosen = checked(bits, units)
+    chosen = checked_widths(bits, units)
     stored = stored_tensors(model)
     check_storable(stored)
     weights = {

@@ -130,7 +130,9 @@ def _weights(model: nn.Module, embeddings: bool) -> Iterator[tuple[QuantisedTens
     modules = dict(model.named_modules())
     for path, module in modules.items():
         embeds = isinstance(module, nn.Embedding | nn.EmbeddingBag)
-        if _is_router(path, modules) or (embeds and not embeddings):
+        above, _, own = path.rpartition(".")
+        gates = own in ("gate", "shared_expert_gate") and hasattr(modules.get(above), "experts")
+        if gates or "router" in path.split(".") or (embeds and not embeddings):
             continue
         for parameter, in_dims in _own_weights(path, module):
             name = names.get(id(parameter))
@@ -179,14 +181,6 @@ def _fused_experts(path: str, module: nn.Module, parameters: dict[str, nn.Parame
         up, down = parameters["gate_up_proj"].shape, parameters["down_proj"].shape
         transposed = up[1] == down[2] and up[2] != down[1]
     return {name: (1 if transposed is True else 2,) for name, p in parameters.items() if p.ndim == 3}
-
-
-def _is_router(path: str, modules: dict[str, nn.Module]) -> bool:
-    parts = path.split(".")
-    if "router" in parts:
-        return True
-    above = modules.get(".".join(parts[:-1]))
-    return parts[-1] in ("gate", "shared_expert_gate") and above is not None and hasattr(above, "experts")
 
 
 def part_in_block(path: str) -> Part:

@@ -18,9 +18,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.bits.quantise import Bits, checked, naming, readable
+from learnscope.model.bits.quantise import Bits, checked_widths, is_switchable, naming, readable
 from learnscope.model.bits.quantised_units import QuantisedTensor, find_units, is_conv1d
-from learnscope.model.bits.switchable import is_switchable
 from learnscope.tensor.bits.quantize import HALF_BITS, Quantised, Scheme, dequantize, quantize
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -44,7 +43,7 @@ def to_torchao(model: nn.Module, bits: Bits, scheme: Scheme | None = None) -> nn
     if is_switchable(model):
         raise ExportError(f"{type(model).__name__} sets its own precision: torchao cannot know its rules")
     units = find_units(model, embeddings=True)
-    chosen = {name: width for name, width in checked(bits, units).items() if width <= HALF_BITS}
+    chosen = {name: width for name, width in checked_widths(bits, units).items() if width <= HALF_BITS}
     for name, width in chosen.items():
         if width not in (8, 4):
             raise ExportError(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from learnscope.model.batches import is_per_example
+from learnscope.model.data import is_per_example
 from learnscope.task import HuggingFaceTask, Task, unwrap
 from learnscope.task.batches import first_of, first_tensor, map_leaves
 from learnscope.task.huggingface import MODEL_INPUTS, is_causal
@@ -124,18 +124,16 @@ class Calls:
         """The call, its operations, and the batch; of the outputs only the size of the first is kept."""
         batch = resized(self.task, self.batch, size, length)
         if (size, length) not in self._calls:
-            call, flops = self._observed(batch)
+            if type(self.task).logits is HuggingFaceTask.logits:
+                calls: list[Call] = []
+                flops = counted_flops(lambda: calls.append(call_of(self.model, self.task, batch)))
+                call = calls[0] if calls else call_of(self.model, self.task, batch)
+            else:  # the task may do matrix products of its own
+                call = call_of(self.model, self.task, batch)
+                flops = counted_flops(call.run)
             self.output_bytes = self.output_bytes or call.logits.nbytes
             self._calls[size, length] = call._replace(logits=call.logits.new_empty(0)), flops
         return *self._calls[size, length], batch
-
-    def _observed(self, batch: Any) -> tuple[Call, int | str]:
-        calls: list[Call] = []
-        if type(self.task).logits is not HuggingFaceTask.logits:  # the task may do matrix products of its own
-            call = call_of(self.model, self.task, batch)
-            return call, counted_flops(call.run)
-        flops = counted_flops(lambda: calls.append(call_of(self.model, self.task, batch)))
-        return calls[0] if calls else call_of(self.model, self.task, batch), flops
 
 
 class NoCache(ValueError):

@@ -77,7 +77,12 @@ def layer_times(
                 spent += sum(self_seconds.values())
             warm = True
     median = {path: statistics.median([times.get(path, 0.0) for times in passes]) for path in self_seconds}
-    modules = by_module(median, calls)
+    modules: dict[str, dict[str, float]] = {}
+    for path, own in median.items():
+        for name in dict.fromkeys((path[-1], *path)):  # a recursive call counts once
+            modules.setdefault(name, {"self": 0.0, "total": 0.0, "calls": 0})["total"] += own
+        modules[path[-1]]["self"] += own
+        modules[path[-1]]["calls"] += calls[path]
     total = sum(median.values())
     without = statistics.median(bare.seconds)
     return {
@@ -88,17 +93,6 @@ def layer_times(
         "overhead": total / without - 1 if without > 0 else None,
         "not_called": [name for name, _ in model.named_modules() if (name or ROOT) not in modules],
     }
-
-
-def by_module(self_seconds: dict[Path, float], calls: dict[Path, int]) -> dict[str, dict[str, float]]:
-    """Self and total seconds of each module over all its calls; a recursive call counts once."""
-    modules: dict[str, dict[str, float]] = {}
-    for path, seconds in self_seconds.items():
-        for name in dict.fromkeys((path[-1], *path)):
-            modules.setdefault(name, {"self": 0.0, "total": 0.0, "calls": 0})["total"] += seconds
-        modules[path[-1]]["self"] += seconds
-        modules[path[-1]]["calls"] += calls[path]
-    return modules
 
 
 def by_layer(self_seconds: dict[Path, float]) -> dict[str, float]:

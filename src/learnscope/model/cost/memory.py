@@ -36,8 +36,8 @@ class Peak:
     process: str
     peak: int | None
     run: int | None
-    why: str | None = None
-    why_not_fresh: str | None = None
+    reason: str | None = None
+    not_fresh_reason: str | None = None
     libraries: int | None = None
     """Bytes of the interpreter and libraries before the model was loaded, which are part of the peak."""
     exact: bool = True

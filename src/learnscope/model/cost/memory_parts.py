@@ -38,7 +38,10 @@ def sizes(model: nn.Module) -> tuple[dict[str, Size], dict[str, str]]:
             if tensor is None:
                 continue
             full = f"{path}.{name}" if path else name
-            first = names.setdefault(_identity(tensor), full)
+            plain = tensor.layout is torch.strided and not hasattr(tensor, "__tensor_flatten__")
+            has_memory = plain and not tensor.is_meta and tensor.numel()
+            memory = (tensor.data_ptr(), tensor.dtype, tensor.numel(), str(tensor.device)) if has_memory else id(tensor)
+            first = names.setdefault(memory, full)
             if first != full:
                 tied[full] = first
                 continue
@@ -79,11 +82,3 @@ def plain_parts(tensor: Tensor) -> list[Tensor]:
         return [tensor.detach()]
     names, _ = flatten()
     return [part for name in names for part in plain_parts(getattr(tensor, name))]
-
-
-def _identity(tensor: Tensor) -> Any:
-    """Equal for tensors that share the same memory."""
-    plain = tensor.layout is torch.strided and not hasattr(tensor, "__tensor_flatten__")
-    if tensor.is_meta or not tensor.numel() or not plain:
-        return id(tensor)
-    return tensor.data_ptr(), tensor.dtype, tensor.numel(), str(tensor.device)

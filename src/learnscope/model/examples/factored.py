@@ -7,15 +7,16 @@ factors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations_with_replacement
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.batches import cut, joined
+from learnscope.model.data import cut, joined
 from learnscope.model.examples.per_example import MAX_BYTES, PerExample
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.task import Task
@@ -100,7 +101,7 @@ def factors(per_example: PerExample, batch: Any) -> Factors | None:
     calls: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
     with per_example.differentiable():
         for name, module in layers.items():
-            module.register_forward_hook(_recorder(calls[name]))  # the guard removes it
+            module.register_forward_hook(partial(_record, calls[name]))  # the guard removes it
         out = task.outputs(model, batch)
         if out.losses is None or any(len(layer_calls) != 1 for layer_calls in calls.values()):
             return None
@@ -158,9 +159,6 @@ def _agree(per_example: PerExample, batch: Any) -> bool | None:
     return close and torch.allclose(factored.losses, losses.to(factored.losses.dtype), rtol=AGREEMENT)
 
 
-def _recorder(calls: list[tuple[Tensor, Tensor]]) -> Callable[..., Tensor]:
-    def hook(_module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        calls.append((inputs[0].detach().clone(), output))
-        return output.clone()  # later code may write in place, and the gradient is needed for the layer's own output
-
-    return hook
+def _record(calls: list[tuple[Tensor, Tensor]], _module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    calls.append((inputs[0].detach().clone(), output))
+    return output.clone()  # later code may write in place, and the gradient is needed for the layer's own output

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from learnscope.model.batches import cut, has_plain_values, is_per_example, joined, leaves
-from learnscope.model.data import DataError
+from learnscope.model.data import DataError, cut, has_plain_values, is_per_example, joined, leaves
 from learnscope.model.landscape.double_backward import twice_differentiable
 from learnscope.model.landscape.loss import Saved, trainable
 from learnscope.model.outputs.evaluate import model_device
@@ -138,22 +137,16 @@ class PerExample:
                 continue
             self.how = how
             if how == EAGER and self.dtype == torch.float64:
-                self._repair(batch, gradients, values)
+                # eager attention masks with a number that its float32 softmax takes for minus infinity, and a position
+                # that sees no other, such as padding on the left, becomes NaN: computed again with the own attention
+                finite = values.isfinite() & gradients.isfinite().all(1)
+                for i in (~finite).nonzero().flatten().tolist():
+                    row, value = self._computed(cut(self.task, batch, i, i + 1), "loop")
+                    gradients[i], values[i] = row[0], value[0]
             if (unknown := values.isnan()).any():
                 gradients[unknown] = torch.nan  # without a loss there is no gradient, rather than a gradient of zero
             return gradients, values
         raise AssertionError("the loop either returns or raises")
-
-    def _repair(self, batch: Any, gradients: Tensor, values: Tensor) -> None:
-        """Compute examples that are not finite once more, with the model's own attention.
-
-        In float64, eager attention masks with a number that its float32 softmax takes for minus infinity, and a
-        position that sees no other, such as padding on the left, becomes NaN.
-        """
-        finite = values.isfinite() & gradients.isfinite().all(1)
-        for i in (~finite).nonzero().flatten().tolist():
-            row, value = self._computed(cut(self.task, batch, i, i + 1), "loop")
-            gradients[i], values[i] = row[0], value[0]
 
     @contextmanager
     def differentiable(self) -> Iterator[None]:

@@ -75,7 +75,9 @@ def example_scores(logits: Tensor, targets: Tensor) -> ExampleScores:
     rows = _scored(logits, aligned, keep)
     if example is not None and len(keep) != count:
         rows = rows.new_zeros(len(rows), count).index_add_(1, example.to(rows.device), rows)
-        rows[6] = _hashed(aligned, keep, example, count)
+        # a hash of the targets of each example, which does not depend on padding between them
+        summed = torch.zeros(count, dtype=torch.int64, device=aligned.device)
+        rows[6] = as_float(summed.index_add_(0, example.to(aligned.device), torch.where(keep, mixed(aligned), 0)))
     return _on_host(rows)
 
 
@@ -123,18 +125,13 @@ def _five(logits: Tensor, gold: Tensor, wide: bool) -> tuple[Tensor, Tensor, Ten
     small = others.sum(dim)
     total = small + gold_exp
     best = z.scatter(dim, column, -torch.inf).amax(dim)
-    loss = _loss(small, gold_exp, total, top - at_gold)
-    el2n = (others.square_().sum(dim) + small.square()).sqrt_() / total
-    return gold_exp / total, at_gold - best, loss, el2n, _right(z if dim else z.t(), gold, at_gold, best)
-
-
-def _loss(small: Tensor, gold: Tensor, total: Tensor, below: Tensor) -> Tensor:
-    """−log p of the gold entry: log(1 + small/gold), exact even if tiny; `below`: its distance from the top logit."""
-    loss = (small / gold).log1p_()
+    loss = (small / gold_exp).log1p_()  # −log p = log(1 + small/gold), exact even if tiny
+    below = top - at_gold
     far = below > FAR
     if not loss.is_cpu or bool(far.any()):  # gold underflows, or nearly does
         loss = torch.where(far, below + total.log(), loss)
-    return loss
+    el2n = (others.square_().sum(dim) + small.square()).sqrt_() / total
+    return gold_exp / total, at_gold - best, loss, el2n, _right(z if dim else z.t(), gold, at_gold, best)
 
 
 def _of_few(logits: Tensor, targets: Tensor) -> ExampleScores | None:
@@ -155,12 +152,6 @@ def _right(z: Tensor, gold: Tensor, at_gold: Tensor, best: Tensor) -> Tensor:
     if bool(tied.any()):
         right[tied] = predictions(z[tied]) == gold[tied]
     return right
-
-
-def _hashed(targets: Tensor, keep: Tensor, example: Tensor, count: int) -> Tensor:
-    """A hash of the targets of each example, which does not depend on padding between them."""
-    summed = torch.zeros(count, dtype=torch.int64, device=targets.device)
-    return as_float(summed.index_add_(0, example.to(targets.device), torch.where(keep, mixed(targets), 0)))
 
 
 def _on_host(rows: Tensor) -> ExampleScores:

@@ -35,14 +35,10 @@ REACH, POINTS = 20.0, 8001
 
 def is_activation(module: nn.Module) -> bool:
     """Whether a module is an activation of torch or, if transformers is imported, of transformers."""
-    return isinstance(module, MODULES) or type(module) in _of_transformers()
-
-
-def _of_transformers() -> set[type]:
-    home = sys.modules.get("transformers.activations")
-    listed = getattr(home, "ACT2CLS", {}).values()
-    classes = {entry[0] if isinstance(entry, tuple) else entry for entry in listed}
-    return {kind for kind in classes if kind.__name__ != "LinearActivation"}  # the identity has nothing to saturate
+    listed = getattr(sys.modules.get("transformers.activations"), "ACT2CLS", {}).values()
+    classes = [entry[0] if isinstance(entry, tuple) else entry for entry in listed]
+    kind = type(module)  # the identity, LinearActivation, has nothing to saturate
+    return isinstance(module, MODULES) or (kind in classes and kind.__name__ != "LinearActivation")
 
 
 def function_name(name: str) -> str | None:

@@ -141,7 +141,10 @@ class _Recorder(TorchFunctionMode):
         if self.busy or id(module) not in self.paths:  # a replica of data parallelism has no path
             return
         in_activation = bool(self.stack) and self.stack[-1].in_activation
-        frame = _Frame(module, self._path(module), in_activation or id(module) in self.activations)
+        paths = self.paths[id(module)]  # of several, the one below the running module
+        above = f"{self.stack[-1].path}." if self.stack and self.stack[-1].path else ""
+        path = next((path for path in paths if path.startswith(above)), paths[0])
+        frame = _Frame(module, path, in_activation or id(module) in self.activations)
         if frame.in_activation and not in_activation:
             x = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
             if x is not None:
@@ -178,8 +181,16 @@ class _Recorder(TorchFunctionMode):
             return None
         dim = 1 if activation.channels and x.ndim > 1 else self.dims.of(x)
         rows = self._rows(path, x, dim)
+        units = x.shape[dim]
+        key = (name, activation.name, number, units)
         with self._reading(x):
-            site = self._new_site(name, path, activation, number, x, x.shape[dim])
+            if key not in self.sites:
+                full = name if number == 1 else f"{name}:{number}"
+                if any(site.name == full for site in self.sites.values()):
+                    full = f"{full} ({units} units)"  # its width depends on the batch
+                none = torch.zeros(units, dtype=torch.int64, device=x.device)
+                self.sites[key] = Site(full, layer_of(path), activation.name, units, none.bool(), none, none.clone())
+            site = self.sites[key]
             site.read_inputs(x, dim, rows, activation)
 
         def leave(output: Any) -> None:
@@ -189,16 +200,6 @@ class _Recorder(TorchFunctionMode):
                     site.read_outputs(output, dim, rows)
 
         return leave
-
-    def _new_site(self, name: str, path: str, activation: Activation, number: int, x: Tensor, units: int) -> Site:
-        key = (name, activation.name, number, units)
-        if key not in self.sites:
-            full = name if number == 1 else f"{name}:{number}"
-            if any(site.name == full for site in self.sites.values()):
-                full = f"{full} ({units} units)"  # its width depends on the batch
-            none = torch.zeros(units, dtype=torch.int64, device=x.device)
-            self.sites[key] = Site(full, layer_of(path), activation.name, units, none.bool(), none, none.clone())
-        return self.sites[key]
 
     @contextmanager
     def _reading(self, tensor: Tensor) -> Iterator[None]:
@@ -213,9 +214,3 @@ class _Recorder(TorchFunctionMode):
         decoder = self.decodes and "decoder" in path.split(".")
         padding = self.decoder_padding if decoder else self.padding
         return None if padding is None else padding.rows(tensor, dim)
-
-    def _path(self, module: nn.Module) -> str:
-        """The path of the module; if it has several, the one below the running module."""
-        paths = self.paths[id(module)]
-        above = f"{self.stack[-1].path}." if self.stack and self.stack[-1].path else ""
-        return next((path for path in paths if path.startswith(above)), paths[0])

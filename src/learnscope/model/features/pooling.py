@@ -58,7 +58,8 @@ def pooled(
     dtype = torch.promote_types(x.dtype, torch.float32)
     if x.ndim <= 2:
         return x.reshape(examples, -1).to(dtype)
-    if _is_map(x, module):
+    is_map = isinstance(module, _CHANNELS_SECOND) if x.ndim == 3 else not isinstance(module, _FEATURES_LAST)
+    if is_map:
         return x.flatten(2).mean(2, dtype=widest_dtype(x.device)).to(dtype)
     if x.ndim > 3:
         x, mask = x.flatten(1, -2), None
@@ -75,12 +76,6 @@ def attention_mask(batch: Any, *, decoder: bool = False) -> Tensor | None:
 def is_encoder_decoder(model: nn.Module) -> bool:
     """Whether the model's configuration says that it has an encoder and a decoder."""
     return bool(getattr(getattr(unwrap(model), "config", None), "is_encoder_decoder", False))
-
-
-def _is_map(x: Tensor, module: nn.Module | None) -> bool:
-    if x.ndim == 3:
-        return isinstance(module, _CHANNELS_SECOND)
-    return not isinstance(module, _FEATURES_LAST)
 
 
 def _of_sequence(x: Tensor, unmasked: Tensor | None, how: Pooling) -> Tensor:

@@ -54,11 +54,12 @@ class UnitDimensions:
             return
         convolution = _CONVOLUTION.fullmatch(name)
         plain = name.strip("_")
+        over = args[1] if len(args) > 1 else kwargs.get("normalized_shape", ())  # of a norm
         if convolution:
             self._mark(result, result.ndim - 1 - int(convolution[1]))
         elif name in _SECOND:
             self._mark(result, 1)
-        elif name in _LAST or (name in ("layer_norm", "rms_norm") and _dimensions(args, kwargs) == 1):
+        elif name in _LAST or (name in ("layer_norm", "rms_norm") and (isinstance(over, int) or len(over) == 1)):
             self._mark(result, result.ndim - 1)
         elif plain in _SAME_DIMENSION or "pool" in plain or function_name(plain):
             for source in _tensors(args, kwargs):
@@ -69,12 +70,6 @@ class UnitDimensions:
     def _mark(self, tensor: Tensor, dim: int) -> None:
         if not isinstance(tensor, nn.Parameter):
             self._known[tensor] = max(dim, 0)
-
-
-def _dimensions(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """The number of dimensions that a layer norm normalises over."""
-    over = args[1] if len(args) > 1 else kwargs.get("normalized_shape", ())
-    return 1 if isinstance(over, int) else len(over)
 
 
 def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -37,7 +38,7 @@ def evaluate(model: nn.Module, task: Task, batches: Sequence[Any], layers: Seque
     with guard(model):
         # the guard removes the hooks
         for name in layers:
-            find_layer(model, name).register_forward_hook(_keep(features[name]))
+            find_layer(model, name).register_forward_hook(partial(_keep, features[name]))
         for batch in batches:
             out = task.outputs(model, task.to(batch, device))
             values = (out.logits, out.targets, out.losses, out.example + examples)
@@ -76,15 +77,12 @@ def find_layer(model: nn.Module, name: str) -> nn.Module:
     return modules[name]
 
 
-def _keep(features: list[Tensor]) -> Callable[..., None]:
-    def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-        while isinstance(output, tuple | list):
-            output = output[0]
-        if isinstance(output, dict):
-            output = next(iter(output.values()))
-        features.append(output.detach().cpu())
-
-    return hook
+def _keep(features: list[Tensor], _module: nn.Module, _inputs: Any, output: Any) -> None:
+    while isinstance(output, tuple | list):
+        output = output[0]
+    if isinstance(output, dict):
+        output = next(iter(output.values()))
+    features.append(output.detach().cpu())
 
 
 def joined_if_all(parts: Sequence[Tensor | None]) -> Tensor | None:

@@ -47,7 +47,7 @@ def example_sums(out: Outputs, size: int, reference: Outputs | None = None) -> E
 
 
 @torch.no_grad()
-def kept_outputs(model: nn.Module, task: Task, batches: Sequence[Any]) -> list[Outputs]:
+def outputs_of_batches(model: nn.Module, task: Task, batches: Sequence[Any]) -> list[Outputs]:
     """The model's own outputs in eval mode, to compare those of variants with."""
     device = model_device(model)
     with guard(model):
@@ -55,7 +55,7 @@ def kept_outputs(model: nn.Module, task: Task, batches: Sequence[Any]) -> list[O
 
 
 @torch.no_grad()
-def passed(
+def example_sums_of_pass(
     model: nn.Module, task: Task, batches: Sequence[Any], reference: Sequence[Outputs] | None = None
 ) -> ExampleSums:
     """One guarded pass in eval mode over all batches."""

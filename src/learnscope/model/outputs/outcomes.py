@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import joined_if_all, model_device
-from learnscope.task import IGNORE, HuggingFaceTask, Outputs, Positions, Task, correct, describe, predictions, unwrap
+from learnscope.task import IGNORE, HuggingFaceTask, Positions, Task, correct, describe, predictions, unwrap
 from learnscope.task.shapes import is_single
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.outputs.calibration import brier_scores, class_probabilities
@@ -48,7 +48,15 @@ def outcomes(model: nn.Module, task: Task, batches: Iterable[Any]) -> Outcomes |
     examples, width = 0, None
     with guard(model):
         for batch in batches:
-            out = _outputs(task, model, task.to(batch, device))
+            try:
+                out = task.outputs(model, task.to(batch, device))
+            except IndexError as error:
+                if not str(error).startswith("Target"):  # the message of cross entropy, which does not say what to do
+                    raise
+                raise ValueError(
+                    f"a target is none of the model's classes ({error}): classes are counted from 0, one per logit, "
+                    f"and {IGNORE} leaves a target out"
+                ) from error
             if out.targets is None or out.losses is None:
                 return None
             ids, example = None, out.example.cpu()
@@ -61,18 +69,6 @@ def outcomes(model: nn.Module, task: Task, batches: Iterable[Any]) -> Outcomes |
             examples += task.size(batch)
     columns: list[Any] = [*(joined_if_all(column) for column in zip(*parts, strict=True)), width]
     return Outcomes(*columns)
-
-
-def _outputs(task: Task, model: nn.Module, batch: Any) -> Outputs:
-    try:
-        return task.outputs(model, batch)
-    except IndexError as error:
-        if not str(error).startswith("Target"):  # the message of cross entropy, which does not say what to do
-            raise
-        raise ValueError(
-            f"a target is none of the model's classes ({error}): classes are counted from 0, one per logit, and "
-            f"{IGNORE} leaves a target out"
-        ) from error
 
 
 def _classes(logits: Tensor, targets: Tensor) -> tuple[Tensor | None, ...]:

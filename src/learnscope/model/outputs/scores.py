@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.batches import cut, joined
-from learnscope.model.bits.switchable import is_switchable
+from learnscope.model.bits.quantise import is_switchable
+from learnscope.model.data import cut, joined
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.model.outputs.outcomes import predicts_tokens, with_target
@@ -25,7 +25,7 @@ SWITCHABLE = "the model sets its own precision, in ways that are not known"
 
 
 @dataclass(frozen=True, slots=True)
-class Originals:
+class Baseline:
     """The model's own outputs on the batches, and what re-running only part of it needs."""
 
     batches: Sequence[Any]
@@ -35,7 +35,7 @@ class Originals:
     suffix: Suffix
 
 
-def originals(model: nn.Module, task: Task, batches: Sequence[Any]) -> Originals:
+def originals(model: nn.Module, task: Task, batches: Sequence[Any]) -> Baseline:
     """One pass in eval mode that keeps the model's outputs and those of its blocks."""
     if not batches:
         raise ValueError("there are no batches to compare outputs on: give labelled data")
@@ -52,11 +52,11 @@ def originals(model: nn.Module, task: Task, batches: Sequence[Any]) -> Originals
         right.append(None if targets is None or regression else correct(with_target(out.logits, out.rows), targets))
         if original.facts is None and not regression:
             reference[place] = replace(original, facts=reference_rows(out.logits, out.rows))
-    return Originals(batches, reference, right, suffix)
+    return Baseline(batches, reference, right, suffix)
 
 
 @torch.no_grad()
-def score(model: nn.Module, task: Task, base: Originals, changed: Iterable[str]) -> dict[str, Any]:
+def score(model: nn.Module, task: Task, base: Baseline, changed: Iterable[str]) -> dict[str, Any]:
     """The `summary` of the model as it is now, under the guard; `changed` names the parameters that changed."""
     device = model_device(model)
     with base.suffix.after(changed):
@@ -65,12 +65,12 @@ def score(model: nn.Module, task: Task, base: Originals, changed: Iterable[str])
 
 
 @torch.no_grad()
-def score_original(model: nn.Module, task: Task, base: Originals) -> dict[str, Any]:
+def score_original(model: nn.Module, task: Task, base: Baseline) -> dict[str, Any]:
     """The model's own outputs compared with themselves: the distance is exactly 0."""
     return summary(model, task, base, (reference.outputs.logits for reference in base.reference))
 
 
-def summary(model: nn.Module, task: Task, base: Originals, variant: Iterable[Tensor]) -> dict[str, Any]:
+def summary(model: nn.Module, task: Task, base: Baseline, variant: Iterable[Tensor]) -> dict[str, Any]:
     """Plain numbers over all positions of a variant's logits for each batch, and sums per example under "sums".
 
     The names of `summarise`, with `loss` (the mean over positions), `accuracy`, and the kind of the outputs:
@@ -95,7 +95,7 @@ def summary(model: nn.Module, task: Task, base: Originals, variant: Iterable[Ten
 
 
 def _compared(
-    model: nn.Module, task: Task, base: Originals, place: int, logits: Tensor
+    model: nn.Module, task: Task, base: Baseline, place: int, logits: Tensor
 ) -> tuple[Comparison, dict[str, Tensor]]:
     """A variant's logits for a batch beside the original ones, and sums per example."""
     original, right = base.reference[place].outputs, base.right[place]

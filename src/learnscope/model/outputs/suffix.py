@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import torch
@@ -51,7 +51,7 @@ class Suffix:
         calls: list[list[str]] = []
         modules = {**self._blocks, **self._parts} if self.reason is None else {}
         self._outputs = {name: [] for name in modules}
-        with self._replaced({name: self._keeping(name, module.forward, calls) for name, module in modules.items()}):
+        with self._replaced({name: partial(self._keep, name, m.forward, calls) for name, m in modules.items()}):
             for batch in batches:
                 calls.append([])
                 results.append(run(batch))
@@ -139,9 +139,10 @@ class Suffix:
         With `differ` over the first batch: the other blocks whose output is not the recorded one are added to it.
         """
         recorded = {name: iter(self._outputs[name]) for name in names}
-        forwards = {name: _replaying(name, outputs) for name, outputs in recorded.items()}
+        forwards: dict[str, _Forward] = {name: partial(_replay, name, outputs) for name, outputs in recorded.items()}
         if differ is not None:
-            forwards |= {name: self._comparing(name, differ) for name in self._order if name not in recorded}
+            others = [name for name in self._order if name not in recorded]
+            forwards |= {name: partial(self._compare, name, self._blocks[name].forward, differ) for name in others}
         with self._replaced(forwards):
             yield
         if differ is None and any(next(outputs, None) is not None for outputs in recorded.values()):
@@ -163,47 +164,36 @@ class Suffix:
                 attributes["forward"] = forward
             yield
 
-    def _comparing(self, name: str, differ: list[str]) -> _Forward:
-        forward = self._blocks[name].forward
+    def _compare(self, name: str, forward: _Forward, differ: list[str], /, *args: Any, **kwargs: Any) -> Any:
+        output = forward(*args, **kwargs)
+        leaves, spec = pytree.tree_flatten(output)
+        recorded, recorded_spec = self._outputs[name][0]
+        if spec != recorded_spec or not all(map(_same, leaves, recorded)):
+            differ.append(name)
+        return output
 
-        def compare(*args: Any, **kwargs: Any) -> Any:
-            output = forward(*args, **kwargs)
-            leaves, spec = pytree.tree_flatten(output)
-            recorded, recorded_spec = self._outputs[name][0]
-            if spec != recorded_spec or not all(map(_same, leaves, recorded)):
-                differ.append(name)
-            return output
-
-        return compare
-
-    def _keeping(self, name: str, forward: _Forward, calls: list[list[str]]) -> _Forward:
-        def keep(*args: Any, **kwargs: Any) -> Any:
-            output = forward(*args, **kwargs)
-            calls[-1].append(name)
-            leaves, spec = pytree.tree_flatten(output)
-            foreign = next((leaf for leaf in leaves if not isinstance(leaf, _KEEPABLE)), None)
-            if foreign is not None:
-                self.reason = self.reason or f"{name} returns a {type(foreign).__name__}, which cannot be recorded"
-            if self.reason is None:
-                self._outputs[name].append(([_copied(leaf) for leaf in leaves], spec))
-            return output
-
-        return keep
+    def _keep(self, name: str, forward: _Forward, calls: list[list[str]], /, *args: Any, **kwargs: Any) -> Any:
+        output = forward(*args, **kwargs)
+        calls[-1].append(name)
+        leaves, spec = pytree.tree_flatten(output)
+        foreign = next((leaf for leaf in leaves if not isinstance(leaf, _KEEPABLE)), None)
+        if foreign is not None:
+            self.reason = self.reason or f"{name} returns a {type(foreign).__name__}, which cannot be recorded"
+        if self.reason is None:
+            self._outputs[name].append(([_copied(leaf) for leaf in leaves], spec))
+        return output
 
     def _forget_if_useless(self) -> None:
         if self.reason is not None:
             self._outputs, self._order, self._inner = {}, [], {}
 
 
-def _replaying(name: str, outputs: Iterator[_Output]) -> _Forward:
-    def replay(*_args: Any, **_kwargs: Any) -> Any:
-        output = next(outputs, None)
-        if output is None:
-            raise RuntimeError(f"{name} runs more often than it was recorded: run the same batches again")
-        # copies: the next block may write into its input
-        return pytree.tree_unflatten([_copied(leaf) for leaf in output[0]], output[1])
-
-    return replay
+def _replay(name: str, outputs: Iterator[_Output], /, *_args: Any, **_kwargs: Any) -> Any:
+    output = next(outputs, None)
+    if output is None:
+        raise RuntimeError(f"{name} runs more often than it was recorded: run the same batches again")
+    # copies: the next block may write into its input
+    return pytree.tree_unflatten([_copied(leaf) for leaf in output[0]], output[1])
 
 
 def _irregular(calls: Sequence[Sequence[str]], blocks: Sequence[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""FGSM and PGD: perturbations of bounded size that raise the loss, found by its gradient.
+"""FGSM and PGD: perturbations of bounded size that raise the loss, found by its gradient; and the text nearest to one.
 
 Labels stay as they are, padding is never changed, and only the perturbation gets gradients.
 """
@@ -8,17 +8,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from learnscope.model.data import DataError
 from learnscope.model.guard import guard
 from learnscope.model.landscape.double_backward import extra_backward
-from learnscope.model.outputs.example_sums import ExampleSums, example_sums
-from learnscope.model.robustness.target import Target
+from learnscope.model.outputs.example_sums import ExampleSums, example_sums, example_sums_of_pass
+from learnscope.model.robustness.target import Target, token_ids
+from learnscope.model.robustness.token_noise import with_tokens
+from learnscope.model.robustness.token_units import nearest_within
 from learnscope.task import Outputs, Task
 from learnscope.tensor.context import arithmetic_dtype
-from learnscope.tensor.robustness.perturbation import Ball, ascend, clipped, project, random_of_equal_norm, uniform
+from learnscope.tensor.robustness.perturbation import (
+    Ball,
+    ascend,
+    clipped,
+    lengths,
+    project,
+    random_of_equal_norm,
+    uniform,
+)
 
 Clip = tuple[float, float] | None
 
@@ -95,7 +107,7 @@ def random_perturbation(target: Target, ball: Ball, generator: torch.Generator, 
 
 
 @torch.no_grad()
-def judged(
+def attacked_sums(
     model: nn.Module, task: Task, target: Target, delta: Tensor | None, reference: Outputs | None = None
 ) -> ExampleSums:
     """Loss, accuracy and KL on the perturbed batch; KL is to `reference`, the outputs on the unperturbed batch."""
@@ -161,3 +173,48 @@ def _check_clip(target: Target, clip: Clip) -> None:
             f"clip={clip!r}: the inputs go from {low:g} to {high:g}, beyond the range that they are to stay in. "
             "Give the range of the inputs as the model gets them, after any normalisation"
         )
+
+
+def changed_texts(
+    model: nn.Module, task: Task, target: Target, delta: Tensor, ball: Ball, tokenizer: Any, vocabulary: Tensor,
+    table: Tensor, most: int,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """For the first examples: the text (token ids without a tokenizer) before and after the attack, and both losses.
+
+    Each attacked embedding becomes the token nearest to it, among those within ε of the original token (a sequence's ε
+    is divided among its tokens as in the attack). The loss is that of the changed text with the original labels.
+    """
+    assert target.tokens is not None
+    tokens, origin = target.tokens[:most], target.origin[:most]
+    free, moved = target.free[:most, :, 0], delta[:most]
+    radius = ball.radius[:most].expand(-1, tokens.shape[1], 1)
+    if ball.lead == 1 and ball.norm == "l2":  # L∞ bounds each entry, for any cell
+        of_tokens, of_sequence = lengths(moved, 2), lengths(moved, 1)
+        radius = ball.radius[:most] * (of_tokens / torch.where(of_sequence > 0, of_sequence, 1))
+    rows = nearest_within(origin[free], (origin.to(moved.dtype) + moved)[free], radius[..., 0][free], table, ball.norm)
+    new = tokens.clone()
+    new[free] = torch.where(rows >= 0, vocabulary.to(tokens)[rows.clamp(min=0)], tokens[free])
+    part = task.take(target.batch, most)
+    ids = token_ids(part, task)
+    if ids is None or not torch.equal(ids, tokens):
+        raise DataError(
+            f"the token ids that {type(model).__name__} embeds are not those of the batch: an attacked text cannot "
+            "be put in their place. Use texts=0"
+        )
+    before, after = (example_sums_of_pass(model, task, [batch]) for batch in (part, with_tokens(part, ids, new)))
+    return [
+        {
+            "before": _text(tokens[n][real], tokenizer),
+            "after": _text(new[n][real], tokenizer),
+            "changed": int((tokens[n] != new[n]).sum()),
+            "tokens": int(real.sum()),
+            "loss_before": before.loss[n] / before.positions[n] if before.positions[n] else None,
+            "loss_after": after.loss[n] / before.positions[n] if before.positions[n] else None,
+        }
+        for n, real in enumerate(free)
+    ]
+
+
+def _text(ids: Tensor, tokenizer: Any) -> Any:
+    decode = getattr(tokenizer, "decode", None)
+    return str(decode(ids.tolist())) if callable(decode) else ids.tolist()

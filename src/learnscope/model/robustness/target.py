@@ -10,8 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.batches import is_per_example, leaves
-from learnscope.model.data import DataError
+from learnscope.model.data import DataError, is_per_example, leaves
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.task import Task, describe, unwrap
@@ -59,7 +58,7 @@ class Target:
                 handle.remove()
 
 
-def what_is_attacked(task: Task, batch: Any) -> What:
+def attack_target(task: Task, batch: Any) -> What:
     """Whether an attack changes float inputs or the embeddings of token ids; the model is not needed for this."""
     # a causal language model's batch without labels is its own target
     if task.targets(batch) is None and not (isinstance(batch, Mapping) and "input_ids" in batch):
@@ -72,7 +71,7 @@ def what_is_attacked(task: Task, batch: Any) -> What:
 def find_target(model: nn.Module, task: Task, batch: Any) -> Target:
     """The target of an attack on this batch. For token ids the model runs once, to find the module that embeds them."""
     batch = task.to(batch, model_device(model))
-    what_is_attacked(task, batch)  # refuses a batch without targets
+    attack_target(task, batch)  # refuses a batch without targets
     leaf = _float_input(batch, task)
     if leaf is not None:
         return Target(batch=batch, origin=leaf.detach(), free=torch.ones_like(leaf, dtype=torch.bool), leaf=leaf)

@@ -61,8 +61,12 @@ def decompose_update(
     """ΔW = W_now − W_previous of the named matrices, one at a time, in float32 (float64 for float64)."""
     update = LowRankUpdate()
     for name in names:
+        after = plain(now[name])
+        dtype = arithmetic_dtype(after)
+        with plain_arithmetic(after.device):
+            change = torch.sub(after.to(dtype), plain(previous[name]).to(after.device, dtype)).reshape(len(after), -1)
         try:
-            factors = decompose(_difference(now[name], previous[name]), rank)
+            factors = decompose(change, rank)
         except NotDecomposedError:
             update.undecomposed.append(name)
             continue
@@ -70,12 +74,5 @@ def decompose_update(
             update.unchanged.append(name)
         else:
             update.factors[name] = factors
-            update.spare[name] = torch.empty_like(plain(now[name]))
+            update.spare[name] = torch.empty_like(after)
     return update
-
-
-def _difference(now: Tensor, previous: Tensor) -> Tensor:
-    with plain_arithmetic(now.device):
-        now = plain(now)
-        dtype = arithmetic_dtype(now)
-        return torch.sub(now.to(dtype), plain(previous).to(now.device, dtype)).reshape(len(now), -1)

@@ -157,22 +157,18 @@ def _result(
         if change is None or change.how == "same":
             result[name] = weights[name]
         elif change.how != "removed":
-            key = (keys[name], change.name)
-            if key not in changed:
-                changed[key] = _changed(file, weights[name], change)
+            key, old = (keys[name], change.name), weights[name]
+            if key not in changed and change.how == "replaced":
+                changed[key] = file.tensor("whole", change).clone().to(old.device)
+            elif key not in changed:
+                new = old.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+                _put(new, *_contents(file, change, new))
+                changed[key] = new
             result[name] = changed[key]
     for change in file.info.table:
         if change.how == "added":
             result |= dict.fromkeys(change.names, file.tensor("whole", change).clone())
     return result
-
-
-def _changed(file: PatchFile, old: Tensor, change: TensorChange) -> Tensor:
-    if change.how == "replaced":
-        return file.tensor("whole", change).clone().to(old.device)
-    new = old.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-    _put(new, *_contents(file, change, new))
-    return new
 
 
 def _write_file(out: Path, tensors: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> None:

@@ -50,7 +50,9 @@ def load_into(model: nn.Module, weights: Weights, origin: str) -> None:
     target = getattr(model, "_orig_mod", model)
     expected = target.state_dict()
     weights = _strip_common_prefix(expected, weights)
-    missing = [name for name in expected if name not in weights and not _tied(expected, name, weights)]
+    # names that are tied to a stored one are not missing
+    stored = {(value.data_ptr(), value.shape) for name, value in expected.items() if name in weights}
+    missing = [n for n, value in expected.items() if n not in weights and (value.data_ptr(), value.shape) not in stored]
     unexpected = [name for name in weights if name not in expected]
     if missing or unexpected:
         parts = [f"lacks {missing[0]!r} ({len(missing)} such)"] if missing else []
@@ -138,12 +140,3 @@ def _strip_common_prefix(expected: Weights, weights: Weights) -> Weights:
         if any(name in expected for name in stripped):
             return stripped
     return weights
-
-
-def _tied(expected: Weights, name: str, weights: Weights) -> bool:
-    own = expected[name]
-    return any(
-        other in weights and value.data_ptr() == own.data_ptr() and value.shape == own.shape
-        for other, value in expected.items()
-        if other != name
-    )

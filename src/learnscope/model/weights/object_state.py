@@ -19,7 +19,7 @@ _DEPTH = 3
 
 
 @contextmanager
-def kept_state(model: nn.Module, *others: Any) -> Iterator[None]:
+def preserved_state(model: nn.Module, *others: Any) -> Iterator[None]:
     """Restore attributes, submodules, parameters, buffers and other tensors of `model` and of `others` afterwards.
 
     Each object and container keeps its identity and gets its contents back; tensors get back their memory and its
@@ -59,7 +59,13 @@ class _SavedState:
             attributes = getattr(value, "__dict__", None)
             if isinstance(attributes, dict):
                 self._save_container(attributes, depth)
-            self._save_slots(value, depth)
+            declared = [kind.__dict__.get("__slots__", ()) for kind in type(value).__mro__]
+            names = [name for slots in declared for name in ([slots] if isinstance(slots, str) else slots)]
+            for name in names:
+                if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                    # also if it is frozen
+                    self.undo.append(partial(object.__setattr__, value, name, getattr(value, name)))
+                    self.save(getattr(value, name), depth - 1)
 
     def _save_container(self, container: Any, depth: int) -> None:
         contents = container.copy()
@@ -67,14 +73,6 @@ class _SavedState:
         for item in list(contents.values() if isinstance(contents, dict) else contents):
             # the dictionaries of a module do not count as a step
             self.save(item, depth if isinstance(item, dict | nn.Module) else depth - 1)
-
-    def _save_slots(self, value: Any, depth: int) -> None:
-        names = [name for kind in type(value).__mro__ for name in _slots(kind)]
-        slots = {name: getattr(value, name) for name in names if hasattr(value, name)}
-        for name, item in slots.items():
-            # also if it is frozen
-            self.undo.append(partial(object.__setattr__, value, name, item))
-            self.save(item, depth - 1)
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -98,9 +96,3 @@ def _put_back(container: Any, contents: Any) -> None:
     if not same:
         container.clear()
         container.update(contents)
-
-
-def _slots(kind: type) -> list[str]:
-    declared = kind.__dict__.get("__slots__", ())
-    names = [declared] if isinstance(declared, str) else declared
-    return [name for name in names if name not in ("__dict__", "__weakref__")]

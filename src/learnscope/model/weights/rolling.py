@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -135,14 +136,9 @@ def _save(body: Mapping[str, Any], path: Path) -> None:
         file.truncate()
 
 
-def _madvise() -> Any:
-    try:
-        return ctypes.CDLL(None, use_errno=True).madvise if sys.platform.startswith("linux") else None
-    except (OSError, AttributeError):  # a C library without madvise
-        return None
-
-
-_ADVISE = _madvise()
+_ADVISE: Any = None
+with suppress(OSError, AttributeError):  # a C library without madvise
+    _ADVISE = ctypes.CDLL(None, use_errno=True).madvise if sys.platform.startswith("linux") else None
 _DONT_NEED = 4
 _PAGE = 4096 if sys.platform == "win32" else __import__("resource").getpagesize()
 

@@ -27,10 +27,10 @@ class SealedFormat:
     kind: str
     version: int
     """A reader refuses a newer one."""
-    called: str
+    name: str
     made_by: str
-    again: str
-    use: str
+    remake: str
+    action: str
     error: type[CheckpointError]
 
     def open(self, path: Path) -> SafetensorsFile:
@@ -39,10 +39,10 @@ class SealedFormat:
         try:
             return SafetensorsFile(path)
         except CheckpointError as error:
-            raise self.error(f"{error}: {self.again}, or send it again") from error
+            raise self.error(f"{error}: {self.remake}, or send it again") from error
 
     def damaged(self, path: Path, reason: str) -> CheckpointError:
-        return self.error(f"{path} is damaged ({reason}): {self.again}, or send it again")
+        return self.error(f"{path} is damaged ({reason}): {self.remake}, or send it again")
 
     def header(self, file: SafetensorsFile) -> dict[str, Any]:
         """With its seal, which `check_seal` compares with the contents."""
@@ -51,11 +51,11 @@ class SealedFormat:
         except json.JSONDecodeError as error:
             raise self.damaged(file.path, "its header is no JSON") from error
         if not isinstance(header, dict) or header.get("kind") != self.kind:
-            raise self.error(f"{file.path} is a safetensors file but no {self.called}: {self.made_by}")
+            raise self.error(f"{file.path} is a safetensors file but no {self.name}: {self.made_by}")
         if not isinstance(header.get("format"), int) or header["format"] > self.version:
             raise self.error(
                 f"{file.path} has {self.kind} format {header.get('format')}; this learnscope reads up to "
-                f"{self.version}. Upgrade learnscope to {self.use} it."
+                f"{self.version}. Upgrade learnscope to {self.action} it."
             )
         return header
 

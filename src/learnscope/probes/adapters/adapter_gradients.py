@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,8 +15,7 @@ from learnscope.model.adapters.start import AdapterError
 from learnscope.model.selection import check_max_layers, spread
 from learnscope.names import resolve
 from learnscope.probes.adapters.opening import warn_of_unknown
-from learnscope.probes.gradients.flow_rows import Flow
-from learnscope.quantities import Quantities
+from learnscope.probes.gradients.flow_rows import GradientRows
 from learnscope.quantities.adapters import AdapterGradients as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.segments import Segments
@@ -47,10 +44,9 @@ class AdapterGradients(Probe):
     adapters_only: bool = True
     """False: also a row for every other trained parameter, of the family `none`, by the last part of its name."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"grads"})
-    reads_only: ClassVar[bool] = True
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one pass over the gradients, shared with `GradientFlow`"
+    needs = frozenset({"grads"})
+    reads_only = True
+    cost = "one pass over the gradients, shared with `GradientFlow`"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,16 +60,13 @@ class AdapterGradients(Probe):
         rows = self._rows(moment, list(gradients.positions))
         if rows.silent:
             warn_of_unknown(type(self).__name__, rows.silent, moment.state)
-        flow = Flow.of(moment, gradients)
-        sums = rows.sums(flow.numbers[:, :2]).split([len(table.members) for table in rows.tables])
-        tables = [
-            Table(
-                table.kind,
-                list(table.members),
-                flow.norm_columns(part[:, 0], part[:, 1], table.labels, rows.reasons(table), Q.norm),
-            )
-            for table, part in zip(rows.tables, sums, strict=True)
-        ]
+        flow = GradientRows.of(moment, gradients)
+        sums = rows.sums(flow.numbers[:, :2]).split([len(members) for members in rows.tables.values()])
+        tables = []
+        for ((kind, *names), members), part in zip(rows.tables.items(), sums, strict=True):
+            labels = dict(zip(_LABELS, names, strict=True))
+            columns = flow.norm_columns(part[:, 0], part[:, 1], labels, rows.reasons(members), Q.norm)
+            tables.append(Table(kind, list(members), columns))
         return Measurement(tables, notes={"unknown": rows.silent} if rows.silent else {})
 
     def _rows(self, moment: Moment, positions: list[int]) -> _Rows:
@@ -104,13 +97,9 @@ class AdapterGradients(Probe):
         return trained_parts(adapters, named, others=not self.adapters_only), adapters.unknown
 
 
-@dataclass(frozen=True, slots=True)
-class _TableOf:
-    """The scopes of one table, and which parts each of them sums."""
-
-    kind: str
-    labels: dict[str, Any]
-    members: dict[str, list[int]]
+_LABELS = ("adapter", "family", "component")
+_Members = dict[str, list[int]]
+"""By the scopes of one table, which parts each of them sums."""
 
 
 class _Rows:
@@ -124,8 +113,8 @@ class _Rows:
         self.silent: dict[str, list[str]] = {}
         """Adapters of unknown families without a single parameter that is known to be theirs."""
         self.tables = _tables(parts, max_layers)
-        scopes = [members for table in self.tables for members in table.members.values()]
-        present = [[row for part in members if (row := row_of_part[part]) is not None] for members in scopes]
+        scopes = [parts_of_scope for members in self.tables.values() for parts_of_scope in members.values()]
+        present = [[row for part in scope if (row := row_of_part[part]) is not None] for scope in scopes]
         self._count = len(scopes)
         self._segments = Segments({str(number): rows for number, rows in enumerate(present)})
         self._filled = torch.tensor([int(number) for number in self._segments.scopes], dtype=torch.int64)
@@ -135,27 +124,27 @@ class _Rows:
         sums = squares.new_full((self._count, squares.shape[1]), torch.nan)
         return sums.index_copy_(0, self._filled.to(squares.device), self._segments.sum(squares))
 
-    def reasons(self, table: _TableOf) -> dict[int, str]:
+    def reasons(self, table: _Members) -> dict[int, str]:
         """Why a scope has no gradient, by place; asked each time, as adapters are switched on and off."""
         if None not in self._row_of_part:
             return {}
         return {
             place: "; ".join(dict.fromkeys(self._parts[part].why_no_gradient() for part in members))
-            for place, members in enumerate(table.members.values())
+            for place, members in enumerate(table.values())
             if all(self._row_of_part[part] is None for part in members)
         }
 
 
-def _tables(parts: Sequence[TrainedPart], max_layers: int | None) -> list[_TableOf]:
+def _tables(parts: Sequence[TrainedPart], max_layers: int | None) -> dict[tuple[str, ...], _Members]:
+    """By the kind and the labels of each table."""
     names = [resolve(f"{part.scope}.weight") for part in parts]
     chosen = set(spread((name.layer for name in names), max_layers))
-    tables: dict[tuple[str, ...], _TableOf] = {}
+    tables: dict[tuple[str, ...], _Members] = {}
     for kind in KINDS:
         for number, (part, name) in enumerate(zip(parts, names, strict=True)):
             if kind in ("module", "layer") and name.layer not in chosen:
                 continue
             scope = {"module": part.scope, "layer": name.layer, "component": name.component, "model": "model"}[kind]
-            labels = {"adapter": part.adapter, "family": part.family, "component": part.component}
-            table = tables.setdefault((kind, *labels.values()), _TableOf(kind, labels, {}))
-            table.members.setdefault(scope, []).append(number)
-    return list(tables.values())
+            table = tables.setdefault((kind, part.adapter, part.family, part.component), {})
+            table.setdefault(scope, []).append(number)
+    return tables

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
-from learnscope.model.adapters.inventory import Adapters, find_adapters, grouped
+from learnscope.model.adapters.inventory import find_adapters, grouped
 from learnscope.model.selection import check_max_layers, spread
 from learnscope.names import resolve
 from learnscope.probes.adapters.columns import (
@@ -20,8 +20,6 @@ from learnscope.probes.adapters.columns import (
 )
 from learnscope.probes.adapters.drift import Drift
 from learnscope.probes.adapters.opening import open_adapters, warn_of_unknown
-from learnscope.quantities import Quantities
-from learnscope.quantities.adapters import AdapterSpectrum as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.adapters.spectrum import TOLERANCE
 
@@ -57,11 +55,8 @@ class AdapterSpectrum(Probe):
     max_layers: int | None = None
     """Only adapters in at most so many layers: the first, the last and some evenly between, or the middle one."""
 
-    reads_only: ClassVar[bool] = True
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = (
-        "a QR and a small SVD of every adapter's factors; with `intruders` two full SVDs of every weight"
-    )
+    reads_only = True
+    cost = "a QR and a small SVD of every adapter's factors; with `intruders` two full SVDs of every weight"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,14 +72,16 @@ class AdapterSpectrum(Probe):
     def measure(self, moment: Moment) -> Measurement:
         adapters = find_adapters(moment.model, moment.optimizers)
         warn_of_unknown(type(self).__name__, adapters.unknown, moment.state)
-        layers = [resolve(f"{adapter.scope}.weight").layer for adapter in adapters.found]
+        layers = [resolve(f"{adapter.scope}.weight").layer for adapter in adapters.items]
         chosen = set(spread(layers, self.max_layers))
-        adapters.found = [adapter for adapter, layer in zip(adapters.found, layers, strict=True) if layer in chosen]
-        spectra = Spectra(adapters.found, vectors=self.drift, tolerance=self.tolerance)
+        adapters.items = [adapter for adapter, layer in zip(adapters.items, layers, strict=True) if layer in chosen]
+        spectra = Spectra(adapters.items, vectors=self.drift, tolerance=self.tolerance)
         drift = Drift(moment.state, self.memory_mb)
         arrays = spectra.arrays()
         tables = []
-        for (name, family), members in grouped(adapters.found).items():
+        families: dict[str, dict[str, int]] = {}
+        for (name, family), members in grouped(adapters.items).items():
+            families.setdefault(name, {})[family] = len(members)
             labels = {"adapter": name, "family": family}
             columns = [*spectra.columns(members, labels), *plain_columns(members, labels)]
             columns.append(relative_column(members, spectra, labels, moment.state))
@@ -98,13 +95,7 @@ class AdapterSpectrum(Probe):
                 columns += adalora_columns(moment.model, members, labels, arrays)
             columns += vector_columns(members, labels)
             tables.append(Table("module", [adapter.scope for adapter in members], columns))
-        return Measurement(tables, arrays, _notes(adapters, drift.measured_at(moment.step)))
-
-
-def _notes(adapters: Adapters, earlier: dict[str, int]) -> dict[str, Any]:
-    families: dict[str, dict[str, int]] = {}
-    for (name, family), members in grouped(adapters.found).items():
-        families.setdefault(name, {})[family] = len(members)
-    tied = {adapter.scope: adapter.tied_to for adapter in adapters.found if adapter.tied_to}
-    optional = {"unknown": adapters.unknown, "tied": tied}
-    return {"families": families, **earlier, **{name: note for name, note in optional.items() if note}}
+        notes: dict[str, Any] = {"families": families, **drift.measured_at(moment.step)}
+        notes |= {"unknown": adapters.unknown} if adapters.unknown else {}
+        tied = {adapter.scope: adapter.tied_to for adapter in adapters.items if adapter.tied_to}
+        return Measurement(tables, arrays, notes | ({"tied": tied} if tied else {}))

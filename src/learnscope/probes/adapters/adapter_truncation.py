@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -11,11 +10,9 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.adapters.inventory import Adapter, find_adapters, grouped
 from learnscope.model.adapters.truncation import Cuttable, cuttable, ranks_all, ranks_each, truncated
-from learnscope.model.outputs.reference import compare_outputs, reference_outputs
-from learnscope.probes.adapters.columns import cell_column
+from learnscope.model.outputs.reference import compare_outputs
 from learnscope.probes.adapters.opening import open_adapters
-from learnscope.probes.outputs.columns import output_columns, read_together, undefined
-from learnscope.quantities import Quantities
+from learnscope.probes.outputs.columns import holdout_reference, output_columns, read_together, undefined_comparisons
 from learnscope.quantities.adapters import AdapterTruncation as Q
 from learnscope.record import Measurement, Table
 
@@ -44,11 +41,8 @@ class AdapterTruncation(Probe):
     """How much of what the adapters do to the outputs may be lost."""
     examples: int = 32
 
-    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = (
-        "forwards on `examples` holdout examples: one, and two for each of `energies`; an SVD of every adapter"
-    )
+    needs = frozenset({"holdout"})
+    cost = "forwards on `examples` holdout examples: one, and two for each of `energies`; an SVD of every adapter"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,30 +57,29 @@ class AdapterTruncation(Probe):
         open_adapters(moment)
 
     def measure(self, moment: Moment) -> Measurement:
-        adapters = find_adapters(moment.model, moment.optimizers).found
+        adapters = find_adapters(moment.model, moment.optimizers).items
         cut, reasons = cuttable(moment.model, adapters)
         if not cut:
             return Measurement(_modules(adapters, cut, reasons, None))
-        batches = moment.holdout_batches(self.examples)
-        reference = moment.once(
-            ("reference_outputs", self.examples), lambda: reference_outputs(moment.model, moment.task, batches)
-        )
-        ranks = self._ranks([update.values for update in cut])
+        batches, reference = holdout_reference(moment, self.examples)
+        spectra = [update.values for update in cut]
+        ranks: dict[Key, list[int]] = {NONE: [0] * len(cut)}
+        ranks |= {(how, e): CUTS[how](spectra, e) for how in CUTS for e in sorted(set(self.energies))}
         compared: dict[Key, dict[str, Tensor]] = {}
         for key, lower in ranks.items():
             with moment.exchanged(truncated(moment.model, cut, lower)):
                 compared[key] = compare_outputs(moment.model, moment.task, batches, reference)
         numbers = read_together(compared)
         shares = {key: _parameters(cut, lower) for key, lower in ranks.items()}
-        judge = Q.mse if Q.kl.name in undefined(reference) else Q.kl
+        judge = Q.mse if Q.kl.name in undefined_comparisons(reference) else Q.kl
         best = _recommended({key: values[judge.name] for key, values in numbers.items()}, shares, self.share)
         columns = [c for key, values in numbers.items() for c in output_columns(Q, values, reference, _labels(key))]
         columns += [Q.parameters_kept.column([share], _labels(key)) for key, share in shares.items()]
         if isinstance(best, str):
             reasons = dict.fromkeys(range(len(adapters)), best) | reasons
         columns += [
-            cell_column(Q.recommended_energy, [best if isinstance(best, str) else best[1]], _choice(best)),
-            cell_column(Q.recommended_parameters, [best if isinstance(best, str) else shares[best]], _choice(best)),
+            Q.recommended_energy.cells([best if isinstance(best, str) else best[1]], **_choice(best)),
+            Q.recommended_parameters.cells([best if isinstance(best, str) else shares[best]], **_choice(best)),
         ]
         modules = _modules(adapters, cut, reasons, None if isinstance(best, str) else ranks[best])
         notes = {
@@ -95,10 +88,6 @@ class AdapterTruncation(Probe):
             "judged_by": judge.name,
         }
         return Measurement([Table("model", ["model"], columns), *modules], notes=notes)
-
-    def _ranks(self, spectra: Sequence[Tensor]) -> dict[Key, list[int]]:
-        ranks: dict[Key, list[int]] = {NONE: [0] * len(spectra)}
-        return ranks | {(how, e): CUTS[how](spectra, e) for how in CUTS for e in sorted(set(self.energies))}
 
 
 def _labels(key: Key) -> dict[str, str | float]:
@@ -143,7 +132,7 @@ def _modules(
         own = [why[id(a)] if a.parts.rank is None else a.parts.rank for a, _ in rows]
         directions = [why[id(a)] if place is None else cut[place].directions for a, place in rows]
         columns = [
-            cell_column(quantity, cells, labels)
+            quantity.cells(cells, **labels)
             for quantity, cells in ((Q.recommended_rank, best), (Q.rank, own), (Q.directions, directions))
         ]
         tables.append(Table("module", [adapter.scope for adapter in members], columns))

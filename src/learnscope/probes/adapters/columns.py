@@ -31,11 +31,6 @@ Cell = float | str
 Labels = Mapping[str, Label]
 
 
-def cell_column(quantity: Quantity, cells: Sequence[Cell], labels: Labels) -> Column:
-    reasons = {place: cell for place, cell in enumerate(cells) if isinstance(cell, str)}
-    return quantity.column([None if isinstance(cell, str) else cell for cell in cells], labels, reasons)
-
-
 class Spectra:
     """The updates of all adapters and their numbers, decomposed together: far cheaper than one by one."""
 
@@ -70,7 +65,7 @@ class Spectra:
             for adapter in members:
                 place = self._place.get(id(adapter))
                 cells.append(adapter.parts.reason or "" if place is None else reasons.get(place, values[place]))
-            columns.append(cell_column(Q.named(name), cells, labels))
+            columns.append(Q.named(name).cells(cells, **labels))
         return columns
 
 
@@ -78,8 +73,8 @@ def plain_columns(members: Sequence[Adapter], labels: Labels) -> list[Column]:
     parts = [adapter.parts for adapter in members]
     scaling = [own.reason or "" if own.factors is None else own.factors.scaling for own in parts]
     return [
-        cell_column(Q.rank, ["it is a vector" if own.rank is None else own.rank for own in parts], labels),
-        cell_column(Q.scaling, scaling, labels),
+        Q.rank.cells(["it is a vector" if own.rank is None else own.rank for own in parts], **labels),
+        Q.scaling.cells(scaling, **labels),
         Q.active.column([int(adapter.active) for adapter in members], labels),
         Q.merged.column([int(adapter.merged) for adapter in members], labels),
     ]
@@ -95,7 +90,7 @@ def adalora_columns(
         if scores is not None:
             arrays[f"importance_scores/{adapter.name}/{adapter.scope}"] = scores
     ranks = [rank for _, rank in allocations]
-    return [cell_column(Q.importance_sum, sums, labels), Q.allocated_rank.column(ranks, labels)]
+    return [Q.importance_sum.cells(sums, **labels), Q.allocated_rank.column(ranks, labels)]
 
 
 STATISTICS: tuple[tuple[Quantity, Callable[[Tensor], Tensor]], ...] = (
@@ -114,9 +109,9 @@ def vector_columns(members: Sequence[Adapter], labels: Labels) -> list[Column]:
         own_labels, absent = {**labels, "vector": name}, f"it has no {name}"
         for quantity, statistic in STATISTICS:
             cells = [absent if pair is None else float(statistic(_wide(pair[0]))) for pair in vectors]
-            columns.append(cell_column(quantity, cells, own_labels))
+            columns.append(quantity.cells(cells, **own_labels))
         changes = [absent if pair is None else _distance(*pair) for pair in vectors]
-        columns.append(cell_column(Q.vector_change, changes, own_labels))
+        columns.append(Q.vector_change.cells(changes, **own_labels))
     return columns
 
 
@@ -139,7 +134,7 @@ MERGED = (
 
 def relative_column(members: Sequence[Adapter], spectra: Spectra, labels: Labels, state: dict[str, Any]) -> Column:
     """‖ΔW‖_F/‖W‖_F; the weights' norms are stored in the state, so that later measurements read no weight."""
-    return cell_column(Q.relative_norm, [_relative(adapter, spectra, state) for adapter in members], labels)
+    return Q.relative_norm.cells([_relative(adapter, spectra, state) for adapter in members], **labels)
 
 
 def _relative(adapter: Adapter, spectra: Spectra, state: dict[str, Any]) -> Cell:
@@ -165,8 +160,8 @@ def intruder_columns(members: Sequence[Adapter], labels: Labels) -> list[Column]
     counts = [value if isinstance(value, str) else int((value < SIMILARITY).sum()) for value in similarities]
     smallest = [value if isinstance(value, str) else float(value.min()) for value in similarities]
     return [
-        cell_column(Q.intruder_dimensions, counts, own_labels),
-        cell_column(Q.intruder_similarity, smallest, own_labels),
+        Q.intruder_dimensions.cells(counts, **own_labels),
+        Q.intruder_similarity.cells(smallest, **own_labels),
     ]
 
 
@@ -181,13 +176,13 @@ def dora_columns(
         for own in norms
     ]
     columns = [
-        cell_column(Q.magnitude_norm, [float(torch.linalg.vector_norm(vector)) for vector in magnitudes], labels),
-        cell_column(Q.direction_norm, [own if isinstance(own, str) else own.direction_norm for own in norms], labels),
-        cell_column(Q.magnitude_direction_ratio, ratios, labels),
+        Q.magnitude_norm.cells([float(torch.linalg.vector_norm(vector)) for vector in magnitudes], **labels),
+        Q.direction_norm.cells([own if isinstance(own, str) else own.direction_norm for own in norms], **labels),
+        Q.magnitude_direction_ratio.cells(ratios, **labels),
     ]
     if merged_update:
         merged = [own if isinstance(own, str) else own.merged_update_norm for own in norms]
-        columns += [cell_column(Q.merged_update_norm, merged, labels), *_merged_columns(members, labels, arrays)]
+        columns += [Q.merged_update_norm.cells(merged, **labels), *_merged_columns(members, labels, arrays)]
     return columns
 
 
@@ -205,4 +200,4 @@ def _merged_columns(members: Sequence[Adapter], labels: Labels, arrays: dict[str
         numbers = spectrum_numbers([values])
         reasons = {name: numbers.reasons[name][0] for name in numbers.reasons}
         rows.append({of.name: reasons.get(of.name) or numbers.values[of.name][0] for _, of in MERGED})
-    return [cell_column(quantity, [row[of.name] for row in rows], labels) for quantity, of in MERGED]
+    return [quantity.cells([row[of.name] for row in rows], **labels) for quantity, of in MERGED]

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from learnscope.model.adapters.inventory import Adapter
-from learnscope.probes.adapters.columns import Labels, Spectra, cell_column
+from learnscope.probes.adapters.columns import Labels, Spectra
 from learnscope.quantities.adapters import AdapterSpectrum as Q
 from learnscope.record import Column
 from learnscope.tensor.adapters.spectrum import NOT_FINITE, ZERO
@@ -18,7 +18,6 @@ from learnscope.tensor.adapters.subspace import subspace_drifts
 SIDES = {"left": (Q.left_angle, Q.left_drift), "right": (Q.right_angle, Q.right_drift)}
 SINCE = ("previous", "first")
 NONE_EARLIER = "no earlier measurement of it has directions to compare with"
-AngleAndDrift = tuple[float, float]
 
 
 class Drift:
@@ -29,7 +28,7 @@ class Drift:
 
     def columns(self, members: Sequence[Adapter], spectra: Spectra, labels: Labels) -> list[Column]:
         """The angles and drifts of these adapters, whose spans replace the previous ones in the state."""
-        cells: dict[tuple[str, str, int], AngleAndDrift | str] = {}
+        cells: dict[tuple[str, str, int], tuple[float, float] | str] = {}
         pairs: dict[tuple[str, str, int], tuple[Tensor, Tensor]] = {}
         for place, adapter in enumerate(members):
             spans = self._spans(adapter, spectra)
@@ -54,7 +53,7 @@ class Drift:
                 row = [cells[side, since, place] for place in range(len(members))]
                 for which, quantity in enumerate(quantities):
                     values = [cell if isinstance(cell, str) else cell[which] for cell in row]
-                    columns.append(cell_column(quantity, values, {**labels, "since": since}))
+                    columns.append(quantity.cells(values, **labels, since=since))
         return columns
 
     def _spans(self, adapter: Adapter, spectra: Spectra) -> dict[str, Tensor] | str:

@@ -13,7 +13,7 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import ProbeWarning
 from learnscope.model.adapters.families import NO_START
 from learnscope.model.adapters.inventory import find_adapters
-from learnscope.model.adapters.start import Start, keep_start, know_start, lora_layers, start_of
+from learnscope.model.adapters.start import Start, lora_layers, register_start, start_of, store_start
 
 LEFT, RIGHT, METHOD = "start_left", "start_right", "start_method"
 
@@ -30,15 +30,15 @@ def open_adapters(moment: Moment) -> None:
     # LoRA's own layers only, by identity: several adapters of one module are several entries of it
     lora = {id(layer) for _, layer in lora_layers(moment.model)}
     state = moment.state
-    for adapter in adapters.found:
+    for adapter in adapters.items:
         if id(adapter.layer) not in lora:
             continue
         left, right, method = (f"{part}/{adapter.name}/{adapter.scope}" for part in (LEFT, RIGHT, METHOD))
         if start_of(adapter.layer, adapter.name) is None:
             if left in state:
-                know_start(adapter.layer, adapter.name, Start(state[left], state[right], state.get(method)))
+                register_start(adapter.layer, adapter.name, Start(state[left], state[right], state.get(method)))
             elif begins and adapter.parts.reason == NO_START and not adapter.for_inference:
-                keep_start(adapter.layer, adapter.name, None)
+                store_start(adapter.layer, adapter.name, None)
         start = start_of(adapter.layer, adapter.name)
         if start is not None:
             state |= {left: start.left, right: start.right}

@@ -6,21 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import nn
 
 from learnscope.core.moment import Moment
 from learnscope.model.bits.ledger import ledger
 from learnscope.model.bits.mixes import Mix, NoMix, progressive, uniform
+from learnscope.model.bits.quantise import is_switchable
 from learnscope.model.bits.quantised_units import find_units
 from learnscope.model.bits.sensitivities import Sensitivities, SensitivityError, check_budget, load
-from learnscope.model.bits.switchable import is_switchable
 from learnscope.model.outputs.scores import interval
 from learnscope.model.weights.content import model_content
 from learnscope.probes.bits.columns import Configuration, configuration_table, frontier
 from learnscope.probes.bits.quantising import BitProbe, additivity, judged_by
-from learnscope.quantities import Quantities
 from learnscope.quantities.bits import BitOptimum as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.bits.allocation import Allocation, NoAllocation
@@ -55,10 +54,7 @@ class BitOptimum(BitProbe):
     """In nats a position (mean squared error for regression), of the sum over units."""
     sensitivities: str | None = None
 
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = (
-        "a forward pass over half of the examples for each unit and width, and over the others for a few mixes"
-    )
+    cost = "a forward pass over half of the examples for each unit and width, and over the others for a few mixes"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -156,7 +152,7 @@ class BitOptimum(BitProbe):
 
     def _optimal(self, moment: Moment, alone: Sensitivities, solved: Allocation) -> Configuration:
         """The chosen mix on both halves; whether damages add up is checked where they were measured."""
-        adds_up: tuple[float | None, str | None] = (None, "single units were measured elsewhere")
+        adds_up: float | str = "single units were measured elsewhere"
         if self.sensitivities is None:
             joint = self.variant(moment, solved.choice, "search")[alone.judged_by]
             adds_up = additivity([alone.damage[u][b] for u, b in solved.choice.items()], joint)

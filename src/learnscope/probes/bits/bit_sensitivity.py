@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from learnscope.core.moment import Moment
 from learnscope.probes.bits.columns import undefined
 from learnscope.probes.bits.quantising import BitProbe
-from learnscope.quantities import Quantities
 from learnscope.quantities.bits import BitSensitivity as Q
 from learnscope.record import Measurement, Table
 
@@ -25,8 +22,7 @@ class BitSensitivity(BitProbe):
     outputs are numbers and not distributions.
     """
 
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "a forward pass over the examples for each unit and width, of what comes after the unit"
+    cost = "a forward pass over the examples for each unit and width, of what comes after the unit"
 
     def measure(self, moment: Moment) -> Measurement:
         units = self.units(moment)
@@ -38,10 +34,9 @@ class BitSensitivity(BitProbe):
         columns = []
         for width in self.widths():
             for quantity in _COMPARED:
-                reason = reasons.get(quantity.name)
-                status = {} if reason is None else dict.fromkeys(range(len(units)), reason)
-                values = [scores[unit.name, width][quantity.name] for unit in units]
-                columns.append(quantity.column(values, {"bits": width}, status))
+                name = quantity.name
+                cells = [reasons.get(name, scores[unit.name, width][name]) for unit in units]
+                columns.append(quantity.cells(cells, bits=width))
             columns.append(Q.bytes.column([measured.size[unit.name][width] for unit in units], {"bits": width}))
         columns.append(Q.weights.column([unit.numel for unit in units]))
         columns.append(Q.original_bytes.column([measured.stored[unit.name] for unit in units]))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from learnscope.core.moment import Moment
 from learnscope.model.bits.mixes import Mixes, default_mixes
-from learnscope.model.bits.quantise import checked, from_layers
+from learnscope.model.bits.quantise import checked_widths, from_layers
 from learnscope.model.bits.quantised_units import Unit
 from learnscope.probes.bits.columns import Configuration, configuration_table, frontier
 from learnscope.probes.bits.quantising import BitProbe, additivity, judged_by
-from learnscope.quantities import Quantities
 from learnscope.quantities.bits import BitWidths as Q
 from learnscope.record import Measurement
 
@@ -38,8 +37,7 @@ class BitWidths(BitProbe):
 
     configurations: Mapping[str, Layers | Mapping[str, int]] | None = None
 
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "a forward pass over the examples for each configuration"
+    cost = "a forward pass over the examples for each configuration"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,7 +76,7 @@ class BitWidths(BitProbe):
         mixes = Mixes()
         for name, given in self.configurations.items():
             try:
-                bits = checked(given, units) if isinstance(given, Mapping) else from_layers(units, given)
+                bits = checked_widths(given, units) if isinstance(given, Mapping) else from_layers(units, given)
             except ValueError as error:
                 raise ValueError(f"configuration {name!r}: {error}") from error
             mixes.bits[str(name)], mixes.family[str(name)] = bits, "custom"
@@ -87,10 +85,10 @@ class BitWidths(BitProbe):
 
 def _additivity(
     bits: Mapping[str, int], scores: Mapping[str, Any], single: Mapping[str, Mapping[int, float]] | None
-) -> tuple[float | None, str | None]:
+) -> float | str:
     if single is None:
-        return None, "single units were not measured: run BitSensitivity at the same moment, on the same examples"
+        return "single units were not measured: run BitSensitivity at the same moment, on the same examples"
     missing = next((f"{u} at {b} bits" for u, b in bits.items() if b not in single.get(u, {})), None)
     if missing is not None:
-        return None, f"{missing} was not measured alone"
+        return f"{missing} was not measured alone"
     return additivity([single[u][b] for u, b in bits.items()], scores[judged_by(scores)])

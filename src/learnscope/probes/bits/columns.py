@@ -29,7 +29,7 @@ class Configuration:
     bits: Mapping[str, int]
     scores: Mapping[str, Any]
     ledger: Ledger
-    additivity: tuple[float | None, str | None] = (None, "single units were not measured on these examples")
+    additivity: float | str = "single units were not measured on these examples"
 
 
 def undefined(scores: Mapping[str, Any]) -> dict[str, str]:
@@ -52,22 +52,15 @@ def configuration_table(
 ) -> Table:  # fmt: skip
     on_frontier = {point.name for point in front}
     rows = [
-        {**_row(item, original), "on_frontier": (int(item.name in on_frontier), None), "additivity": item.additivity}
+        {**_row(item, original), "on_frontier": int(item.name in on_frontier), "additivity": item.additivity}
         for item in configurations
     ]
-    columns = [
-        quantities.named(name).column(
-            [row[name][0] for row in rows],
-            {},
-            {place: reason for place, row in enumerate(rows) if (reason := row[name][1]) is not None},
-        )
-        for name in rows[0]
-    ]
+    columns = [quantities.named(name).cells([row[name] for row in rows]) for name in rows[0]]
     return Table("configuration", [item.name for item in configurations], columns)
 
 
-def _row(item: Configuration, original: Mapping[str, Any]) -> dict[str, tuple[float | None, str | None]]:
-    """Every number of a configuration, or None with the reason."""
+def _row(item: Configuration, original: Mapping[str, Any]) -> dict[str, float | str]:
+    """Every number of a configuration, or the reason for none."""
     scores = item.scores
     reasons = undefined(scores)
     reasons |= dict.fromkeys(("broke", "mended", "accuracy"), _OF_CLASSES) if scores["accuracy"] is None else {}
@@ -82,20 +75,20 @@ def _row(item: Configuration, original: Mapping[str, Any]) -> dict[str, tuple[fl
     row["loss_change_low"], row["loss_change_high"] = (_value(end, missing or few) for end in ends)
     row["perplexity"] = _perplexity(scores)
     row["accuracy"] = _value(scores["accuracy"], reasons.get("accuracy"))
-    return row | {name: (getattr(item.ledger, name), None) for name in _BYTES}
+    return row | {name: getattr(item.ledger, name) for name in _BYTES}
 
 
-def _value(value: float | None, reason: str | None) -> tuple[float | None, str | None]:
-    """The number; None with the reason if it has no meaning. What is not finite says so by itself."""
+def _value(value: float | None, reason: str | None) -> float | str:
+    """The number, or the reason if it has no meaning. What is not finite says so by itself."""
     if value is None or (reason is not None and math.isnan(value)):
-        return None, reason or "not measured"
-    return value, None
+        return reason or "not measured"
+    return value
 
 
-def _perplexity(scores: Mapping[str, Any]) -> tuple[float | None, str | None]:
+def _perplexity(scores: Mapping[str, Any]) -> float | str:
     if not scores["tokens"] or scores["loss"] is None:
-        return None, "the model does not predict tokens"
+        return "the model does not predict tokens"
     try:
-        return math.exp(scores["loss"]), None
+        return math.exp(scores["loss"])
     except OverflowError:
-        return None, f"e to the loss of {scores['loss']:.4g} is beyond what a number holds"
+        return f"e to the loss of {scores['loss']:.4g} is beyond what a number holds"

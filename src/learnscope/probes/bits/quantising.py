@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.bits.ledger import Ledger, ledger
 from learnscope.model.bits.mixes import uniform
-from learnscope.model.bits.quantise import checked, quantised
+from learnscope.model.bits.quantise import checked_widths, quantised
 from learnscope.model.bits.quantised_units import Unit, find_units
 from learnscope.model.bits.sensitivities import Sensitivities
 from learnscope.model.outputs.scores import halves, originals, positions_of_examples, score, score_original
@@ -42,7 +42,7 @@ class BitProbe(Probe):
     activation_bits: int | None = None
     """Bits of the inputs of quantised modules, each token by its own range; None: as they are."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
+    needs = frozenset({"holdout"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,7 +100,7 @@ class BitProbe(Probe):
 
     def variant(self, moment: Moment, bits: Mapping[str, int], half: Half = "all") -> dict[str, Any]:
         """What `learnscope.model.outputs.scores.summary` says of the model with these bits; cached."""
-        bits = checked(bits, self.units(moment))
+        bits = checked_widths(bits, self.units(moment))
         key = {
             "what": "quantised variant 1",
             "bits": bits,
@@ -186,10 +186,8 @@ def judged_by(scores: Mapping[str, Any]) -> str:
     return "mse" if scores["regression"] else "kl"
 
 
-def additivity(single: Sequence[float], joint: float) -> tuple[float | None, str | None]:
-    """Σ of the damages of single units over that of all together; None with the reason where it has no meaning."""
+def additivity(single: Sequence[float], joint: float) -> float | str:
+    """Σ of the damages of single units over that of all together; the reason where it has no meaning."""
     if any(math.isnan(value) for value in (*single, joint)):
-        return None, "a damage is not a number"
-    if joint == 0:
-        return None, "nothing changed: the joint damage is 0"
-    return math.fsum(single) / joint, None
+        return "a damage is not a number"
+    return math.fsum(single) / joint if joint else "nothing changed: the joint damage is 0"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import Any
 
 from learnscope.core.moment import Moment
-from learnscope.model.cost.exported_speed import ORIGINAL, exported_speed
+from learnscope.model.cost.speed import ORIGINAL, exported_speed
 from learnscope.model.outputs.reference import reference_outputs
 from learnscope.options import is_whole
 from learnscope.probes.cost.timing import TimingProbe, first_batch
-from learnscope.probes.outputs.columns import undefined
-from learnscope.quantities import Quantities, Quantity
+from learnscope.probes.outputs.columns import undefined_comparisons
+from learnscope.quantities import Quantity
 from learnscope.quantities.cost import ExportedSpeed as Q
 from learnscope.record import Column, Measurement, Table
 
@@ -33,8 +33,7 @@ class ExportedSpeed(TimingProbe):
     """How long each may take, the model itself included."""
     threads: int | None = None
 
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "`seconds` of forward passes for the model and each copy, all of them held in memory"
+    cost = "`seconds` of forward passes for the model and each copy, all of them held in memory"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,8 +43,7 @@ class ExportedSpeed(TimingProbe):
     def measure(self, moment: Moment) -> Measurement:
         scopes = [ORIGINAL, *(f"int{bits}" for bits in self.bits)]
         if find_spec("torchao") is None:
-            reasons = dict.fromkeys(range(len(scopes)), MISSING)
-            nothing = [quantity.column([None] * len(scopes), {}, reasons) for quantity in Q.all()]
+            nothing = [quantity.cells([MISSING] * len(scopes)) for quantity in Q.all()]
             return Measurement([Table("exported", scopes, nothing)])
         options: dict[str, Any] = {"seconds": self.seconds, "repeats": self.repeats, "threads": self.threads}
         batch = first_batch(moment)
@@ -53,7 +51,7 @@ class ExportedSpeed(TimingProbe):
         def compute() -> dict[str, Any]:
             reference = reference_outputs(moment.model, moment.task, [batch])
             speed = exported_speed(moment.model, moment.task, batch, reference, widths=self.bits, **options)
-            return {**speed, "undefined": undefined(reference)}
+            return {**speed, "undefined": undefined_comparisons(reference)}
 
         key = {"what": "exported speed", "bits": list(self.bits), **options}
         speed = moment.remember(key, compute, on_this_machine=True)
@@ -63,14 +61,9 @@ class ExportedSpeed(TimingProbe):
 
 
 def _column(quantity: Quantity, scopes: Sequence[str], speed: dict[str, Any]) -> Column:
-    name, values, status = quantity.name, [], {}
-    for place, scope in enumerate(scopes):
-        value = speed["rows"].get(scope, {}).get(name)
-        if scope in speed["reasons"]:
-            status[place] = speed["reasons"][scope]
-        elif name in speed["undefined"]:
-            value, status[place] = None, speed["undefined"][name]
-        elif value is None:
-            status[place] = "the inputs are no token ids"
-        values.append(value)
-    return quantity.column(values, {}, status)
+    cells = []
+    for scope in scopes:
+        value = speed["rows"].get(scope, {}).get(quantity.name)
+        reason = speed["reasons"].get(scope) or speed["undefined"].get(quantity.name)
+        cells.append(reason or ("the inputs are no token ids" if value is None else value))
+    return quantity.cells(cells)

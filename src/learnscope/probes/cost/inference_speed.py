@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from learnscope.core.moment import Moment
 from learnscope.model.cost.speed import NO_TOKENS, measured_speed
 from learnscope.model.cost.timing import NEEDED
 from learnscope.options import check_whole, is_whole
 from learnscope.probes.cost.timing import TimingProbe, first_batch
-from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities import Quantity
 from learnscope.quantities.cost import InferenceSpeed as Q
 from learnscope.record import Column, Measurement, Table
 
@@ -38,9 +38,8 @@ class InferenceSpeed(TimingProbe):
     threads: int | None = None
     """Threads of torch; None: as many as it has."""
 
-    reads_only: ClassVar[bool] = True  # the passes have a guard of their own
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "`seconds` of forward passes for each setting, ten times as many for the data's own batch"
+    reads_only = True  # the passes have a guard of their own
+    cost = "`seconds` of forward passes for each setting, ten times as many for the data's own batch"
 
     def __post_init__(self) -> None:
         super().__post_init__()

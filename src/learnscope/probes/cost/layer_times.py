@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from learnscope.core.moment import Moment
 from learnscope.model.cost.layer_times import layer_times
 from learnscope.probes.cost.timing import TimingProbe, first_batch
-from learnscope.quantities import Quantities
 from learnscope.quantities.cost import LayerTimes as Q
 from learnscope.record import Measurement, Table
 
@@ -24,9 +21,8 @@ class LayerTimes(TimingProbe):
     repeats: int = 50
     seconds: float = 2.0
 
-    reads_only: ClassVar[bool] = True  # the passes have a guard of their own
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "up to `seconds` of forward passes over one batch"
+    reads_only = True  # the passes have a guard of their own
+    cost = "up to `seconds` of forward passes over one batch"
 
     def measure(self, moment: Moment) -> Measurement:
         options = {"repeats": self.repeats, "seconds": self.seconds}

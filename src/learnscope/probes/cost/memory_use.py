@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.cost.memory import peak_memory
 from learnscope.model.cost.memory_parts import sizes
 from learnscope.probes.cost.timing import first_batch
-from learnscope.quantities import Quantities
 from learnscope.quantities.cost import MemoryUse as Q
 from learnscope.record import Measurement, Table
 
@@ -24,10 +23,9 @@ class MemoryUse(Probe):
     """
 
     at: At = "once"
-    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
-    reads_only: ClassVar[bool] = True  # the pass has a guard of its own
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one forward pass, on the CPU in a process of its own where that is possible"
+    needs = frozenset({"holdout"})
+    reads_only = True  # the pass has a guard of its own
+    cost = "one forward pass, on the CPU in a process of its own where that is possible"
 
     def measure(self, moment: Moment) -> Measurement:
         memory = moment.remember({"what": "peak memory"}, lambda: _peak(moment), on_this_machine=True)
@@ -56,6 +54,6 @@ class MemoryUse(Probe):
 def _peak(moment: Moment) -> dict[str, Any]:
     peak = peak_memory(moment.model, moment.task, first_batch(moment))
     return {
-        "process": peak.process, "peak": peak.peak, "run": peak.run, "why": peak.why, "exact": peak.exact,
-        "libraries_bytes": peak.libraries, "not_fresh": peak.why_not_fresh,
+        "process": peak.process, "peak": peak.peak, "run": peak.run, "why": peak.reason, "exact": peak.exact,
+        "libraries_bytes": peak.libraries, "not_fresh": peak.not_fresh_reason,
     }  # fmt: skip

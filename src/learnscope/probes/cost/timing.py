@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
@@ -18,7 +18,7 @@ class TimingProbe(Probe):
     repeats: int = 100
     """Passes after which it stops before its seconds are over."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
+    needs = frozenset({"holdout"})
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,6 @@ from learnscope.ledger.table import QUANTILES
 from learnscope.model.examples.factored import example_gradient_norms
 from learnscope.options import check_whole
 from learnscope.probes.examples.ledger_writer import LedgerWriter
-from learnscope.quantities import Quantities
 from learnscope.quantities.examples import ExampleLedger as Q
 from learnscope.record import Measurement, Table
 from learnscope.task import Task, task_for, unwrap
@@ -55,12 +54,9 @@ class ExampleLedger(Probe):
     another forward and backward of the batch, with the weights after the step. 0: never."""
     keep_every: int = 10
     """0: at the end only."""
-    needs: ClassVar[frozenset[str]] = frozenset({"examples"})
-    reads_only: ClassVar[bool] = True  # what runs the model has a guard of its own
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = (
-        "one pass over the loop's own logits, many small batches at a time; GraNd a forward and backward more"
-    )
+    needs = frozenset({"examples"})
+    reads_only = True  # what runs the model has a guard of its own
+    cost = "one pass over the loop's own logits, many small batches at a time; GraNd a forward and backward more"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +12,6 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.examples.attribution import Transition, transition_since
 from learnscope.model.examples.groups import BatchesWithMetadata
-from learnscope.quantities import Quantities
 from learnscope.quantities.examples import ExampleTransitions as Q
 from learnscope.record import Measurement, Table
 
@@ -33,16 +31,14 @@ class ExampleTransitions(Probe):
     Gradients take at most `max_mb`.
     """
 
-    every: int = 1
     at: At = "epoch"
     parameters: str | None = None
     """A pattern that chooses among the parameters; None for all that are trained."""
     max_mb: float = 256.0
     keep_arrays: bool = True
-    needs: ClassVar[frozenset[str]] = frozenset({"previous", "train_data"})
-    reads_only: ClassVar[bool] = True  # every pass has a guard of its own
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "two backward passes of every training example that the session keeps, many at a time"
+    needs = frozenset({"previous", "train_data"})
+    reads_only = True  # every pass has a guard of its own
+    cost = "two backward passes of every training example that the session keeps, many at a time"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from learnscope.model.examples.groups import coded, groups_of, in_order
 from learnscope.model.outputs.outcomes import Outcomes, outcomes
 from learnscope.options import check_whole
 from learnscope.probes.examples.attribute_bias import NO_CLASSES, attribute_columns
-from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities import Quantity
 from learnscope.quantities.examples import GroupAccuracy as Q
 from learnscope.record import Column, Measurement, Table
 from learnscope.tensor.examples.attribute import crosstab
@@ -32,17 +32,15 @@ class GroupAccuracy(Probe):
     with the reason, where there is none of this.
     """
 
-    every: int = 1
     at: At = "epoch"
     max_groups: int = 64
     """Groups that are recorded, the largest; a note says how many are left out."""
     max_cells: int = 1024
     """Groups times classes up to which cells are recorded."""
-    needs: ClassVar[frozenset[str]] = frozenset({"test_data"})
-    uses: ClassVar[frozenset[str]] = frozenset({"train_data"})
-    reads_only: ClassVar[bool] = True  # the pass has a guard of its own
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one forward of the test examples that the session keeps"
+    needs = frozenset({"test_data"})
+    uses = frozenset({"train_data"})
+    reads_only = True  # the pass has a guard of its own
+    cost = "one forward of the test examples that the session keeps"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -11,7 +9,6 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.outputs.outcomes import Outcomes, outcomes
 from learnscope.options import check_whole
-from learnscope.quantities import Quantities
 from learnscope.quantities.examples import Memorization as Q
 from learnscope.record import Column, Measurement, Table
 from learnscope.tensor.outputs.calibration import PER_BIN, calibration_error, membership_auc, reliability, usable_bins
@@ -30,16 +27,14 @@ class Memorization(Probe):
     `reliability_<split>`: mean confidence, accuracy and number of each bin. `keep_arrays=False` leaves them out.
     """
 
-    every: int = 1
     at: At = "epoch"
     bins: int = 15
     keep_arrays: bool = True
     num_classes: int | None = None
     """How many classes the model is known to tell apart; another number of logits is refused."""
-    needs: ClassVar[frozenset[str]] = frozenset({"train_data", "test_data"})
-    reads_only: ClassVar[bool] = True  # the passes have a guard of their own
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one forward of the training and the test examples that the session keeps"
+    needs = frozenset({"train_data", "test_data"})
+    reads_only = True  # the passes have a guard of their own
+    cost = "one forward of the training and the test examples that the session keeps"
 
     def __post_init__(self) -> None:
         super().__post_init__()

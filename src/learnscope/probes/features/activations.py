@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from learnscope.model.features.activation_sites import Site
 from learnscope.model.features.activations import collect_activations
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.options import check_whole
-from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities import Quantity
 from learnscope.quantities.features import Activations as Q
 from learnscope.record import Column, Label, Measurement, Table
 from learnscope.tensor.features.distribution import Distribution, joined
@@ -48,10 +47,9 @@ class Activations(Probe):
     per_site: bool = True
     """Record each site beside the layers."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
-    reads_only: ClassVar[bool] = True  # the pass has a guard of its own
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one forward of `examples` holdout examples, and the slopes of every activation in it"
+    needs = frozenset({"holdout"})
+    reads_only = True  # the pass has a guard of its own
+    cost = "one forward of `examples` holdout examples, and the slopes of every activation in it"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -136,6 +134,6 @@ def _with_reasons(table: Table, values: Sequence[Distribution]) -> Table:
     for column in table.columns:
         if column.name in (Q.kurtosis.name, Q.output_kurtosis.name):
             missing = [i for i, value in enumerate(column.values) if value is None and rms[i] is not None]
-            column = replace(column, status={**column.status, **{i: values[i].why_no_kurtosis() for i in missing}})
+            column = replace(column, status={**column.status, **{i: values[i].no_kurtosis_reason() for i in missing}})
         columns.append(column)
     return replace(table, columns=columns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from learnscope.model.examples.groups import classes_of
 from learnscope.model.features.pooling import POOLINGS, Pooling, default_layers
 from learnscope.model.features.representation import largest_class_share, linear_probe, silhouette
 from learnscope.options import is_whole
-from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities import Quantity
 from learnscope.quantities.features import FeatureEvolution as Q
 from learnscope.record import Measurement, Table
 from learnscope.task import IGNORE
@@ -57,7 +57,6 @@ class FeatureEvolution(Probe):
     there are classes, -100 for an example without one.
     """
 
-    every: int = 1
     at: At = "epoch"
     layers: Sequence[str] | None = None
     """By default the first, a middle and the last block, and the last layer before the head."""
@@ -67,10 +66,9 @@ class FeatureEvolution(Probe):
     memory_mb: float = 64.0
     keep_features: bool = False
 
-    needs: ClassVar[frozenset[str]] = frozenset({"features"})
-    reads_only: ClassVar[bool] = True  # the pass has a guard of its own, and no random numbers but with own seeds
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one forward of `samples` holdout examples, and of each layer a ridge classifier and an SVD"
+    needs = frozenset({"features"})
+    reads_only = True  # the pass has a guard of its own, and no random numbers but with own seeds
+    cost = "one forward of `samples` holdout examples, and of each layer a ridge classifier and an SVD"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,7 +17,7 @@ from learnscope.tensor.gradients.gradient import gradient_spread
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class GradientRows:
     """One row for each tensor: a scope is a single sum over rows."""
 
     gradients: Gradients
@@ -26,7 +26,7 @@ class Flow:
     labels: dict[str, Label]
 
     @classmethod
-    def of(cls, moment: Moment, gradients: Gradients) -> Flow:
+    def of(cls, moment: Moment, gradients: Gradients) -> GradientRows:
         table = gradients.table
         before = table.sum_squares / torch.as_tensor(gradients.scale, device=table.sum_squares.device).double() ** 2
         factors = gradients.coefficients

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,8 +12,7 @@ from learnscope.core.gradients import Gradients
 from learnscope.core.handed import MicroBatches
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
-from learnscope.probes.gradients.flow_rows import Flow, spoilt_by_clip, with_spread
-from learnscope.quantities import Quantities
+from learnscope.probes.gradients.flow_rows import GradientRows, spoilt_by_clip, with_spread
 from learnscope.quantities.gradients import GradientFlow as Q
 from learnscope.record import Column, Measurement, Table
 from learnscope.tensor.gradients.gradient import sum_squares
@@ -50,11 +48,10 @@ class GradientFlow(Probe):
     variance: bool = False
     """Also the mean and the variance of the entries, which take a pass of their own."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"grads"})
-    uses: ClassVar[frozenset[str]] = frozenset({"micro_batches"})
-    reads_only: ClassVar[bool] = True
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one pass over the gradients; the weights too, every `weights_every` steps"
+    needs = frozenset({"grads"})
+    uses = frozenset({"micro_batches"})
+    reads_only = True
+    cost = "one pass over the gradients; the weights too, every `weights_every` steps"
 
     def measure(self, moment: Moment) -> Measurement:
         gradients = moment.gradients
@@ -62,7 +59,7 @@ class GradientFlow(Probe):
             norm = Q.norm.column([None], {"stage": "stepped"}, {0: NO_GRADIENTS})
             missing = Q.without_gradient.column([len(gradients.missing)])
             return Measurement([Table("model", ["model"], [norm, missing])])
-        flow = Flow.of(moment, gradients)
+        flow = GradientRows.of(moment, gradients)
         tables = [self._model(moment, flow), self._layers(moment, flow)]
         kinds = ["component", *moment.subject.group_kinds, *(["tensor"] if self.per_tensor else [])]
         tables += [_table(moment, flow, kind) for kind in kinds]
@@ -73,7 +70,7 @@ class GradientFlow(Probe):
         tables[:3] = [with_spread(moment, gradients, table, flow.labels) for table in tables[:3]]
         return Measurement(tables, finish=lambda read: spoilt_by_clip(_once_read(read)))
 
-    def _model(self, moment: Moment, flow: Flow) -> Table:
+    def _model(self, moment: Moment, flow: GradientRows) -> Table:
         gradients = flow.gradients
         bad = (gradients.table.nan + gradients.table.inf) > 0
         columns = [
@@ -86,7 +83,7 @@ class GradientFlow(Probe):
             columns += self._noise(moment, moment.micro_batches, flow.numbers[:, 0].sum())
         return _table(moment, flow, "model", columns)
 
-    def _layers(self, moment: Moment, flow: Flow) -> Table:
+    def _layers(self, moment: Moment, flow: GradientRows) -> Table:
         columns = []
         positions = flow.gradients.positions
         if self._weighs(moment):
@@ -159,7 +156,7 @@ def noise_scale_parts(each: Tensor, accumulated: Tensor, sizes: Sequence[float] 
     return accumulated - noise / big, noise
 
 
-def _table(moment: Moment, flow: Flow, kind: str, more: Sequence[Column] | None = None) -> Table:
+def _table(moment: Moment, flow: GradientRows, kind: str, more: Sequence[Column] | None = None) -> Table:
     """Norms; with `more` columns also what is zero, NaN or infinite."""
     segments = moment.subject.segments(kind, flow.gradients.positions)
     before, stepped, zeros, nan, inf, entries = segments.sum(flow.numbers).unbind(1)
@@ -169,7 +166,7 @@ def _table(moment: Moment, flow: Flow, kind: str, more: Sequence[Column] | None 
     return Table(kind, segments.scopes, columns)
 
 
-def _candidates(moment: Moment, flow: Flow) -> Table:
+def _candidates(moment: Moment, flow: GradientRows) -> Table:
     """Bad entries of every tensor in backward order; only the first is kept once they are read."""
     reached = {name: place for place, name in enumerate(moment.subject.backward_order)}
     names = flow.gradients.names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +19,6 @@ from learnscope.model.outputs.evaluate import model_device
 from learnscope.options import check_whole
 from learnscope.probes.landscape.stability import holders_of
 from learnscope.probes.landscape.survey import Survey, trace_columns
-from learnscope.quantities import Quantities
-from learnscope.quantities.landscape import LossLandscape as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.landscape.curvature import basis_bytes
 
@@ -67,9 +65,8 @@ class LossLandscape(Probe):
     """GiB that float32 copies, Lanczos' basis and kept graphs may take. Graphs are rebuilt for every product where \
 they would take more; beyond that the measurement is refused."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "some tens to hundreds of double backwards on `examples` holdout examples"
+    needs = frozenset({"holdout"})
+    cost = "some tens to hundreds of double backwards on `examples` holdout examples"
 
     def __post_init__(self) -> None:
         super().__post_init__()

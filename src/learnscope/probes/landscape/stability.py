@@ -38,16 +38,6 @@ def adam_threshold(group: Mapping[str, Any]) -> float:
     return _over(2 + 2 * beta, (1 - beta) * float(group["lr"]))
 
 
-def adam_scale(group: Mapping[str, Any], state: Mapping[str, Any]) -> Vector:
-    """The diagonal of P^(−1/2), P = √v̂ + ε with v̂ = v/(1 − β₂ᵗ), the running maximum of v for AMSGrad."""
-    second: Tensor = state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"]
-    corrected = second.detach().reshape(-1).cpu().double().numpy() / (
-        1 - float(group["betas"][1]) ** float(state["step"])
-    )
-    scale: Vector = 1 / np.sqrt(np.sqrt(corrected) + float(group["eps"]))
-    return scale
-
-
 @dataclass(frozen=True, slots=True)
 class Holder:
     """The optimizer and the group that hold a parameter, and its state there."""
@@ -70,11 +60,6 @@ def smallest_threshold(holders: Mapping[str, Holder], threshold: Callable[[Mappi
     return min(threshold(holder.group) for holder in holders.values())
 
 
-def rates(holders: Mapping[str, Holder]) -> list[float]:
-    """The different learning rates, the largest first."""
-    return sorted({float(holder.group["lr"]) for holder in holders.values()}, reverse=True)
-
-
 def uses_momentum(holders: Mapping[str, Holder]) -> bool:
     """Whether all is torch's SGD, some of it with momentum."""
     return all(type(h.optimizer) is torch.optim.SGD for h in holders.values()) and any(
@@ -95,8 +80,16 @@ def no_preconditioner(holders: Mapping[str, Holder], names: Sequence[str]) -> st
 
 
 def preconditioner(holders: Mapping[str, Holder], names: Sequence[str], dtype: type[np.floating[Any]]) -> Vector:
-    """The diagonal of P^(−1/2) over these parameters, one after the other."""
-    parts = [adam_scale(holders[name].group, holders[name].state) for name in names]
+    """The diagonal of P^(−1/2) over these parameters, one after the other.
+
+    P = √v̂ + ε with v̂ = v/(1 − β₂ᵗ), the running maximum of v for AMSGrad.
+    """
+    parts = []
+    for group, state in ((holders[name].group, holders[name].state) for name in names):
+        second: Tensor = state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"]
+        correction = 1 - float(group["betas"][1]) ** float(state["step"])
+        corrected = second.detach().reshape(-1).cpu().double().numpy() / correction
+        parts.append(1 / np.sqrt(np.sqrt(corrected) + float(group["eps"])))
     return np.concatenate(parts).astype(dtype, copy=False)
 
 

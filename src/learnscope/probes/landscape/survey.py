@@ -18,7 +18,6 @@ from learnscope.probes.landscape.stability import (
     momentum_threshold,
     no_preconditioner,
     preconditioner,
-    rates,
     smallest_threshold,
     uses_momentum,
 )
@@ -105,7 +104,7 @@ class Survey:
         columns = [*(Q.eigenvalue.cells([_at(top, rank)], rank=rank) for rank in ranks), Q.sharpness.cells([sharpness])]
         if not self.holders:
             return columns + [q.cells([NO_OPTIMIZER]) for q in (Q.sharpness_threshold, Q.sharpness_ratio)]
-        learning_rates = rates(self.holders)
+        learning_rates = sorted({float(holder.group["lr"]) for holder in self.holders.values()}, reverse=True)
         if len(learning_rates) > 1:
             self.notes["learning_rates"] = learning_rates
         threshold = smallest_threshold(self.holders, descent_threshold)

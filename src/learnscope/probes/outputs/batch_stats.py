@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
-from learnscope.quantities import Quantities
 from learnscope.quantities.outputs import BatchStats as Q
 from learnscope.record import Table
 from learnscope.task import IGNORE, task_for
@@ -19,10 +16,9 @@ class BatchStats(Probe):
 
     every: int = 10
     max_classes: int = 100
-    needs: ClassVar[frozenset[str]] = frozenset({"batch"})
-    reads_only: ClassVar[bool] = True
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one pass over the batch's targets"
+    needs = frozenset({"batch"})
+    reads_only = True
+    cost = "one pass over the batch's targets"
 
     def measure(self, moment: Moment) -> list[Table]:
         batch = moment.batch

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from learnscope.model.outputs.reference import Reference
+from learnscope.core.moment import Moment
+from learnscope.model.outputs.reference import Reference, reference_outputs
 from learnscope.quantities.outputs import VariantOutputs
 from learnscope.record import Column, Label
 
@@ -20,6 +21,12 @@ _OF_DISTRIBUTIONS = (
 )  # fmt: skip
 
 
+def holdout_reference(moment: Moment, examples: int) -> tuple[list[Any], Sequence[Reference]]:
+    """The batches of the first holdout examples, and the model's outputs on them, computed once for all probes."""
+    batches, key = moment.holdout_batches(examples), ("reference_outputs", examples)
+    return batches, moment.once(key, lambda: reference_outputs(moment.model, moment.task, batches))
+
+
 def output_columns(
     quantities: type[VariantOutputs],
     compared: Mapping[str, Any],
@@ -27,7 +34,7 @@ def output_columns(
     labels: Mapping[str, Label],
 ) -> list[Column]:
     """What `compare_outputs` gave, with the reasons for what has no meaning for outputs of this kind."""
-    reasons = undefined(reference)
+    reasons = undefined_comparisons(reference)
     return [
         quantities.named(name).column(value.reshape(1) if hasattr(value, "reshape") else [value], labels, reason)
         for name, value in compared.items()
@@ -45,7 +52,7 @@ def read_together(compared: Mapping[_Variant, Mapping[str, Tensor]]) -> dict[_Va
     return numbers
 
 
-def undefined(reference: Sequence[Reference]) -> dict[str, str]:
+def undefined_comparisons(reference: Sequence[Reference]) -> dict[str, str]:
     """The comparisons that have no meaning for these outputs, and why."""
     first = reference[0]
     reasons = dict.fromkeys([quantity.name for quantity in _OF_DISTRIBUTIONS], REGRESSION) if first.regression else {}

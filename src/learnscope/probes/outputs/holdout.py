@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
-from learnscope.quantities import Quantities
 from learnscope.quantities.outputs import Holdout as Q
 from learnscope.record import Measurement, Table
 from learnscope.task import correct, predictions
@@ -24,10 +21,9 @@ class Holdout(Probe):
     every: int = 100
     keep_arrays: bool = True
     max_logits: int = 1_000_000
-    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
-    reads_only: ClassVar[bool] = True  # the evaluation has a guard of its own
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one forward of the holdout"
+    needs = frozenset({"holdout"})
+    reads_only = True  # the evaluation has a guard of its own
+    cost = "one forward of the holdout"
 
     def measure(self, moment: Moment) -> Measurement:
         logits, targets, losses = moment.holdout.logits, moment.holdout.targets, moment.holdout.losses

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
-from learnscope.quantities import Quantities
 from learnscope.quantities.outputs import Loss as Q
 from learnscope.record import Table
 
@@ -16,10 +13,9 @@ from learnscope.record import Table
 class Loss(Probe):
     """The loss, and whatever else the loop passes to `w.log`."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"logged"})
-    reads_only: ClassVar[bool] = True
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "nothing but keeping the numbers"
+    needs = frozenset({"logged"})
+    reads_only = True
+    cost = "nothing but keeping the numbers"
 
     def measure(self, moment: Moment) -> Table:
         columns = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -13,7 +12,7 @@ from learnscope.core.probe import At, Probe
 from learnscope.intervals import wilson
 from learnscope.model.outputs.outcomes import Sums, summed_by_example
 from learnscope.options import check_whole, is_whole
-from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities import Quantity
 from learnscope.quantities.outputs import Performance as Q
 from learnscope.record import Label, Measurement, Table
 from learnscope.tensor.bootstrap import FEWEST, TOO_FEW, ratio_interval
@@ -36,10 +35,9 @@ class Performance(Probe):
     resamples: int = 1000
     """How often the examples are drawn again for an interval."""
     seed: int = 0
-    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
-    reads_only: ClassVar[bool] = True  # the pass has a guard of its own
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one forward of all of the data"
+    needs = frozenset({"holdout"})
+    reads_only = True  # the pass has a guard of its own
+    cost = "one forward of all of the data"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,11 +10,18 @@ import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
-from learnscope.model.outputs.example_sums import joined_sums, kept_outputs
-from learnscope.model.robustness.attack import Attacked, Clip, fgsm, judged, pgd, random_perturbation
+from learnscope.model.outputs.example_sums import joined_sums, outputs_of_batches
+from learnscope.model.robustness.attack import (
+    Attacked,
+    Clip,
+    attacked_sums,
+    changed_texts,
+    fgsm,
+    pgd,
+    random_perturbation,
+)
 from learnscope.model.robustness.ball import PERS, UNITS, Per, Threat, Unit, sizes, token_distances, unit_ball
 from learnscope.model.robustness.target import Target, What, find_target
-from learnscope.model.robustness.texts import changed_texts
 from learnscope.model.robustness.token_units import real_tokens, token_count, token_table, vocabulary_digest
 from learnscope.options import check_whole
 from learnscope.probes.robustness.shared import RobustnessProbe, check_counted
@@ -130,9 +137,11 @@ class AttackRunner:
     def evaluate(self, deltas: Sequence[Tensor | None] | None = None, *, compared: bool = True) -> dict[str, Any]:
         """The model on the batches with these perturbations, or without any; `compared` with its outputs on them."""
         model, task, count = self.moment.model, self.moment.task, len(self.batches)
-        references: Sequence[Outputs | None] = self._reference if compared else [None] * count
+        references: Sequence[Outputs | None] = [None] * count
+        if compared:
+            references = self._once("kept outputs", lambda: outputs_of_batches(model, task, self.batches))
         each = zip(self.targets, deltas or [None] * count, references, strict=True)
-        return check_counted(joined_sums([judged(model, task, *inputs) for inputs in each])).plain()
+        return check_counted(joined_sums([attacked_sums(model, task, *inputs) for inputs in each])).plain()
 
     @property
     def targets(self) -> list[Target]:
@@ -142,10 +151,6 @@ class AttackRunner:
     def balls(self, epsilon: float) -> list[Ball]:
         pairs = zip(self.targets, self._distances, strict=True)
         return [unit_ball(target, self.threat, distances).of(epsilon) for target, distances in pairs]
-
-    @property
-    def _reference(self) -> list[Outputs]:
-        return self._once("kept outputs", lambda: kept_outputs(self.moment.model, self.moment.task, self.batches))
 
     @property
     def _distances(self) -> list[Tensor | None]:

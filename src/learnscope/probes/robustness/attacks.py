@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 from learnscope.core.moment import Moment
 from learnscope.intervals import difference
@@ -16,7 +16,7 @@ from learnscope.model.robustness.target import What
 from learnscope.options import check_whole
 from learnscope.probes.robustness.attack_runner import AttackProbe, AttackRunner
 from learnscope.probes.robustness.shared import REGRESSION, bootstrap, check_numbers, column, means, outcome_columns
-from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities import Quantity
 from learnscope.quantities.robustness import Attacks as Q
 from learnscope.record import Column, Label, Measurement, Table
 from learnscope.tensor.bootstrap import TOO_FEW
@@ -55,7 +55,7 @@ class Attacks(AttackProbe):
     them, or many zero gradients, means that the attack failed, not that the model is robust.
 
     Notes: `target` ("embeddings" or "inputs"), `per`, `steps`, `restarts`, `examples`, `positions`, and for language
-    models `texts`: for each ε the attack as text (see `learnscope.model.robustness.texts`).
+    models `texts`: for each ε the attack as text (see `learnscope.model.robustness.attack`).
     """
 
     epsilons: Sequence[float] | None = None
@@ -64,8 +64,7 @@ class Attacks(AttackProbe):
     texts: int = 2
     """Examples whose attacked text is kept, for each ε."""
 
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "forward and backward passes over the examples for each ε and step, and one for each seed"
+    cost = "forward and backward passes over the examples for each ε and step, and one for each seed"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from learnscope.core.moment import Moment
 from learnscope.model.bits.quantise import quantised
@@ -14,7 +14,6 @@ from learnscope.model.guard import guard
 from learnscope.probes.robustness.attack_runner import AttackProbe, AttackRunner
 from learnscope.probes.robustness.attacks import EPSILONS
 from learnscope.probes.robustness.shared import check_numbers, outcome_columns
-from learnscope.quantities import Quantities
 from learnscope.quantities.robustness import BitRobustness as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.bits.quantize import QuantiseError, checked_bits
@@ -38,8 +37,7 @@ class BitRobustness(AttackProbe):
     """By default the middle one of `Attacks`."""
     steps: int = 5
 
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "`steps` forward and backward passes for each width, and one pass for each pair of widths"
+    cost = "`steps` forward and backward passes for each width, and one pass for each pair of widths"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
-from learnscope.model.outputs.example_sums import passed
+from learnscope.model.outputs.example_sums import example_sums_of_pass
 from learnscope.model.robustness.target import What, find_target
 from learnscope.model.robustness.token_noise import (
     Perturbed,
@@ -22,7 +22,6 @@ from learnscope.model.robustness.token_noise import (
 )
 from learnscope.model.robustness.token_units import real_tokens, token_count, vocabulary_digest
 from learnscope.probes.robustness.shared import SeededProbe, check_counted, check_numbers, column, means, over_seeds
-from learnscope.quantities import Quantities
 from learnscope.quantities.robustness import InputPerturbation as Q
 from learnscope.record import Measurement, Table
 from learnscope.task.batches import map_leaves
@@ -57,8 +56,7 @@ class InputPerturbation(SeededProbe):
     levels: Sequence[float] = (0.05, 0.1, 0.2)
     dropout: Literal["remove", "mask"] = "remove"
 
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "a forward pass over the examples for each level and seed"
+    cost = "a forward pass over the examples for each level and seed"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,7 +99,7 @@ class InputPerturbation(SeededProbe):
         for place in range(1 if change is None else self.seeds):
             generator = torch.Generator().manual_seed(self.seed + place)
             parts = [Perturbed(batch, 0, 1) if change is None else change(batch, generator) for batch in batches]
-            totals = passed(moment.model, moment.task, [part.batch for part in parts])
+            totals = example_sums_of_pass(moment.model, moment.task, [part.batch for part in parts])
             sums = (check_counted(totals) if change is None else totals).plain()
             examples, positions = len(sums["positions"]), sum(sums["positions"])
             changed, of = changed + sum(part.changed for part in parts), of + sum(part.of for part in parts)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from learnscope.core.moment import Moment
 from learnscope.model.bits.quantised_units import Unit, find_units
 from learnscope.model.guard import guard
-from learnscope.model.outputs.example_sums import kept_outputs, passed
+from learnscope.model.outputs.example_sums import example_sums_of_pass, outputs_of_batches
 from learnscope.model.robustness.weight_noise import NoiseKind, noised
 from learnscope.probes.robustness.shared import SeededProbe, check_counted, check_numbers, column, means, over_seeds
-from learnscope.quantities import Quantities
 from learnscope.quantities.robustness import NoiseRobustness as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.bits.quantize import WHOLE_BITS
@@ -34,8 +33,7 @@ class NoiseRobustness(SeededProbe):
     sigmas: Sequence[float] = (0.01, 0.05, 0.1)
     bits: Sequence[int] = (8, 6, 4)
 
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "a forward pass over the examples for each level and seed"
+    cost = "a forward pass over the examples for each level and seed"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,13 +61,13 @@ class NoiseRobustness(SeededProbe):
     def _noised(self, moment: Moment, batches: Sequence[Any], kind: NoiseKind, level: float) -> dict[str, Any]:
         model, task, units = moment.model, moment.task, _units(moment, kind)
         examples = sum(task.size(batch) for batch in batches)
-        reference = moment.once(("kept outputs", examples), lambda: kept_outputs(model, task, batches))
+        reference = moment.once(("kept outputs", examples), lambda: outputs_of_batches(model, task, batches))
         runs: list[dict[str, float | None]] = []
         positions = 0
         for place in range(self.seeds):
             # the same draws at every level, so that levels differ in size only
             with guard(model), noised(model, units, kind, level, self.seed + place), moment.sealing():
-                sums = check_counted(passed(model, task, batches, reference)).plain()
+                sums = check_counted(example_sums_of_pass(model, task, batches, reference)).plain()
             positions = sum(sums["positions"])
             runs.append(means(sums))
         return {"runs": runs, "positions": positions}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -13,14 +13,13 @@ from learnscope.core.probe import At, Probe
 from learnscope.intervals import wilson
 from learnscope.model.data import DataError
 from learnscope.model.outputs.example_sums import ExampleSums
-from learnscope.model.robustness.target import What, what_is_attacked
+from learnscope.model.robustness.target import What, attack_target
 from learnscope.options import check_whole
 from learnscope.quantities import Quantities, Quantity
 from learnscope.quantities.robustness import Attacks, BitRobustness
 from learnscope.record import Column, Label
 from learnscope.task import IGNORE
-from learnscope.tensor.bootstrap import TOO_FEW, ratio_interval
-from learnscope.tensor.robustness.over_seeds import mean_interval
+from learnscope.tensor.bootstrap import TOO_FEW, mean_interval, ratio_interval
 
 REGRESSION = "float targets: there is no right and wrong, and outputs are numbers, not distributions"
 EXAMPLES: Mapping[What, int] = {"embeddings": 8, "inputs": 32}
@@ -39,12 +38,12 @@ class RobustnessProbe(Probe):
     """How many are used; by default 8 sequences of tokens, or 32 inputs."""
     seed: int = 0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"holdout"})
-    reads_only: ClassVar[bool] = True  # whatever runs the model has a guard of its own
+    needs = frozenset({"holdout"})
+    reads_only = True  # whatever runs the model has a guard of its own
 
     def batches(self, moment: Moment) -> tuple[list[Any], What]:
         """The first examples of the data, and what of them can be changed."""
-        what = what_is_attacked(moment.task, moment.holdout_batches(1)[0])
+        what = attack_target(moment.task, moment.holdout_batches(1)[0])
         return moment.holdout_batches(EXAMPLES[what] if self.examples is None else self.examples), what
 
 

@@ -18,8 +18,15 @@ from learnscope.quantities.updates import ParameterChange as Q
 from learnscope.record import Column, Table
 from learnscope.tensor.segments import Segments
 from learnscope.tensor.updates.fold import bits_differ
-from learnscope.tensor.updates.moments import fixed_entries
-from learnscope.tensor.updates.update import KNOWN, Rounding, decay_rounding, decay_vanishes, decoupled, planned_update
+from learnscope.tensor.updates.moments import (
+    KNOWN,
+    Rounding,
+    decay_rounding,
+    decay_vanishes,
+    decoupled,
+    fixed_entries,
+    planned_update,
+)
 
 Z95 = 1.959964
 """Two-sided 95 % quantile of the normal distribution."""
@@ -27,10 +34,6 @@ Z95 = 1.959964
 ROUNDINGS: tuple[Rounding, ...] = ("apart", "together")
 SHARE = (Q.absorbed_share, Q.absorbed_share_low, Q.absorbed_share_high)
 DECAY_SHARE = (Q.decay_absorbed_share, Q.decay_absorbed_share_low, Q.decay_absorbed_share_high)
-_ROUNDED: dict[Rounding, str] = {
-    "apart": "its weight decay is rounded apart from the update",
-    "together": "its weight decay is rounded together with the update",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +77,7 @@ def absorbed_tables(moment: Moment, samples: Sequence[Sample]) -> list[Table]:
     holder_of, parameters = holders(moment.optimizers), moment.subject.parameters
     updated = [s for s in samples if id(p := parameters[s.position]) in holder_of and p.grad is not None]
     if not updated:
-        nothing = {0: "no parameter was updated"}
-        columns = [quantity.column([None], status=nothing) for quantity in (SHARE[0], DECAY_SHARE[0])]
+        columns = [quantity.cells(["no parameter was updated"]) for quantity in (SHARE[0], DECAY_SHARE[0])]
         return [Table("model", ["model"], columns)]
     questions: Questions = {key: Question() for key in ("update", *ROUNDINGS)}
     for sample in updated:
@@ -105,9 +107,10 @@ def _examine(holder: Holder, p: Tensor, sample: Sample, questions: Questions) ->
     # a weight that is NaN or infinite stays so whatever is added: that is no rounding
     questions["update"].ask(position, (update != 0) & unchanged & before.isfinite(), torch.ones_like(unchanged))
     reason, rounding = _no_decay(name, group), decay_rounding(group)
+    how = "apart from" if rounding == "apart" else "together with"
     for key in ROUNDINGS:
         if reason is not None or key != rounding:
-            questions[key].missing[position] = reason or _ROUNDED[rounding]
+            questions[key].missing[position] = reason or f"its weight decay is rounded {how} the update"
     if reason is None:
         # rounded together with the update, decay is lost only where nothing of the update was left
         lost = unchanged if rounding == "together" else decay_vanishes(name, group, before, gradient)

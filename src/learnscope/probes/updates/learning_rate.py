@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
-from learnscope.quantities import Quantities
 from learnscope.quantities.updates import LearningRate as Q
 from learnscope.record import Table
 
@@ -16,10 +13,9 @@ class LearningRate(Probe):
 
     every: int = 10
     at: At = "before_step"
-    needs: ClassVar[frozenset[str]] = frozenset({"optimizer"})
-    reads_only: ClassVar[bool] = True
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "reads the optimizer's groups, no tensor"
+    needs = frozenset({"optimizer"})
+    reads_only = True
+    cost = "reads the optimizer's groups, no tensor"
 
     def measure(self, moment: Moment) -> list[Table]:
         groups = [group for optimizer in moment.optimizers for group in optimizer.param_groups]
@@ -37,14 +33,12 @@ class LearningRate(Probe):
 
 def _named(moment: Moment, rate_of: dict[int, float]) -> Table:
     """The one learning rate of all trained parameters of every named group."""
-    values: list[float | None] = []
-    status: dict[int, str] = {}
+    cells: list[float | str] = []
     named = moment.subject.scopes("named")
-    for number, positions in enumerate(named.values()):
+    for positions in named.values():
         rates = sorted({rate_of[position] for position in positions if position in rate_of})
-        values.append(rates[0] if len(rates) == 1 else None)
-        if not rates:
-            status[number] = "no optimizer holds any of its parameters"
-        elif len(rates) > 1:
-            status[number] = f"its parameters have {len(rates)} learning rates: {', '.join(map(repr, rates))}"
-    return Table("named", list(named), [Q.learning_rate.column(values, status=status)])
+        if len(rates) > 1:
+            cells.append(f"its parameters have {len(rates)} learning rates: {', '.join(map(repr, rates))}")
+        else:
+            cells.append(rates[0] if rates else "no optimizer holds any of its parameters")
+    return Table("named", list(named), [Q.learning_rate.cells(cells)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,11 +11,10 @@ from torch import Tensor
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.core.subject import Subject
-from learnscope.model.outputs.reference import Reference, compare_outputs, reference_outputs
+from learnscope.model.outputs.reference import Reference, compare_outputs
 from learnscope.model.updates.lowrank import LowRankUpdate, decompose_update, matrix_names
 from learnscope.options import is_whole
-from learnscope.probes.outputs.columns import output_columns, read_together, undefined
-from learnscope.quantities import Quantities
+from learnscope.probes.outputs.columns import holdout_reference, output_columns, read_together, undefined_comparisons
 from learnscope.quantities.updates import LowRankQuality as Q
 from learnscope.record import Column, Measurement, Table
 
@@ -51,11 +49,8 @@ class LowRankQuality(Probe):
     snapshot_dtype: str = "native"
     """Their dtype: each weight's own, or a float dtype."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"previous", "holdout"})
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = (
-        "a decomposition of every matrix's update; forwards on `examples` holdout examples for each rank"
-    )
+    needs = frozenset({"previous", "holdout"})
+    cost = "a decomposition of every matrix's update; forwards on `examples` holdout examples for each rank"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,10 +68,7 @@ class LowRankQuality(Probe):
         subject.refresh()
         now = subject.by_name()
         before.check(now)
-        batches = moment.holdout_batches(self.examples)
-        reference = moment.once(
-            ("reference_outputs", self.examples), lambda: reference_outputs(moment.model, moment.task, batches)
-        )
+        batches, reference = holdout_reference(moment, self.examples)
         names, others = matrix_names(moment.model)
         ranks = sorted(set(self.ranks))
         update = decompose_update(now, before.tensors, names, ranks[-1])
@@ -117,7 +109,7 @@ class LowRankQuality(Probe):
         best = min((value for value in kl.values() if not math.isnan(value)), default=math.nan)
         reason = f"the mean KL is above {self.kl_bound:g} at every rank up to {max(kl)}; the smallest is {best:.3g}"
         if math.isnan(best):
-            reason = undefined(reference).get(Q.kl.name) or "the KL is NaN at every rank"
+            reason = undefined_comparisons(reference).get(Q.kl.name) or "the KL is NaN at every rank"
         return [*columns, Q.recommended_rank.column([None], labels, {0: reason})]
 
 
@@ -130,8 +122,7 @@ def _energies(
     totals = segments.sum(torch.tensor([0.0 if f is None else f.sum_squares for f in factors], dtype=torch.float64))
     broken = segments.sum(torch.tensor([float(name in update.undecomposed) for name in names]))
     if not segments.scopes and kind == "model":
-        columns = [Q.energy_captured.column([None], {"rank": rank}, {0: UNCHANGED}) for rank in ranks]
-        return Table(kind, ["model"], columns)
+        return Table(kind, ["model"], [Q.energy_captured.cells([UNCHANGED], rank=rank) for rank in ranks])
     status = {
         place: UNDECOMPOSED if bad else UNCHANGED
         for place, (total, bad) in enumerate(zip(totals.tolist(), broken.tolist(), strict=True))
@@ -146,18 +137,16 @@ def _energies(
 
 def _tensor_table(subject: Subject, update: LowRankUpdate, positions: Sequence[int]) -> Table:
     names = [subject.names[i] for i in positions]
-    factors = [update.factors.get(name) for name in names]
-    stable = [None if f is None else f.stable_rank for f in factors]
-    needed = [None if f is None else f.rank_for(ENERGY) for f in factors]
-    missing: dict[int, str] = {}
-    beyond: dict[int, str] = {}
-    for place, (name, f) in enumerate(zip(names, factors, strict=True)):
-        if f is None:
-            missing[place] = UNDECOMPOSED if name in update.undecomposed else "it did not change"
-        elif needed[place] is None:
-            beyond[place] = f"more than {len(f.values)}, the largest rank that was computed"
-    columns = [
-        Q.stable_rank.column(stable, status=missing),
-        Q.rank_for_energy.column(needed, {"energy": ENERGY}, missing | beyond),
-    ]
-    return Table("tensor", names, columns)
+    stable: list[float | str] = []
+    needed: list[float | str] = []
+    for name in names:
+        factors = update.factors.get(name)
+        if factors is None:
+            stable.append(UNDECOMPOSED if name in update.undecomposed else "it did not change")
+            needed.append(stable[-1])
+        else:
+            stable.append(factors.stable_rank)
+            rank = factors.rank_for(ENERGY)
+            beyond = f"more than {len(factors.values)}, the largest rank that was computed"
+            needed.append(beyond if rank is None else rank)
+    return Table("tensor", names, [Q.stable_rank.cells(stable), Q.rank_for_energy.cells(needed, energy=ENERGY)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.core.subject import Subject
 from learnscope.probes.updates.remembered import Memory, Rule, reasons_of_scopes, remembered
-from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities import Quantity
 from learnscope.quantities.updates import Momentum as Q
 from learnscope.record import Column, Label, Table
 from learnscope.tensor.segments import Segments
@@ -35,7 +35,6 @@ class Momentum(Probe):
     Label `rule`: `adam` for Adam, AdamW and what inherits from them (the step is Adam's formula for these too);
     `momentum` for SGD, of which m̂ is the momentum buffer as it is, and which has only its norm and staleness.
 
-
     A scope in which no parameter has moments has null with the reason. Sums are float64 throughout.
     """
 
@@ -43,10 +42,9 @@ class Momentum(Probe):
     sample_size: int = 1024
     """Entries of each tensor from which the median of `snr` is taken."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"optimizer"})
-    reads_only: ClassVar[bool] = True
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one pass over the optimizer's moments, the gradients and the weights"
+    needs = frozenset({"optimizer"})
+    reads_only = True
+    cost = "one pass over the optimizer's moments, the gradients and the weights"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +11,6 @@ from torch import Tensor
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.probes.updates.absorption import absorbed_tables, take_sample
-from learnscope.quantities import Quantities
 from learnscope.quantities.updates import ParameterChange as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.segments import Segments
@@ -21,7 +19,6 @@ from learnscope.tensor.updates.delta import DeltaTable, delta_statistics
 
 class ParameterChange(Probe):
     """Δ = W_now − W_at the last measurement, per tensor, layer, component, optimizer group, and overall.
-
 
     The record's note `span` holds the two steps between which Δ lies. Sums are float64 throughout.
     """
@@ -38,10 +35,9 @@ class ParameterChange(Probe):
     sample_size: int = 1024
     """Entries of each tensor on which absorption is measured."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"previous"})
-    reads_only: ClassVar[bool] = True
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one pass over the weights and a copy of them as they were, which is then brought up to date"
+    needs = frozenset({"previous"})
+    reads_only = True
+    cost = "one pass over the weights and a copy of them as they were, which is then brought up to date"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,10 +54,10 @@ class ParameterChange(Probe):
         before, subject = moment.previous, moment.subject
         delta = changes(moment, self.thresholds)
         kinds = ["model", "layer", "component", *subject.group_kinds, *(["tensor"] if self.per_tensor else [])]
-        tables = []
-        for kind in kinds:
-            segments = subject.segments(kind, delta.positions)
-            tables.append(change_table(kind, segments, delta, self.thresholds, delta.dtype, self.snapshot_dtype))
+        tables = [
+            change_table(kind, subject.segments(kind, delta.positions), delta, self.thresholds, self.snapshot_dtype)
+            for kind in kinds
+        ]
         samples = moment.state.pop("_sample", None)
         if samples is not None:
             tables += absorbed_tables(moment, samples)
@@ -110,9 +106,7 @@ def changes(moment: Moment, thresholds: Sequence[float]) -> Changes:
     return computed[-1]
 
 
-def change_table(
-    kind: str, segments: Segments, delta: Changes, thresholds: Sequence[float], dtype: str, old_dtype: str = "native"
-) -> Table:
+def change_table(kind: str, segments: Segments, delta: Changes, thresholds: Sequence[float], old_dtype: str) -> Table:
     """The statistics of Δ over the scopes of `segments`; `old_dtype` is that of the previous weights."""
     narrower = f"weights kept as {old_dtype} cannot be compared bit by bit"
     sums = segments.sum(_stacked(delta, thresholds))
@@ -131,7 +125,7 @@ def change_table(
         Q.inf.column(inf),
     ]
     columns += [
-        Q.sparsity.column(within / n, {"threshold": threshold, "dtype": dtype})
+        Q.sparsity.column(within / n, {"threshold": threshold, "dtype": delta.dtype})
         for threshold, within in zip(thresholds, sums[:, 11:].unbind(1), strict=True)
     ]
     return Table(kind, segments.scopes, columns)

@@ -11,8 +11,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from learnscope.core.subject import Subject
 from learnscope.tensor.segments import Segments
-from learnscope.tensor.updates.moments import Remembered
-from learnscope.tensor.updates.update import bias_corrections
+from learnscope.tensor.updates.moments import Remembered, bias_corrections
 
 Rule = Literal["adam", "momentum"]
 Holder = tuple[Optimizer, dict[str, Any]]
@@ -36,7 +35,9 @@ def remembered(subject: Subject, optimizers: Sequence[Optimizer]) -> Memory:
     holder_of, memory = holders(optimizers), Memory()
     for position, p in enumerate(subject.parameters):
         holder = holder_of.get(id(p))
-        rule = None if holder is None else _rule(holder[0])
+        owner = None if holder is None else holder[0]
+        # AdamW is a subclass of Adam; NAdam, RAdam and Adamax are none, and correct their moments otherwise
+        rule: Rule | None = "adam" if isinstance(owner, Adam) else "momentum" if isinstance(owner, SGD) else None
         reason = _no_moments(holder, rule, p)
         if reason is not None:
             memory.missing[position] = reason
@@ -67,11 +68,6 @@ def reasons_of_scopes(segments: Segments, positions: Sequence[int], missing: Map
 def holders(optimizers: Sequence[Optimizer]) -> dict[int, Holder]:
     """The optimizer and the group that hold a parameter, by the parameter's id."""
     return {id(p): (o, group) for o in optimizers for group in o.param_groups for p in group["params"]}
-
-
-def _rule(optimizer: Optimizer) -> Rule | None:
-    """Adam's subclasses (AdamW is one) keep its moments; NAdam, RAdam and Adamax are none, and correct otherwise."""
-    return "adam" if isinstance(optimizer, Adam) else "momentum" if isinstance(optimizer, SGD) else None
 
 
 def _no_moments(holder: Holder | None, rule: Rule | None, p: Tensor) -> str | None:

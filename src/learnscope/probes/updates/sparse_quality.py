@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.model.guard import guard
-from learnscope.model.outputs.reference import compare_outputs, reference_outputs
+from learnscope.model.outputs.reference import compare_outputs
 from learnscope.model.updates.variants import Reverting
-from learnscope.probes.outputs.columns import output_columns
+from learnscope.probes.outputs.columns import holdout_reference, output_columns
 from learnscope.probes.updates.parameter_change import Changes, changes
-from learnscope.quantities import Quantities
 from learnscope.quantities.updates import SparseQuality as Q
 from learnscope.record import Column, Label, Measurement, Table
 from learnscope.tensor.updates.masks import Rule
@@ -44,9 +43,8 @@ class SparseQuality(Probe):
     snapshot_device: str = "cpu"
     snapshot_dtype: str = "native"
 
-    needs: ClassVar[frozenset[str]] = frozenset({"previous", "holdout"})
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "forwards on `examples` holdout examples: one for the model, one for each threshold and mask"
+    needs = frozenset({"previous", "holdout"})
+    cost = "forwards on `examples` holdout examples: one for the model, one for each threshold and mask"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,10 +56,7 @@ class SparseQuality(Probe):
     def measure(self, moment: Moment) -> Measurement:
         before = moment.previous
         delta = changes(moment, self.thresholds)
-        batches = moment.holdout_batches(self.examples)
-        reference = moment.once(
-            ("reference_outputs", self.examples), lambda: reference_outputs(moment.model, moment.task, batches)
-        )
+        batches, reference = holdout_reference(moment, self.examples)
         columns: list[Column] = []
         with (
             guard(moment.model),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.model.weights.checkpoint import CheckpointError
 from learnscope.model.weights.rolling import RollingCheckpoint, is_compared
-from learnscope.quantities import Quantities
 from learnscope.quantities.updates import WeightDelta as Q
 from learnscope.record import Measurement, Table
 
@@ -21,7 +20,6 @@ FIRST = "nothing to compare with yet"
 
 class WeightDelta(Probe):
     """‖W_now − W_at the last measurement‖ against a checkpoint file, which is then replaced.
-
 
     The file is `path`, a torch file that any program can read: mapped for comparing and written tensor by tensor, so
     that there is no second copy of the model in memory. `ParameterChange` says much more, and keeps a copy for it. A
@@ -32,10 +30,8 @@ class WeightDelta(Probe):
     path: str
     run: str
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    reads_only: ClassVar[bool] = True
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one pass over the weights and the file, which is then written anew"
+    reads_only = True
+    cost = "one pass over the weights and the file, which is then written anew"
 
     def prepare(self, moment: Moment) -> None:
         """Store the current weights if none are stored: the first measurement compares with them."""
@@ -78,9 +74,8 @@ class WeightDelta(Probe):
 def _table(moment: Moment, kind: str, positions: list[int], squares: Tensor | None, missing: str) -> Table:
     segments = moment.subject.segments(kind, positions)
     if squares is None:
-        absent = [None] * len(segments.scopes)
-        status = dict.fromkeys(range(len(absent)), missing)
-        return Table(kind, segments.scopes, [quantity.column(absent, status=status) for quantity in Q.all()])
+        reasons = [missing] * len(segments.scopes)
+        return Table(kind, segments.scopes, [quantity.cells(reasons) for quantity in Q.all()])
     change, old = segments.sum(squares.T).unbind(1)
     ratio = torch.where(old > 0, change / old, torch.nan).sqrt()
     return Table(kind, segments.scopes, [Q.l2.column(change.sqrt()), Q.update_to_weight.column(ratio)])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
-from learnscope.quantities import Quantities, Quantity
+from learnscope.quantities import Quantity
 from learnscope.quantities.weights import WeightKurtosis as Q
 from learnscope.record import Column, Measurement, Table
 from learnscope.tensor.features.distribution import CHUNK, Distribution
@@ -27,10 +26,9 @@ class WeightKurtosis(Probe):
 
     every: int = 100
 
-    needs: ClassVar[frozenset[str]] = frozenset({"previous"})
-    reads_only: ClassVar[bool] = True
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "one pass over the weights and their previous copy, in float64"
+    needs = frozenset({"previous"})
+    reads_only = True
+    cost = "one pass over the weights and their previous copy, in float64"
 
     def measure(self, moment: Moment) -> Measurement:
         subject, before = moment.subject, moment.previous
@@ -65,12 +63,9 @@ def _columns(distributions: Mapping[Quantity, Sequence[Distribution]]) -> list[C
     read = iter(numbers.tolist())  # the only wait for the device
     columns = []
     for quantity, layers in distributions.items():
-        values: list[float | None] = []
-        status: dict[int, str] = {}
-        for place, layer in enumerate(layers):
-            kurtosis, bad = next(read)
-            values.append(None if math.isnan(kurtosis) and not bad else kurtosis)
-            if values[-1] is None:
-                status[place] = layer.why_no_kurtosis()
-        columns.append(quantity.column(values, status=status))
+        cells = [
+            layer.no_kurtosis_reason() if math.isnan(kurtosis) and not bad else kurtosis
+            for layer, (kurtosis, bad) in zip(layers, read, strict=False)
+        ]
+        columns.append(quantity.cells(cells))
     return columns

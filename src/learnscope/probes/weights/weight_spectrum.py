@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,23 +12,15 @@ from learnscope.core.probe import Probe
 from learnscope.model.selection import check_max_layers
 from learnscope.model.weights.matrices import WeightMatrix, weight_matrices
 from learnscope.options import check_whole
-from learnscope.quantities import Quantities
 from learnscope.quantities.weights import WeightSpectrum as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.adapters.spectrum import DEFICIENT, TOLERANCE, TOP, ZERO, spectrum_numbers
-from learnscope.tensor.weights.powerlaw import FEWEST, power_law
-from learnscope.tensor.weights.singular import Leading, all_values, is_small, leading_values
+from learnscope.tensor.weights.singular import FEWEST, Leading, all_values, is_small, leading_values, power_law
 
 NOT_FINITE = "it has entries that are not finite"
 WORDS = {ZERO: "the matrix is zero", DEFICIENT: "infinite: the matrix has a lower rank than its shape allows"}
 """For a weight, instead of the reasons of an update's spectrum."""
-POWER_LAW = {
-    Q.power_law_alpha.name: "alpha",
-    Q.power_law_distance.name: "distance",
-    Q.power_law_tail.name: "tail",
-    Q.power_law_smallest.name: "smallest",
-}
-"""Names of the fields of a power law."""
+POWER_LAW = {f"power_law_{field}": field for field in ("alpha", "distance", "tail", "smallest")}
 NO_POWER_LAW = f"a power law is fitted to {FEWEST} eigenvalues σ² above 0, not all equal: there are not so many"
 Numbers = dict[str, float | str]
 """By name; a text is the reason for no number."""
@@ -63,9 +54,8 @@ class WeightSpectrum(Probe):
     tolerance: float = TOLERANCE
     """Singular values at most this share of the largest count as 0 for ranks and condition numbers."""
 
-    reads_only: ClassVar[bool] = True
-    quantities: ClassVar[type[Quantities]] = Q
-    cost: ClassVar[str] = "the singular values of every matrix: see `full`"
+    reads_only = True
+    cost = "the singular values of every matrix: see `full`"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,9 +103,7 @@ def _table(spectrum: str, scopes: list[str], rows: Mapping[str, Numbers], reason
     columns = []
     for name in _names(spectrum):
         cells = [rows[scope][name] if scope in rows else reasons[scope] for scope in scopes]
-        status = {place: cell for place, cell in enumerate(cells) if isinstance(cell, str)}
-        values = [None if isinstance(cell, str) else cell for cell in cells]
-        columns.append(Q.named(name).column(values, {"spectrum": spectrum}, status))
+        columns.append(Q.named(name).cells(cells, spectrum=spectrum))
     return Table("tensor", scopes, columns)
 
 

@@ -77,18 +77,18 @@ def draw_heatmap(panels: Sequence[Panel], scale: Scale, title: str) -> Figure:
     norm, extend = _norm([cells.values for cells in drawn], scale)
     legend: dict[str, Patch] = {}
     unnamed = ""
-    between = _room_between(panels, across)
-    for place, (panel, painted) in enumerate(zip(panels, drawn, strict=True)):
+    row_names = _row_names(panels, across)
+    inner = [name for place, names in enumerate(row_names) if place % across for name in names]
+    between = DIGIT * max(map(len, inner), default=0)
+    for place, (panel, painted, names) in enumerate(zip(panels, drawn, row_names, strict=True)):
         axes = figure.add_subplot(spec[place // across, place % across])
-        labelled = _is_labelled(panels, place, across)
         lowest = place + across >= len(panels)
-        finish(axes, x="step" if lowest else "", y="layer" if labelled and panel.in_blocks else "", size=10)
+        finish(axes, x="step" if lowest else "", y="layer" if names and panel.in_blocks else "", size=10)
         axes.set_title(shorten(panel.title, title_room(across)), loc="left", fontsize=10, color=INK)
         legend |= _paint(axes, painted, norm, across)
         _ticks(axes, panel.grid, across, between)
-        if labelled:
-            names, _ = layer_names(panel.grid.scopes, {})
-            left_out = name_rows(axes, names if place % across == 0 else _between(names, across), body)
+        if names:
+            left_out = name_rows(axes, names, body)
             # no remark for numbers: anyone can see which are missing
             unnamed = left_out if left_out and not all(name.isdigit() for name in names) else unnamed
         else:
@@ -115,21 +115,14 @@ def title_room(across: int) -> int:
     return 90 // across
 
 
-def _is_labelled(panels: Sequence[Panel], place: int, across: int) -> bool:
-    """Whether the rows of a panel are named: not if its left neighbour has the same rows."""
-    return place % across == 0 or panels[place].grid.scopes != panels[place - 1].grid.scopes
-
-
-def _between(names: Sequence[str], across: int) -> list[str]:
-    """Names between two panels, shortened: the widest decides the gaps between all panels."""
-    return [shorten(name, 48 // across) for name in names]
-
-
-def _room_between(panels: Sequence[Panel], across: int) -> float:
-    """Width of the widest of such names, in inches."""
-    inner = [panel for place, panel in enumerate(panels) if place % across and _is_labelled(panels, place, across)]
-    names = [name for panel in inner for name in _between(layer_names(panel.grid.scopes, {})[0], across)]
-    return DIGIT * max((len(name) for name in names), default=0)
+def _row_names(panels: Sequence[Panel], across: int) -> list[list[str]]:
+    """The names of each panel's rows, none if its left neighbour has the same; short between two panels."""
+    row_names = [layer_names(panel.grid.scopes, {})[0] for panel in panels]
+    for place in range(len(panels)):
+        if place % across:
+            same = panels[place].grid.scopes == panels[place - 1].grid.scopes
+            row_names[place] = [] if same else [shorten(name, 48 // across) for name in row_names[place]]
+    return row_names
 
 
 def _cells(grid: Grid, scale: Scale) -> Cells:

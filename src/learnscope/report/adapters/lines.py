@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -20,10 +20,9 @@ from learnscope.reading.words import count
 from learnscope.report.adapters.heatmaps import BAR, columns, title_room
 from learnscope.report.heatmap import colour_bar, layer_names, measured, shorten
 from learnscope.report.layout import INK, QUIET, head, new_figure
-from learnscope.report.style import BROKEN, COLOURS, finish, lined, log_ticks, plain
+from learnscope.report.style import BROKEN, COLOURS, DASHES, finish, lined, log_scale, log_ticks, plain
 
 REST = "#C9CED6"
-LINES: tuple[Literal["-", "--", "-.", ":"], ...] = ("-", "--", "-.", ":")
 WIDER = 1.4
 """Factor by which a scale extends beyond its numbers."""
 FEW = 30
@@ -95,7 +94,7 @@ def _layers(axes: Axes, panel: Lines, shown: Floats) -> dict[str, Line2D]:
         if scope not in panel.chosen:
             axes.plot(grid.steps, shown[:, column], color=REST, linewidth=0.7, zorder=1.5, **quiet)
     for number, scope in enumerate(panel.chosen):
-        colour, dash = COLOURS[number % len(COLOURS)], LINES[number // len(COLOURS) % len(LINES)]
+        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
         values = shown[:, grid.scopes.index(scope)]
         axes.plot(grid.steps, values, color=colour, linestyle=dash, linewidth=1.8, **dots)
         name = names[scope]
@@ -138,10 +137,7 @@ def draw_spectra(panels: Mapping[str, Mapping[str, Floats]], step: int, title: s
         axes.tick_params(labelleft=place % across == 0, labelbottom=place + across >= len(panels))
     assert first is not None
     if len(positive):
-        first.set_yscale("log")
-        ticks = log_ticks(float(positive.min()), float(positive.max()), 6)
-        first.set_yticks(ticks, [plain(tick) for tick in ticks])
-        first.minorticks_off()
+        log_scale(first, float(positive.min()), float(positive.max()), most=6)
     names, common = layer_names(layers, {})
     marked = sorted({0, len(layers) // 2, len(layers) - 1})
     if len(layers) > 1:

@@ -120,10 +120,13 @@ def cut_figure(reader: RunReader) -> Figure | None:
     for (cut, name), colour in zip(CUTS.items(), COLOURS, strict=False):
         part = both[(both["cut"] == cut) & (both["energy"] > 0)].sort_values("value_kept")
         axes.plot(100 * part["value_kept"], 100 * part["value_lost"] / scale, "o-", color=colour, label=name, ms=4)
-    chosen = _chosen_cut(reader, step, both)
-    if chosen is not None:
-        x, y = 100 * chosen[0], 100 * chosen[1] / scale
-        axes.plot([x], [y], "o", ms=11, mfc="none", mec=INK, label=f"recommended: {percent(chosen[0])}")
+    best = rows(reader, AdapterTruncation.recommended_energy)
+    best = best[(best["step"] == step) & best["value"].notna()]
+    if not best.empty:
+        row = both[(both["cut"] == best["cut"].iloc[-1]) & (both["energy"] == best["value"].iloc[-1])]
+        kept, kept_loss = float(row["value_kept"].iloc[0]), float(row["value_lost"].iloc[0])
+        axes.plot([100 * kept], [100 * kept_loss / scale], "o", ms=11, mfc="none", mec=INK,
+                  label=f"recommended: {percent(kept)}")  # fmt: skip
     axes.set_yscale("symlog", linthresh=0.1)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_xlim(left=0)
@@ -134,12 +137,3 @@ def cut_figure(reader: RunReader) -> Figure | None:
     unit = "KL" if by_kl else "squared error"
     head(figure, "Adapters with lower ranks", f"mean {unit} on the holdout beside that without adapters, step {step:,}")
     return figure
-
-
-def _chosen_cut(reader: RunReader, step: int, both: pd.DataFrame) -> tuple[float, float] | None:
-    best = rows(reader, AdapterTruncation.recommended_energy)
-    best = best[(best["step"] == step) & best["value"].notna()]
-    if best.empty:
-        return None
-    row = both[(both["cut"] == best["cut"].iloc[-1]) & (both["energy"] == best["value"].iloc[-1])]
-    return float(row["value_kept"].iloc[0]), float(row["value_lost"].iloc[0])

@@ -8,12 +8,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from learnscope.findings import findings_of
 from learnscope.findings.bits.bit_widths import MEASURES, recommended_configuration
 from learnscope.findings.cost.deployment import audit_deployment
-from learnscope.findings.registry import findings_of
 from learnscope.findings.robustness.robustness import within
 from learnscope.reading.audit import PARTS, Audit, read_audit
-from learnscope.reading.audit_numbers import NONE, Number, on, signed, size
+from learnscope.reading.audit_numbers import NONE, Number, on_examples, signed, size
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, num
 from learnscope.report.audit.marks import LIMIT, message, tile, values, without_stem
@@ -40,15 +40,23 @@ def dashboard_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | No
     spec = figure.add_gridspec(4, 3, height_ratios=[0.5, 0.5, 1.7, 1.7])
     for place, make in enumerate((_quality, _speed, _memory, _bits, _gap)):
         tile(figure.add_subplot(spec[place // 3, place % 3]), *make(audit, cuts))
-    _scenarios(figure.add_subplot(spec[1, 2]), reader, cuts)
+    scenarios = figure.add_subplot(spec[1, 2])
+    tile(scenarios, "Suits", "")
+    lines = [
+        f"{capital(finding.kind.removeprefix('audit_suits_').replace('_', ' '))}: "
+        f"{VERDICTS.get(finding.title.split()[0], '?')}"
+        for finding in findings_of(audit_deployment, reader, cuts)
+    ]
+    scenarios.text(0, 0.7, "\n".join(lines), fontsize=12, fontweight="bold", color=INK, va="top", linespacing=1.25,
+                   transform=scenarios.transAxes)  # fmt: skip
     for place, (title, (part, draw)) in enumerate(PLOTS.items()):
         axes = figure.add_subplot(spec[2 + place // 3, place % 3])
         if not draw(axes, audit, cuts):
             message(axes, _why(audit, part))
         axes.set_title(title, loc="left", fontsize=10, fontweight="bold", color=INK)
     ran = len(PARTS) - len(audit.missing)
-    lines = "dashed red: thresholds; bands: 95 % intervals; filled: on the Pareto frontier"
-    head(figure, "Audit at a glance", f"{ran} of {len(PARTS)} parts ran; {lines}")
+    marks = "dashed red: thresholds; bands: 95 % intervals; filled: on the Pareto frontier"
+    head(figure, "Audit at a glance", f"{ran} of {len(PARTS)} parts ran; {marks}")
     return figure
 
 
@@ -57,7 +65,7 @@ def _short(number: Number) -> str:
 
 
 def _why(audit: Audit, part: str, number: Number | None = None) -> str:
-    return shorten(str(number.why) if number is not None else audit.missing.get(part, "not recorded"), 46)
+    return shorten(str(number.reason) if number is not None else audit.missing.get(part, "not recorded"), 46)
 
 
 def _quality(audit: Audit, cuts: Cuts) -> Tile:  # noqa: ARG001 (judged by no cut)
@@ -66,9 +74,9 @@ def _quality(audit: Audit, cuts: Cuts) -> Tile:  # noqa: ARG001 (judged by no cu
         return "Quality", "n/a", _why(audit, "quality"), QUIET
     name, number = next(((n, v) for n, v in (("Perplexity", part.perplexity), ("Accuracy", part.accuracy))
                          if v.value is not None), ("Loss", part.loss))  # fmt: skip
-    label = f"{name}{on(part.n_examples)}"
+    label = f"{name}{on_examples(part.n_examples)}"
     if number.value is None:
-        return label, "n/a", f"{number.why}", INK
+        return label, "n/a", f"{number.reason}", INK
     more = f"; accuracy {num(part.accuracy.value)}" if name != "Accuracy" and part.accuracy.value is not None else ""
     return label, num(number.value), _short(number) + more, INK
 
@@ -84,7 +92,7 @@ def _speed(audit: Audit, cuts: Cuts) -> Tile:
     latency = "" if main.p50.value is None else f"; median {num(1e3 * main.p50.value)} ms"
     asked = f"{num(cuts.audit_tokens_per_second)} asked for{latency}"
     colour = GOOD if rate.value >= cuts.audit_tokens_per_second else LIMIT
-    return f"Throughput, {main.said}", f"{num(rate.value)} {unit}", asked, colour
+    return f"Throughput, {main.description}", f"{num(rate.value)} {unit}", asked, colour
 
 
 def _memory(audit: Audit, cuts: Cuts) -> Tile:
@@ -116,17 +124,7 @@ def _gap(audit: Audit, cuts: Cuts) -> Tile:
         return "Robustness gap", "n/a", _why(audit, "attacks", None if part is None else part.gap), QUIET
     colour = {True: GOOD, False: LIMIT, None: INK}[within(part.gap, cuts.audit_robustness_gap)]
     asked = f"{_short(part.gap)}; at most {num(cuts.audit_robustness_gap)} asked for"
-    return f"Robustness gap{on(part.examples)}", num(part.gap.value), asked, colour
-
-
-def _scenarios(axes: Axes, reader: RunReader, cuts: Cuts) -> None:
-    lines = []
-    for finding in findings_of(audit_deployment, reader, cuts):
-        name = finding.kind.removeprefix("audit_suits_").replace("_", " ")
-        lines.append(f"{capital(name)}: {VERDICTS.get(finding.title.split()[0], '?')}")
-    tile(axes, "Suits", "")
-    axes.text(0, 0.7, "\n".join(lines), fontsize=12, fontweight="bold", color=INK, va="top", linespacing=1.25,
-              transform=axes.transAxes)  # fmt: skip
+    return f"Robustness gap{on_examples(part.examples)}", num(part.gap.value), asked, colour
 
 
 def _plot_speed(axes: Axes, audit: Audit, cuts: Cuts) -> bool:

@@ -7,11 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from learnscope.findings import find
+from learnscope.findings import find, findings_of
 from learnscope.findings.bits.bit_widths import audit_bits
 from learnscope.findings.cost.deployment import audit_deployment
 from learnscope.findings.outputs.performance import audit_performance
-from learnscope.findings.registry import findings_of
 from learnscope.findings.robustness.robustness import audit_robustness
 from learnscope.reading.audit import Audit, read_audit
 from learnscope.reading.audit_numbers import Part
@@ -22,7 +21,7 @@ from learnscope.record import Finding, plain_json
 from learnscope.report.audit.panels import FIGURES, AuditFigure
 from learnscope.report.audit.summary import summary_text
 from learnscope.report.layout import save
-from learnscope.report.markdown import escape, evidence_text
+from learnscope.report.markdown import escape, findings_text
 from learnscope.store.files import write_json, write_text
 from learnscope.store.reader import RunReader
 
@@ -106,29 +105,17 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 def _insights(run: RunReader, audit: Audit, findings: Sequence[Finding], cuts: Cuts, name: str) -> str:
-    """The findings with their evidence, chapter by chapter."""
     text = [f"# Insights into {escape(name)}"]
     placed: list[Finding] = []
     for title, (analysis, parts) in INSIGHTS.items():
         own = findings_of(analysis, run, cuts)
         placed += own
-        text += [f"## {title}", *_described(own)]
+        text += [f"## {title}", *findings_text(own, mark_info=False)]
         missing = [f"{capital(p)} was not looked at: {audit.missing[p]}." for p in parts if p in audit.missing]
         if missing:
             text.append(escape(" ".join(missing)))
         elif not own:
             text.append("No number was recorded that anything could be said of.")
     if others := [finding for finding in findings if finding not in placed]:
-        text += ["## Also found", *_described(others)]
+        text += ["## Also found", *findings_text(others, mark_info=False)]
     return "\n\n".join(text) + "\n"
-
-
-def _described(findings: Sequence[Finding]) -> list[str]:
-    text = []
-    for finding in findings:
-        mark = "" if finding.severity == "info" else f"**{capital(finding.severity)}.** "
-        text += [
-            f"### {escape(finding.title)}", f"{mark}{escape(finding.detail)}",
-            f"**What to do.** {escape(finding.advice)}", f"*Evidence: {escape(evidence_text(finding.evidence))}.*",
-        ]  # fmt: skip
-    return text

@@ -14,7 +14,7 @@ from learnscope.reading.audit_numbers import Number
 from learnscope.reading.gather import Floats
 from learnscope.report.heatmap import shorten
 from learnscope.report.layout import INK, QUIET
-from learnscope.report.style import log_ticks, plain
+from learnscope.report.style import log_scale
 
 LIMIT = "#B2182B"
 """The colour of thresholds."""
@@ -34,7 +34,6 @@ def ends(numbers: Sequence[Number]) -> tuple[Floats, Floats]:
 
 
 def line(axes: Axes, x: Sequence[float], numbers: Sequence[Number], colour: str, label: str) -> None:
-    """A line with a band for the intervals."""
     low, high = ends(numbers)
     axes.plot(x, values(numbers), "o-", color=colour, label=label, ms=4, lw=1.6)
     if (high > low).any():
@@ -55,13 +54,12 @@ def absent(axes: Axes, numbers: Sequence[Number]) -> None:
     words = {"nan": "NaN", "inf": "infinite", "-inf": "infinite", "zero": "exactly 0"}
     for row, number in enumerate(numbers):
         if number.value is None:
-            word = words.get(number.why or "", "n/a")
+            word = words.get(number.reason or "", "n/a")
             axes.annotate(word, (0, row), (4, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
                           va="center", fontsize=9, color=QUIET)  # fmt: skip
 
 
 def limit(axes: Axes, value: float, label: str, *, across: bool = False) -> None:
-    """A threshold as a dashed line."""
     draw = axes.axhline if across else axes.axvline
     draw(value, color=LIMIT, ls="--", lw=1.2, label=label)
 
@@ -74,7 +72,6 @@ def legend_below(figure: Figure, columns: int) -> None:
 
 
 def name_rows(axes: Axes, names: Sequence[str], room: int = 26) -> None:
-    """Rows from top to bottom."""
     axes.set_yticks(range(len(names)), [shorten(name, room) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -96,10 +93,7 @@ def without_stem(names: Sequence[str]) -> list[str]:
 
 def log_axis(axes: Axes, low: float, high: float, *, x: bool = False, most: int = 6) -> None:
     """A logarithmic scale from low to high with readable ticks."""
-    ticks = log_ticks(low, high, most)
-    (axes.set_xscale if x else axes.set_yscale)("log")
-    (axes.set_xticks if x else axes.set_yticks)(ticks, [plain(tick) for tick in ticks])
-    axes.minorticks_off()
+    log_scale(axes, low, high, x=x, most=most)
     (axes.set_xlim if x else axes.set_ylim)(low, high)
 
 

@@ -9,7 +9,6 @@ from learnscope.findings.bits.bit_widths import MEASURES, recommended_configurat
 from learnscope.findings.robustness.robustness import worst_attack
 from learnscope.reading.audit import PARTS, Audit
 from learnscope.reading.audit_numbers import DISTURBED, Number, at_level, duration, signed, size
-from learnscope.reading.audit_parts import Configuration
 from learnscope.reading.words import capital, num
 from learnscope.report.audit.panels import AuditFigure
 from learnscope.report.markdown import escape, table
@@ -84,7 +83,7 @@ def row(name: str, number: Number, n: int | None, write: Any = num) -> Row:
     """A row of the table; a missing number has its reason in place of an interval."""
     sample = "" if n is None else f"{n:,}"
     if number.value is None:
-        return name, "n/a", number.why or "not measured", sample
+        return name, "n/a", number.reason or "not measured", sample
     ends = "" if number.interval is None else "{} to {}".format(*map(write, number.interval))
     return name, write(number.value), ends, sample
 
@@ -102,10 +101,11 @@ def _performance(audit: Audit) -> list[Row]:
     if audit.speed is not None and audit.speed.settings:
         for setting in audit.speed.settings:
             rate, unit = setting.rate
-            out.append(row(f"{unit} ({setting.said})", rate, setting.n))
+            out.append(row(f"{unit} ({setting.description})", rate, setting.n))
         main = audit.speed.main
         latencies = {"mean": main.mean, "median": main.p50, "P95": main.p95, "P99": main.p99}
-        out += [row(f"latency, {name} ({main.said})", number, main.n, duration) for name, number in latencies.items()]
+        at = main.description
+        out += [row(f"latency, {name} ({at})", number, main.n, duration) for name, number in latencies.items()]
     if (memory := audit.memory) is not None:
         out += [
             row("parameters", memory.parameters, None, "{:,.0f}".format),
@@ -142,7 +142,12 @@ def _bits(audit: Audit) -> list[str]:
     if tried is not None:
         ordered = sorted(tried.items, key=lambda item: -(item["packed_bytes"].value or 0.0))
         columns = [MEASURES[tried.judged_by] if name == "KL" else name for name in COLUMNS]
-        lines = [_configuration_row(item, tried.judged_by) for item in ordered[:MOST]]
+        lines = []
+        for item in ordered[:MOST]:
+            damage, change = row("", item[tried.judged_by], None), row("", item["loss_change"], None, signed)
+            lines.append((item.name, _cell(item["packed_bytes"], size), _cell(item["model_bits"]), damage[1], damage[2],
+                          change[1], change[2], _cell(item["accuracy"]),
+                          "yes" if item["on_frontier"].value == 1 else ""))  # fmt: skip
         out += ["### All configurations", table(columns, lines)]
         if len(ordered) > MOST:
             out.append(f"{len(ordered) - MOST:,} more are in `analysis_results.json`.")
@@ -159,7 +164,7 @@ def _exported(audit: Audit) -> list[str]:
     rows: list[Sequence[str]] = []
     for copy in part.copies.values():
         if copy.latency.value is None:
-            rows.append((copy.name, "n/a", "", "", "", copy.latency.why or "not measured"))
+            rows.append((copy.name, "n/a", "", "", "", copy.latency.reason or "not measured"))
             continue
         numbers = (_cell(copy.latency, duration), _cell(copy.speed_up), _cell(copy.held, size), _cell(copy.kl))
         rows.append((copy.name, *numbers, f"n = {copy.n}"))
@@ -169,14 +174,6 @@ def _exported(audit: Audit) -> list[str]:
 
 COLUMNS = ("configuration", "size", "bits a weight", "KL", "95 % interval", "change of the loss", "95 % interval",
            "accuracy", "frontier")  # fmt: skip
-
-
-def _configuration_row(item: Configuration, measure: str) -> Sequence[str]:
-    damage, change = row("", item[measure], None), row("", item["loss_change"], None, signed)
-    return (
-        item.name, _cell(item["packed_bytes"], size), _cell(item["model_bits"]), damage[1], damage[2], change[1],
-        change[2], _cell(item["accuracy"]), "yes" if item["on_frontier"].value == 1 else "",
-    )  # fmt: skip
 
 
 def _robustness(audit: Audit) -> list[Row]:

@@ -10,21 +10,30 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import ListedColormap, LogNorm
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from learnscope.findings.bits.bit_widths import MEASURES
 from learnscope.reading.audit import read_audit
-from learnscope.reading.audit_numbers import NONE, on
+from learnscope.reading.audit_numbers import NONE, on_examples
 from learnscope.reading.audit_parts import Unit
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import NONFINITE
 from learnscope.reading.words import count, num
 from learnscope.report.audit.marks import values
-from learnscope.report.heatmap import beyond, body_height, colour_bar, layer_names, limits, name_rows
+from learnscope.report.heatmap import (
+    Cells,
+    beyond,
+    body_height,
+    colour_bar,
+    layer_names,
+    limits,
+    name_rows,
+    paint_marks,
+)
 from learnscope.report.layout import INK, head, new_figure
-from learnscope.report.style import BROKEN, ZERO, finish, log_ticks
+from learnscope.report.style import finish, log_ticks
 from learnscope.store.reader import RunReader
 
 PARTS = {"attn": "attention", "mlp": "MLP"}
@@ -83,7 +92,7 @@ def sensitivity_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | 
     facts = (
         f"{MEASURES[measure]}{' in nats' if measure == 'kl' else ''} to the model itself when one unit alone has so "
     )
-    facts += f"few bits; {count(len(part.units), 'unit')}{unnamed}{on(part.examples)}"
+    facts += f"few bits; {count(len(part.units), 'unit')}{unnamed}{on_examples(part.examples)}"
     head(figure, "Sensitivity of layers to bits", facts)
     return figure
 
@@ -109,19 +118,15 @@ def paint(axes: Axes, group: Group, bits: Sequence[int], norm: LogNorm | None, *
     costs = {row: unit.cost for row, unit in group.units.items()}
     numbers = [[costs.get(row, {}).get(b, NONE) for b in bits] for row in group.rows]
     grid = np.array([values(row) for row in numbers])
-    x, y = np.arange(len(bits) + 1), np.arange(len(group.rows) + 1)
+    x, y = np.arange(len(bits) + 1.0), np.arange(len(group.rows) + 1)
     style: dict[str, Any] = {"edgecolors": "white", "linewidth": 0.6 if len(group.rows) <= 60 else 0.0}
     shown = np.ma.masked_where(~(grid > 0), grid)
     if norm is not None and shown.count():
         axes.pcolormesh(x, y, shown, cmap="viridis", norm=norm, **style)
-    broken = np.array([[n.why in NONFINITE for n in row] for row in numbers])
-    legend = {}
-    for mask, colour, name in ((grid == 0, ZERO, "exactly zero"), (broken, BROKEN, "NaN or infinite")):
-        if mask.any():
-            flat = np.ma.masked_where(~mask, np.ones(mask.shape))
-            axes.pcolormesh(x, y, flat, cmap=ListedColormap([colour]), **style)
-            legend[name] = Patch(color=colour, label=name)
-    if (np.isnan(grid) & ~broken).any():
+    broken = np.array([[n.reason in NONFINITE for n in row] for row in numbers])
+    drawn = Cells(x, grid.T, (grid == 0).T, broken.T, 1)
+    legend = {str(mark.get_label()): mark for mark in paint_marks(axes, drawn, style)}
+    if drawn.blank.any():
         legend["none"] = Patch(facecolor="white", edgecolor="#AAAAAA", label="not measured")
     for row, column in np.argwhere(grid > 0) if written else ():
         value = float(grid[row, column])

@@ -26,7 +26,6 @@ PHASES = {"forward": COLOURS[0], "prefill": COLOURS[2], "decode": COLOURS[1]}
 
 
 def speed_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
-    """Latency and throughput of every setting, and the time of every layer."""
     audit, cuts = read_audit(reader), cuts or Cuts()
     settings = [] if audit.speed is None else audit.speed.settings
     timed = audit.speed if any(setting.mean.value is not None for setting in settings) else None
@@ -64,7 +63,7 @@ def _speed_facts(part: Speed) -> list[str]:
 
 
 def _names(settings: Sequence[Setting]) -> list[str]:
-    return [f"{setting.said}{' (main)' if setting.main and len(settings) > 1 else ''}" for setting in settings]
+    return [f"{setting.description}{' (main)' if setting.main and len(settings) > 1 else ''}" for setting in settings]
 
 
 def _latency(axes: Axes, settings: Sequence[Setting]) -> None:
@@ -131,7 +130,6 @@ def _profile(axes: Axes, part: Layers) -> None:
 
 
 def memory_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
-    """Bytes by purpose, and what the model takes beside the threshold."""
     audit, cuts = read_audit(reader), cuts or Cuts()
     part = audit.memory
     if part is None or part.model_bytes.value is None:
@@ -154,7 +152,7 @@ def memory_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
         which = {"fresh": "a process of its own", "own": "this process"}.get(part.process or "", "the process")
         facts.append(f"peak of {which}, libraries included: {size(part.peak_bytes.value)}")
     if run is None:
-        facts.append(f"what running takes was not measured: {part.run_bytes.why}")
+        facts.append(f"what running takes was not measured: {part.run_bytes.reason}")
     head(figure, "Memory", "; ".join(fact for fact in facts if fact))
     return figure
 

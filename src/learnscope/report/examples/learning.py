@@ -159,14 +159,11 @@ def hardest(frame: pd.DataFrame, kinds: Mapping[str, Any]) -> Figure:
         text = f" {row['confidence']:.3f}, {times} of {row['presentations']}"
         axes.text(width, place, text, va="center", fontsize=9, color=INK)
     axes.set_xlim(0, 1.18 * max(float(loss.max()), 1e-9))
-    axes.set_yticks(places, [_name(row) for _, row in ranked.iterrows()])
+    classes = [row.get("target", pd.NA) for _, row in ranked.iterrows()]
+    suffixes = ["" if pd.isna(target) or target >= 10_000 else f", class {target}" for target in classes]
+    axes.set_yticks(places, [f"id {example}{suffix}" for example, suffix in zip(ranked["id"], suffixes, strict=True)])
     finish(axes, "mean loss over its presentations", "")
     return figure
-
-
-def _name(row: Any) -> str:
-    target = row.get("target", pd.NA)
-    return f"id {row['id']}" if pd.isna(target) or target >= 10_000 else f"id {row['id']}, class {target}"
 
 
 def learning_figure(reader: RunReader) -> Figure | None:
@@ -179,15 +176,8 @@ def learning_figure(reader: RunReader) -> Figure | None:
     return curves(epochs) if epochs else None
 
 
-def data_map_figure(reader: RunReader) -> Figure | None:
-    return _of_ledger(reader, data_map)
-
-
-def hardest_figure(reader: RunReader) -> Figure | None:
-    return _of_ledger(reader, hardest)
-
-
-def _of_ledger(reader: RunReader, draw: Callable[[pd.DataFrame, Mapping[str, Any]], Figure]) -> Figure | None:
+def ledger_figure(draw: Callable[[pd.DataFrame, Mapping[str, Any]], Figure], reader: RunReader) -> Figure | None:
+    """`data_map` or `hardest` of a run's ledger."""
     ledger = ledger_of(reader.backend)
     if ledger is None or (examples := with_confidence(ledger.frame())).empty:
         return None

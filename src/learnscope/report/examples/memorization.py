@@ -27,7 +27,7 @@ MANY = 100
 
 
 @dataclass(frozen=True)
-class Told:
+class MemorizationData:
     """The data of the figures; `suspects` are ranked, or None for the reason in `no_suspects`."""
 
     epochs: list[int]
@@ -39,7 +39,7 @@ class Told:
     no_suspects: str | None
 
 
-def plot_memorized(data: Told, folder: Path) -> list[Path]:
+def plot_memorized(data: MemorizationData, folder: Path) -> list[Path]:
     """`memorization.png`, and for classes `memorization_calibration.png` and `memorization_examples.png`."""
     figures = {"memorization": _curves(data)}
     if any(len(split["reliability"]) for split in data.calibration.values()):
@@ -49,15 +49,26 @@ def plot_memorized(data: Told, folder: Path) -> list[Path]:
     return save_all(figures, folder)
 
 
-def _curves(data: Told) -> Figure:
+def _curves(data: MemorizationData) -> Figure:
     names = ["accuracy", "generalization gap", "loss"] if len(data.evolution.epochs) else ["loss"]
     figure = new_figure(8.6 if len(names) > 1 else 4.2)
     at = data.evolution.transition_epoch
     for axes, name, lowest in panels_on(figure.subplots(len(names), 1, sharex=True, squeeze=False), names):
         if name == "generalization gap":
-            _gap(axes, data.evolution)
+            gap = data.evolution
+            axes.plot(gap.epochs, gap.gaps, color=COLOURS[2], marker="o", markersize=3.5, linewidth=1.6,
+                      label="train − test accuracy")  # fmt: skip
+            axes.axhline(0, color="#BBBBBB", linewidth=1.0, zorder=0)
+            if gap.peak_gap > 0:
+                axes.axhline(SHARE * gap.peak_gap, color=QUIET, linestyle=":", linewidth=1.4, label="half its peak")
+            for place, epoch in enumerate(gap.change_epochs):
+                label = None if place else "level changes"
+                axes.axvline(epoch, color=COLOURS[3], linestyle="--", linewidth=1.2, label=label)
         else:
-            _pair(axes, data, name)
+            # larger marks for the first, so that both can be seen where they are equal
+            for (split, colour), size in zip(SPLITS.items(), (7.0, 3.5), strict=True):
+                axes.plot(data.epochs, data.curves[f"{split}_{name}"], color=colour, marker="o", markersize=size,
+                          linewidth=1.6, label=split)  # fmt: skip
         if name == "accuracy":
             axes.set_ylim(-0.03, 1.03)
             axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1])
@@ -73,24 +84,7 @@ def _curves(data: Told) -> Figure:
     return figure
 
 
-def _pair(axes: Axes, data: Told, name: str) -> None:
-    # larger marks for the first, so that both can be seen where they are equal
-    for (split, colour), size in zip(SPLITS.items(), (7.0, 3.5), strict=True):
-        axes.plot(data.epochs, data.curves[f"{split}_{name}"], color=colour, marker="o", markersize=size, linewidth=1.6,
-                  label=split)  # fmt: skip
-
-
-def _gap(axes: Axes, evolution: Evolution) -> None:
-    axes.plot(evolution.epochs, evolution.gaps, color=COLOURS[2], marker="o", markersize=3.5, linewidth=1.6,
-              label="train − test accuracy")  # fmt: skip
-    axes.axhline(0, color="#BBBBBB", linewidth=1.0, zorder=0)
-    if evolution.peak_gap > 0:
-        axes.axhline(SHARE * evolution.peak_gap, color=QUIET, linestyle=":", linewidth=1.4, label="half its peak")
-    for place, epoch in enumerate(evolution.change_epochs):
-        axes.axvline(epoch, color=COLOURS[3], linestyle="--", linewidth=1.2, label=None if place else "level changes")
-
-
-def _facts(data: Told) -> str:
+def _facts(data: MemorizationData) -> str:
     evolution = data.evolution
     parts = [count(len(data.epochs), "evaluation")]
     if evolution.epochs:
@@ -104,7 +98,7 @@ def _facts(data: Told) -> str:
     return "; ".join(parts)
 
 
-def _reliability(data: Told) -> Figure:
+def _reliability(data: MemorizationData) -> Figure:
     figure = new_figure(5.4, 9.0)
     both = figure.subplots(1, 2, sharex=True, sharey=True)
     facts = []
@@ -127,7 +121,7 @@ def _reliability(data: Told) -> Figure:
     return figure
 
 
-def _examples(data: Told) -> Figure:
+def _examples(data: MemorizationData) -> Figure:
     suspects = data.suspects
     figure = new_figure(5.2, 13.0 if suspects is not None else 6.5)
     panels = figure.subplots(1, 3 if suspects is not None else 1, squeeze=False)[0]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from learnscope.findings.examples.critical import Attributions, CriticalExamples, critical_examples, enrichment
@@ -16,7 +15,7 @@ from learnscope.reading.gather import Floats
 from learnscope.reading.words import count, num, percent
 from learnscope.report.heatmap import colour_bar
 from learnscope.report.layout import INK, QUIET, figure_with_bar, head, new_figure, save_all
-from learnscope.report.style import BROKEN, COLOURS, finish, guides, legend, log_ticks, plain
+from learnscope.report.style import BROKEN, COLOURS, finish, guides, legend, log_scale
 
 MOST_LABELS = 24
 MARKED = 0.05
@@ -80,7 +79,9 @@ def draw_losses(transition: Attributions, before: Floats, after: Floats) -> Figu
     shown = np.sort(np.random.default_rng(0).choice(scored, DRAWN, replace=False)) if many else scored
     shown = shown[np.argsort(np.abs(transition.scores[shown]), kind="stable")]  # large scores on top
     sides = before[shown], after[shown]
-    logarithmic = _sizes_differ(np.concatenate(sides))
+    losses = np.concatenate(sides)
+    positive = losses[losses > 0]
+    logarithmic = bool(len(positive) and losses.min() >= 0 and losses.max() > 50 * np.quantile(positive, 0.05))
     (x, x_limits), (y, y_limits) = (_placed(side, logarithmic) for side in sides)
     reach = (float(np.quantile(np.abs(transition.scores[shown]), 0.99)) if len(shown) else 0.0) or 1.0
     mesh = axes.scatter(x, y, c=transition.scores[shown], cmap="RdBu", s=14, linewidths=0.2, edgecolors="#888888",
@@ -88,7 +89,10 @@ def draw_losses(transition: Attributions, before: Floats, after: Floats) -> Figu
     ends = max(x_limits[0], y_limits[0]), min(x_limits[1], y_limits[1])
     if ends[0] < ends[1]:
         axes.plot(ends, ends, color=INK, linewidth=1, linestyle="--", label="no change", zorder=0)
-    _scaled(axes, x_limits, y_limits, logarithmic)
+    if logarithmic:
+        log_scale(axes, *x_limits, x=True, most=7)
+        log_scale(axes, *y_limits, most=7)
+    axes.set(xlim=x_limits, ylim=y_limits)
     legend(axes)
     ticks = [float(tick) for tick in np.linspace(-reach, reach, 5)]
     colour_bar(figure, mesh, bar, "score", ticks, "both", [num(tick) for tick in ticks])
@@ -102,11 +106,6 @@ def draw_losses(transition: Attributions, before: Floats, after: Floats) -> Figu
     return figure
 
 
-def _sizes_differ(losses: Floats) -> bool:
-    positive = losses[losses > 0]
-    return bool(len(positive)) and bool(losses.min() >= 0 and losses.max() > 50 * np.quantile(positive, 0.05))
-
-
 def _placed(losses: Floats, logarithmic: bool) -> tuple[Floats, tuple[float, float]]:
     """Where the losses are drawn, and the limits of their axis."""
     if not len(losses):
@@ -118,17 +117,6 @@ def _placed(losses: Floats, logarithmic: bool) -> tuple[Floats, tuple[float, flo
     low, high = (float(positive.min()), float(positive.max())) if len(positive) else (0.5, 1.0)
     drawn: Floats = np.maximum(losses, low / 1.5)  # 0 has no place on a logarithmic scale
     return drawn, (low / 2, high * 1.5)
-
-
-def _scaled(axes: Axes, x: tuple[float, float], y: tuple[float, float], logarithmic: bool) -> None:
-    if logarithmic:
-        for axis, scale, limits in ((axes.xaxis, axes.set_xscale, x), (axes.yaxis, axes.set_yscale, y)):
-            scale("log")
-            ticks = log_ticks(*limits, 7)
-            axis.set_ticks(ticks, labels=[plain(tick) for tick in ticks])
-        axes.minorticks_off()
-    axes.set_xlim(*x)
-    axes.set_ylim(*y)
 
 
 def draw_shares(

@@ -24,7 +24,6 @@ from learnscope.quantities import Quantity
 from learnscope.quantities.features import FeatureEvolution as Q
 from learnscope.reading.gather import Floats, Series
 from learnscope.reading.words import count, listed, num
-from learnscope.report.features.projection import project
 from learnscope.report.heatmap import shorten
 from learnscope.report.layout import INK, head, new_figure, panels_on, save_all
 from learnscope.report.style import COLOURS, ZERO, finish, guides, legend, lined
@@ -37,10 +36,13 @@ LONGEST = 120
 LONGEST_SHOWN = 32
 NAMED_CLASSES = 20
 """Most classes in a legend; of more, some are named."""
+METHODS = ("pca", "umap")
+NEIGHBOURS = 15
+"""Of umap, which needs more points than this."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class EpochFeatures:
     """The features of an epoch's examples, and their classes where they have some."""
 
     epoch: int
@@ -74,14 +76,16 @@ def _named(layer: str) -> str:
     return f"layer {shorten(layer, LONGEST_SHOWN)}" if layer else "the model"
 
 
-def plot_plane(measured: Sequence[Kept], layer: str, method: str, folder: Path, note: str = "") -> list[Path]:
+def plot_plane(measured: Sequence[EpochFeatures], layer: str, method: str, folder: Path, note: str = "") -> list[Path]:
     """Write `features_<layer>_<method>.png`; returns its path."""
     return save_all({f"features_{file_part(layer)}_{method}": draw_plane(measured, layer, method, note)}, folder)
 
 
-def draw_plane(measured: Sequence[Kept], layer: str, method: str, note: str = "") -> Figure:
+def draw_plane(measured: Sequence[EpochFeatures], layer: str, method: str, note: str = "") -> Figure:
     """At most six of the epochs, evenly spread, on the same plane and scale."""
-    shown = _spread(measured)
+    shown, last = list(measured), len(measured) - 1
+    if len(measured) > MOST_PANELS:
+        shown = [measured[round(i * last / (MOST_PANELS - 1))] for i in range(MOST_PANELS)]
     plane = project([epoch.features for epoch in shown], method)
     columns = 2 if len(shown) == 4 else min(len(shown), 3)
     rows = math.ceil(len(shown) / columns)
@@ -90,29 +94,21 @@ def draw_plane(measured: Sequence[Kept], layer: str, method: str, note: str = ""
     colours = _class_colours([epoch.labels for epoch in shown])
     size = 14.0 if max(len(epoch.features) for epoch in shown) <= 1000 else 6.0
     for axes, (epoch, points), lowest in panels_on(grid, list(zip(shown, plane.points, strict=True))):
-        axes.scatter(points[:, 0], points[:, 1], c=_colours(epoch, colours), s=size, alpha=0.75, linewidths=0)
+        of_class = None if epoch.labels is None else [colours.get(label, ZERO) for label in epoch.labels.tolist()]
+        axes.scatter(points[:, 0], points[:, 1], c=of_class or COLOURS[0], s=size, alpha=0.75, linewidths=0)
         axes.set_title(f"epoch {epoch.epoch:,}", loc="left", fontsize=10, color=INK)
         finish(axes, plane.axes[0] if lowest else "", plane.axes[1] if axes in grid[:, 0] else "")
         axes.tick_params(labelbottom=lowest)
         guides(axes, "both", "#EEEEEE")
     _class_legend(figure, colours)
     epochs = f"{len(shown)} of {len(measured)} epochs" if len(shown) < len(measured) else count(len(measured), "epoch")
-    facts = [count(len(shown[-1].features), "example"), epochs, _how_fitted(plane.explained, method, len(shown)), note]
+    together, of = (" fitted to all panels together", "their") if len(shown) > 1 else ("", "the")
+    fit = f"{method.upper()}{together}; its distances are no measure"
+    if plane.explained is not None:
+        fit = f"one plane{together}, with {sum(plane.explained):.0%} of {of} variance"
+    facts = [count(len(shown[-1].features), "example"), epochs, fit, note]
     head(figure, f"Features of {_named(layer)}", "; ".join(filter(None, facts)))
     return figure
-
-
-def _spread(measured: Sequence[Kept]) -> list[Kept]:
-    if len(measured) <= MOST_PANELS:
-        return list(measured)
-    return [measured[round(i * (len(measured) - 1) / (MOST_PANELS - 1))] for i in range(MOST_PANELS)]
-
-
-def _how_fitted(explained: tuple[float, float] | None, method: str, panels: int) -> str:
-    together = " fitted to all panels together" if panels > 1 else ""
-    if explained is None:
-        return f"{method.upper()}{together}; its distances are no measure"
-    return f"one plane{together}, with {sum(explained):.0%} of {'their' if panels > 1 else 'the'} variance"
 
 
 def _class_colours(labels: Sequence[NDArray[np.int64] | None]) -> dict[int, str]:
@@ -122,12 +118,6 @@ def _class_colours(labels: Sequence[NDArray[np.int64] | None]) -> dict[int, str]
     if len(classes) <= NAMED_CLASSES:
         return {c: to_hex(colormaps["tab20"](place)) for place, c in enumerate(classes)}
     return {c: to_hex(colormaps["turbo"](place / (len(classes) - 1))) for place, c in enumerate(classes)}
-
-
-def _colours(epoch: Kept, colours: Mapping[int, str]) -> list[str]:
-    if epoch.labels is None:
-        return [COLOURS[0]] * len(epoch.features)
-    return [colours.get(label, ZERO) for label in epoch.labels.tolist()]
 
 
 def _class_legend(figure: Figure, colours: Mapping[int, str]) -> None:
@@ -183,18 +173,13 @@ def _draw(
             for epoch in changes[quantity].epochs:
                 axes.axvline(epoch, color=style["color"], linestyle=":", label=labels.pop() if labels else None)
     lined(axes, 6)
-    _not_too_close(axes)
-    if len(axes.get_legend_handles_labels()[0]) > 1:
-        legend(axes)
-
-
-def _not_too_close(axes: Axes) -> None:
-    """Widen the axis of a nearly constant number, so that rounding does not look like a change."""
     low, high = axes.dataLim.intervaly
     least = FLAT * max(abs(low), abs(high))
-    if high - low < least:
+    if high - low < least:  # a nearly constant number: rounding must not look like a change
         axes.set_ylim((low + high - least) / 2, (low + high + least) / 2)
     axes.ticklabel_format(axis="y", useOffset=False)
+    if len(axes.get_legend_handles_labels()[0]) > 1:
+        legend(axes)
 
 
 def _facts(
@@ -211,3 +196,52 @@ def _facts(
             reason = first.status[0] if first is not None and len(first) else None
             facts.append(f"no {title}: {reason or 'not measured'}")
     return facts
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Points [n, 2] of each part, and the names of the axes."""
+
+    points: list[Floats]
+    axes: tuple[str, str]
+    explained: tuple[float, float] | None
+    """Share of the variance of all parts that each axis explains; None for umap."""
+
+
+def project(parts: Sequence[Floats], method: str) -> Plane:
+    """Project parts [n, d], finite and with the same d, fitted together."""
+    rows = np.concatenate([np.asarray(part, dtype=np.float64) for part in parts])
+    plane, explained = _pca(rows) if method == "pca" else (_umap(rows), None)
+    names = ("UMAP 1", "UMAP 2")
+    if explained is not None:
+        names = (f"component 1 ({explained[0]:.0%})", f"component 2 ({explained[1]:.0%})")
+    ends = np.cumsum([len(part) for part in parts])[:-1]
+    return Plane([np.ascontiguousarray(part) for part in np.split(plane, ends)], names, explained)
+
+
+def _pca(rows: Floats) -> tuple[Floats, tuple[float, float]]:
+    """The two leading principal components, from the smaller of XᵀX and XXᵀ; the largest entry of each is positive."""
+    size = float(np.abs(rows).max(initial=0.0)) or 1.0  # so that squares neither underflow nor overflow
+    x = rows / size
+    x = x - x.mean(0)
+    tall = x.shape[1] <= x.shape[0]
+    values, vectors = np.linalg.eigh(x.T @ x if tall else x @ x.T)
+    values, vectors = np.maximum(values[::-1][:2], 0), vectors[:, ::-1][:, :2]
+    plane = np.zeros((len(x), 2))
+    plane[:, : len(values)] = x @ vectors if tall else vectors * np.sqrt(values)
+    largest = plane[np.abs(plane).argmax(0), np.arange(2)]
+    total = float((x**2).sum())
+    shares = [float(value) / total if total > 0 else 0.0 for value in values] + [0.0]
+    return plane * np.where(largest < 0, -1.0, 1.0) * size, (shares[0], shares[1])
+
+
+def _umap(rows: Floats) -> Floats:
+    try:
+        from umap import UMAP  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError as error:
+        raise ImportError("method='umap' needs a package that is not installed: pip install umap-learn") from error
+    if len(rows) <= NEIGHBOURS:
+        raise ValueError(f"umap needs more than {NEIGHBOURS} points, and there are {len(rows)}: use method='pca'")
+    # reproducible only with a seed and one thread
+    plane = UMAP(n_neighbors=NEIGHBOURS, random_state=0, n_jobs=1).fit_transform(rows)
+    return np.asarray(plane, dtype=np.float64)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -11,7 +9,7 @@ from numpy.typing import NDArray
 from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.outputs import BatchStats
 from learnscope.reading.gather import Floats, as_series, grid, rows
-from learnscope.reading.words import count, num, percent
+from learnscope.reading.words import as_number, count, num, percent
 from learnscope.report.broken import Breaks, breaks, patch
 from learnscope.report.heatmap import body_height, measured
 from learnscope.report.layout import figure_with_bar, head, new_figure
@@ -49,8 +47,8 @@ def class_figure(reader: RunReader) -> Figure | None:
     shares = grid(reader, BatchStats.share, kind="class")
     if not shares:
         return None
-    order = sorted(range(len(shares.scopes)), key=lambda i: _number_first(shares.scopes[i]))
-    classes = [shares.scopes[i] for i in order]
+    classes = sorted(shares.scopes, key=lambda name: (as_number(name), name))
+    order = [shares.scopes.index(name) for name in classes]
     # a class that is not in a batch has no row: its share is 0
     values = np.nan_to_num(shares.values[:, order])
     few = len(classes) <= STACKED and len(shares.steps) > 1
@@ -60,13 +58,6 @@ def class_figure(reader: RunReader) -> Figure | None:
     facts += f"; {percent(float(means.min()))} to {percent(float(means.max()))} each on average{notes}"
     head(figure, "Classes in the batches", facts)
     return figure
-
-
-def _number_first(name: str) -> tuple[float, str]:
-    try:
-        return float(name), name
-    except ValueError:
-        return math.inf, name
 
 
 def _stacked(steps: NDArray[np.int64], classes: list[str], values: Floats, broken: Breaks) -> tuple[Figure, str]:

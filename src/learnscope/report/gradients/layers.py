@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from learnscope.reading.words import count, listed
 from learnscope.report.broken import breaks
 from learnscope.report.heatmap import body_height, heatmap, layer_names, layer_types, name_rows
 from learnscope.report.layout import INK, QUIET, head, new_figure, save_all
-from learnscope.report.style import BROKEN, COLOURS, finish, guides, log_ticks, plain
+from learnscope.report.style import BROKEN, COLOURS, finish, guides, log_scale
 from learnscope.store.reader import RunReader
 
 BAND = (0.1, 0.9)
@@ -46,7 +45,8 @@ def _over_batches(reader: RunReader, norms: Grid, layer_norms: LayerNorms, types
         types=types,
     )  # fmt: skip
     axes = next(axes for axes in figure.axes if axes.get_ylabel() == "layer")
-    starts = _epoch_starts(reader)
+    frame = rows(reader, GradientFlow.norm, stage="stepped")
+    starts = [int(step) for step in frame["step"][frame["epoch"] != frame["epoch"].shift()]]
     # more lines would hide the colours
     marked = 1 < len(starts) <= min(MOST_EPOCHS, len(norms.steps) // 4)
     axes.set_xlabel("tracked batch" + (" (lines: an epoch begins)" if marked else ""), fontsize=11, color=INK)
@@ -66,7 +66,11 @@ def _profile(reader: RunReader, norms: Grid, layer_norms: LayerNorms, types: dic
     names, common = layer_names(norms.scopes, types)
     for axes, values, quantity in ((left, norms.values, "‖g‖"), (right, ratios, "‖g‖/‖W‖")):
         _band(axes, values)
-        _marks(axes, values, norms.scopes, layer_norms)
+        medians = pd.DataFrame(values, columns=norms.scopes).where(values > 0).median()
+        for marked, mark, label in ((layer_norms.vanishing, "<", "vanishes"), (layer_norms.exploding, ">", "explodes")):
+            if marked:
+                places = np.array([norms.scopes.index(name) for name in marked]) + 0.5
+                axes.plot(medians[list(marked)], places, mark, color=BROKEN, markersize=9, label=label)
         finish(axes, x=quantity, y="layer" if axes is left else "")
         guides(axes, "x")
     unnamed = name_rows(left, names, body)
@@ -76,8 +80,11 @@ def _profile(reader: RunReader, norms: Grid, layer_norms: LayerNorms, types: dic
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=4, fontsize=10, frameon=False)
     layers = f"{count(len(names), 'layer')}{f' of {common}' if common else ''}{unnamed}, from input to output"
+    absent = {"zero": int((norms.values == 0).sum()), "not finite": int(norms.broken.sum())}
+    parts = [f"{n:,} {what}" for what, n in absent.items() if n]
+    left_out = f"; norms left out: {', '.join(parts)}" if parts else ""
     head(figure, "Gradients over the depth", f"{layers}; {count(len(norms.steps), 'tracked batch', 'tracked batches')}"
-         f"{_verdict(layer_norms)}{_left_out(norms)}")  # fmt: skip
+         f"{_verdict(layer_norms)}{left_out}")  # fmt: skip
     return figure
 
 
@@ -94,20 +101,9 @@ def _band(axes: Axes, values: Floats) -> None:
     axes.barh(place[shown], (high - low)[shown], left=low[shown], height=0.62, color=COLOURS[4], alpha=0.45,
               label=f"middle {BAND[1] - BAND[0]:.0%} of the batches")  # fmt: skip
     axes.plot(middle[shown], place[shown], color=COLOURS[0], marker="o", markersize=4, linewidth=1.4, label="median")
-    axes.set_xscale("log")
-    first, last = float(low[shown].min()), float(high[shown].max())
-    axes.set_xlim(first / 2, last * 2)
-    ticks = log_ticks(first / 2, last * 2, 6)
-    axes.set_xticks(ticks, [plain(tick) for tick in ticks])
-    axes.minorticks_off()
-
-
-def _marks(axes: Axes, values: Floats, layers: Sequence[str], layer_norms: LayerNorms) -> None:
-    medians = pd.DataFrame(values, columns=list(layers)).where(values > 0).median()
-    for names, marker, label in ((layer_norms.vanishing, "<", "vanishes"), (layer_norms.exploding, ">", "explodes")):
-        if names:
-            places = np.array([layers.index(name) for name in names]) + 0.5
-            axes.plot(medians[list(names)], places, marker, color=BROKEN, markersize=9, label=label)
+    ends = float(low[shown].min()) / 2, float(high[shown].max()) * 2
+    log_scale(axes, *ends, x=True, most=6)
+    axes.set_xlim(*ends)
 
 
 def _colour_names(axes: Axes, norms: Grid, layer_norms: LayerNorms) -> None:
@@ -125,14 +121,3 @@ def _verdict(layer_norms: LayerNorms) -> str:
     kinds = [(layer_norms.vanishing, "vanishing"), (layer_norms.exploding, "exploding")]
     parts = [f"{word}: {listed(names, NAMED)}" for names, word in kinds if names]
     return f"; {'; '.join(parts)}" if parts else "; no layer vanishes or explodes"
-
-
-def _left_out(norms: Grid) -> str:
-    zero, bad = int((norms.values == 0).sum()), int(norms.broken.sum())
-    parts = [f"{n:,} {what}" for n, what in ((zero, "zero"), (bad, "not finite")) if n]
-    return f"; norms left out: {', '.join(parts)}" if parts else ""
-
-
-def _epoch_starts(reader: RunReader) -> list[int]:
-    frame = rows(reader, GradientFlow.norm, stage="stepped")
-    return [int(step) for step in frame["step"][frame["epoch"] != frame["epoch"].shift()]]

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from learnscope.reading.audit import read_audit
-from learnscope.reading.audit_numbers import DISTURBED, NONE, Number, on
+from learnscope.reading.audit_numbers import DISTURBED, NONE, Number, on_examples
 from learnscope.reading.audit_parts import Attack, Attacks, Level, Levels, Transfer
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, count, num, percent
@@ -131,7 +131,6 @@ def _measured(part: Levels) -> list[tuple[str, str]]:
 
 
 def noise_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
-    """KL and accuracy over the strength of noise on the weights."""
     part, cuts = read_audit(reader).noise, cuts or Cuts()
     kinds, rows = ({}, []) if part is None else (part.by_name(), _measured(part))
     if part is None or not kinds or not rows:
@@ -147,7 +146,8 @@ def noise_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
         grid[0, column].set_title(capital(what), loc="left", fontsize=10, color=INK)
     legend_below(figure, 3)
     seeds = {level.seeds for level in part.levels if level.seeds}
-    facts = f"mean and 95 % interval over {min(seeds)} seeds{on(part.examples)}" if seeds else on(part.examples).strip()
+    over = f"mean and 95 % interval over {min(seeds)} seeds" if seeds else ""
+    facts = f"{over}{on_examples(part.examples)}".strip()
     head(figure, "Robustness to noise on the weights", facts)
     return figure
 
@@ -177,7 +177,6 @@ def over_strength(axes: Axes, levels: Sequence[Level], measure: str, most: float
 
 
 def perturbation_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:  # noqa: ARG001 (no threshold)
-    """Accuracy and loss over the share of the inputs that is damaged."""
     part = read_audit(reader).perturbations
     measured = [] if part is None else [(name, label) for name, label in _measured(part) if name != "kl"]
     if part is None or not part.by_name() or not measured:
@@ -190,7 +189,7 @@ def perturbation_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure |
     legend_below(figure, 4)
     seeds = {level.seeds for level in part.levels if level.seeds and level.name != "clean"}
     over = f"mean and 95 % interval over {min(seeds)} seeds" if seeds else "seeds not recorded"
-    head(figure, "Robustness to damaged inputs", f"{over}{on(part.examples)}")
+    head(figure, "Robustness to damaged inputs", f"{over}{on_examples(part.examples)}")
     return figure
 
 

@@ -12,7 +12,7 @@ from matplotlib.collections import LineCollection
 from learnscope.reading.gather import Floats
 from learnscope.report.instances import at_foot, log_axis, log_foot
 from learnscope.report.layout import INK, QUIET
-from learnscope.report.style import lined, maybe_log
+from learnscope.report.style import Dash, lined, maybe_log
 from learnscope.report.telemetry.data import Telemetry, medians, thinned
 
 DECADES = 100
@@ -27,7 +27,7 @@ class Line:
     label: str
     values: Floats
     colour: str
-    dash: str = "-"
+    dash: Dash = "-"
     width: float = 1.8
     noisy: bool = True
     """Whether it is smoothed by medians when it is long."""
@@ -45,7 +45,12 @@ def draw_lines(
     parts = [line.values[np.isfinite(line.values)] for line in lines]
     values = np.concatenate(parts) if parts else np.empty(0)
     if not len(values):
-        _no_value(axes, t)
+        axes.text(0.5, 0.5, "no value was measured", color=QUIET, fontsize=10, ha="center", va="center",
+                  transform=axes.transAxes)  # fmt: skip
+        first, last = float(t.steps[0]), float(t.steps[-1])
+        axes.update_datalim([(first, 0.0), (last, 0.0)])
+        axes.set_xlim((first, last) if first < last else (first - 1, first + 1))
+        axes.set_yticks([])
         return
     above = values[values > 0]
     wide = scale and len(above) and values.min() >= 0 and above.max() > DECADES * above.min()
@@ -63,16 +68,6 @@ def draw_lines(
         # the same notation for all ticks: 0.0001 looks smaller than 5e-05 at a glance
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.1e}" if value and tiny else f"{value:,.10g}")
     mark_epochs(axes, t)
-
-
-def _no_value(axes: Axes, t: Telemetry) -> None:
-    axes.text(
-        0.5, 0.5, "no value was measured", color=QUIET, fontsize=10, ha="center", va="center", transform=axes.transAxes
-    )
-    first, last = float(t.steps[0]), float(t.steps[-1])
-    axes.update_datalim([(first, 0.0), (last, 0.0)])
-    axes.set_xlim((first, last) if first < last else (first - 1, first + 1))
-    axes.set_yticks([])
 
 
 def _draw_line(axes: Axes, t: Telemetry, line: Line, foot: float | None, small: bool) -> None:

@@ -11,13 +11,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from learnscope.reading.gather import Floats
-from learnscope.reading.words import count, listed
+from learnscope.reading.words import as_number, count, listed
 from learnscope.store.telemetry import last_attempts
 
 Numbers = dict[str, Floats]
 GROUPED = ("gradient_norm", "weight_delta", "learning_rates")
 """Sections with a number for every group of parameters."""
 HOLDOUT, BATCH, LOGGED, OTHER = "holdout_logits", "batch_stats", "logged", ""
+SECTIONS = (*GROUPED, HOLDOUT, BATCH, LOGGED, OTHER)
 PLACES = ("global_step", "batch_idx", "epoch", "weight_delta_since")
 """Columns with the position of a collection, and the step from which its weight change is counted."""
 MOST_POINTS = 2000
@@ -58,23 +59,20 @@ class Telemetry:
     def missing(self, section: str, keys: Sequence[str] | None = None, most: int = 2) -> list[str]:
         """Numbers with gaps, and the most frequent reason."""
         alike: dict[tuple[int, str], list[str]] = {}
+        statuses = [s for s in self.table.get("status", ()) if isinstance(s, dict)]
         for key, values in self.sections.get(section, {}).items():
-            gaps = int(np.isnan(values).sum())
+            gaps, name = int(np.isnan(values).sum()), f"{section}.{key}"
             if gaps and (keys is None or key in keys):
-                alike.setdefault((gaps, self._reason(f"{section}.{key}")), []).append(key)
+                reasons = Counter(str(status[name]) for status in statuses if name in status).most_common(1)
+                alike.setdefault((gaps, reasons[0][0] if reasons else ""), []).append(key)
         out = [
             f"{listed(names, 3)} without a value in {gaps:,} of {len(self.steps):,}{f' ({reason})' if reason else ''}"
             for (gaps, reason), names in alike.items()
         ]
         return out[:most] + (["other numbers have gaps as well"] if len(out) > most else [])
 
-    def _reason(self, name: str) -> str:
-        statuses: Sequence[object] = self.table["status"].tolist() if "status" in self.table else ()
-        reasons = Counter(str(status[name]) for status in statuses if isinstance(status, dict) and name in status)
-        return reasons.most_common(1)[0][0] if reasons else ""
 
-
-def prepared(frame: pd.DataFrame) -> Telemetry:
+def prepare_telemetry(frame: pd.DataFrame) -> Telemetry:
     """The table sorted by step. Rows that a resume superseded are left out, and counted."""
     needed = [name for name in PLACES[:3] if name not in frame]
     if needed:
@@ -154,11 +152,5 @@ def class_shares(t: Telemetry) -> Numbers:
     shares = np.array(list(named.values()))
     complete = np.abs(np.nansum(shares, axis=0) - 100) < 0.01
     shares[np.isnan(shares) & complete] = 0.0
-    return dict(sorted(zip(named, shares, strict=True), key=lambda item: _number_first(item[0])))
-
-
-def _number_first(name: str) -> tuple[float, str]:
-    try:
-        return float(name.split(" ", 1)[1]), name
-    except ValueError:
-        return float("inf"), name
+    by_name = dict(zip(named, shares, strict=True))
+    return {name: by_name[name] for name in sorted(named, key=lambda name: (as_number(name.split(" ", 1)[1]), name))}

@@ -21,7 +21,15 @@ from learnscope.report.instances import stretch
 from learnscope.report.layout import INK, head, margins, new_figure, panels_on, save
 from learnscope.report.style import finish, linear_ticks, whole_steps
 from learnscope.report.telemetry.curves import Line, median_size
-from learnscope.report.telemetry.data import BATCH, GROUPED, HOLDOUT, LOGGED, OTHER, Telemetry, class_shares, prepared
+from learnscope.report.telemetry.data import (
+    GROUPED,
+    LOGGED,
+    OTHER,
+    SECTIONS,
+    Telemetry,
+    class_shares,
+    prepare_telemetry,
+)
 from learnscope.report.telemetry.examples import examples
 from learnscope.report.telemetry.panels import (
     Panel,
@@ -55,7 +63,7 @@ def plot_telemetry(frame: pd.DataFrame, folder: str | os.PathLike[str]) -> list[
     Returns the paths, the overview first; none for a table without rows. With `read_telemetry(logits=True)` there is
     also the margin of every held-out example. Figures of an earlier call that are not drawn again are removed.
     """
-    t = prepared(frame)
+    t = prepare_telemetry(frame)
     if not len(t.steps):
         return []
     target = Path(folder)
@@ -83,7 +91,7 @@ def panels_of(t: Telemetry) -> dict[str, list[Panel]]:
     figures["logged"] = number_panels(t, LOGGED)
     figures["other"] = number_panels(t, OTHER)
     for section in t.sections:
-        if section not in (*GROUPED, HOLDOUT, BATCH, LOGGED, OTHER):
+        if section not in SECTIONS:
             figures[_file_name(section, figures)] = number_panels(t, section)
     return {name: panels for name, panels in figures.items() if panels}
 
@@ -164,10 +172,10 @@ def _finish_figure(figure: Figure, t: Telemetry, title: str, panels: Sequence[Pa
     """The legend of the groups below the figure, and the heading above it."""
     groups = _groups(panels)
     if groups:
-        handles = []
-        for label, line in groups.items():
-            handles.append(Line2D([], [], color=line.colour, linewidth=line.width, label=label))
-            handles[-1].set(linestyle=line.dash)
+        handles = [
+            Line2D([], [], color=line.colour, linestyle=line.dash, linewidth=line.width, label=label)
+            for label, line in groups.items()
+        ]
         columns = _legend_size(panels)[0]
         figure.legend(handles=handles, loc="lower center", ncols=columns, fontsize=10, frameon=False)
     size = median_size(t)

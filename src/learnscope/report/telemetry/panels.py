@@ -58,28 +58,25 @@ class Panel:
 
 def group_panel(t: Telemetry, section: str, title: str, y: str) -> Panel:
     """A curve for all parameters together and one for every group, in the same colours in every section."""
-    names = same_names(t)
-    places = {name: place for place, name in enumerate(n for n in dict.fromkeys(names.values()) if n != "overall")}
+    group_names = same_names(t)
+    groups = (name for name in dict.fromkeys(group_names.values()) if name != "overall")
+    places = {name: place for place, name in enumerate(groups)}
     lines = []
-    for name in dict.fromkeys(names[key] for key in t.sections[section]):
-        values = next(v for key, v in t.sections[section].items() if names[key] == name)
+    for name in dict.fromkeys(group_names[key] for key in t.sections[section]):
+        values = next(v for key, v in t.sections[section].items() if group_names[key] == name)
         if np.isfinite(values).any():
             lines.append(_group_line(name, values, places, noisy=section != GROUPED[2]))
-    facts = [*(_ends(line) for line in lines if line.label == "overall"), *_alike(lines)]
+    same: dict[bytes, list[str]] = {}
+    for line in lines:
+        same.setdefault(line.values.tobytes(), []).append(line.label.split(" = ")[0])
+    alike = [f"on one curve: {listed(names, 4)}" for names in same.values() if len(names) > 1 and all(names)]
+    facts = [*(_ends(line) for line in lines if line.label == "overall"), *alike[:2]]
     hidden = sum(line.label == "" for line in lines)
     facts += [f"{hidden:,} more groups in grey"] if hidden else []
     zeros = section != GROUPED[2]  # a learning rate of 0 is part of a schedule and no fault
     frozen = [(line.label, int((line.values == 0).sum())) for line in lines if zeros and (line.values == 0).any()]
     facts += [f"{name or 'one in grey'} exactly 0 in {n:,}" for name, n in frozen[:2]]
     return Panel(title, y, lines, [*facts, *t.missing(section)], height=4.2, zeros=zeros, shared=True)
-
-
-def _alike(lines: Sequence[Line], most: int = 2) -> list[str]:
-    """Curves with the same values, of which only one can be seen."""
-    same: dict[bytes, list[str]] = {}
-    for line in lines:
-        same.setdefault(line.values.tobytes(), []).append(line.label.split(" = ")[0])
-    return [f"on one curve: {listed(names, 4)}" for names in same.values() if len(names) > 1 and all(names)][:most]
 
 
 def _group_line(name: str, values: Floats, places: dict[str, int], noisy: bool) -> Line:

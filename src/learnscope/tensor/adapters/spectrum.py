@@ -195,7 +195,9 @@ def spectrum_numbers(spectra: Sequence[Tensor], *, tolerance: float = TOLERANCE)
     for name, values in table.items():
         for place, value in enumerate(values):
             if not math.isfinite(value):
-                reasons.setdefault(name, {})[place] = _reason(name, value, table["largest_sv"][place])
+                reason = DEFICIENT if math.isinf(value) else ONE_VALUE if name == "leading_gap" else ZERO
+                broken = math.isnan(table["largest_sv"][place])
+                reasons.setdefault(name, {})[place] = NOT_FINITE if broken else reason
     return Numbers(table, reasons)
 
 
@@ -228,12 +230,3 @@ def _table(sigma: Tensor, lengths: Tensor, tolerance: float) -> dict[str, Tensor
         table[f"top{k}_sv_ratio"] = scaled[:, :k].square().sum(1) / energy
         table[f"top{k}_nuclear_share"] = scaled[:, :k].sum(1) / total
     return table
-
-
-def _reason(name: str, value: float, largest: float) -> str:
-    """Why a number is not finite."""
-    if math.isnan(largest):
-        return NOT_FINITE
-    if math.isinf(value):
-        return DEFICIENT
-    return ONE_VALUE if name == "leading_gap" else ZERO

@@ -68,7 +68,7 @@ class Distribution:
         first = self._rows[0].device if device is None else device
         return _join(torch.stack([row.to(first) for row in self._rows]))
 
-    def why_no_kurtosis(self) -> str:
+    def no_kurtosis_reason(self) -> str:
         """The reason for a kurtosis that is NaN though every value is finite."""
         if self.n < FEWEST:
             return f"{self.n} values: a kurtosis needs {FEWEST}"

@@ -152,10 +152,17 @@ def _reduce(rows: Tensor, compiled: bool, *, counting: bool) -> Tensor:
     out = torch.zeros(4 if counting else 1, len(rows), dtype=torch.float64, device="cpu")
     use_kernel = compiled and len(rows) > 1 and rows.dtype in COMPILED_DTYPES
     fused = compiled_gradient_partials(rows) if use_kernel else None
-    if fused is None:
-        _chunked(rows, out)
-    else:
+    if fused is not None:
         out[:2] = fused[: len(out)]
+    else:
+        work = workspace("count", min(CHUNK_ROWS, len(rows)), torch.float32, rows.device)
+        for start in range(0, len(rows), CHUNK_ROWS):
+            chunk = rows[start : start + CHUNK_ROWS].float()
+            part = out[:, start : start + CHUNK_ROWS]
+            part[SQUARES] = torch.linalg.vector_norm(chunk, dim=1)
+            if counting:
+                part[ZEROS] = torch.eq(chunk, 0, out=work[: len(chunk)]).sum(1)
+        out[SQUARES].square_()
     suspect = _suspects(out[SQUARES])
     if counting:
         suspect &= out[ZEROS] != rows.shape[1]  # a row of zeros is small and right
@@ -181,17 +188,6 @@ def _put_right(rows: Tensor, out: Tensor, suspect: Tensor) -> None:
         if not counting and not chunk.any():
             continue  # 0, as it should be
         out[:, some] = _exact(chunk, counting)
-
-
-def _chunked(rows: Tensor, out: Tensor) -> None:
-    work = workspace("count", min(CHUNK_ROWS, len(rows)), torch.float32, rows.device)
-    for start in range(0, len(rows), CHUNK_ROWS):
-        chunk = rows[start : start + CHUNK_ROWS].float()
-        part = out[:, start : start + CHUNK_ROWS]
-        part[SQUARES] = torch.linalg.vector_norm(chunk, dim=1)
-        if len(out) > 1:
-            part[ZEROS] = torch.eq(chunk, 0, out=work[: len(chunk)]).sum(1)
-    out[SQUARES].square_()
 
 
 def _exact(rows: Tensor, counting: bool) -> Tensor:

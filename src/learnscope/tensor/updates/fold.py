@@ -67,7 +67,11 @@ class Fold:
             parts = [partials for _, partials in group]
             host = (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).cpu()
             lengths = [part.shape[1] for part in parts]
-            suspects = torch.split_with_sizes(_suspects(host), lengths)
+            # not finite, or squares so small that terms may have underflowed
+            l1, squares, largest, old_squares = host[1], host[2], host[LARGEST], host[4]
+            finite = (l1 + squares + largest + old_squares).isfinite()
+            suspect = ~finite | ((squares < SMALLEST_SAFE) & (largest > 0)) | (old_squares < SMALLEST_SAFE)
+            suspects = torch.split_with_sizes(suspect, lengths)
             for (batch, _), rows, some in zip(group, torch.split_with_sizes(host, lengths, 1), suspects, strict=True):
                 self._join_one(batch, rows, some)
 
@@ -81,7 +85,11 @@ class Fold:
         for start in range(0, len(redo), EXACT_ROWS):
             some = redo[start : start + EXACT_ROWS]
             new, old = (rows[some.to(rows.device)] for rows in batch.rows)
-            keep = _needs_float64(partials[:, some], old)
+            # rows that are suspect only because `old` is all zero, which is common and harmless
+            part = partials[:, some]
+            harmless = (part[4] == 0) & part[1:4].isfinite().all(0)
+            harmless &= (part[2] >= SMALLEST_SAFE) | (part[LARGEST] == 0)
+            keep = ~(harmless & (old == 0).all(1).cpu())
             some, new, old = some[keep], new[keep.to(new.device)], old[keep.to(new.device)]
             if len(some):
                 partials[:, some] = 0
@@ -100,20 +108,6 @@ class Fold:
         largest = columns[LARGEST].scatter_reduce(0, owner, partials[LARGEST], "amax")
         columns.index_add_(1, owner, partials)
         columns[LARGEST] = largest
-
-
-def _suspects(partials: Tensor) -> Tensor:
-    """Rows whose partials may be wrong: not finite, or squares so small that terms may have underflowed."""
-    l1, squares, largest, old_squares = partials[1], partials[2], partials[LARGEST], partials[4]
-    finite = (l1 + squares + largest + old_squares).isfinite()
-    return ~finite | ((squares < SMALLEST_SAFE) & (largest > 0)) | (old_squares < SMALLEST_SAFE)
-
-
-def _needs_float64(partials: Tensor, old: Tensor) -> Tensor:
-    """False for rows that are suspect only because `old` is all zero, which is common and harmless."""
-    harmless = (partials[4] == 0) & partials[1:4].isfinite().all(0)
-    harmless &= (partials[2] >= SMALLEST_SAFE) | (partials[LARGEST] == 0)
-    return ~(harmless & (old == 0).all(1).cpu())
 
 
 def exact_partials(new: Tensor, old: Tensor, cuts: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -120,7 +119,13 @@ def _exactly(wide: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _iteratively(wide: Tensor, rank: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    basis = _krylov_basis(wide, width)
+    # orthonormal columns that span M Ω, (MMᵀ) M Ω, (MMᵀ)² M Ω, … with Ω drawn once
+    generator = torch.Generator(device="cpu").manual_seed(SEED)
+    start = torch.randn(wide.shape[1], width, generator=generator, dtype=wide.dtype, device="cpu").to(wide.device)
+    blocks: list[Tensor] = [torch.linalg.qr(wide @ start).Q]
+    for _ in range(ITERATIONS):
+        blocks.append(torch.linalg.qr(wide @ (wide.mT @ blocks[-1])).Q)
+    basis: Tensor = torch.linalg.qr(torch.cat(blocks, 1)).Q
     core = basis.mT @ wide
     # the singular vectors of the core from its Gram matrix; in float64, since squaring halves the digits
     gram = torch.zeros(len(core), len(core), dtype=torch.float64, device=core.device)
@@ -129,15 +134,3 @@ def _iteratively(wide: Tensor, rank: int, width: int) -> tuple[Tensor, Tensor, T
     values, vectors = torch.linalg.eigh(gram)
     leading = vectors.flip(1)[:, :rank].to(core.dtype)
     return basis @ leading, leading.mT @ core, values.flip(0)[:rank].clamp(min=0).sqrt()
-
-
-def _krylov_basis(wide: Tensor, width: int) -> Tensor:
-    """Orthonormal columns that span M Ω, (MMᵀ) M Ω, (MMᵀ)² M Ω, … with Ω drawn once."""
-    generator = torch.Generator(device="cpu").manual_seed(SEED)
-    start = torch.randn(wide.shape[1], width, generator=generator, dtype=wide.dtype, device="cpu").to(wide.device)
-    block = torch.linalg.qr(wide @ start).Q
-    blocks = [block]
-    for _ in range(ITERATIONS):
-        block = torch.linalg.qr(wide @ (wide.mT @ block)).Q
-        blocks.append(block)
-    return cast(Tensor, torch.linalg.qr(torch.cat(blocks, 1)).Q)

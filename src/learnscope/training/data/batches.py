@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 Row = tuple[list[int], list[int]]
 """Ids and labels of the same length; a label of -100 is ignored by the loss."""
@@ -14,15 +15,11 @@ Row = tuple[list[int], list[int]]
 
 def collated(rows: Sequence[Row], pad: int) -> dict[str, Tensor]:
     """Padded on the right."""
-    longest = max(len(ids) for ids, _ in rows)
-
-    def padded(parts: list[list[int]], fill: int) -> Tensor:
-        return torch.tensor([part + [fill] * (longest - len(part)) for part in parts])
-
+    ids, labels = ([torch.tensor(part) for part in parts] for parts in zip(*rows, strict=True))
     return {
-        "input_ids": padded([ids for ids, _ in rows], pad),
-        "attention_mask": padded([[1] * len(ids) for ids, _ in rows], 0),
-        "labels": padded([labels for _, labels in rows], -100),
+        "input_ids": pad_sequence(ids, True, pad),
+        "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], True),
+        "labels": pad_sequence(labels, True, -100),
     }
 
 

@@ -84,24 +84,19 @@ def _countdown(rows: Sequence[Row], config: Config, template: str, *, chat: bool
     examples = []
     for number, row in enumerate(rows):
         numbers, target = _problem(row, number + 1)
-        solution = _solution(numbers, target, number + 1, needed=sft) if number >= solved_from else None
+        solvable = len(numbers) <= SOLVED_UP_TO
+        if sft and not solvable:
+            raise TrainError(
+                f"row {number + 1} has {len(numbers)} numbers; problems of more than {SOLVED_UP_TO} are not solved "
+                "here, and sft needs solutions: use --config.training.method grpo, or give them as completions"
+            )
+        solution = solve(numbers, target) if solvable and number >= solved_from else None
         if sft and solution is None:
             continue
         question = _message("user", prompt(numbers, target, template), chat)
         answer = None if solution is None else _message("assistant", wrap.format(solution), chat)
         examples.append({"prompt": question, "completion": answer, "nums": numbers, "target": target})
     return examples
-
-
-def _solution(numbers: list[int], target: int, row: int, *, needed: bool) -> str | None:
-    if len(numbers) <= SOLVED_UP_TO:
-        return solve(numbers, target)
-    if needed:
-        raise TrainError(
-            f"row {row} has {len(numbers)} numbers; problems of more than {SOLVED_UP_TO} are not solved here, and sft "
-            "needs solutions: use --config.training.method grpo, or give them as completions"
-        )
-    return None
 
 
 def _problem(row: Row, row_number: int) -> tuple[list[int], int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from typing import Any
 
 from learnscope.training.settings.options import FLAGS, Option, options, sections
 
@@ -32,12 +31,13 @@ _GENERAL = (
 def help_text(prog: str) -> str:
     """The whole text, as wide as the terminal, up to 110 columns."""
     width = min(shutil.get_terminal_size((100, 24)).columns, 110)
+    flags = {f"--{flag.name} {flag.value or ''}".rstrip(): flag.doc for flag in FLAGS}
     parts = [
         f"usage: {prog} [FLAG ...] [--config FILE] [--config.SECTION.NAME VALUE ...]\n",
         textwrap.fill(_ABOUT, width) + "\n",
         "examples:\n" + _EXAMPLES.format(prog=prog),
         "general:\n" + "".join(_entry(name, doc, width) for name, doc in _GENERAL),
-        "tracking:\n" + "".join(_entry(_short(flag), flag.doc, width) for flag in FLAGS),
+        "tracking:\n" + "".join(_entry(name, doc, width) for name, doc in flags.items()),
     ]
     for section, cls in sections().items():
         title = (cls.__doc__ or section).strip().splitlines()[0].split(";")[0].rstrip(".")
@@ -49,10 +49,6 @@ def help_text(prog: str) -> str:
 def _entry(name: str, doc: str, width: int) -> str:
     body = textwrap.fill(doc, width, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return f"  {name}\n{body}\n"
-
-
-def _short(flag: Any) -> str:
-    return f"--{flag.name}" + (f" {flag.value}" if flag.value else "")
 
 
 def _long(option: Option) -> str:

@@ -37,7 +37,6 @@ class Option:
 
     @property
     def wanted(self) -> str:
-        """The type in words."""
         return wanted(self.kind)
 
 

@@ -149,7 +149,10 @@ def file_keys(path: str) -> set[str]:
     keys = set()
     for section, entries in body.items():
         if section not in sections():
-            raise TrainError(f"--config {path}: there is no section {section!r}{_near_section(section)}; {shape}")
+            near = nearest(section, sections())
+            same = [option.key for option in options().values() if option.name == section]
+            hint = f" (did you mean {near[0]!r}?)" if near else f" (the option is {same[0]})" if same else ""
+            raise TrainError(f"--config {path}: there is no section {section!r}{hint}; {shape}")
         if not isinstance(entries, Mapping):
             raise TrainError(f"--config {path}: below {section!r} there must be options, not {entries!r}")
         for name in entries:
@@ -167,23 +170,14 @@ def check_flags(arguments: Sequence[str]) -> set[str]:
     keys = set()
     for argument in arguments:
         name = argument.split("=", 1)[0]
-        if not _is_flag(name):
-            continue
+        if not name.startswith("-") or name == "-" or name.removeprefix("-")[:1].isdigit():
+            continue  # a value, such as -1
         if name not in known:
-            raise TrainError(f"there is no option {name}. {_suggest(*_parts(name))}")
+            section, _, option = name.lstrip("-").removeprefix("config.").rpartition(".")
+            raise TrainError(f"there is no option {name}. {_suggest(section, option)}")
         if name.startswith("--config."):
             keys.add(name.removeprefix("--config."))
     return keys
-
-
-def _is_flag(argument: str) -> bool:
-    return argument.startswith("-") and not argument.removeprefix("-")[:1].isdigit() and argument != "-"
-
-
-def _parts(flag: str) -> tuple[str, str]:
-    """Section and name of a flag; the section may be empty."""
-    *before, name = flag.lstrip("-").removeprefix("config.").split(".")
-    return ".".join(before), name
 
 
 def _suggest(section: str, name: str) -> str:
@@ -203,11 +197,3 @@ def _suggest(section: str, name: str) -> str:
     if section in sections():
         return f"The options of {section}: {', '.join(option.name for option in own)}."
     return "`learnscope train --help` lists all."
-
-
-def _near_section(written: Any) -> str:
-    near = nearest(written, sections())
-    if near:
-        return f" (did you mean {near[0]!r}?)"
-    keys = [option.key for option in options().values() if option.name == written]
-    return f" (the option is {keys[0]})" if keys else ""
