@@ -69,6 +69,9 @@ class Feed:
 class Loop:
     """Fires the probes that are due at the hooks of one training loop."""
 
+    listens = True
+    """Whether what the loop hands over is recorded."""
+
     def __init__(self, engine: Engine, *, steps: int, epoch: int, clock: Optimizer | None) -> None:
         self.engine, self.subject = engine, engine.subject
         self.steps = self.first_step = steps
