@@ -26,7 +26,7 @@ def refuse_shards(model: nn.Module) -> None:
     wrapper: Any = _loaded("torch.distributed.fsdp", "FullyShardedDataParallel")
     for path, module in model.named_modules() if wrapper is not None else ():
         if isinstance(module, wrapper) and (processes := module.process_group.size()) > 1:
-            _refuse(f"{path or type(model).__name__} is wrapped in FullyShardedDataParallel over {processes} processes")
+            _refuse(f"{path or 'the model'} is wrapped in FullyShardedDataParallel over {processes} processes")
     refuse_shards_among(model.named_parameters())
 
 
@@ -34,7 +34,13 @@ def refuse_shards_among(named: Iterable[tuple[str, Any]]) -> None:
     """The same for tensors by name; what is not a tensor is passed over."""
     kind: Any = _loaded("torch.distributed.tensor", "DTensor")
     for name, tensor in named:
-        if kind is not None and isinstance(tensor, kind) and (processes := tensor.device_mesh.size()) > 1:
+        if kind is not None and isinstance(tensor, kind):
+            processes = tensor.device_mesh.size()
+            if processes == 1:
+                raise ShardedModelError(
+                    f"{name} is a DTensor, which probes cannot read, although one process holds all of it: leave out "
+                    "fully_shard and parallelize_module in a training of one process."
+                )
             _refuse(f"{name} is a DTensor over {processes} processes (fully_shard or tensor parallel)")
         if not isinstance(tensor, Tensor):
             continue

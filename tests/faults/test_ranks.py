@@ -1,0 +1,122 @@
+"""Trainings of two processes: one rank may watch alone, rank 0 writes, and models that are spread out are refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import learnscope as ls
+from forked import start_program
+
+PROGRAM = Path(__file__).with_name("two_ranks.py")
+LIMIT = 150.0
+"""Seconds for both ranks on a busy machine; on an idle one they take ten."""
+
+Scenes = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def ranks(folder: Path) -> dict[str, Scenes]:
+    """What both ranks reported, by scene; a rank that hangs is an error with the name of the last scene that ended."""
+    outs = [folder / f"out-{rank}" for rank in (0, 1)]
+    errors = [folder / f"error-{rank}" for rank in (0, 1)]
+    processes = [
+        start_program(PROGRAM, str(rank), str(folder), folder=folder, out=outs[rank], error=errors[rank])
+        for rank in (0, 1)
+    ]
+    end = time.monotonic() + LIMIT
+    for process in processes:
+        process.join(max(0.1, end - time.monotonic()))
+    codes = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()
+    printed = [out.read_text() if out.exists() else "" for out in outs]
+    trouble = "\n".join(path.read_text()[-3000:] for path in errors if path.exists())
+    assert codes == [0, 0], f"exit codes {codes} (None: it hangs), after {printed[0][-200:]}\n{trouble}"
+    scenes: dict[str, Scenes] = {}
+    for line in (line for text in printed for line in text.splitlines() if line.startswith('{"scene"')):
+        scene = json.loads(line)
+        scenes.setdefault(scene.pop("scene"), []).append(scene)
+    return scenes
+
+
+def test_one_rank_may_watch_alone_with_every_probe(ranks: dict[str, Scenes]) -> None:
+    first, second = ranks["alone"]
+    assert len(first["probes"]) > 25
+    for way in ("plain", "accumulate", "compiled"):
+        assert first[way]["same"], way
+        assert second[way]["same"], way
+        assert first[way]["errors"] == []
+    assert first["plain"]["recorded"] == sorted(first["probes"])
+
+
+def test_of_all_ranks_with_one_folder_rank_0_writes(ranks: dict[str, Scenes], folder: Path) -> None:
+    first, second = ranks["together"]
+    assert first["same"] == second["same"] == [True] * 3
+    assert first["steps"] == second["steps"]  # those of a resumed run too
+    assert first["steps"][-2:] == [3, 9]
+    assert first["path"] == ["runs/a"] * 3
+    assert all(first["run"])
+    assert first["silent"] is None
+    assert first["sunk"] > 0
+    assert first["states"] == [False] * 3
+    assert second["path"] == ["None"] * 3
+    assert second["run"] == [0] * 3
+    assert second["states"] == [True] * 3  # save_state has nothing to save
+    assert second["silent"] == "rank 1 of 2 records nothing: rank 0 does"
+    assert second["findings"] == 0
+    assert "sunk" not in second
+    assert first["manual"] == second["manual"] == 2
+    assert first["folders"] == ["a", "manual"]
+    run = ls.open_run(folder / "runs/a")
+    assert run.problems == []
+    assert len(run.manifest["attempts"]) == 3
+    assert run.frame(name="rank").value.eq(0.0).all()
+
+
+def test_before_there_is_a_group_the_launcher_tells_the_rank(ranks: dict[str, Scenes]) -> None:
+    assert ranks["launched"] == [{"path": "launched", "records": 1}, {"path": "None", "records": 0}]
+
+
+def test_in_memory_every_rank_records_for_itself(ranks: dict[str, Scenes]) -> None:
+    first, second = ranks["in_memory"]
+    assert first["norms"] == second["norms"]  # of the averaged gradient
+    assert len(first["norms"]) == 6
+    assert first["losses"] != second["losses"]
+    assert (set(first["rank"]), set(second["rank"])) == ({0.0}, {1.0})
+
+
+def test_other_ways_in_write_on_rank_0(ranks: dict[str, Scenes]) -> None:
+    first, second = ranks["doors"]
+    assert first == second
+    assert sorted(first["written"]) == ["analysis", "audit", "flow", "replay", "telemetry"]
+    assert all(first["written"].values())
+    assert first["audit"] == first["replay"] == 1
+
+
+def test_shards_are_refused_before_anything_is_written(ranks: dict[str, Scenes]) -> None:
+    for scene in ranks["sharded"]:
+        assert len(scene["refusals"]) == 8 * 16 + 2
+        for door, message in scene["refusals"].items():
+            assert message.startswith("ShardedModelError: this model's parameters are shards: "), (door, message)
+            assert "over 2 processes" in message
+            assert "get_model_state_dict" in message
+            assert "ls.replay or ls.audit" in message
+        assert not scene["left"]
+
+
+def test_a_group_of_one_is_a_single_process(ranks: dict[str, Scenes]) -> None:
+    for scene in ranks["single"]:
+        assert scene["equal"] == {"plain": True, "DDP": True, "FSDP1": True}
+        assert scene["numbers"] > 50
+        assert scene["folders"] == ["DDP", "FSDP1", "plain"]
+        assert "leave out fully_shard" in scene["dtensor"]
