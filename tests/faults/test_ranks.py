@@ -95,6 +95,14 @@ def test_in_memory_every_rank_records_for_itself(ranks: dict[str, Scenes]) -> No
     assert (set(first["rank"]), set(second["rank"])) == ({0.0}, {1.0})
 
 
+def test_the_noise_scale_is_that_of_a_rank_s_own_micro_batches(ranks: dict[str, Scenes]) -> None:
+    for scene in ranks["noise"]:
+        alone, averaged = scene["synchronised False"], scene["synchronised True"]
+        assert alone["names"] == ["noise_scale"]  # S and |G|² would be in units that the averaged gradient hides
+        assert alone["values"] == pytest.approx(alone["reference"], rel=1e-4)
+        assert averaged["names"] == []  # the sum was averaged between the micro-batches
+
+
 def test_other_ways_in_write_on_rank_0(ranks: dict[str, Scenes]) -> None:
     first, second = ranks["doors"]
     assert first == second
@@ -111,7 +119,7 @@ def test_shards_are_refused_before_anything_is_written(ranks: dict[str, Scenes])
             assert "over 2 processes" in message
             assert "get_model_state_dict" in message
             assert "ls.replay or ls.audit" in message
-        assert not scene["left"]
+        assert scene["left"] == []
 
 
 def test_a_group_of_one_is_a_single_process(ranks: dict[str, Scenes]) -> None:

@@ -173,6 +173,40 @@ def in_memory(rank: int) -> dict[str, Any]:
     }
 
 
+def noise(rank: int) -> dict[str, Any]:
+    """The noise scale of two micro-batches, and its reference from the gradients that leaf hooks see."""
+    shown: dict[str, Any] = {}
+    for synchronised in (False, True):
+        torch.manual_seed(3)
+        model = DistributedDataParallel(plain(), gradient_as_bucket_view=synchronised)
+        optimizer, data = torch.optim.SGD(model.parameters(), lr=0.01), Data(10 + rank)
+        w = ls.watch(model, optimizer, probes=[ls.GradientFlow(every=1, smoothing=0.0)], strict=True)
+        reference: list[float] = []
+        for step in range(4):
+            seen: dict[Tensor, list[Tensor]] = {p: [] for p in model.parameters()}
+            handles = [p.register_hook(gradients.append) for p, gradients in seen.items()]
+            for half in (0, 1):
+                with model.no_sync() if not (half or synchronised) else nullcontext():
+                    take = slice(12 * (half + 2 * (step % 2)), 12 * (half + 2 * (step % 2)) + 12)
+                    cross_entropy(model(data.x[take]), data.y[take]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            for handle in handles:
+                handle.remove()
+            first, second = (torch.cat([pair[i].flatten() for pair in seen.values()]).double() for i in (0, 1))
+            small, large = (
+                float(first.dot(first) + second.dot(second)) / 2,
+                float(((first + second) / 2).square().sum()),
+            )
+            reference.append((small - large) / 0.5 / (2 * large - small))  # S over |G|², arXiv 1812.06162, A.1
+        w.close()
+        frame = w.run.frame()
+        names = [name for name in ("noise_scale", "noise", "signal") if (frame.name == name).any()]
+        values = frame[frame.name == "noise_scale"].value.tolist()
+        shown[f"synchronised {synchronised}"] = {"names": names, "values": values, "reference": reference[1:]}
+    return shown
+
+
 def doors(rank: int) -> dict[str, Any]:
     """The other ways in, on every rank with one folder each."""
     model, data = Net(), [(Data(1).x, Data(1).y)]
@@ -235,7 +269,7 @@ def single(rank: int, folder: Path) -> dict[str, Any]:
     }
 
 
-SCENES = {scene.__name__: scene for scene in (alone, together, in_memory, doors, sharded)}
+SCENES = {scene.__name__: scene for scene in (alone, together, in_memory, noise, doors, sharded)}
 
 
 def main(rank: int, folder: Path) -> None:
