@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import learnscope as ls
 from forked import start_program
+from learnscope.session.ranks import rank_and_size
 
 PROGRAM = Path(__file__).with_name("two_ranks.py")
 LIMIT = 150.0
@@ -112,9 +114,12 @@ def test_other_ways_in_write_on_rank_0(ranks: dict[str, Scenes]) -> None:
 
 
 def test_shards_are_refused_before_anything_is_written(ranks: dict[str, Scenes]) -> None:
-    for scene in ranks["sharded"]:
+    for rank, scene in enumerate(ranks["sharded"]):
         assert len(scene["refusals"]) == 8 * 16 + 2
         for door, message in scene["refusals"].items():
+            if rank == 1 and door.endswith(": telemetry"):
+                assert message == "accepted"  # it does not look at models there
+                continue
             assert message.startswith("ShardedModelError: this model's parameters are shards: "), (door, message)
             assert "over 2 processes" in message
             assert "get_model_state_dict" in message
@@ -128,3 +133,31 @@ def test_a_group_of_one_is_a_single_process(ranks: dict[str, Scenes]) -> None:
         assert scene["numbers"] > 50
         assert scene["folders"] == ["DDP", "FSDP1", "plain"]
         assert "leave out fully_shard" in scene["dtensor"]
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "expected"),
+    [
+        ("1", "2", (1, 2)),
+        ("0", "2", (0, 2)),
+        ("1", "1", (0, 1)),
+        ("1", "", (0, 1)),
+        ("one", "2", (0, 1)),
+        ("", "", (0, 1)),
+    ],
+)
+def test_what_a_launcher_says(rank: str, size: str, expected: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", rank), ("WORLD_SIZE", size)):
+        if value:
+            monkeypatch.setenv(name, value)
+        else:
+            monkeypatch.delenv(name, raising=False)
+    assert rank_and_size() == expected
+
+
+def test_partitions_of_deepspeed_are_refused(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 2)
+    model.weight.ds_id, model.weight.ds_tensor = 0, torch.empty(3)  # what ZeRO-3 puts on a parameter
+    with pytest.raises(ValueError, match="weight is partitioned by DeepSpeed ZeRO-3"):
+        ls.watch(model, run=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
