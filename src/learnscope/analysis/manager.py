@@ -17,6 +17,7 @@ from learnscope.analysis.computers import MetricComputer
 from learnscope.analysis.config import AnalysisConfig
 from learnscope.analysis.session import AnalysisSession
 from learnscope.core.probe import Probe, ProbeWarning
+from learnscope.model.sharded import ShardedModelError
 from learnscope.options import explain_options
 from learnscope.run import Run
 from learnscope.task import Task
@@ -104,6 +105,8 @@ class ModelAnalysisManager:
                     return {}
             assert self._session is not None
             metrics, self.reasons = self._session.step(model, inputs, optimizer, metadata)
+        except ShardedModelError:
+            raise
         except Exception:  # whatever it is, it is ours and not the training's: reported, not passed on
             if self._options["strict"]:
                 raise

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.analysis.naming import parameter_change_keys
+from learnscope.model.sharded import refuse_sharded
 from learnscope.model.weights.snapshot import Snapshot
 from learnscope.names import group_parameters
 from learnscope.probes.updates.parameter_change import Changes, change_table
@@ -44,6 +45,7 @@ class ParameterSnapshot(Mapping[str, Tensor]):
         cls, model: nn.Module, device: str = "cpu", dtype: str = "float32", step: int = 0
     ) -> ParameterSnapshot:
         """Take the weights as they are now, onto any torch device or "disk", in any float dtype or "native"."""
+        refuse_sharded(model)
         return cls(Snapshot(dict(model.named_parameters()), step, device=device, dtype=dtype))
 
     @property

@@ -22,6 +22,7 @@ from learnscope.run import Run
 from learnscope.session.engine import Bound
 from learnscope.session.manual import ManualSession, UnstoredBackend
 from learnscope.session.opening import open_backend
+from learnscope.session.ranks import is_silent
 from learnscope.session.steps import StepEnds, as_optimizers
 from learnscope.task import Task
 
@@ -49,7 +50,7 @@ class AnalysisSession:
         run: str | Path | None, task: Task | None, strict: bool,
     ) -> None:  # fmt: skip
         self.config, self.steps = config, 0
-        backend = open_backend(run, resume=False) if run is not None else UnstoredBackend()
+        backend = UnstoredBackend() if run is None or is_silent(run) else open_backend(run, resume=False)
         self._session = ManualSession({}, backend, source="analysis", strict=strict)
         self.subject, self._engine = self._session.set_model(model), self._session.engine
         self.subject.optimizers = self._optimizers(optimizer)

@@ -17,6 +17,8 @@ class MicroBatches:
     accumulated: Tensor
     sizes: Sequence[float] | None
     """Examples or tokens in each, where the loop said so."""
+    of_one_rank: bool = False
+    """Whether the step's gradient is an average over other ranks' micro-batches too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from learnscope.model.data import InOrder
 from learnscope.model.examples.scores import check_classes
 from learnscope.model.guard import guard, preserve_rng
 from learnscope.model.outputs.evaluate import model_device
+from learnscope.model.sharded import refuse_sharded
 from learnscope.options import explain_options, whole_number
 from learnscope.probes.examples.example_ledger import ExampleLedger, batch_of
 from learnscope.probes.examples.ledger_writer import LedgerWriter, check_num_classes, presentations
@@ -113,6 +114,7 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
         if writer is not None and writer.add_alike(batch_indices, logits, targets, inputs, epoch):  # as most are
             self._batches, self._model = self._batches + 1, model
             return
+        refuse_sharded(model)
         epoch = whole_number("epoch", epoch)
         targets = torch.as_tensor(targets)
         if self.task is not None or not _needs_no_task(inputs, logits):
@@ -240,6 +242,7 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
         self._checked = True
 
     def _present(self, loader: Any, model: nn.Module, epoch: int) -> None:
+        refuse_sharded(model)
         check_device(model, self.device)
         batches = InOrder(loader)
         with preserve_rng():  # a data set that augments at random draws

@@ -22,6 +22,7 @@ from learnscope.model.examples.groups import BatchesWithMetadata, Metadata
 from learnscope.model.examples.per_example import MAX_BYTES
 from learnscope.model.examples.trak import trak
 from learnscope.model.guard import preserve_rng
+from learnscope.model.sharded import refuse_sharded
 from learnscope.model.weights.checkpoint import load_into, memory_of, read_weights
 from learnscope.options import explain_options, known_name, whole_number
 from learnscope.progress import progress_bar
@@ -73,7 +74,9 @@ class PhaseTransitionAttributor:
         if not isinstance(model_checkpoints, Mapping) or not model_checkpoints:
             raise TypeError("model_checkpoints is a dictionary from epochs to models, such as {10: before, 40: after}")
         self.checkpoints = {whole_number("epoch", epoch): weights for epoch, weights in model_checkpoints.items()}
+        refuse_sharded(model)
         for epoch, weights in self.checkpoints.items():
+            refuse_sharded(weights)
             if isinstance(weights, nn.Module):
                 check_model(weights)
             elif model is None:

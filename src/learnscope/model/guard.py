@@ -41,6 +41,7 @@ def guard(model: nn.Module, *, training: bool = False) -> Iterator[None]:
             if vars(module).get(_REPACKS):
                 setattr(module, _REPACKS, False)
                 stack.callback(setattr, module, _REPACKS, True)
+        stack.enter_context(_bare_replicas(model))
         stack.enter_context(_preserve_hooks(model))
         stack.enter_context(_preserve_buffers(model))
         stack.enter_context(_preserve_parameters(model))
@@ -75,6 +76,26 @@ def _reshard(model: nn.Module) -> None:
     for module in model.modules() if sharded is not None else ():
         if isinstance(module, sharded):
             module.reshard()
+
+
+@contextmanager
+def _bare_replicas(model: nn.Module) -> Iterator[None]:
+    """Call what DistributedDataParallel wraps, not the wrapper: its forward waits for the other ranks, which may not
+    be looking, and prepares the next training step's exchange of gradients.
+    """
+    replicas = [m for m in model.modules() if isinstance(m, nn.parallel.DistributedDataParallel)]
+    own = [vars(replica).get("forward") for replica in replicas]
+    for replica in replicas:
+        # a bound method, so that a copy of the model made inside calls the copied module
+        vars(replica)["forward"] = replica.module.__call__
+    try:
+        yield
+    finally:
+        for replica, forward in zip(replicas, own, strict=True):
+            if forward is None:
+                del vars(replica)["forward"]
+            else:
+                vars(replica)["forward"] = forward
 
 
 def _set_modes(modes: Iterable[tuple[nn.Module, bool]]) -> None:

@@ -15,6 +15,7 @@ _entries = partial(Quantity, kinds=("model", "layer"), drawn="not")
 _noise = partial(
     Quantity, source="arXiv 1812.06162", scale="log", when="where a step has several micro-batches", drawn="not"
 )
+_ALL_SEEN = "where a step has several micro-batches, all of one process"
 _moment = partial(Quantity, kinds=_PARTS, labels=_ORIGIN, drawn="not", when="with `variance=True`")
 
 
@@ -39,8 +40,8 @@ class GradientFlow(Quantities):
     )
     without_gradient = not_drawn("trainable parameters that have no gradient at all")
     noise_scale = _noise("B_simple = S/|G|², both smoothed", labels=_UNIT, drawn="in a figure of its own")
-    noise = _noise("this step's unbiased S")
-    signal = _noise("this step's unbiased |G|²")
+    noise = _noise("this step's unbiased S", when=_ALL_SEEN)
+    signal = _noise("this step's unbiased |G|²", when=_ALL_SEEN)
     stability = not_drawn(
         "cosine with the previously measured gradient, from a sketch", kinds=("layer",), when="with `stability=True`"
     )

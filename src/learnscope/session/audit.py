@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from learnscope.core.probe import Probe
+from learnscope.model.sharded import refuse_sharded
 from learnscope.model.weights.checkpoint import load_into, preserve_weights, read_weights
 from learnscope.model.weights.snapshot import Snapshot
 from learnscope.options import explain_options
@@ -75,6 +76,7 @@ def audit(
             "so does `learnscope audit --model_path`"
         )
     check_model(model)
+    refuse_sharded(base)
     subject = make_subject(model, task=task, holdout=data, train=train, test=test)
     subject.tokenizer = tokenizer
     provides = provided(subject) | ({"grads"} if fixed_batch(subject) is not None else set())

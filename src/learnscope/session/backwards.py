@@ -71,9 +71,14 @@ class MicroBatchMeter:
 
     A leaf's hook is given the micro-batch's own gradient before it is added, so no copy is needed; the sum is measured
     there too, so that both have the same loss scale. A failure is kept: raising would end the user's backward.
+
+    Of several ranks, these are this rank's micro-batches. If the sum is averaged over the ranks between them (no
+    `no_sync()`), it is no longer theirs, and nothing is returned.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], *, of_one_rank: bool = False) -> None:
+        self._of_one_rank, self._averaged = of_one_rank, False
+        self._versions: dict[int, int] = {}
         self.failure: Exception | None = None
         self.seconds = 0.0
         self._parameters = parameters
@@ -91,16 +96,19 @@ class MicroBatchMeter:
         """What was measured; None unless there were at least two micro-batches."""
         for handle in self._handles:
             handle.remove()
-        if self.failure is not None or len(self._sums) < 2 or not self._accumulated:
+        if self.failure is not None or self._averaged or len(self._sums) < 2 or not self._accumulated:
             return None
         total = torch.stack(list(self._accumulated.values())).sum()
         sizes = sizes[self._discarded :]
         known = list(sizes) if len(sizes) == len(self._sums) else None
-        return MicroBatches(self._sums, total, known)
+        return MicroBatches(self._sums, total, known, self._of_one_rank)
 
     def _incoming(self, position: int, gradient: Tensor) -> None:
-        if self._passes[position] and self._parameters[position].grad is None:
+        before = self._parameters[position].grad
+        if self._passes[position] and before is None:
             self._restart()
+        elif self._of_one_rank and self._passes[position] and before is not None:
+            self._averaged |= before._version != self._versions.get(position)
         number = self._passes[position]
         self._passes[position] += 1
         value = self._measure(gradient.detach())
@@ -115,11 +123,12 @@ class MicroBatchMeter:
         """Gradients were cleared without a step (a GradScaler or the loop skipped it): they are no part of this one."""
         self._discarded += len(self._sums)
         self._passes = [0] * len(self._passes)
-        self._sums, self._accumulated = [], {}
+        self._sums, self._accumulated, self._averaged = [], {}, False
 
     def _added(self, position: int, parameter: Tensor) -> None:
         if parameter.grad is not None and (value := self._measure(parameter.grad)) is not None:
             self._accumulated[position] = value
+            self._versions[position] = parameter.grad._version
 
     def _measure(self, gradient: Tensor) -> Tensor | None:
         started = time.perf_counter()
@@ -130,3 +139,9 @@ class MicroBatchMeter:
             return None
         finally:
             self.seconds += time.perf_counter() - started
+
+
+def is_one_of_several() -> bool:
+    """Whether gradients may be averaged over several processes."""
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from learnscope.core.handed import Examples, HandedOver, MicroBatches
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe, is_due, prepares
-from learnscope.session.backwards import Backwards, MicroBatchMeter
+from learnscope.session.backwards import Backwards, MicroBatchMeter, is_one_of_several
 from learnscope.session.engine import FED, Bound, Engine
 from learnscope.session.steps import StepEnds
 from learnscope.session.subject import snapshot_key, take_snapshots
@@ -69,6 +69,9 @@ class Feed:
 class Loop:
     """Fires the probes that are due at the hooks of one training loop."""
 
+    listens = True
+    """Whether what the loop hands over is recorded."""
+
     def __init__(self, engine: Engine, *, steps: int, epoch: int, clock: Optimizer | None) -> None:
         self.engine, self.subject = engine, engine.subject
         self.steps = self.first_step = steps
@@ -82,6 +85,7 @@ class Loop:
         self._after: Sequence[Bound] = ()
         self._meter: MicroBatchMeter | None = None
         self._times_out_of_turn = 0
+        self._of_one_rank = is_one_of_several()
         self._backwards = Backwards(self.subject)
         self._ends = StepEnds(engine, self._begin, self._end, self._gradient_readers, out_of_turn=self._out_of_turn)
         self._ends.attach(self.subject.optimizers, clock)
@@ -132,7 +136,7 @@ class Loop:
         self._ends.forget()
         self.sizes.clear()
         if self._micro_batch_users() and passes > 1:
-            self._meter = MicroBatchMeter(self.subject.parameters)
+            self._meter = MicroBatchMeter(self.subject.parameters, of_one_rank=self._of_one_rank)
 
     def _begin(self) -> None:
         """Gradients are complete, the step has not been taken."""

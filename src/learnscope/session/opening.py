@@ -15,9 +15,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from learnscope.characters import visible
+from learnscope.model.sharded import refuse_shards
 from learnscope.model.weights.snapshot import Snapshot
 from learnscope.session.engine import Engine
 from learnscope.session.manifest import new_manifest
+from learnscope.session.ranks import is_silent
 from learnscope.store.backend import Backend, FolderBackend, MemoryBackend, RunError
 from learnscope.store.files import write_atomically
 from learnscope.store.reader import RunReader
@@ -31,6 +33,8 @@ def open_backend(run: str | Path | None, *, resume: bool) -> Backend:
     if run is None:
         if resume:
             raise ValueError("resume=True needs the run to continue: run='runs/…'")
+        return MemoryBackend()
+    if is_silent(run):  # rank 0 writes it
         return MemoryBackend()
     path = Path(run)
     if resume and (path / "run.json").exists():
@@ -143,6 +147,7 @@ def _restore(path: Path, engine: Engine, snapshots: dict[str, Snapshot]) -> int:
 def check_model(model: Any) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
+    refuse_shards(model)
     if next(iter(model.parameters()), None) is None:
         raise ValueError(
             f"{type(model).__name__} has no parameters: pass the module that holds the weights, "

@@ -15,6 +15,7 @@ from learnscope.core.handed import HandedOver
 from learnscope.core.probe import Probe
 from learnscope.core.subject import Subject
 from learnscope.model.outputs.evaluate import gradients
+from learnscope.model.sharded import refuse_sharded
 from learnscope.model.weights.checkpoint import load_into, memory_of, preserve_weights, read_weights
 from learnscope.model.weights.snapshot import Snapshot
 from learnscope.options import explain_options
@@ -26,6 +27,7 @@ from learnscope.run import Run
 from learnscope.session.engine import Engine
 from learnscope.session.loop import collects_until_epoch
 from learnscope.session.opening import begin, check_model, concluding, open_backend
+from learnscope.session.ranks import is_silent
 from learnscope.session.subject import make_subject, provided, snapshot_key, take_snapshots
 from learnscope.sinks.base import Sink
 from learnscope.task import Task
@@ -64,6 +66,8 @@ def replay(
         progress: show a progress bar on a terminal.
     """
     steps = _steps(checkpoints)
+    for step in steps if isinstance(checkpoints, dict | list | tuple) else ():  # others may load them on access
+        refuse_sharded(checkpoints[step])
     model = model if model is not None else _architecture(checkpoints[steps[0]])
     check_model(model)
     subject = make_subject(model, task=task, holdout=holdout, train=train, test=test)
@@ -88,6 +92,7 @@ def opened(
     sinks: Sequence[Sink], strict: bool,
 ) -> Engine:  # fmt: skip
     """Open a session; a probe may refuse it before anything is written."""
+    sinks = () if is_silent(run) else sinks
     engine = Engine(
         subject, probes, open_backend(run, resume=False), source=source, provides=provides, sinks=sinks, strict=strict
     )

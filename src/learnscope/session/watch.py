@@ -22,6 +22,7 @@ from learnscope.run import Run
 from learnscope.session.engine import FED, Engine
 from learnscope.session.loop import Loop, unfed_message
 from learnscope.session.opening import begin, check_model, finish, is_there, load_state, open_backend, save_state
+from learnscope.session.ranks import SilentLoop, first_step, is_silent, silent_engine
 from learnscope.session.steps import as_optimizers
 from learnscope.session.subject import make_subject, provided
 from learnscope.sinks.base import Sink
@@ -57,7 +58,8 @@ def watch(
     Args:
         model: the module being trained, compiled or wrapped as the loop uses it.
         optimizer: the optimizer or optimizers; without one, call `w.step()` after each step.
-        run: folder to write; None keeps the run in memory, as `w.run`.
+        run: folder to write; None keeps the run in memory, as `w.run`. Of several ranks, rank 0 writes; the others'
+            sessions record nothing.
         probes: what to record; by default gradients, parameter change, loss and learning rates.
         task: how a batch becomes logits and targets, where the defaults do not recognise it.
         holdout: data that probes evaluate the model on: a loader, a data set or a list of batches.
@@ -76,6 +78,9 @@ def watch(
     check_model(model)
     optimizers = as_optimizers(optimizer, model)
     clocks = as_optimizers(clock, model)
+    if run is not None and is_silent(run):
+        engine, step = silent_engine(model, optimizers, strict=strict), first_step(run, resume=resume, step=step)
+        return Watch(engine, clock=clocks[0] if clocks else None, resume=False, step=step, loop=SilentLoop)
     subject = make_subject(model, optimizers, task=task, holdout=holdout, train=train, test=test, groups=groups)
     engine = Engine(
         subject,
@@ -93,13 +98,15 @@ def watch(
 class Watch:
     """A live session. Close it with `close()`, or use it as a context manager."""
 
-    def __init__(self, engine: Engine, *, clock: Optimizer | None, resume: bool, step: int | None) -> None:
+    def __init__(
+        self, engine: Engine, *, clock: Optimizer | None, resume: bool, step: int | None, loop: type[Loop] = Loop
+    ) -> None:  # fmt: skip
         self._engine = engine
         again = resume and is_there(engine.backend)
         if not again:  # before anything is written
             engine.open_probes(engine.moment("open", step or 0))
         steps, epoch = begin(engine, resume=resume, step=step)
-        self._loop = Loop(engine, steps=steps, epoch=epoch or 0, clock=clock)
+        self._loop = loop(engine, steps=steps, epoch=epoch or 0, clock=clock)
         passes = self._open_again() if again else None
         self._restored = passes is not None
         self._closed = False
@@ -129,7 +136,7 @@ class Watch:
 
     def log(self, **values: float | Tensor) -> None:
         """Record numbers of this step, such as the loss. Tensors are read later, without waiting for them."""
-        if not any("logged" in bound.probe.needs for bound in self._engine.bound):
+        if self._loop.listens and not any("logged" in bound.probe.needs for bound in self._engine.bound):
             self._engine.add(Loss())
         self._engine.safely(self._loop.hand_over)(logged=values)
 

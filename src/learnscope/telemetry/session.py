@@ -126,6 +126,14 @@ class TelemetrySession:
             "store", f"telemetry could not be written ({error}); training goes on, records are being lost"
         )
 
+    def abandon(self) -> None:
+        """Let go of a folder in which nothing was recorded, and remove it if there is nothing in it."""
+        self.lines.close()
+        if self.lines.path.exists() and not self.lines.path.stat().st_size:
+            self.lines.path.unlink()
+        if self.path.is_dir() and not any(self.path.iterdir()):
+            self.path.rmdir()
+
     def close(self, status: str = "finished") -> None:
         try:
             self._session.close(status, last_step=self.step)

@@ -17,8 +17,10 @@ from torch import nn
 from learnscope.core.probe import ProbeWarning
 from learnscope.core.subject import GroupError
 from learnscope.model.guard import guard
+from learnscope.model.sharded import ShardedModelError
 from learnscope.options import explain_options
 from learnscope.run import Run, open_run
+from learnscope.session.ranks import is_silent
 from learnscope.task import Task
 from learnscope.telemetry.config import TelemetryConfig
 from learnscope.telemetry.folder import CHECKPOINT, LINES
@@ -34,7 +36,8 @@ class TrainingTelemetry:
 
     Every collection is a line of `telemetry.jsonl`; the folder is a run folder too, for `learnscope report`, `compare`
     and `query`. If it already holds records, `<name>-2` is written instead, with a warning. Whatever fails here, the
-    training goes on; only a group in the configuration that matches no parameter is an error.
+    training goes on; only a group in the configuration that matches no parameter, and a model that is spread over
+    processes, are errors. Of several ranks, rank 0 collects.
 
     A method `_compute_<name>(self, model)` of a subclass adds what it returns to every line, as `<name>`.
     """
@@ -70,7 +73,7 @@ class TrainingTelemetry:
         self._warned: set[str] = set()
         self._session: TelemetrySession | None = None
         """None when telemetry is switched off or closed."""
-        if self.config.enabled:
+        if self.config.enabled and not is_silent(self.output_dir):  # of several ranks, rank 0 collects
             self._open(task, resume)
 
     @property
@@ -183,9 +186,11 @@ class TrainingTelemetry:
         if not session.begun:
             try:
                 session.begin(model, optimizer)
-            except OSError as error:
+            except (OSError, ShardedModelError) as error:
                 self._session = None
-                session.lines.close()
+                session.abandon()
+                if isinstance(error, ShardedModelError):
+                    raise
                 self._switch_off(error)
                 return
             if self.holdout_data is not None and self.config.track_holdout_logits:
@@ -250,7 +255,7 @@ class TrainingTelemetry:
     def _safely(self, action: Callable[[], object]) -> None:
         try:
             action()
-        except GroupError:
+        except (GroupError, ShardedModelError):
             raise
         except Exception as error:  # whatever it is, it is ours and not the training's: reported, not passed on
             if self._strict:

@@ -111,8 +111,9 @@ class GradientFlow(Probe):
     def _noise(self, moment: Moment, micro: MicroBatches, total: Tensor) -> list[Column]:
         """Unbiased S and |G|² of this step, and the ratio of their running averages."""
         signal, noise = noise_scale_parts(torch.stack(list(micro.sum_squares)), micro.accumulated, micro.sizes)
-        # the micro-batches may still carry the loss scale: bring them to the units of the gradient itself
-        units = total / micro.accumulated
+        # the micro-batches may still carry the loss scale: bring them to the units of the gradient itself; one that is
+        # averaged over ranks does not tell them, and only the ratio, which has no units, is recorded
+        units = torch.ones_like(total) if micro.of_one_rank else total / micro.accumulated
         state = moment.state
         for key, value in (("noise", noise * units), ("signal", signal * units)):
             last = state[key].to(value.device) if key in state else torch.full_like(value, torch.nan)
@@ -122,8 +123,11 @@ class GradientFlow(Probe):
             state[key] = torch.where(value.isfinite(), average, last).reshape(())
         ratio = torch.where(state["signal"] > 0, state["noise"] / state["signal"], torch.nan)
         unit = "micro-batches" if micro.sizes is None else "as given to w.micro_batch"
+        scale = Q.noise_scale.column(ratio.reshape(1), {"unit": unit})
+        if micro.of_one_rank:
+            return [scale]
         return [
-            Q.noise_scale.column(ratio.reshape(1), {"unit": unit}),
+            scale,
             Q.noise.column((noise * units).reshape(1)),
             Q.signal.column((signal * units).reshape(1)),
         ]
