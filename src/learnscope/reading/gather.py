@@ -52,7 +52,7 @@ class OnePass(RunReader):
         self._records = [_slim(record) for record in self._counted(reader.records())]
         for record in self._records:
             self._by_probe[record.probe].append(record)
-        self._problems = list(reader.last_problems)
+        self._problems, self.last_counts = list(reader.last_problems), reader.last_counts
 
     def _counted(self, records: Iterator[Record]) -> Iterator[Record]:
         for record in records:
