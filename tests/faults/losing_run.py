@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import resource
 import shutil
 import signal
@@ -126,8 +125,7 @@ def forks() -> None:
             step(model, optimizer, w)
         w.save_state()
         w.end_epoch()
-        if random.random() < 2:
-            w.close()
+        w.close() if FOLDER.name == "closes" else None
         sys.exit(0)
     os.waitpid(child, 0)
     print(before == {path.name: path.read_bytes() for path in FOLDER.iterdir() if path.is_file()})

@@ -80,7 +80,8 @@ class Engine(Writer):
         super().__init__(backend, sinks, strict=strict)
         self.subject, self.source, self.provides = subject, source, frozenset(provides)
         self.budget = Budget(budget)
-        self.measuring = False
+        self.guarding = False
+        """Whether a probe is running the model right now, which then is not as the training left it."""
         self.closer: Callable[[str], None] | None = None
         """Ends the session with a status when its process ends; without one, nothing more than the run is closed."""
         self.closed_by_its_owner = False
@@ -232,7 +233,7 @@ class Engine(Writer):
 
     def _attempt(self, bound: Bound, moment: Moment, action: Any, part: str) -> Any:
         guarded = part != "record" and not bound.probe.reads_only
-        self.measuring = True
+        self.guarding = guarded
         try:
             with torch.no_grad(), guard(self.subject.model) if guarded else bound.first_time(part):
                 return action()
@@ -242,7 +243,7 @@ class Engine(Writer):
             self._report(bound, moment, error)
             return None
         finally:
-            self.measuring = False
+            self.guarding = False
 
     def _report(self, bound: Bound, moment: Moment | Record, error: Exception) -> None:
         if not bound.warned:

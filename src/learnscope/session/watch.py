@@ -212,7 +212,7 @@ class Watch:
         self._closed = True
         self._loop.detach()
         with preserve_rng():
-            if not self._engine.measuring:  # a signal has come in the middle of a measurement
+            if not self._engine.guarding:  # a signal has come in the middle of a measurement
                 self._engine.safely(self._loop.conclude)(finished=status == "finished")
             self._engine.safely(self._engine.close)()
         self._finish(status)
