@@ -84,7 +84,9 @@ def watch(model: nn.Module, optimizer: torch.optim.Optimizer, names: list[str], 
         from contract.late import LateProbe, LateSink
 
         probes, sinks = [*probes, LateProbe()], [*sinks, LateSink()]
-    return ls.watch(model, optimizer, probes=probes or None, sinks=sinks, holdout=data, train=data, test=data, strict=True)
+    return ls.watch(
+        model, optimizer, probes=probes or None, sinks=sinks, holdout=data, train=data, test=data, strict=True
+    )
 
 
 if __name__ == "__main__":

@@ -70,9 +70,9 @@ def removed() -> None:
 
 def raises() -> None:
     model, optimizer, w = watched()
-    for number in range(5):
+    for _ in range(5):
         step(model, optimizer, w)
-    raise ValueError(f"the loop broke after {number + 1} steps")
+    raise ValueError(f"the loop broke after {w.steps} steps")
 
 
 def without_close() -> None:

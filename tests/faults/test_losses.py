@@ -36,7 +36,8 @@ def test_a_full_disk_makes_a_run_degraded(tmp_path: Path) -> None:
     assert records["lost"] > 0
     assert records["written"] == len(list(run.records()))
     assert records["written"] + records["lost"] == 120
-    assert run.problems == [f"attempt 0 could not write {records['lost']} of its 120 records"]
+    lost, there = records["lost"], records["written"]
+    assert run.problems == [f"attempt 0 wrote 120 records, {there} are in the folder: {lost} could not be written"]
     finding = next(finding for finding in run.findings() if finding.kind == "records_lost")
     assert finding.title == f"{records['lost']} records of 120 are missing"
 
@@ -50,7 +51,7 @@ def test_records_that_somebody_cut_off_are_missed(tmp_path: Path) -> None:
     there = len(list(run.records()))
     assert run.status == "degraded"
     assert written == 39
-    assert f"attempt 0 wrote 39 records, {there} are in the folder" in run.problems
+    assert f"attempt 0 wrote 40 records, {there} are in the folder: 1 could not be written" in run.problems
     assert len([problem for problem in run.problems if "torn" in problem]) <= 1  # the cut line, and no other
 
 

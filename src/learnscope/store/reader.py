@@ -113,13 +113,18 @@ def status_of(backend: Backend, manifest: Mapping[str, Any]) -> str | None:
 
 
 def losses(manifest: Mapping[str, Any], counts: Mapping[int, int]) -> list[str]:
-    """A sentence for each attempt that wrote, or tried to write, more records than there are."""
+    """A sentence for each attempt that wrote, or tried to write, more records than there are.
+
+    >>> losses({"attempts": [{"attempt": 0, "records": {"written": 9, "lost": 1}}]}, {0: 9})
+    ['attempt 0 wrote 10 records, 9 are in the folder: 1 could not be written']
+    """
     sentences = []
     for entry in manifest.get("attempts") or []:
         records, attempt = entry.get("records") or {}, entry["attempt"]
         written, lost, there = records.get("written") or 0, records.get("lost") or 0, counts.get(attempt, 0)
-        if there < written:
-            sentences.append(f"attempt {attempt} wrote {written:,} records, {there:,} are in the folder")
-        if lost:
-            sentences.append(f"attempt {attempt} could not write {lost:,} of its {written + lost:,} records")
+        if there < written or lost:
+            refused = f": {lost:,} could not be written" if lost else ""
+            sentences.append(
+                f"attempt {attempt} wrote {written + lost:,} records, {there:,} are in the folder{refused}"
+            )
     return sentences
