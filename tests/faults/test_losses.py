@@ -113,7 +113,11 @@ def no_rename(self: Path, _target: Path) -> Path:
     raise PermissionError(errno.EACCES, "Permission denied", str(self))
 
 
-@pytest.mark.parametrize("error", [no_space, refused])
+def not_json(*_: Any, **__: Any) -> None:
+    raise TypeError("Object of type set is not JSON serializable")
+
+
+@pytest.mark.parametrize("error", [no_space, refused, not_json])
 def test_a_state_that_cannot_be_saved_does_not_end_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Callable[..., None]
 ) -> None:

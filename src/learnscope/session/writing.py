@@ -76,11 +76,12 @@ class Writer:
             return None
         try:
             return action()
-        except WRITE_ERRORS as error:
+        except Exception as error:  # whatever it is, it is ours and not the training's: reported, not passed on
             if self.strict:
                 raise
             self.files_lost += 1
-            self.warn(f"store {name}", f"{name} could not be written ({error}); training goes on without it")
+            cause = error if isinstance(error, WRITE_ERRORS) else f"{type(error).__name__}: {error}"
+            self.warn(f"store {name}", f"{name} could not be written ({cause}); training goes on without it")
             return None
 
     @property
