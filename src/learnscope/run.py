@@ -37,10 +37,10 @@ class Run(RunReader):
 
     @property
     def problems(self) -> list[str]:
-        """Lines that could not be read, such as one cut off by a kill."""
+        """Lines that could not be read, such as one cut off by a kill, and records that are not there."""
         for _ in self.records():
             pass
-        return list(self.last_problems)
+        return [*self.last_problems, *self.losses]
 
     def arrays_of(self, record: Record) -> dict[str, NDArray[Any]]:
         """The arrays that were stored with a record; most records have none."""

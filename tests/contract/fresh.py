@@ -1,6 +1,6 @@
 """A watched and an unwatched loop in one process that has imported nothing of ours before, as a program.
 
-    python fresh.py NAME [NAME …]     probes by name, or `console` for the sink
+    python fresh.py NAME [NAME …]     probes by name, `console` for the sink, `late` for late imports
 
 Prints what differs, as a JSON list: weights, and the states of the three generators that a loop may draw from.
 """
@@ -59,6 +59,8 @@ def loop(names: list[str], *, watched: bool) -> dict[str, str]:
             w.examples(rows, logits, y[rows], groups=y[rows] % 2)
             if step == 2:
                 w.end_epoch()
+            if step == 4:
+                w.save_state()
     if w is not None:
         w.end_epoch()
         w.close()
@@ -76,9 +78,15 @@ def watch(model: nn.Module, optimizer: torch.optim.Optimizer, names: list[str], 
     import learnscope as ls
     from contract.probes import build
 
-    sinks = [ls.ConsoleSink(seconds=0.0)] if "console" in names else []
-    probes = [build(name) for name in names if name != "console"] or None
-    return ls.watch(model, optimizer, probes=probes, sinks=sinks, holdout=data, train=data, test=data, strict=True)
+    sinks: list[Any] = [ls.ConsoleSink(seconds=0.0)] if "console" in names else []
+    probes: list[Any] = [build(name) for name in names if name not in ("console", "late")]
+    if "late" in names:
+        from contract.late import LateProbe, LateSink
+
+        probes, sinks = [*probes, LateProbe()], [*sinks, LateSink()]
+    return ls.watch(
+        model, optimizer, probes=probes or None, sinks=sinks, holdout=data, train=data, test=data, strict=True
+    )
 
 
 if __name__ == "__main__":

@@ -28,6 +28,11 @@ def test_all_together_move_no_generator(names: list[str], tmp_path: Path) -> Non
     assert differences(tmp_path, *names) == []
 
 
+def test_what_a_probe_or_a_sink_imports_late_moves_no_generator(tmp_path: Path) -> None:
+    """In each part of a measurement, for the first time."""
+    assert differences(tmp_path, "late") == []
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", packaged())
 def test_each_alone_moves_no_generator(name: str, tmp_path: Path) -> None:

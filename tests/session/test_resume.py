@@ -92,9 +92,16 @@ def test_without_a_saved_state_the_span_says_where_it_starts(tmp_path: Path) -> 
     model, optimizer = make()
     with ls.watch(model, optimizer, run=tmp_path / "r", probes=probes(), holdout=holdout()) as w:
         steps(model, optimizer, w, 0, 15)
-    with ls.watch(model, optimizer, run=tmp_path / "r", probes=probes(), holdout=holdout(), resume=True) as w:
+    lost = "no state was saved at step 15, so what GradientFlow, ParameterChange remembered"
+    with pytest.warns(ls.ProbeWarning, match=lost):
+        w = ls.watch(model, optimizer, run=tmp_path / "r", probes=probes(), holdout=holdout(), resume=True)
+    assert ls.open_run(tmp_path / "r").manifest["attempts"][1]["state_restored"] is False  # also if it is killed now
+    with w:
         steps(model, optimizer, w, 15, 25)
     run = ls.open_run(tmp_path / "r")
+    assert [finding.title for finding in run.findings() if finding.kind == "state_missing"] == [
+        "Resumed at step 15 without what 2 probes remembered"
+    ]
     assert [record.notes["span"] for record in run.records("ParameterChange")] == [[0, 10], [15, 20]]
     assert run.manifest["attempts"][1]["state_restored"] is False
 

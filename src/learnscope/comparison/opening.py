@@ -68,7 +68,7 @@ def facts_of(label: str, run: Run, manifest: Mapping[str, Any], series: SeriesOf
         label=label,
         path=str(run.path) if run.path is not None else None,
         source=manifest.get("source"),
-        status=manifest.get("status"),
+        status=run.status,
         first_step=min((int(values.steps[0]) for values in series.values()), default=None),
         last_step=max((int(values.steps[-1]) for values in series.values()), default=None),
         resumed_at=tuple(int(entry["start_step"]) for entry in attempts[1:]),

@@ -1,8 +1,9 @@
-"""The recording itself: probes that failed, lines that were lost, firings that a budget left out."""
+"""The recording itself: probes that failed, records and memories that were lost, firings that a budget left out."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
@@ -20,6 +21,8 @@ def session(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  (n
     problems = list(reader.last_problems)
     findings = [_failed(probe, records) for probe, records in by_probe.items() if any(r.error for r in records)]
     findings += [_torn(problems)] if problems else []
+    findings += [_lost(reader.losses, reader)] if reader.losses else []
+    findings += [_state_missing(entry) for entry in reader.manifest.get("attempts") or [] if entry.get("state_lost")]
     skipped = {probe: any(r.notes.get("skipped_by_budget") for r in records) for probe, records in by_probe.items()}
     return findings + [_skipped(probe, by_probe[probe], reader) for probe in by_probe if skipped[probe]]
 
@@ -55,6 +58,36 @@ def _torn(problems: list[str]) -> Finding:
         else f"{len(problems):,} of them are more than one kill leaves: look for a full disk, for a second writer of "
         "this folder, or for as many kills as there are attempts.",
         evidence=Evidence(probe="records.jsonl", name="line", n=len(problems), value=float(len(problems))),
+    )
+
+
+def _lost(losses: list[str], reader: RunReader) -> Finding:
+    entries = [entry.get("records") or {} for entry in reader.manifest.get("attempts") or []]
+    written = sum(entry.get("written") or 0 for entry in entries)
+    lost = sum(entry.get("lost") or 0 for entry in entries)
+    there = sum((reader.last_counts or {}).values())
+    return Finding(
+        kind="records_lost",
+        severity="warning",
+        title=f"{count(max(written + lost - there, lost), 'record')} of {written + lost:,} are missing",
+        detail=f"{capital('; '.join(losses))}.",
+        advice="What the other findings and the figures show leaves them out. A full disk, a limit on the size of "
+        "files, and another program that cuts or removes records.jsonl lose records.",
+        evidence=Evidence(probe="records.jsonl", name="record", n=written + lost, value=float(there)),
+    )
+
+
+def _state_missing(entry: dict[str, Any]) -> Finding:
+    step, probes = int(entry["start_step"]), [str(label) for label in entry["state_lost"]]
+    return Finding(
+        kind="state_missing",
+        severity="warning",
+        title=f"Resumed at step {step:,} without what {count(len(probes), 'probe')} remembered",
+        detail=f"No state was saved at this step. Lost is the memory of {', '.join(probes)}: averages start again, and "
+        "changes of the weights are measured from this step on.",
+        advice="w.save_checkpoint(path, {...}) saves the state first and your checkpoint after it, so that a kill "
+        "between the two leaves no checkpoint without its state.",
+        evidence=Evidence(probe=probes[0], name="state", n=len(probes), first_step=step, value=float(len(probes))),
     )
 
 

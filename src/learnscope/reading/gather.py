@@ -54,7 +54,7 @@ class OnePass(RunReader):
             self.numbers[record.probe] += sum(len(table.scopes) * len(table.columns) for table in record.tables)
             self._records.append(_slim(record))
             self._by_probe[record.probe].append(self._records[-1])
-        self._problems = list(reader.last_problems)
+        self._problems, self.last_counts = list(reader.last_problems), reader.last_counts
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def watched(reader: RunReader) -> list[tuple[str, str]]:
         "steps": span,
         "time": _duration(seconds) if seconds else "not recorded",
         "skipped": f"{count(skipped, 'step')} that the gradient scaler did not take" if skipped else "",
-        "status": str(manifest.get("status", "not recorded")),
+        "status": str(reader.status or "not recorded"),
         "measured once": listed(once, 12) if (once := measured_once(reader)) else "",
         "source": str(manifest.get("source") or ""),
         **_environment(manifest.get("environment") or {}),

@@ -26,7 +26,8 @@ from learnscope.probes.robustness.bit_robustness import BitRobustness
 from learnscope.probes.robustness.input_perturbation import InputPerturbation
 from learnscope.probes.robustness.noise_robustness import NoiseRobustness
 from learnscope.run import Run
-from learnscope.session.opening import check_model, concluding
+from learnscope.session.ending import concluding
+from learnscope.session.opening import check_model
 from learnscope.session.replay import fixed_batch, look_at, opened, origin_of, usual_probes
 from learnscope.session.subject import make_subject, provided, take_snapshots
 from learnscope.sinks.base import Sink

@@ -16,11 +16,12 @@ import torch
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe, ProbeWarning, is_due
 from learnscope.core.subject import Subject
-from learnscope.model.guard import guard
+from learnscope.model.guard import guard, preserve_rng
 from learnscope.record import Measurement, Record
 from learnscope.session.budget import Budget
 from learnscope.session.materialise import as_measurement, read_arrays, read_tables, waits_for_device
 from learnscope.session.subject import check_needs
+from learnscope.session.writing import Writer
 from learnscope.sinks.base import Sink
 from learnscope.store.backend import Backend
 
@@ -46,13 +47,22 @@ class Bound:
     """Hand-overs since it last fired, for a probe that collects them until the epoch ends."""
     skipped: int = 0
     warned: bool = False
+    begun: set[str] = field(default_factory=set)
+    """The parts of a measurement that have run at least once."""
+
+    def first_time(self, part: str) -> AbstractContextManager[None]:
+        """Holds the generators when a part runs for the first time: what it imports then may draw random numbers."""
+        if part in self.begun:
+            return nullcontext()
+        self.begun.add(part)
+        return preserve_rng()
 
     def saved_state(self) -> dict[str, Any]:
         """The probe's state, without what it keeps only between the two halves of one measurement."""
         return {key: value for key, value in self.state.items() if not key.startswith("_")}
 
 
-class Engine:
+class Engine(Writer):
     """Fires probes, writes what they return, and never lets their failures reach the training loop."""
 
     def __init__(
@@ -67,14 +77,17 @@ class Engine:
         strict: bool = False,
         budget: float | None = None,
     ) -> None:
-        self.subject, self.backend, self.source, self.strict = subject, backend, source, strict
-        self.provides = frozenset(provides)
-        self.sinks = list(sinks)
+        super().__init__(backend, sinks, strict=strict)
+        self.subject, self.source, self.provides = subject, source, frozenset(provides)
         self.budget = Budget(budget)
-        self.attempt = 0
+        self.guarding = False
+        """Whether a probe is running the model right now, which then is not as the training left it."""
+        self.closer: Callable[[str], None] | None = None
+        """Ends the session with a status when its process ends; without one, nothing more than the run is closed."""
+        self.closed_by_its_owner = False
+        """Whether somebody else closes it when the process ends."""
         self.bound: list[Bound] = []
         self._pending: list[tuple[Bound, Record, Measurement]] = []
-        self._warned: set[str] = set()
         for probe in probes:
             self.add(probe)
 
@@ -99,7 +112,7 @@ class Engine:
         for bound in self.bound:
             if type(bound.probe).open is not Probe.open:
                 moment.state = bound.state
-                with torch.no_grad(), guard(self.subject.model) if not bound.probe.reads_only else nullcontext():
+                with torch.no_grad(), preserve_rng() if bound.probe.reads_only else guard(self.subject.model):
                     bound.probe.open(moment)
 
     def due(self, at: str, number: int) -> list[Bound]:
@@ -124,10 +137,12 @@ class Engine:
         return False
 
     def prepare(self, bound: Bound, moment: Moment) -> None:
+        if self.inherited:
+            return
         started = time.perf_counter()  # called at every step for some probes: no context for it
         moment.state = bound.state
         try:
-            self._attempt(bound, moment, lambda: bound.probe.prepare(moment))
+            self._attempt(bound, moment, lambda: bound.probe.prepare(moment), "prepare")
         finally:
             self.budget.add(bound.label, time.perf_counter() - started)
 
@@ -143,9 +158,11 @@ class Engine:
 
     def fire(self, bound: Bound, moment: Moment) -> None:
         """Measure, and write the record. A failure becomes a warning and an error record."""
+        if self.inherited:
+            return
         started = time.perf_counter()
         moment.state = bound.state
-        measured = self._attempt(bound, moment, lambda: as_measurement(bound.probe.measure(moment)))
+        measured = self._attempt(bound, moment, lambda: as_measurement(bound.probe.measure(moment)), "measure")
         if measured is not None:
             skipped, bound.skipped = bound.skipped, 0
             notes = {**measured.notes, **({"skipped_by_budget": skipped} if skipped else {})}
@@ -156,7 +173,7 @@ class Engine:
                     self.flush()
             else:
                 self.flush()
-                self._attempt(bound, moment, lambda: self._finish(record, measured, started), guarded=False)
+                self._attempt(bound, moment, lambda: self._finish(record, measured, started), "record")
         bound.fired += 1
         bound.waiting = 0
         self.budget.charge(bound.label, time.perf_counter() - started)
@@ -166,27 +183,12 @@ class Engine:
         pending, self._pending = self._pending, []
         for bound, record, measured in pending:
             try:
-                self._finish(record, measured)
+                with bound.first_time("record"):
+                    self._finish(record, measured)
             except Exception as error:  # as for a record that is read at once
                 if self.strict:
                     raise
                 self._report(bound, record, error)
-
-    def write(self, record: Record) -> None:
-        """Append to the run and pass to the sinks; a failure of either does not stop the training."""
-        try:
-            self.backend.append(record.to_json())
-        except OSError as error:
-            if self.strict:
-                raise
-            self.warn("store", f"a record could not be written ({error}); training goes on, records are being lost")
-        for sink in self.sinks:
-            try:
-                sink.write(record)
-            except Exception:  # a sink is foreign code: its failure is reported, not passed on
-                if self.strict:
-                    raise
-                self.warn(f"sink {id(sink)}", f"{type(sink).__name__} failed:\n{traceback.format_exc()}")
 
     def safely(self, action: Callable[P, R]) -> Callable[P, R | None]:
         """`action` with a warning in place of an error that would stop the training, unless the session is strict."""
@@ -205,18 +207,12 @@ class Engine:
 
         return safe
 
-    def warn(self, key: str, message: str) -> None:
-        if key not in self._warned:
-            self._warned.add(key)
-            warnings.warn(message, ProbeWarning, stacklevel=3)
-
     def close(self) -> None:
         self.flush()
-        for sink in self.sinks:
-            try:
-                sink.close()
-            except Exception:  # noqa: BLE001  (as in write)
-                self.warn(f"sink {id(sink)}", f"{type(sink).__name__} failed to close:\n{traceback.format_exc()}")
+        self.close_sinks()
+
+    def memories(self) -> list[str]:
+        return [b.label for b in self.bound if "previous" in b.probe.needs or b.saved_state()]
 
     def _finish(self, record: Record, measured: Measurement, started: float | None = None) -> None:
         tables = read_tables(measured.tables)
@@ -224,25 +220,30 @@ class Engine:
             tables = list(measured.finish(tables))
         reference = None
         if measured.arrays:
-            reference = f"arrays/{record.probe}-{record.step:010d}-{record.phase}-{record.attempt}.safetensors"
-            self.backend.put_arrays(reference, read_arrays(measured.arrays))
-        if measured.examples is not None:
-            self.backend.put_examples(measured.examples)
+            arrays = read_arrays(measured.arrays)
+            name = f"arrays/{record.probe}-{record.step:010d}-{record.phase}-{record.attempt}.safetensors"
+            if self.store_file(f"arrays of {record.probe}", lambda: self.backend.put_arrays(name, arrays)):
+                reference = name
+            else:
+                record = replace(record, notes={**record.notes, "arrays": "could not be written"})
+        if (ledger := measured.examples) is not None:
+            self.store_file("the ledger of examples", lambda: self.backend.put_examples(ledger))
         cost = record.cost if started is None else time.perf_counter() - started
         self.write(replace(record, tables=tables, arrays=reference, cost=cost))
 
-    def _attempt(self, bound: Bound, moment: Moment, action: Any, *, guarded: bool = True) -> Any:
-        protection: AbstractContextManager[None] = nullcontext()
-        if guarded and not bound.probe.reads_only:
-            protection = guard(self.subject.model)
+    def _attempt(self, bound: Bound, moment: Moment, action: Any, part: str) -> Any:
+        guarded = part != "record" and not bound.probe.reads_only
+        self.guarding = guarded
         try:
-            with torch.no_grad(), protection:
+            with torch.no_grad(), guard(self.subject.model) if guarded else bound.first_time(part):
                 return action()
         except Exception as error:
             if self.strict:
                 raise
             self._report(bound, moment, error)
             return None
+        finally:
+            self.guarding = False
 
     def _report(self, bound: Bound, moment: Moment | Record, error: Exception) -> None:
         if not bound.warned:

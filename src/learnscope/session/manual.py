@@ -18,8 +18,9 @@ from learnscope.core.subject import Subject
 from learnscope.model.guard import preserve_rng
 from learnscope.record import Record
 from learnscope.run import Run
+from learnscope.session import ending
 from learnscope.session.engine import Bound, Engine
-from learnscope.session.opening import begin, check_model, finish, open_backend
+from learnscope.session.opening import begin, check_model, open_backend
 from learnscope.sinks.base import LastRecords, Sink
 from learnscope.store.backend import Backend, MemoryBackend, RunError
 from learnscope.store.reader import RunReader
@@ -46,8 +47,8 @@ class UnstoredBackend(MemoryBackend):
     def append(self, line: str) -> None:
         pass
 
-    def put_arrays(self, reference: str, arrays: Mapping[str, Any]) -> None:
-        pass
+    def put_arrays(self, reference: str, arrays: Mapping[str, Any]) -> bool:  # noqa: ARG002  (as above)
+        return True
 
 
 def own_backend(run: str | Path | None) -> Backend:
@@ -109,6 +110,8 @@ class ManualSession:
         """Write the manifest, unless there is one."""
         if not self.begun:
             begin(self.engine, resume=resume, step=step)
+        elif not self._live:
+            ending.opened(self.engine)  # it was closed, or taken over from a file, and goes on
         self.begun = self._live = True
 
     def set_data(self, task: Task | None, **data: Any) -> None:
@@ -202,11 +205,15 @@ class ManualSession:
         for line in earlier.lines:
             backend.append(line)
         self.engine.attempt, self.begun = len(earlier.manifest["attempts"]) - 1, True
+        records = earlier.manifest["attempts"][-1].get("records") or {"written": len(earlier.lines), "lost": 0}
+        self.engine.written, self.engine.lost = records["written"], records["lost"]
 
     def close(self, status: str = "finished", last_step: int | None = None) -> None:
         """Finish the run, if there is one. A later measurement opens it again."""
+        if self.engine.inherited:
+            return
         self.engine.close()
         if self._live:
-            finish(self.engine, status, last_step=self._last_step if last_step is None else last_step)
+            ending.finish(self.engine, status, last_step=self._last_step if last_step is None else last_step)
         self._live = False
         self.engine.backend.close()

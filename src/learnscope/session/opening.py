@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from learnscope.characters import visible
+from learnscope.model.guard import preserve_rng
 from learnscope.model.sharded import refuse_shards
 from learnscope.model.weights.snapshot import Snapshot
+from learnscope.session import ending
 from learnscope.session.engine import Engine
 from learnscope.session.manifest import new_manifest
 from learnscope.session.ranks import is_silent
@@ -42,6 +42,7 @@ def open_backend(run: str | Path | None, *, resume: bool) -> Backend:
     return FolderBackend.create(path)
 
 
+@preserve_rng()
 def begin(engine: Engine, *, resume: bool, step: int | None) -> tuple[int, int | None]:
     """Write the manifest with a new attempt; returns the step and epoch from which it goes on."""
     backend = engine.backend
@@ -60,35 +61,16 @@ def begin(engine: Engine, *, resume: bool, step: int | None) -> tuple[int, int |
     manifest["attempts"].append({"attempt": engine.attempt, "start_step": step, "started": time.time()})
     manifest["status"] = "running"
     backend.put_manifest(manifest)
+    engine.last_step = step
+    ending.opened(engine)
     return step, epoch
 
 
-@contextmanager
-def concluding(engine: Engine, **facts: Any) -> Iterator[None]:
-    """Closes the session when the block ends; the manifest names an error that ended it."""
-    try:
-        yield
-    except BaseException as error:
-        engine.close()
-        finish(engine, f"interrupted by {type(error).__name__}: {error}")
-        raise
-    engine.close()
-    finish(engine, "finished", **facts)
-
-
-def finish(engine: Engine, status: str, **facts: Any) -> None:
-    """Close the run, with how it ended and what the probes cost."""
-    manifest = engine.backend.manifest()
-    manifest["status"] = status
-    manifest["attempts"][-1] |= {"ended": time.time(), **facts, "cost": engine.budget.summary()}
-    engine.backend.put_manifest(manifest)
-    engine.backend.close()
-
-
+@preserve_rng()
 def save_state(engine: Engine, snapshots: dict[str, Snapshot], step: int, passes: int) -> Path | None:
     """Save the states of the probes and their previous weights as safetensors. None for a run in memory."""
     path = engine.backend.state_path(step)
-    if path is None:
+    if path is None or engine.inherited or not engine.backend.may_write():
         return None
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, dict[str, Any]] = {}
@@ -142,6 +124,24 @@ def _restore(path: Path, engine: Engine, snapshots: dict[str, Snapshot]) -> int:
             if key in snapshots:
                 snapshots[key].step = at
     return int(meta["passes"])
+
+
+def state_missing(engine: Engine, step: int) -> list[str]:
+    """The probes whose memory is lost because a run goes on at a step for which no state was saved; with a warning."""
+    attempts = engine.backend.manifest()["attempts"][:-1]
+    remembering = {label for entry in attempts for label in entry.get("memories") or ()}
+    remembering |= {bound.label for bound in engine.bound if "previous" in bound.probe.needs}
+    lost = [bound.label for bound in engine.bound if bound.label in remembering] if step > 0 else []
+    path = engine.backend.state_path(step)
+    if lost and path is not None:
+        saved = [str(int(state.stem.removeprefix("step-"))) for state in sorted(path.parent.glob("step-*.safetensors"))]
+        engine.warn(
+            "state",
+            f"no state was saved at step {step:,}, so what {', '.join(lost)} remembered is lost, and changes are "
+            f"measured from this step on; states are there of {'steps ' + ', '.join(saved) if saved else 'no step'}. "
+            "w.save_checkpoint(path, {...}) saves the state and your checkpoint in the right order.",
+        )
+    return lost
 
 
 def check_model(model: Any) -> None:

@@ -13,18 +13,29 @@ from torch.optim import Optimizer
 
 from learnscope.core.handed import Examples
 from learnscope.core.probe import Probe
+from learnscope.model.guard import preserve_rng
 from learnscope.options import explain_options
 from learnscope.probes.gradients.gradient_flow import GradientFlow
 from learnscope.probes.outputs.loss import Loss
 from learnscope.probes.updates.learning_rate import LearningRate
 from learnscope.probes.updates.parameter_change import ParameterChange
 from learnscope.run import Run
+from learnscope.session.ending import finish, interrupted_by
 from learnscope.session.engine import FED, Engine
 from learnscope.session.loop import Loop, unfed_message
-from learnscope.session.opening import begin, check_model, finish, is_there, load_state, open_backend, save_state
+from learnscope.session.opening import (
+    begin,
+    check_model,
+    is_there,
+    load_state,
+    open_backend,
+    save_state,
+    state_missing,
+)  # fmt: skip
 from learnscope.session.ranks import SilentLoop, first_step, is_silent, silent_engine
 from learnscope.session.steps import as_optimizers
 from learnscope.session.subject import make_subject, provided
+from learnscope.session.user_checkpoint import write_checkpoint
 from learnscope.sinks.base import Sink
 from learnscope.task import Task
 
@@ -81,18 +92,19 @@ def watch(
     if run is not None and is_silent(run):
         engine, step = silent_engine(model, optimizers, strict=strict), first_step(run, resume=resume, step=step)
         return Watch(engine, clock=clocks[0] if clocks else None, resume=False, step=step, loop=SilentLoop)
-    subject = make_subject(model, optimizers, task=task, holdout=holdout, train=train, test=test, groups=groups)
-    engine = Engine(
-        subject,
-        default_probes() if probes is None else list(probes),
-        open_backend(run, resume=resume),
-        source="watch",
-        provides={"grads", "previous", *FED, *provided(subject)},
-        sinks=sinks,
-        strict=strict,
-        budget=budget,
-    )
-    return Watch(engine, clock=clocks[0] if clocks else None, resume=resume, step=step)
+    with preserve_rng():
+        subject = make_subject(model, optimizers, task=task, holdout=holdout, train=train, test=test, groups=groups)
+        engine = Engine(
+            subject,
+            default_probes() if probes is None else list(probes),
+            open_backend(run, resume=resume),
+            source="watch",
+            provides={"grads", "previous", *FED, *provided(subject)},
+            sinks=sinks,
+            strict=strict,
+            budget=budget,
+        )
+        return Watch(engine, clock=clocks[0] if clocks else None, resume=resume, step=step)
 
 
 class Watch:
@@ -101,7 +113,7 @@ class Watch:
     def __init__(
         self, engine: Engine, *, clock: Optimizer | None, resume: bool, step: int | None, loop: type[Loop] = Loop
     ) -> None:  # fmt: skip
-        self._engine = engine
+        self._engine, self._closed = engine, False
         again = resume and is_there(engine.backend)
         if not again:  # before anything is written
             engine.open_probes(engine.moment("open", step or 0))
@@ -109,7 +121,7 @@ class Watch:
         self._loop = loop(engine, steps=steps, epoch=epoch or 0, clock=clock)
         passes = self._open_again() if again else None
         self._restored = passes is not None
-        self._closed = False
+        engine.closer = self._end
         self._engine.safely(self._loop.start)(passes or 1)
 
     def _open_again(self) -> int | None:
@@ -117,9 +129,12 @@ class Watch:
         try:
             passes = load_state(self._engine, self._loop.snapshots, self.steps)
             self._engine.open_probes(self._loop.moment("open"))
+            if passes is None:
+                lost = state_missing(self._engine, self.steps)
+                self._engine.store_file("run.json", lambda: self._engine.note(state_restored=False, state_lost=lost))
         except BaseException as error:
             self._loop.detach()
-            finish(self._engine, f"interrupted by {type(error).__name__}: {error}", last_step=self.steps)
+            finish(self._engine, interrupted_by(error), last_step=self.steps)
             raise
         return passes
 
@@ -174,34 +189,62 @@ class Watch:
         self._engine.safely(self._loop.manual_step)()
 
     def save_state(self) -> Path | None:
-        """Save what resuming at this step needs; call it where you save your own checkpoint."""
-        self._engine.safely(self._loop.feed.flush)()
-        self._engine.flush()
-        for bound in self._engine.bound:
-            self._engine.safely(bound.probe.settle)(bound.state)
-        return save_state(self._engine, self._loop.snapshots, self.steps, self._loop.passes)
+        """Save what resuming at this step needs; call it before you save your own checkpoint.
+
+        None for a run in memory, and with a warning if the file could not be written: training goes on.
+        """
+        engine, loop = self._engine, self._loop
+        with preserve_rng():
+            engine.safely(loop.feed.flush)()
+            engine.flush()
+            for bound in engine.bound:
+                engine.safely(bound.probe.settle)(bound.state)
+        name = f"the state of step {self.steps:,}"
+        return engine.store_file(name, lambda: save_state(engine, loop.snapshots, self.steps, loop.passes))
+
+    def save_checkpoint(self, path: str | Path, content: Mapping[str, Any]) -> None:
+        """Save the session's state and then your checkpoint, so that no checkpoint is without its state after a kill.
+
+        Args:
+            path: the file, written whole or not at all by `torch.save`; if that fails, the error is raised.
+            content: what you need to go on: `{"model": model.state_dict(), "optimizer": …, "step": w.steps}`.
+        """
+        self.save_state()
+        write_checkpoint(Path(path), content)
 
     def close(self, status: str = "finished") -> None:
         """Finish the run and take every hook away. Closing twice does nothing."""
-        if self._closed:
+        if self._closed or self._engine.inherited:
             return
         self._closed = True
-        loop = self._loop
-        loop.detach()
-        self._engine.safely(loop.conclude)(finished=status == "finished")
-        self._engine.safely(self._engine.close)()
-        facts = {"last_step": self.steps, "skipped_steps": loop.skipped_steps, "state_restored": self._restored}
-        self._engine.safely(finish)(self._engine, status, **facts)
+        self._loop.detach()
+        with preserve_rng():
+            if not self._engine.guarding:  # a signal has come in the middle of a measurement
+                self._engine.safely(self._loop.conclude)(finished=status == "finished")
+            self._engine.safely(self._engine.close)()
+        self._finish(status)
         if status == "finished":  # a loop that was cut short says nothing about schedules
             self._warn_of_unfired()
+
+    def _finish(self, status: str) -> None:
+        skipped = self._loop.skipped_steps
+        facts = {"last_step": self.steps, "skipped_steps": skipped, "state_restored": self._restored}
+        self._engine.safely(finish)(self._engine, status, **facts)
+
+    def _end(self, status: str) -> None:
+        """The process ends, perhaps in the middle of `close`."""
+        if self._closed:
+            self._finish(status)
+        else:
+            self.close(status)
 
     def __enter__(self) -> Watch:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        self.close("finished" if kind is None else f"interrupted by {kind.__name__}: {error}")
+        self.close("finished" if error is None else interrupted_by(error))
 
     def _warn_of_unfired(self) -> None:
         taken = self.steps - self._loop.first_step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from learnscope.record import SCHEMA_VERSION, Record
-from learnscope.store.files import write_atomically, write_json, write_text
+from learnscope.store.files import remove_leftovers, write_atomically, write_json, write_text
 from learnscope.store.lines import LineFile, records_in
 from learnscope.store.locks import Busy
 from learnscope.store.manifest import NotAManifest, read_manifest
@@ -23,6 +24,10 @@ Arrays = Mapping[str, NDArray[Any]]
 
 class RunError(Exception):
     """A run cannot be opened or written as asked; the message says why and what to do."""
+
+
+WRITE_ERRORS = (OSError, RunError, SafetensorError)
+"""What writing to a run may raise: a full disk, a folder that was removed, or another writer's."""
 
 
 def load(module: str, purpose: str) -> Any:
@@ -54,6 +59,8 @@ class MemoryBackend:
     def manifest(self) -> dict[str, Any]:
         return dict(self._manifest)
 
+    last_manifest = manifest
+
     def put_manifest(self, manifest: Mapping[str, Any]) -> None:
         self._manifest = dict(manifest)
 
@@ -63,8 +70,9 @@ class MemoryBackend:
     def records(self, problems: list[str]) -> Iterator[Record]:
         return records_in(list(self._lines), problems)
 
-    def put_arrays(self, reference: str, arrays: Arrays) -> None:
+    def put_arrays(self, reference: str, arrays: Arrays) -> bool:
         self._arrays[reference] = {name: np.array(value) for name, value in arrays.items()}
+        return True
 
     def arrays(self, reference: str) -> dict[str, NDArray[Any]]:
         return dict(self._arrays[reference])
@@ -74,6 +82,9 @@ class MemoryBackend:
 
     def state_path(self, step: int) -> Path | None:  # noqa: ARG002  (the protocol's signature)
         return None
+
+    def may_write(self) -> bool:
+        return True
 
     def close(self) -> None:
         pass
@@ -85,6 +96,7 @@ class FolderBackend:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: LineFile | None = None
+        self._manifest: dict[str, Any] | None = None
 
     @classmethod
     def create(cls, path: Path) -> FolderBackend:
@@ -120,9 +132,19 @@ class FolderBackend:
         except NotAManifest as error:
             raise RunError(f"{error}.") from error
 
+    def last_manifest(self) -> dict[str, Any]:
+        """What run.json holds; if somebody has removed or damaged it meanwhile, what was last written to it."""
+        try:
+            return self.manifest()
+        except RunError:
+            if self._manifest is None:
+                raise
+            return dict(self._manifest)
+
     def put_manifest(self, manifest: Mapping[str, Any]) -> None:
-        self._open()
-        write_json(self.path / "run.json", dict(manifest))
+        if self.may_write(self._open()):
+            write_json(self.path / "run.json", dict(manifest))
+            self._manifest = dict(manifest)
 
     def append(self, line: str) -> None:
         self._open().append(line)
@@ -138,9 +160,13 @@ class FolderBackend:
         """Lock out other writers until `close`."""
         self._open()
 
-    def put_arrays(self, reference: str, arrays: Arrays) -> None:
+    def put_arrays(self, reference: str, arrays: Arrays) -> bool:
+        """Returns whether they were written: not in a forked child, whose parent goes on writing."""
         contiguous = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
+        if not self.may_write():
+            return False
         write_atomically(self.path / reference, lambda temporary: save_file(contiguous, temporary))
+        return True
 
     def arrays(self, reference: str) -> dict[str, NDArray[Any]]:
         path = (self.path / reference).resolve()
@@ -152,7 +178,8 @@ class FolderBackend:
             raise RunError(f"{path} is missing or damaged ({error})") from error
 
     def put_examples(self, ledger: LedgerLike) -> None:
-        ledger.save_in(self.path)
+        if self.may_write():
+            ledger.save_in(self.path)
 
     def state_path(self, step: int) -> Path | None:
         return self.path / "state" / f"step-{step:010d}.safetensors"
@@ -172,7 +199,15 @@ class FolderBackend:
                 ) from error
             except OSError as error:
                 raise RunError(f"{self.path / 'records.jsonl'} cannot be written ({error})") from error
+            remove_leftovers(self.path, before=time.time())
         return self._file
+
+    def may_write(self, file: LineFile | None = None) -> bool:
+        """False in a forked child; an error if the folder is no longer the one that was opened."""
+        file = file or self._file
+        if file is not None:
+            file.check_place()
+        return file is None or file.is_ours
 
 
 Backend = MemoryBackend | FolderBackend

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,32 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bo
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+_LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
+_OF_THE_WRITER = ("run.json", "records.", "examples.")
+"""Files at the root of a run folder that only the process with the lock writes; so are arrays and states."""
+_UNLOCKED_SECONDS = 3600
+
+
+def remove_leftovers(folder: Path, *, before: float) -> list[Path]:
+    """Remove what `write_atomically` of a killed process left in a run folder; returns the files.
+
+    `before` is when the caller took the folder's lock: the temporary files of an earlier writer are older. Reports and
+    findings are written without the lock, so theirs are left alone for an hour.
+    """
+    removed = []
+    places = (".", "arrays", "state", "report", "patches")
+    for path in (path for place in places for path in (folder / place).glob(".*.tmp")):
+        locked = path.parent.name in ("arrays", "state") or path.name[1:].startswith(_OF_THE_WRITER)
+        try:
+            is_ours = _LEFTOVER.fullmatch(path.name) is not None and path.is_file() and not path.is_symlink()
+            if is_ours and path.stat().st_mtime <= before - (0 if locked else _UNLOCKED_SECONDS):
+                path.unlink()
+                removed.append(path)
+        except FileNotFoundError:  # its writer has finished it
+            continue
+    return removed
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:

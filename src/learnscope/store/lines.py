@@ -58,8 +58,21 @@ class LineFile:
         if there.st_nlink == 0:
             raise FileNotFoundError(f"{self.path} was removed while it was being written")
         if there.st_size < self._good_size:
-            lost, self._good_size = self._good_size - there.st_size, there.st_size
+            lost = self._good_size - there.st_size
+            _end_torn_line(self._file)
+            self._good_size = os.fstat(self._file).st_size
             raise OSError(f"another process cut {lost:,} bytes off the end of {self.path}")
+
+    def check_place(self) -> None:
+        """Notice that the folder was moved or removed, so that nothing is written beside another run's lines."""
+        if self._file is None:
+            return
+        try:
+            if os.path.samestat(os.fstat(self._file), self.path.stat()):
+                return
+        except FileNotFoundError:
+            pass
+        raise FileNotFoundError(f"{self.path} was moved or removed while it was being written")
 
     def close(self) -> None:
         """Release the lock. A forked child closes only its own handle."""

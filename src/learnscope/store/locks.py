@@ -30,7 +30,7 @@ class Lock:
         self._beside: Path | None = None
         try:
             if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _flock(file)
                 self._file = file
                 return
         except OSError as error:
@@ -45,6 +45,17 @@ class Lock:
             fcntl.flock(self._file, fcntl.LOCK_UN)
         if self._beside is not None:
             self._beside.unlink(missing_ok=True)
+
+
+def _flock(file: int) -> None:
+    """Tried again for a moment: `is_locked` of a reader holds the lock for an instant."""
+    for pause in (0.01, 0.05):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(pause)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_locked(path: Path) -> bool | None:

@@ -9,7 +9,10 @@ from typing import Any
 
 _NUMBER = (int, float)
 _TEXTS = [str]
-_ATTEMPT = {"attempt": int, "start_step": int, "started": _NUMBER, "ended": _NUMBER, "last_step": int, "cost": {}}
+_ATTEMPT = {
+    "attempt": int, "start_step": int, "started": _NUMBER, "ended": _NUMBER, "last_step": int, "cost": {},
+    "records": {"written": int, "lost": int}, "files_lost": int, "memories": _TEXTS, "state_lost": _TEXTS,
+}  # fmt: skip
 _SHAPE: dict[str, Any] = {
     "source": str, "created": _NUMBER, "status": str, "id": str, "probes": {"*": {"probe": str, "names": [{}]}},
     "model": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from learnscope.record import Record
 from learnscope.store.backend import Backend, FolderBackend
 from learnscope.store.fast_frame import fast_frame
 from learnscope.store.frame import frame_of
+from learnscope.store.locks import is_locked
+from learnscope.store.parts import LINES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,11 +26,25 @@ class RunReader:
         self.backend = backend
         self.last_problems: list[str] = []
         """Lines that the last pass over the records could not read."""
+        self.last_counts: Counter[int] | None = None
+        """How many records of each attempt the last whole pass has read, superseded ones included."""
 
     @property
     def manifest(self) -> dict[str, Any]:
         """What `run.json` holds: probes and their fields, the model, the environment, the attempts."""
         return self.backend.manifest()
+
+    @property
+    def status(self) -> str | None:
+        """What run.json says, except for a run that nobody is writing any more: "killed" in place of "running"."""
+        return status_of(self.backend, self.manifest)
+
+    @property
+    def losses(self) -> list[str]:
+        """What the last whole pass over the records has missed of those that run.json says were written."""
+        if self.last_counts is None or not isinstance(self.backend, FolderBackend):
+            return []
+        return losses(self.manifest, self.last_counts)
 
     def _checked_manifest(self) -> tuple[dict[str, Any], list[str]]:
         return self.backend.checked_manifest() if isinstance(self.backend, FolderBackend) else (self.manifest, [])
@@ -45,11 +62,14 @@ class RunReader:
         """
         manifest, self.last_problems = self._checked_manifest()
         starts = attempt_starts(manifest)
+        counts: Counter[int] = Counter()
         for record in self.backend.records(self.last_problems):
+            counts[record.attempt] += 1
             if probe is not None and record.probe != probe:
                 continue
             if superseded or not any(a > record.attempt and record.step > start for a, start in starts.items()):
                 yield record
+        self.last_counts = counts
 
     def frame(
         self, probe: str | None = None, name: str | None = None, kind: str | None = None,
@@ -82,3 +102,29 @@ class RunReader:
 def attempt_starts(manifest: Mapping[str, Any]) -> dict[int, int]:
     """The step that each attempt started from."""
     return {entry["attempt"]: entry["start_step"] for entry in manifest.get("attempts") or []}
+
+
+def status_of(backend: Backend, manifest: Mapping[str, Any]) -> str | None:
+    """How a run ended: what its manifest says, or "killed" if that is "running" and no process holds its lock."""
+    status = manifest.get("status")
+    if status == "running" and isinstance(backend, FolderBackend) and is_locked(backend.path / LINES) is False:
+        return "killed"
+    return status
+
+
+def losses(manifest: Mapping[str, Any], counts: Mapping[int, int]) -> list[str]:
+    """A sentence for each attempt that wrote, or tried to write, more records than there are.
+
+    >>> losses({"attempts": [{"attempt": 0, "records": {"written": 9, "lost": 1}}]}, {0: 9})
+    ['attempt 0 wrote 10 records, 9 are in the folder: 1 could not be written']
+    """
+    sentences = []
+    for entry in manifest.get("attempts") or []:
+        records, attempt = entry.get("records") or {}, entry["attempt"]
+        written, lost, there = records.get("written") or 0, records.get("lost") or 0, counts.get(attempt, 0)
+        if there < written or lost:
+            refused = f": {lost:,} could not be written" if lost else ""
+            sentences.append(
+                f"attempt {attempt} wrote {written + lost:,} records, {there:,} are in the folder{refused}"
+            )
+    return sentences

@@ -12,7 +12,7 @@ from learnscope.store.backend import FolderBackend
 from learnscope.store.duck import LONGEST_LINE, lines_sql, listed, longest_line
 from learnscope.store.parquet import NAME as PARQUET
 from learnscope.store.parts import LINES, opened
-from learnscope.store.reader import attempt_starts
+from learnscope.store.reader import attempt_starts, status_of
 
 if TYPE_CHECKING:
     from learnscope.store.sealed import RunFiles
@@ -40,6 +40,7 @@ class Source:
 
     run: str
     manifest: dict[str, Any]
+    status: str | None
     lines: str | None
     parquet: str | None
     longest: int
@@ -49,12 +50,14 @@ class Source:
 
 def source_of(folder: Path, files: RunFiles) -> Source:
     """Open a run folder and add its files to what the database may read."""
-    manifest = FolderBackend.existing(folder).manifest()
+    backend = FolderBackend.existing(folder)
+    manifest = backend.manifest()
     with opened(folder) as parts:
         has_lines = parts.lines is not None and (folder / LINES).stat().st_size > parts.start
         return Source(
             run=str(folder),
             manifest=manifest,
+            status=status_of(backend, manifest),
             lines=files.add(folder / LINES, parts.start) if has_lines else None,
             parquet=files.add(folder / PARQUET) if parts.parquet else None,
             longest=longest_line(folder / LINES, parts.start) if has_lines else LONGEST_LINE,
@@ -157,7 +160,7 @@ def _create_runs(database: Any, sources: Sequence[Source]) -> None:
         model = manifest.get("model") or {}
         lines, records, last_step = counts.get(source.run, (0, 0, None))
         row = [
-            source.run, manifest.get("source"), manifest.get("status"), attempts[0].get("started"),
+            source.run, manifest.get("source"), source.status, attempts[0].get("started"),
             attempts[-1].get("ended"), len(manifest.get("attempts") or []), last_step, records,
             source.damaged + lines - records, model.get("class"), model.get("parameters"), json.dumps(manifest),
         ]  # fmt: skip

@@ -53,6 +53,7 @@ class TelemetrySession:
         self._id = str(backend.manifest().get("id")) if self.resumed else uuid.uuid4().hex
         self._session = ManualSession(_probes(config, self.path, self._id), backend, source="telemetry", strict=strict)
         self._engine, self.subject = self._session.engine, self._session.subject
+        self._engine.closed_by_its_owner = True
 
     @property
     def begun(self) -> bool:

@@ -60,8 +60,10 @@ def test_without_a_state_the_start_of_a_resumed_session_is_not_made_up(tmp_path:
     with ls.watch(one.model, one.optimizer, run=where, probes=[ls.AdapterSpectrum(every=3)], strict=True):
         one.train(3)
     forgotten(one)
-    with ls.watch(one.model, one.optimizer, run=where, probes=[ls.AdapterSpectrum(every=3)], strict=True,
-                  resume=True) as w:  # fmt: skip
+    probes = [ls.AdapterSpectrum(every=3)]
+    with pytest.warns(ls.ProbeWarning, match="what AdapterSpectrum remembered is lost"):
+        w = ls.watch(one.model, one.optimizer, run=where, probes=probes, strict=True, resume=True)
+    with w:
         one.train(3)
     frame = w.run.frame(PROBE, "frobenius_norm")
     assert frame[frame.step == 3].value.gt(0).all()

@@ -1,0 +1,108 @@
+"""What a session writes: records, files beside them, and in run.json how much of both there is."""
+
+from __future__ import annotations
+
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, TypeVar
+
+from learnscope.core.probe import ProbeWarning
+from learnscope.model.guard import preserve_rng
+from learnscope.record import Record
+from learnscope.sinks.base import Sink
+from learnscope.store.backend import WRITE_ERRORS, Backend
+
+R = TypeVar("R")
+FIRST_NOTE, NOTES_APART = 1.0, 60.0
+"""Seconds until run.json first says how many records there are, and the most between two times; the pauses double."""
+
+
+class Writer:
+    """Writes to a run and to sinks, and counts what could not be written instead of stopping the training."""
+
+    def __init__(self, backend: Backend, sinks: Sequence[Sink], *, strict: bool) -> None:
+        self.backend, self.sinks, self.strict = backend, list(sinks), strict
+        self.attempt = 0
+        self.last_step = 0
+        self.written = self.lost = self.files_lost = 0
+        """Records in the run, records that could not be written, and other files that could not."""
+        self.inherited = False
+        """Whether this is the copy of a session in a forked child, which does nothing."""
+        self._pause, self._next_note = FIRST_NOTE, time.time() + FIRST_NOTE
+        self._warned: set[str] = set()
+        self._known_sinks: set[int] = set()
+
+    def memories(self) -> list[str]:
+        """The labels of the probes that remember something between two measurements."""
+        return []
+
+    def write(self, record: Record) -> None:
+        """Append to the run and pass to the sinks; a failure of either does not stop the training."""
+        if self.inherited:
+            return
+        try:
+            self.backend.append(record.to_json())
+            self.written += 1
+        except WRITE_ERRORS as error:
+            if self.strict:
+                raise
+            self.lost += 1
+            self.warn("store", f"a record could not be written ({error}); training goes on, records are being lost")
+        self.last_step = max(self.last_step, record.step)
+        for sink in self.sinks:
+            self._pass_on(record, sink)
+        if record.time > self._next_note:
+            self._pause = min(2 * self._pause, NOTES_APART)
+            self._next_note = record.time + self._pause
+            self.store_file("run.json", self.note)
+
+    def _pass_on(self, record: Record, sink: Sink) -> None:
+        known = id(sink) in self._known_sinks
+        try:
+            with nullcontext() if known else preserve_rng():  # as Bound.first_time
+                self._known_sinks.add(id(sink))
+                sink.write(record)
+        except Exception:  # a sink is foreign code: its failure is reported, not passed on
+            if self.strict:
+                raise
+            self.warn(f"sink {id(sink)}", f"{type(sink).__name__} failed:\n{traceback.format_exc()}")
+
+    def store_file(self, name: str, action: Callable[[], R]) -> R | None:
+        """Write another file of the run; if that fails, training goes on without it, and the run says so."""
+        if self.inherited:
+            return None
+        try:
+            return action()
+        except Exception as error:  # whatever it is, it is ours and not the training's: reported, not passed on
+            if self.strict:
+                raise
+            self.files_lost += 1
+            cause = error if isinstance(error, WRITE_ERRORS) else f"{type(error).__name__}: {error}"
+            self.warn(f"store {name}", f"{name} could not be written ({cause}); training goes on without it")
+            return None
+
+    @property
+    def has_losses(self) -> bool:
+        return self.lost > 0 or self.files_lost > 0
+
+    def note(self, status: str | None = None, **facts: Any) -> None:
+        """Say in run.json how much has been written, which probes have a memory, and other facts of the attempt."""
+        manifest = self.backend.last_manifest()
+        counts = {"records": {"written": self.written, "lost": self.lost}, "files_lost": self.files_lost}
+        manifest["attempts"][-1] |= {**counts, "memories": self.memories(), **facts}
+        self.backend.put_manifest(manifest if status is None else {**manifest, "status": status})
+
+    def warn(self, key: str, message: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            warnings.warn(message, ProbeWarning, stacklevel=3)
+
+    def close_sinks(self) -> None:
+        for sink in self.sinks:
+            try:
+                sink.close()
+            except Exception:  # noqa: BLE001  (as in _pass_on)
+                self.warn(f"sink {id(sink)}", f"{type(sink).__name__} failed to close:\n{traceback.format_exc()}")
