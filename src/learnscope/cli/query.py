@@ -105,7 +105,9 @@ def _print_table(frame: pd.DataFrame, total: int) -> None:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 1_000_000)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name, column in frame.items():
-        table.add_column(Text(visible(str(name))), justify="right" if column.dtype.kind in "iuf" else "left", no_wrap=True)
+        table.add_column(
+            Text(visible(str(name))), justify="right" if column.dtype.kind in "iuf" else "left", no_wrap=True
+        )
     for row in _plain_rows(frame):
         table.add_row(*(Text(visible(_cell(value))) for value in row.values()))
     console.print(table)

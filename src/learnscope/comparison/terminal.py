@@ -74,11 +74,18 @@ def _table(
     In a narrow terminal the first column keeps its width and the others wrap; with `wrap_first` the other way round.
     """
     table = Table(
-        title=Text(visible(title)), title_justify="left", title_style="bold", box=None, header_style="bold", pad_edge=False
+        title=Text(visible(title)),
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        header_style="bold",
+        pad_edge=False,
     )
     for n, cell in enumerate(head):
         # Text: a name in square brackets must not be read as markup
-        table.add_column(Text(visible(cell)), justify="right" if right and n else "left", no_wrap=(n == 0) != wrap_first)
+        table.add_column(
+            Text(visible(cell)), justify="right" if right and n else "left", no_wrap=(n == 0) != wrap_first
+        )
     shown = rows if len(rows) <= ROWS else [*rows[: ROWS - keep_last], *rows[len(rows) - keep_last :]]
     for row in shown:
         table.add_row(*(Text(visible(cell)) for cell in row))

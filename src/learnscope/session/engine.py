@@ -66,12 +66,14 @@ class Engine:
         sinks: Sequence[Sink] = (),
         strict: bool = False,
         budget: float | None = None,
+        record_command: bool = True,
     ) -> None:
         self.subject, self.backend, self.source, self.strict = subject, backend, source, strict
         self.provides = frozenset(provides)
         self.sinks = list(sinks)
         self.budget = Budget(budget)
         self.attempt = 0
+        self.record_command = record_command
         self.bound: list[Bound] = []
         self._pending: list[tuple[Bound, Record, Measurement]] = []
         self._warned: set[str] = set()

@@ -31,7 +31,7 @@ def check_placement(device: Any, dtype: Any) -> None:
             raise ValueError("snapshot device 'meta' keeps no numbers: use 'disk', or a torch device such as 'cpu'")
 
 
-def _check_reachable(device: str) -> None:
+def check_reachable(device: str) -> None:
     """Refuse a device that this machine lacks. Only at the first snapshot: the test initialises the device."""
     try:
         torch.empty(0, device=device)
@@ -54,7 +54,7 @@ class Snapshot:
         check_placement(device, dtype)
         self.device, self.dtype = device, dtype
         if device != "disk":
-            _check_reachable(device)
+            check_reachable(device)
         self._folder = tempfile.TemporaryDirectory(prefix="learnscope-") if device == "disk" else None
         self._tensors = {
             name: self._place(number, p) for number, (name, p) in enumerate(parameters.items()) if p.is_floating_point()
