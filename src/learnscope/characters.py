@@ -33,7 +33,7 @@ def visible(text: str) -> str:
 
 
 def visible_json(line: str) -> str:
-    r"""The same for all strings of a JSON text, whether they stand there as escapes or, from other writers, as they are.
+    r"""The same for all strings of a JSON text: those that are escapes, and those that another writer left as they are.
 
     >>> print(visible_json('{"a\\u202e": "\\n \\ud83d\\ude42 \\ud83d \\\\u202e"}'))
     {"a\\u202e": "\n \ud83d\ude42 \\ud83d \\u202e"}

@@ -24,7 +24,7 @@ REFUSED: dict[str, tuple[Callable[[Path], ls.Probe], str]] = {
     "a file": (lambda folder: ls.BitOptimum(sensitivities=str(folder / "none.json")), "no file .*none.json"),
     "a budget": (lambda _: ls.BitOptimum(max_bytes=1), "max_bytes=1 cannot be kept"),
     "a folder as a file": (lambda folder: ls.WeightDelta(path=str(folder), run="a"), r"WeightDelta\(path="),
-    "a file as a folder": (lambda folder: ls.WeightDelta(path=str(folder / "file/a.pt"), run="a"), r"WeightDelta\(path="),
+    "a file as a folder": (lambda folder: ls.WeightDelta(path=f"{folder}/file/a.pt", run="a"), r"WeightDelta\(path="),
     "a device": (lambda _: ls.ParameterChange(snapshot_device="nowhere"), "ParameterChange.*snapshot_device='nowhere'"),
     "a device that is not here": (lambda _: ls.SparseQuality(snapshot_device="xla:7"), "SparseQuality.*xla"),
     "a dtype": (lambda _: ls.LowRankQuality(snapshot_dtype="int8"), "LowRankQuality.*snapshot_dtype='int8'"),

@@ -1,4 +1,4 @@
-"""`ls.watch(model)` without an optimizer, as refusals advise: the default probes fit, and `w.step()` counts the steps."""
+"""`ls.watch(model)` without an optimizer, as refusals advise: the default probes fit, `w.step()` counts the steps."""
 
 from __future__ import annotations
 

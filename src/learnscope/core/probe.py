@@ -110,8 +110,10 @@ def _with_types(init: Callable[..., None]) -> Callable[..., None]:
     def checked(self: Probe, *args: Any, **options: Any) -> None:
         try:
             init(self, *args, **options)
-        except (TypeError, AttributeError, OverflowError):
-            if all(field.name in self.__dict__ for field in fields(self)):  # raised by its checks, not by the call
+        except Exception as error:  # a comparison of a wrong type raises anything
+            names = [field.name for field in fields(self)]
+            is_named = isinstance(error, ValueError) and any(name in str(error) for name in names)
+            if not is_named and all(name in self.__dict__ for name in names):  # raised by its checks, not by the call
                 check_types(self)
             raise
         check_types(self)

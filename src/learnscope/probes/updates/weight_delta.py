@@ -37,7 +37,7 @@ class WeightDelta(Probe):
     quantities: ClassVar[type[Quantities]] = Q
     cost: ClassVar[str] = "one pass over the weights and the file, which is then written anew"
 
-    def open(self, moment: Moment) -> None:
+    def open(self, moment: Moment) -> None:  # noqa: ARG002  (the model does not matter)
         path = Path(self.path)
         if path.is_dir() or not next(above for above in path.absolute().parents if above.exists()).is_dir():
             raise ValueError(f"WeightDelta(path={self.path!r}): a file cannot be written there; name one in a folder")
