@@ -21,7 +21,7 @@ def check_types(owner: Any) -> None:
 
     Numbers of NumPy are numbers, NaN is none, and any collection of such is a sequence of them.
     """
-    for name, hint in _hints(type(owner)).items():
+    for name, hint in _hints(type(owner)).items():  # type: ignore[arg-type]  # a class is hashable
         value = getattr(owner, name)
         if not fits(value, hint):
             raise ValueError(f"{type(owner).__name__}({name}={value!r}): {name} is {_in_words(hint)}")

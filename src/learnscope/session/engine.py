@@ -20,7 +20,7 @@ from learnscope.model.guard import guard
 from learnscope.record import Measurement, Record
 from learnscope.session.budget import Budget
 from learnscope.session.materialise import as_measurement, read_arrays, read_tables, waits_for_device
-from learnscope.session.subject import check_needs
+from learnscope.session.subject import check_needs, check_parameters
 from learnscope.sinks.base import Sink
 from learnscope.store.backend import Backend
 
@@ -87,6 +87,7 @@ class Engine:
             hint = f"write {kind}() with its parentheses" if isinstance(probe, type) else "see ls.probe"
             raise TypeError(f"probes are instances of learnscope.Probe; {kind} is not: {hint}")
         check_needs(probe, self.source, self.provides)
+        check_parameters(probe, self.subject)
         name, taken = type(probe).__name__, {bound.label for bound in self.bound}
         labels = (name if number == 1 else f"{name}_{number}" for number in count(1))
         bound = Bound(probe, next(label for label in labels if label not in taken))

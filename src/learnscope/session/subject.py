@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -90,6 +91,21 @@ def check_needs(probe: Probe, source: str, provides: frozenset[str]) -> None:
         )
     if "previous" in probe.needs and source in ("watch", "replay", "audit"):
         _check_placement(probe)
+
+
+def check_parameters(probe: Probe, subject: Subject) -> None:
+    """Refuse parameters that a probe could not read at any step."""
+    for name, p in zip(subject.names, subject.parameters, strict=True):
+        reason = None
+        if "previous" in probe.needs and p.is_floating_point() and (p.is_meta or p.layout != torch.strided):
+            kind = "on the meta device, without numbers" if p.is_meta else f"sparse ({p.layout})"
+            reason = f"keeps a copy of the weights, and parameter {name} is {kind}"
+        elif "grads" in probe.needs and p.requires_grad and p.is_complex():
+            reason = f"reads gradients of real numbers, and parameter {name} is {p.dtype}"
+        if reason is not None:
+            raise ValueError(
+                f"{type(probe).__name__} {reason}: pass probes= without it, or make {name} an ordinary real parameter"
+            )
 
 
 def _check_placement(probe: Probe) -> None:
