@@ -112,7 +112,7 @@ def _with_types(init: Callable[..., None]) -> Callable[..., None]:
             init(self, *args, **options)
         except Exception as error:  # a comparison of a wrong type raises anything
             names = [field.name for field in fields(self)]
-            is_named = isinstance(error, ValueError) and any(name in str(error) for name in names)
+            is_named = isinstance(error, ValueError) and any(name.removesuffix("s") in str(error) for name in names)
             if not is_named and all(name in self.__dict__ for name in names):  # raised by its checks, not by the call
                 check_types(self)
             raise

@@ -56,7 +56,7 @@ def check_pattern(model: nn.Module, owner: str, pattern: str | None) -> None:
     names = [name for name, _ in model.named_parameters()]
     if not any(map(search, names)):
         near = ", ".join(nearest(pattern, names, most=3) or names[:3])
-        raise ValueError(f"{owner}(parameters={pattern!r}) is found in no parameter's name; near: {near}")
+        raise ValueError(f"{owner}(parameters={pattern!r}) is found in none of the parameters' names; near: {near}")
 
 
 def check_max_layers(owner: str, most: object) -> None:

@@ -15,6 +15,7 @@ from learnscope.model.examples.fingerprint import sample_digest
 from learnscope.model.examples.groups import classes_of
 from learnscope.model.features.pooling import POOLINGS, Pooling, check_layers, default_layers
 from learnscope.model.features.representation import largest_class_share, linear_probe, silhouette
+from learnscope.model.outputs.evaluate import NoLayer
 from learnscope.options import is_whole
 from learnscope.quantities import Quantities, Quantity
 from learnscope.quantities.features import FeatureEvolution as Q
@@ -88,8 +89,8 @@ class FeatureEvolution(Probe):
         if self.layers is not None:
             try:
                 check_layers(moment.model, self.layers)
-            except KeyError as error:
-                raise ValueError(f"{type(self).__name__}(layers={list(self.layers)!r}): {error.args[0]}") from None
+            except NoLayer as error:
+                raise NoLayer(f"{type(self).__name__}(layers={list(self.layers)!r}): {error}") from None
 
     def measure(self, moment: Moment) -> Measurement:
         names = default_layers(moment.model) if self.layers is None else list(dict.fromkeys(self.layers))
