@@ -63,10 +63,8 @@ ROOMS: dict[str, set[str]] = {
     "__init__": {"*"},
 }
 TORCH_FREE = {
-    "characters", "generators", "record", "intervals", "names", "options", "progress", "quantities", "store", "ledger", "sources",
-    "sinks",
-    "reading",
-    "findings", "report", "run", "comparison",
+    "characters", "generators", "record", "intervals", "names", "options", "progress", "quantities", "store", "ledger",
+    "sources", "sinks", "reading", "findings", "report", "run", "comparison",
 }  # fmt: skip
 LINES = 300
 FILES = 20
