@@ -45,7 +45,7 @@ ROOMS: dict[str, set[str]] = {
     "model": {"names", "options", "tensor", "task", "store"},
     "core": {*_NUMBERS, "progress", "store", "task", "tensor", "model"},
     "probes": _PROBING,
-    "sinks": {"record", "quantities"},
+    "sinks": {"characters", "record", "quantities"},
     "reading": {*_NUMBERS, "store", "ledger"},
     "findings": {*_NUMBERS, "store", "ledger", "reading"},
     "report": {*_NUMBERS, "store", "ledger", "reading", "findings"},

@@ -17,6 +17,8 @@ _UNSAFE = re.compile(
     "\ud800-\udfff"  # half of a pair
     "]"
 )
+# outside of escapes: between the strings of a JSON text there may be line ends, and within them no control character
+_RAW = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029\ud800-\udfff]")
 # one escape of a JSON string, so that the second half of an escaped backslash is not taken for the start of another
 _ESCAPE = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)")
 
@@ -31,11 +33,15 @@ def visible(text: str) -> str:
 
 
 def visible_json(line: str) -> str:
-    r"""The same for all strings of a JSON text in ASCII, as `json.dumps` writes it.
+    r"""The same for all strings of a JSON text: those that are escapes, and those that another writer left as they are.
 
     >>> print(visible_json('{"a\\u202e": "\\n \\ud83d\\ude42 \\ud83d \\\\u202e"}'))
     {"a\\u202e": "\n \ud83d\ude42 \\ud83d \\u202e"}
+    >>> print(visible_json('{"é\u202e": "\x7f"}'))
+    {"é\\u202e": "\\u007f"}
     """
+    if not line.isascii() or "\x7f" in line:
+        line = _RAW.sub(lambda match: f"\\\\u{ord(match[0]):04x}", line)
     return _ESCAPE.sub(_visible_escape, line) if "\\" in line else line
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 import learnscope as ls
+from compiler import needs_compiler
 from contract.loops import STEPS, Outcome, lora, run_loop, run_pending
 from contract.probes import MORE, build, packaged
 from learnscope.core.probe import At
@@ -113,8 +113,8 @@ def test_a_watched_run_is_bit_identical(loop: str, probe: str) -> None:
     assert LOOPS[loop]([probes_under_test(adapters=True)[probe]()]).differences(unwatched(loop)) == []
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_a_model_compiled_by_inductor() -> None:
+    needs_compiler()
     run = partial(run_loop, compiler="inductor")
     plain = run(None)
     assert run([make() for make in probes_under_test(adapters=False).values()]).differences(plain) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import unicodedata
 from pathlib import Path
 
@@ -105,11 +106,12 @@ def test_the_terminal_shows_nothing_dangerous(case: tuple[str, Path], capsys: py
     from learnscope.cli import main
 
     _, folder = case
+    shutil.copytree(folder / "run", folder / "copy")
     for command in (
         ["report", str(folder / "run"), "--out", str(folder / "report2")],
-        ["compare", str(folder / "run"), str(folder / "run")],
+        ["compare", str(folder / "run"), str(folder / "copy")],
     ):
-        main(command)
+        assert main(command) == 0
         printed = capsys.readouterr()
         assert dangerous(printed.out + printed.err) == []
 

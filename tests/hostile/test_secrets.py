@@ -74,3 +74,24 @@ def test_a_run_folder_holds_no_secret(tmp_path: Path, monkeypatch: pytest.Monkey
     assert SECRET.encode() not in written
     command = ls.open_run(tmp_path / "run").manifest["environment"]["command"]
     assert command == ["train.py", "--hf_token", HIDDEN, f"--url=https://{HIDDEN}@h", "--lr", "0.1"]
+
+
+@pytest.mark.parametrize("way", ["watch", "replay", "audit"])
+def test_the_command_line_is_left_out_on_request(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "--codename", "zebra"])
+    for wanted in (True, False):
+        folder = tmp_path / f"{wanted}"
+        model = torch.nn.Linear(2, 2)
+        data = [(torch.ones(4, 2), torch.zeros(4, dtype=torch.long))]
+        if way == "watch":
+            ls.watch(model, run=folder, probes=[], record_command=wanted).close()
+        elif way == "replay":
+            ls.replay([model], run=folder, probes=[ls.WeightKurtosis()], record_command=wanted)
+        else:
+            ls.audit(model, data, run=folder, probes=[ls.Holdout()], record_command=wanted)
+        written = "".join(path.read_text() for path in folder.rglob("*.json*"))
+        assert ("zebra" in written) is wanted
+        run = ls.open_run(folder)
+        assert run.manifest["environment"]["command"] == (["train.py", "--codename", "zebra"] if wanted else None)
+        assert run.reader.problems == []
+        assert run.report(tmp_path / "report").exists()

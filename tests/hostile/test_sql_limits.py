@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import learnscope as ls
+from learnscope.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +62,15 @@ def test_a_result_in_pieces_is_the_same(folder: Path) -> None:
 def test_a_limit_that_cannot_be_meant(folder: Path, seconds: float) -> None:
     with pytest.raises(ValueError, match="a positive number"):
         ls.query("select 1", folder, seconds=seconds)
+
+
+def test_the_command_has_the_same_limits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    endless = "select count(*) from range(100000000000) a, range(100000000000) b"
+    assert main(["query", endless, str(folder), "--seconds", "0.5"]) == 2
+    assert "took more than 0.5 seconds" in capsys.readouterr().err
+    large = "select range as i, range + 1 as j, range + 2 as k from range(20000000)"
+    assert main(["query", large, str(folder), "--memory-mb", "256"]) == 2
+    assert "result needs more than 256 MB" in capsys.readouterr().err
+    assert main(["query", "select 1", str(folder), "--seconds", "0"]) == 0, "0 is no limit"
+    for wrong in (["--seconds", "-1"], ["--seconds", "nan"], ["--memory-mb", "0"]):
+        assert main(["query", "select 1", str(folder), *wrong]) == 2

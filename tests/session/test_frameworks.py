@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import learnscope as ls
+from compiler import needs_compiler
 
 PROBE = "GradientFlow"
 X = torch.randn(48, 5, generator=torch.Generator().manual_seed(1))
@@ -248,9 +248,9 @@ def test_a_compiled_optimizer_step(backend: str) -> None:
     assert min(moved) > 0
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 @pytest.mark.soak
 def test_an_optimizer_step_compiled_by_inductor() -> None:
+    needs_compiler()
     plain, _, _ = with_compiled_step("inductor", False)
     weights, run, seen = with_compiled_step("inductor", True)
     assert_same(plain, weights)

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from learnscope.characters import visible
 from learnscope.cli.commands import at_least_one, command, fail
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _solve(args: argparse.Namespace) -> int:
         return fail("learnscope audit", error)
     width = max(map(len, measured.weights))
     for unit in measured.weights:
-        print(f"{unit:{width}}  {f'{mix.choice[unit]} bits' if unit in mix.choice else 'as stored'}")
+        print(f"{visible(unit):{width}}  {f'{mix.choice[unit]} bits' if unit in mix.choice else 'as stored'}")
     print(
         f"{measured.bytes_of(mix.choice) / 1e6:.3f} MB, damages of single units add up to {mix.damage:.3g} "
         f"({measured.judged_by}); `learnscope audit --max_mb` also tries the mix on held-out data"

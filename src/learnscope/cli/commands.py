@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import textwrap
 from typing import Any
+
+from learnscope.characters import visible
 
 
 def command(
@@ -26,10 +29,17 @@ def at_least_one(text: str) -> int:
     return int(text)
 
 
+def from_zero(text: str) -> float:
+    """An argument that is a number from 0 on."""
+    if not 0 <= float(text) < math.inf:
+        raise argparse.ArgumentTypeError(f"a number of at least 0 is needed, not {text}")
+    return float(text)
+
+
 def fail(prog: str, error: Exception) -> int:
     """Print the error on one line; returns the exit status."""
     message = str(error)
     if isinstance(error, OSError) and error.strerror:
         message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    print(f"{prog}: {' '.join(message.split())}", file=sys.stderr)
+    print(f"{prog}: {' '.join(visible(message).split())}", file=sys.stderr)
     return 2

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from learnscope.characters import visible
 from learnscope.cli.commands import command
 from learnscope.progress import progress_bar
 
@@ -75,9 +76,9 @@ def _print_patch(info: PatchInfo, rows: int = 8) -> None:
     for change in changed[:rows]:
         # Text: a name in square brackets must not be read as markup
         numbers = f"{change.entries:,}", share(change.changed_share), size(change.bytes)
-        table.add_row(Text(change.name), change.how, *numbers)
+        table.add_row(Text(visible(change.name)), change.how, *numbers)
     if changed:
         Console(highlight=False).print(table)
     if len(changed) > rows:
         print(f"and {len(changed) - rows} more")
-    print(info)
+    print(visible(str(info)))

@@ -8,7 +8,8 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from learnscope.cli.commands import at_least_one, command
+from learnscope.characters import visible
+from learnscope.cli.commands import at_least_one, command, from_zero
 from learnscope.record import plain_json
 
 if TYPE_CHECKING:
@@ -42,6 +43,14 @@ def add(commands: Any) -> None:
     query.add_argument(
         "--limit", metavar="N", type=at_least_one, help=f"print at most N rows (default: {SHOWN} in a table, else all)"
     )
+    query.add_argument(
+        "--seconds", metavar="S", type=from_zero, default=60.0,
+        help="stop a query that takes longer (default: %(default)g; 0 for no limit)",
+    )  # fmt: skip
+    query.add_argument(
+        "--memory-mb", metavar="MB", type=at_least_one, default=2048,
+        help="stop a query that needs more memory, for itself or for its result (default: %(default)s)",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,18 +58,18 @@ def run(args: argparse.Namespace) -> int:
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        answer = query(args.sql, args.runs or ["runs"])
+        answer = query(args.sql, args.runs or ["runs"], seconds=args.seconds or None, memory_mb=args.memory_mb)
     for warning in caught:
-        print(f"learnscope query: {warning.message}", file=sys.stderr)
+        print(f"learnscope query: {visible(str(warning.message))}", file=sys.stderr)
     rows = answer if args.limit is None else answer.head(args.limit)
     if args.json:
-        print(json.dumps(_plain_rows(rows), indent=1, allow_nan=False, ensure_ascii=False))
+        print(visible(json.dumps(_plain_rows(rows), indent=1, allow_nan=False, ensure_ascii=False)))
     elif args.csv:
         plain = rows.copy()  # numbers with all digits; maps and lists as JSON
         for name in rows.columns:
             if any(isinstance(value, dict | list) or hasattr(value, "tolist") for value in rows[name].head(1)):
                 plain[name] = [json.dumps(_plain(value), ensure_ascii=False) for value in rows[name]]
-        print(plain.to_csv(index=False), end="")
+        print(visible(plain.to_csv(index=False)), end="")
     else:
         _print_table(answer.head(SHOWN if args.limit is None else args.limit), len(answer))
     return 0
@@ -91,9 +100,11 @@ def _print_table(frame: pd.DataFrame, total: int) -> None:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 1_000_000)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name, column in frame.items():
-        table.add_column(Text(str(name)), justify="right" if column.dtype.kind in "iuf" else "left", no_wrap=True)
+        table.add_column(
+            Text(visible(str(name))), justify="right" if column.dtype.kind in "iuf" else "left", no_wrap=True
+        )
     for row in _plain_rows(frame):
-        table.add_row(*(Text(_cell(value)) for value in row.values()))
+        table.add_row(*(Text(visible(_cell(value))) for value in row.values()))
     console.print(table)
     rows = "1 row" if total == 1 else f"{total:,} rows"
     console.print(rows if len(frame) == total else f"{len(frame):,} of {rows}; --limit N shows more")

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from learnscope.characters import visible
 from learnscope.cli.commands import command
 from learnscope.progress import progress_bar
 
@@ -118,5 +119,5 @@ def _compact(args: argparse.Namespace) -> int:
     for folder in find_runs(args.runs):
         with progress_bar(f"compacting {folder}") as progress:
             info = compact(folder, killed=args.killed, progress=progress)
-        print(info)
+        print(visible(str(info)))
     return 0

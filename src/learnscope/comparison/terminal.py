@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from learnscope.characters import visible
 from learnscope.comparison import words
 from learnscope.comparison.audits import audit_rows
 from learnscope.comparison.series import direction
@@ -73,14 +74,21 @@ def _table(
     In a narrow terminal the first column keeps its width and the others wrap; with `wrap_first` the other way round.
     """
     table = Table(
-        title=Text(title), title_justify="left", title_style="bold", box=None, header_style="bold", pad_edge=False
+        title=Text(visible(title)),
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        header_style="bold",
+        pad_edge=False,
     )
     for n, cell in enumerate(head):
         # Text: a name in square brackets must not be read as markup
-        table.add_column(Text(cell), justify="right" if right and n else "left", no_wrap=(n == 0) != wrap_first)
+        table.add_column(
+            Text(visible(cell)), justify="right" if right and n else "left", no_wrap=(n == 0) != wrap_first
+        )
     shown = rows if len(rows) <= ROWS else [*rows[: ROWS - keep_last], *rows[len(rows) - keep_last :]]
     for row in shown:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(visible(cell)) for cell in row))
     console.print()
     console.print(table)
     if len(rows) > len(shown):
@@ -88,4 +96,4 @@ def _table(
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(text, style=style))
+    console.print(Text(visible(text), style=style))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, dataclass_transform
 
+from learnscope.core.option_types import check_types
 from learnscope.options import explain_options, is_whole
 from learnscope.quantities import Quantities, declared
 from learnscope.quantities.base import names_table
@@ -68,7 +70,9 @@ class Probe:
             if option in cls.__dict__ and option not in inspect.get_annotations(cls):
                 cls.__annotations__ = {**inspect.get_annotations(cls), option: "Any"}
         dataclass(frozen=True, kw_only=True)(cls)
-        cls.__init__ = explain_options(cls.__init__, cls.__name__)  # type: ignore[method-assign]
+        packaged = cls.__module__.startswith("learnscope.")  # annotations of others may mean anything
+        made = _with_types(cls.__init__) if packaged else cls.__init__
+        cls.__init__ = explain_options(made, cls.__name__)  # type: ignore[method-assign]
         if cls.__module__.startswith("learnscope.probes.") and cls.__name__ in declared():
             cls.quantities = declared()[cls.__name__]
         if "quantities" in cls.__dict__ and cls.quantities is not None:
@@ -101,6 +105,24 @@ class Probe:
 
     def settle(self, state: dict[str, Any]) -> None:
         """Called before the session's state is saved: entries of it that begin with `_` are not. Optional."""
+
+
+def _with_types(init: Callable[..., None]) -> Callable[..., None]:
+    """A constructor that refuses values of a wrong type, where the probe itself has not said something better."""
+
+    @functools.wraps(init)
+    def checked(self: Probe, *args: Any, **options: Any) -> None:
+        try:
+            init(self, *args, **options)
+        except Exception as error:  # a comparison of a wrong type raises anything
+            names = [field.name for field in fields(self)]
+            is_named = isinstance(error, ValueError) and any(name.removesuffix("s") in str(error) for name in names)
+            if not is_named and all(name in self.__dict__ for name in names):  # raised by its checks, not by the call
+                check_types(self)
+            raise
+        check_types(self)
+
+    return checked
 
 
 def is_due(every: Schedule, step: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from torch import nn
@@ -42,6 +43,20 @@ def select_parameters(model: nn.Module, names: str | Iterable[str]) -> list[int]
             raise SelectionError(f"{name!r} of {type(model).__name__} is a module without parameters")
         selected.update(members)
     return sorted(selected)
+
+
+def check_pattern(model: nn.Module, owner: str, pattern: str | None) -> None:
+    """Refuse a regular expression that is none, or that is found in no parameter's name; None selects all."""
+    if pattern is None:
+        return
+    try:
+        search = re.compile(pattern).search
+    except re.error as error:
+        raise ValueError(f"{owner}(parameters={pattern!r}) is no regular expression: {error}") from error
+    names = [name for name, _ in model.named_parameters()]
+    if not any(map(search, names)):
+        near = ", ".join(nearest(pattern, names, most=3) or names[:3])
+        raise ValueError(f"{owner}(parameters={pattern!r}) is found in none of the parameters' names; near: {near}")
 
 
 def check_max_layers(owner: str, most: object) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import LayoutEngine
+from matplotlib.text import Text
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -101,6 +103,20 @@ class Margins(LayoutEngine):
             text.set_x(max(PAD, min(x0, width - PAD - longest)) / width)
 
 
+class PlainFigure(Figure):
+    """A figure whose texts are shown as they are: a `$` in a name of a run is no formula.
+
+    Tick labels and legends may be made only while drawing, by whoever saves the figure. Powers of ten are written in
+    plain characters here (`style.plain`), so that no label needs formulas.
+    """
+
+    def draw(self, renderer: Any) -> None:
+        for text in self.findobj(Text):
+            text.set_parse_math(False)
+        with rc_context({"text.parse_math": False}):
+            super().draw(renderer)
+
+
 def _canvas(figure: Figure) -> Any:
     """The canvas of `new_figure`; its methods have no types."""
     return figure.canvas
@@ -129,7 +145,7 @@ def _share(gap: float, total: float, n: int) -> float:
 
 def new_figure(height: float, width: float = WIDTH) -> Figure:
     """A figure with its own canvas, without pyplot, so that the user's backend stays as it is."""
-    figure = Figure(figsize=(width, height), dpi=DPI, layout=Margins(), facecolor="white")
+    figure = PlainFigure(figsize=(width, height), dpi=DPI, layout=Margins(), facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from learnscope.characters import visible
 from learnscope.record import Finding
 
 STYLES = {"critical": "bold white on red", "warning": "bold black on yellow", "info": "bold white on blue"}
@@ -20,11 +21,12 @@ def print_findings(findings: Sequence[Finding], console: Console) -> None:
         return
     edge = " " if console.is_terminal else ""  # room for the background colour
     for finding in findings:
+        title, detail, advice = (" ".join(visible(t).split()) for t in (finding.title, finding.detail, finding.advice))
         # Text, not markup: a message in square brackets is a message
         badge = (f"{edge}{finding.severity.upper()}{edge}", STYLES[finding.severity])
-        _print(console, Text.assemble(badge, "  ", (" ".join(finding.title.split()), "bold")), 0)
-        _print(console, Text(" ".join(finding.detail.split())), 3)
-        _print(console, Text(f"→ {' '.join(finding.advice.split())}", style="green"), 3)
+        _print(console, Text.assemble(badge, "  ", (title, "bold")), 0)
+        _print(console, Text(detail), 3)
+        _print(console, Text(f"→ {advice}", style="green"), 3)
         console.print()
 
 

@@ -51,6 +51,7 @@ def audit(
     tokenizer: Any = None,
     cache: str | Path | None = None,
     progress: bool = True,
+    record_command: bool = True,
 ) -> Run:
     """Examine a finished model once; it is unchanged afterwards.
 
@@ -70,6 +71,7 @@ def audit(
         cache: a folder in which results are cached by content, so that a second audit, or an interrupted one, only
             does what is missing.
         progress: show progress bars on a terminal.
+        record_command: False leaves the command line out of run.json; known secrets in it are hidden in any case.
     """
     if isinstance(model, str | Path):
         raise TypeError(
@@ -90,7 +92,10 @@ def audit(
         with preserve_weights(model):
             load_into(model, read_weights(base), origin_of(base, 0))
             snapshots = take_snapshots(subject, chosen, 0)
-    engine = opened(subject, chosen, run, source="audit", provides=provides, sinks=sinks, strict=strict)
+    engine = opened(
+        subject, chosen, run, source="audit", provides=provides, sinks=sinks, strict=strict,
+        record_command=record_command,
+    )  # fmt: skip
     with concluding(engine, last_step=0):
         subject.memo, subject.show_progress = ResultCache(Path(cache) if cache is not None else None), progress
         look_at(engine, 0, "audit", snapshots, first=True, last=True)

@@ -20,7 +20,7 @@ from learnscope.model.guard import guard, preserve_rng
 from learnscope.record import Measurement, Record
 from learnscope.session.budget import Budget
 from learnscope.session.materialise import as_measurement, read_arrays, read_tables, waits_for_device
-from learnscope.session.subject import check_needs
+from learnscope.session.subject import check_needs, check_parameters
 from learnscope.session.writing import Writer
 from learnscope.sinks.base import Sink
 from learnscope.store.backend import Backend
@@ -76,6 +76,7 @@ class Engine(Writer):
         sinks: Sequence[Sink] = (),
         strict: bool = False,
         budget: float | None = None,
+        record_command: bool = True,
     ) -> None:
         super().__init__(backend, sinks, strict=strict)
         self.subject, self.source, self.provides = subject, source, frozenset(provides)
@@ -86,6 +87,7 @@ class Engine(Writer):
         """Ends the session with a status when its process ends; without one, nothing more than the run is closed."""
         self.closed_by_its_owner = False
         """Whether somebody else closes it when the process ends."""
+        self.record_command = record_command
         self.bound: list[Bound] = []
         self._pending: list[tuple[Bound, Record, Measurement]] = []
         for probe in probes:
@@ -98,6 +100,7 @@ class Engine(Writer):
             hint = f"write {kind}() with its parentheses" if isinstance(probe, type) else "see ls.probe"
             raise TypeError(f"probes are instances of learnscope.Probe; {kind} is not: {hint}")
         check_needs(probe, self.source, self.provides)
+        check_parameters(probe, self.subject)
         name, taken = type(probe).__name__, {bound.label for bound in self.bound}
         labels = (name if number == 1 else f"{name}_{number}" for number in count(1))
         bound = Bound(probe, next(label for label in labels if label not in taken))

@@ -18,6 +18,10 @@ from learnscope.session.subject import snapshot_key, take_snapshots
 
 REFRESH = 50
 """Every so many steps the model's parameters are read anew: they may be other objects by then."""
+NO_STEPS = (
+    "the loop had backward passes and no step, so nothing of its steps was recorded: pass the optimizer, "
+    "ls.watch(model, optimizer), or call w.step() after each step"
+)
 UNFED_LIMIT = 20
 """Due steps without what a probe must be handed, after which there is a warning."""
 
@@ -111,6 +115,8 @@ class Loop:
         self.feed.flush()
         collecting = [b for b in self.engine.bound if collects_until_epoch(b.probe) and (b.waiting or b.fired)]
         self._fire(collecting, self.moment("after_step"))
+        if self._backwards.passes and self.steps == self.first_step and not self.subject.optimizers:
+            self.engine.warn("steps", NO_STEPS)
         if finished:
             self._fire(self.engine.due("end", 1), self.moment("end"))
 

@@ -22,7 +22,7 @@ from learnscope.task import unwrap
 
 
 def new_manifest(
-    source: str, subject: Subject, probes: Iterable[tuple[str, Probe]], *, git: bool = True
+    source: str, subject: Subject, probes: Iterable[tuple[str, Probe]], *, git: bool = True, command: bool = True
 ) -> dict[str, Any]:
     """The manifest of a run that begins; asking git takes two processes."""
     return {
@@ -33,7 +33,7 @@ def new_manifest(
         "probes": {label: describe(probe) for label, probe in probes},
         "model": describe_model(subject),
         "optimizers": [_describe_optimizer(optimizer, subject) for optimizer in subject.optimizers],
-        "environment": environment(git=git),
+        "environment": environment(git=git, command=command),
         "attempts": [],
     }
 
@@ -63,7 +63,7 @@ def describe_model(subject: Subject) -> dict[str, Any]:
     }
 
 
-def environment(*, git: bool = True) -> dict[str, Any]:
+def environment(*, git: bool = True, command: bool = True) -> dict[str, Any]:
     """Versions and the state of the code, enough to tell two runs apart."""
     return {
         "learnscope": _version("learnscope"),
@@ -74,7 +74,7 @@ def environment(*, git: bool = True) -> dict[str, Any]:
         "accelerator": torch.accelerator.current_accelerator().type  # type: ignore[union-attr]
         if torch.accelerator.is_available()
         else None,
-        "command": redacted(sys.argv),
+        "command": redacted(sys.argv) if command else None,
         "git": _git() if git else None,
     }
 

@@ -55,7 +55,8 @@ def begin(engine: Engine, *, resume: bool, step: int | None) -> tuple[int, int |
     else:
         probes = [(bound.label, bound.probe) for bound in engine.bound]
         # a run in memory is gone before the code can be another
-        manifest = new_manifest(engine.source, engine.subject, probes, git=isinstance(backend, FolderBackend))
+        asked = {"git": isinstance(backend, FolderBackend), "command": engine.record_command}
+        manifest = new_manifest(engine.source, engine.subject, probes, **asked)
     step = step or 0
     engine.attempt = len(manifest["attempts"])
     manifest["attempts"].append({"attempt": engine.attempt, "start_step": step, "started": time.time()})

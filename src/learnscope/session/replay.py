@@ -48,6 +48,7 @@ def replay(
     sinks: Sequence[Sink] = (),
     strict: bool = False,
     progress: bool = True,
+    record_command: bool = True,
 ) -> Run:
     """Measure saved checkpoints as `watch` would have measured the live model.
 
@@ -65,6 +66,7 @@ def replay(
         sinks: where else records go.
         strict: raise when a probe fails.
         progress: show a progress bar on a terminal.
+        record_command: False leaves the command line out of run.json; known secrets in it are hidden in any case.
     """
     steps = _steps(checkpoints)
     for step in steps if isinstance(checkpoints, dict | list | tuple) else ():  # others may load them on access
@@ -75,7 +77,10 @@ def replay(
     provides = {"previous"} | provided(subject) | ({"grads"} if fixed_batch(subject) is not None else set())
     provides |= {"examples"} if subject.train_data is not None else set()
     chosen = list(probes) if probes is not None else usual_probes(provides)
-    engine = opened(subject, chosen, run, source="replay", provides=provides, sinks=sinks, strict=strict)
+    engine = opened(
+        subject, chosen, run, source="replay", provides=provides, sinks=sinks, strict=strict,
+        record_command=record_command,
+    )  # fmt: skip
     snapshots: dict[str, Snapshot] = {}
     with concluding(engine, last_step=steps[-1]), preserve_weights(model) as own:
         for step in track(steps, "replaying", disable=not progress, transient=True):
@@ -90,13 +95,14 @@ def replay(
 
 def opened(
     subject: Subject, probes: Sequence[Probe], run: str | Path | None, *, source: str, provides: set[str],
-    sinks: Sequence[Sink], strict: bool,
+    sinks: Sequence[Sink], strict: bool, record_command: bool,
 ) -> Engine:  # fmt: skip
     """Open a session; a probe may refuse it before anything is written."""
     sinks = () if is_silent(run) else sinks
     engine = Engine(
-        subject, probes, open_backend(run, resume=False), source=source, provides=provides, sinks=sinks, strict=strict
-    )
+        subject, probes, open_backend(run, resume=False), source=source, provides=provides, sinks=sinks, strict=strict,
+        record_command=record_command,
+    )  # fmt: skip
     engine.open_probes(engine.moment("open", 0))
     begin(engine, resume=False, step=0)
     return engine

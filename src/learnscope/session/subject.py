@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from learnscope.core.probe import NEEDS, Probe
 from learnscope.core.subject import Subject
 from learnscope.model.data import fixed_batches
-from learnscope.model.weights.snapshot import Snapshot
+from learnscope.model.weights.snapshot import Snapshot, check_placement, check_reachable
 from learnscope.task import Task, task_for
 
 EXAMPLES = 1024
@@ -65,6 +66,7 @@ def take_snapshots(subject: Subject, probes: Iterable[Probe], step: int) -> dict
     for probe in probes:
         key = snapshot_key(probe)
         if key is not None and key not in snapshots:
+            _check_placement(probe)
             device, dtype = _placement(probe)
             snapshots[key] = Snapshot(subject.by_name(), step, device=device, dtype=dtype)
     return snapshots
@@ -87,6 +89,35 @@ def check_needs(probe: Probe, source: str, provides: frozenset[str]) -> None:
             f"{name}(at={probe.at!r}) needs gradients, which are sure to be there only before the optimizer's step: "
             "use at='before_step'"
         )
+    if "previous" in probe.needs and source in ("watch", "replay", "audit"):
+        _check_placement(probe)
+
+
+def check_parameters(probe: Probe, subject: Subject) -> None:
+    """Refuse parameters that a probe could not read at any step."""
+    for name, p in zip(subject.names, subject.parameters, strict=True):
+        reason = None
+        if "previous" in probe.needs and p.is_floating_point() and (p.is_meta or p.layout != torch.strided):
+            kind = "on the meta device, without numbers" if p.is_meta else f"sparse ({p.layout})"
+            reason = f"keeps a copy of the weights, and parameter {name} is {kind}"
+        elif "grads" in probe.needs and p.requires_grad and p.is_complex():
+            reason = f"reads gradients of real numbers, and parameter {name} is {p.dtype}"
+        if reason is not None:
+            raise ValueError(
+                f"{type(probe).__name__} {reason}: pass probes= without it, or make {name} an ordinary real parameter"
+            )
+
+
+def _check_placement(probe: Probe) -> None:
+    """Refuse a place for the previous weights that is none, before anything is written."""
+    device, dtype = _placement(probe)
+    try:
+        check_placement(device, dtype)
+        if device != "disk":
+            check_reachable(device)
+    except ValueError as error:
+        options = f"snapshot_device={device!r}, snapshot_dtype={dtype!r}"
+        raise ValueError(f"{type(probe).__name__}({options}): {error}") from error
 
 
 _ONLY_LIVE = {

@@ -40,9 +40,10 @@ from learnscope.sinks.base import Sink
 from learnscope.task import Task
 
 
-def default_probes() -> list[Probe]:
-    """What `watch` records unless told otherwise: cheap enough for every run."""
-    return [GradientFlow(every=10), ParameterChange(every=100), Loss(), LearningRate()]
+def default_probes(*, optimizer: bool = True) -> list[Probe]:
+    """What `watch` records unless told otherwise: cheap enough for every run. Learning rates need an optimizer."""
+    probes: list[Probe] = [GradientFlow(every=10), ParameterChange(every=100), Loss()]
+    return [*probes, LearningRate()] if optimizer else probes
 
 
 @explain_options
@@ -63,6 +64,7 @@ def watch(
     strict: bool = False,
     resume: bool = False,
     step: int | None = None,
+    record_command: bool = True,
 ) -> Watch:
     """Record what happens inside `model` while the loop that follows trains it.
 
@@ -71,7 +73,7 @@ def watch(
         optimizer: the optimizer or optimizers; without one, call `w.step()` after each step.
         run: folder to write; None keeps the run in memory, as `w.run`. Of several ranks, rank 0 writes; the others'
             sessions record nothing.
-        probes: what to record; by default gradients, parameter change, loss and learning rates.
+        probes: what to record; by default gradients, parameter change, loss, and the learning rates of an optimizer.
         task: how a batch becomes logits and targets, where the defaults do not recognise it.
         holdout: data that probes evaluate the model on: a loader, a data set or a list of batches.
             A loader is never iterated: its data set is read in order.
@@ -85,6 +87,7 @@ def watch(
         strict: raise when a probe fails, instead of warning and going on.
         resume: continue the run in the folder, if there is one.
         step: with resume, the step of the checkpoint that training continues from (default: the last recorded).
+        record_command: False leaves the command line out of run.json; known secrets in it are hidden in any case.
     """
     check_model(model)
     optimizers = as_optimizers(optimizer, model)
@@ -96,13 +99,14 @@ def watch(
         subject = make_subject(model, optimizers, task=task, holdout=holdout, train=train, test=test, groups=groups)
         engine = Engine(
             subject,
-            default_probes() if probes is None else list(probes),
+            default_probes(optimizer=bool(optimizers)) if probes is None else list(probes),
             open_backend(run, resume=resume),
             source="watch",
             provides={"grads", "previous", *FED, *provided(subject)},
             sinks=sinks,
             strict=strict,
             budget=budget,
+            record_command=record_command,
         )
         return Watch(engine, clock=clocks[0] if clocks else None, resume=resume, step=step)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
+from learnscope.characters import visible
 from learnscope.record import Record
 
 DEFAULT_NAMES = ("loss", "norm", "learning_rate", "holdout_loss", "holdout_accuracy", "update_to_weight")
@@ -31,7 +32,7 @@ class ConsoleSink:
 
     def write(self, record: Record) -> None:
         if record.error:
-            self._console.print(f"step {record.step}: {record.probe} failed: {record.error}", markup=False)
+            self._console.print(visible(f"step {record.step}: {record.probe} failed: {record.error}"), markup=False)
             return
         self._step = max(self._step, record.step)
         for row in record.rows():
@@ -49,6 +50,6 @@ class ConsoleSink:
             return
         values = {name: self._values[name] for name in self.names if name in self._values}
         shown = [f"{name} {'n/a' if value is None else f'{value:.4g}'}" for name, value in values.items()]
-        self._console.print(f"step {self._step:>6}  " + "  ".join(shown), markup=False)
+        self._console.print(visible(f"step {self._step:>6}  " + "  ".join(shown)), markup=False)
         self._printed_at = self._clock()
         self._unprinted = False

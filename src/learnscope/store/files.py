@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from learnscope.characters import visible_json
+from learnscope.characters import visible, visible_json
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bool = True) -> None:
@@ -65,7 +65,7 @@ def remove_leftovers(folder: Path, *, before: float) -> list[Path]:
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), durable=durable)
+    write_atomically(path, lambda temporary: temporary.write_text(visible(text), encoding="utf-8"), durable=durable)
 
 
 def write_json(path: Path, body: Any) -> None:

@@ -208,7 +208,7 @@ def _body(text: str) -> dict[str, Any]:
             raise Irregular("a label too large for a float to hold it exactly")
         return float(written)
 
-    body = json.loads(text, parse_float=number)
+    body = json.loads(visible_json(text), parse_float=number)
     if not isinstance(body, dict):
         raise Irregular("labels or a status that are not an object")
     return body

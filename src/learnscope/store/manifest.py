@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from learnscope.characters import visible_json
+
 _NUMBER = (int, float)
 _TEXTS = [str]
 _ATTEMPT = {
@@ -36,7 +38,7 @@ class NotAManifest(ValueError):
 def read_manifest(path: Path) -> tuple[dict[str, Any], list[str]]:
     """What run.json holds without parts of a wrong shape, and a sentence about each of those."""
     try:
-        body = json.loads(path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite)
+        body = json.loads(visible_json(path.read_text(encoding="utf-8")), parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError, OSError) as error:
         raise NotAManifest(f"{path} is not readable JSON ({error})") from error
     if not isinstance(body, dict):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from learnscope.characters import visible_json
 from learnscope.store.backend import RunError
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def last_attempts(steps: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _collection(line: bytes) -> dict[str, Any]:
-    body = json.loads(line.rstrip(b"\n").decode())
+    body = json.loads(visible_json(line.rstrip(b"\n").decode()))
     if not isinstance(body, dict):
         raise ValueError("it is not a JSON object")  # noqa: TRY004  (damage like any other)
     for name in ("batch_idx", "epoch", "global_step"):

@@ -79,7 +79,7 @@ class IndexedStream(IterableDataset[Any]):
 
     def __init__(self, data: Any) -> None:
         if not hasattr(data, "__iter__") or isinstance(data, Iterator):
-            raise DataError(f"{type(data).__name__} can be read only once: pass an iterable data set")
+            raise DataError(f"{type(data).__name__} cannot be read more than once: pass an iterable data set")
         self._data = data
 
     def __iter__(self) -> Iterator[Any]:

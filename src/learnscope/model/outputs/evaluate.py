@@ -65,6 +65,13 @@ def model_device(model: nn.Module) -> torch.device:
     return next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))
 
 
+class NoLayer(KeyError, ValueError):
+    """A layer that the model does not have; the message lists close names."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # that of a KeyError is quoted
+
+
 def find_layer(model: nn.Module, name: str) -> nn.Module:
     """The submodule called `name`, also inside the wrapper of torch.compile."""
     inner: nn.Module = getattr(model, "_orig_mod", model)
@@ -73,7 +80,7 @@ def find_layer(model: nn.Module, name: str) -> nn.Module:
         close = nearest(name, modules, most=3)
         others = [other for other in modules if other]
         few = f"; it has {', '.join(others[:6])}{', …' if len(others) > 6 else ''}" if others and not close else ""
-        raise KeyError(f"the model has no layer {name!r}; close names: {', '.join(close) or 'none'}{few}")
+        raise NoLayer(f"the model has no layer {name!r}; close names: {', '.join(close) or 'none'}{few}")
     return modules[name]
 
 

@@ -31,6 +31,17 @@ def check_placement(device: Any, dtype: Any) -> None:
             raise ValueError("snapshot device 'meta' keeps no numbers: use 'disk', or a torch device such as 'cpu'")
 
 
+def check_reachable(device: str) -> None:
+    """Refuse a device that this machine lacks. Only at the first snapshot: the test initialises the device."""
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:  # not in this build, or not in this machine
+        cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(
+            f"snapshot device {str(device)!r} cannot be used here ({cause}): use 'cpu' or 'disk'"
+        ) from error
+
+
 class Snapshot:
     """The floating-point weights of a model at `step`.
 
@@ -43,13 +54,7 @@ class Snapshot:
         check_placement(device, dtype)
         self.device, self.dtype = device, dtype
         if device != "disk":
-            try:  # only now, since this initialises the device
-                torch.empty(0, device=device)
-            except (AssertionError, RuntimeError) as error:  # not in this build, or not in this machine
-                cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-                raise ValueError(
-                    f"snapshot device {str(device)!r} cannot be used here ({cause}): use 'cpu' or 'disk'"
-                ) from error
+            check_reachable(device)
         self._folder = tempfile.TemporaryDirectory(prefix="learnscope-") if device == "disk" else None
         self._tensors = {
             name: self._place(number, p) for number, (name, p) in enumerate(parameters.items()) if p.is_floating_point()

@@ -62,6 +62,11 @@ class BitOptimum(BitProbe):
             raise ValueError("BitOptimum: give max_bytes or max_kl, not both; the other is what is made small")
         check_budget("BitOptimum", self.max_bytes, self.max_kl)
 
+    def open(self, moment: Moment) -> None:
+        self.check_fits(moment.model)
+        if self.sensitivities is not None:
+            self._check_file(load(self.sensitivities), moment)
+
     def measure(self, moment: Moment) -> Measurement:
         self.check_fits(moment.model)
         budget = self._budget(moment)
@@ -132,11 +137,17 @@ class BitOptimum(BitProbe):
         if path is None:
             return self.measured_sensitivities(moment, self.single_units(moment, "search"))
         loaded = load(path)
-        sizes = {unit.name: unit.numel for unit in self.units(moment)}
         if loaded.model and loaded.model != model_content(moment.model):
             raise SensitivityError(
                 f"{path} is of other weights: sensitivities do not carry over, measure them for these"
             )
+        self._check_file(loaded, moment)
+        return loaded
+
+    def _check_file(self, loaded: Sensitivities, moment: Moment) -> None:
+        """Refuse sensitivities of other units, or of another scheme."""
+        path = self.sensitivities
+        sizes = {unit.name: unit.numel for unit in self.units(moment)}
         if loaded.weights != sizes:
             other = sorted(loaded.weights.keys() ^ sizes.keys())
             raise SensitivityError(
@@ -148,7 +159,6 @@ class BitOptimum(BitProbe):
                 f"{path} was measured with {loaded.scheme}, not with {self.described()}: give the same options, or "
                 "measure again"
             )
-        return loaded
 
     def _optimal(self, moment: Moment, alone: Sensitivities, solved: Allocation) -> Configuration:
         """The chosen mix on both halves; whether damages add up is checked where they were measured."""

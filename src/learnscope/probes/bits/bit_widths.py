@@ -50,6 +50,10 @@ class BitWidths(BitProbe):
                 f"BitWidths: {ORIGINAL!r} is the model as it is stored; give the configuration another name"
             )
 
+    def open(self, moment: Moment) -> None:
+        if self.configurations is not None:
+            self._mixes(self.units(moment), None)
+
     def measure(self, moment: Moment) -> Measurement:
         single: Mapping[str, Mapping[int, float]] | None = moment.cache.get(self.measured_key())
         mixes = self._mixes(self.units(moment), single)

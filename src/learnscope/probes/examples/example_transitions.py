@@ -12,6 +12,7 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.examples.attribution import Transition, transition_since
 from learnscope.model.examples.groups import BatchesWithMetadata
+from learnscope.model.selection import check_pattern
 from learnscope.quantities.examples import ExampleTransitions as Q
 from learnscope.record import Measurement, Table
 
@@ -44,6 +45,9 @@ class ExampleTransitions(Probe):
         super().__post_init__()
         if not self.max_mb > 0:
             raise ValueError(f"ExampleTransitions(max_mb={self.max_mb!r}): megabytes, more than 0")
+
+    def open(self, moment: Moment) -> None:
+        check_pattern(moment.model, type(self).__name__, self.parameters)
 
     def measure(self, moment: Moment) -> Measurement:
         before = moment.previous

@@ -13,8 +13,9 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.examples.fingerprint import sample_digest
 from learnscope.model.examples.groups import classes_of
-from learnscope.model.features.pooling import POOLINGS, Pooling, default_layers
+from learnscope.model.features.pooling import POOLINGS, Pooling, check_layers, default_layers
 from learnscope.model.features.representation import largest_class_share, linear_probe, silhouette
+from learnscope.model.outputs.evaluate import NoLayer
 from learnscope.options import is_whole
 from learnscope.quantities import Quantity
 from learnscope.quantities.features import FeatureEvolution as Q
@@ -77,10 +78,17 @@ class FeatureEvolution(Probe):
             raise ValueError(f"{name}(samples={self.samples!r}): samples is a whole number from 1, or None for all")
         if self.pooling not in POOLINGS:
             raise ValueError(f"{name}(pooling={self.pooling!r}): pooling is one of {', '.join(POOLINGS)}")
-        if isinstance(self.layers, str) or (self.layers is not None and not self.layers):
+        if self.layers is not None and (isinstance(self.layers, str) or not len(self.layers)):
             raise ValueError(f"{name}(layers={self.layers!r}): layers is a list of names of modules")
         if not self.memory_mb >= 0:
             raise ValueError(f"{name}(memory_mb={self.memory_mb!r}): memory_mb is a number from 0")
+
+    def open(self, moment: Moment) -> None:
+        if self.layers is not None:
+            try:
+                check_layers(moment.model, self.layers)
+            except NoLayer as error:
+                raise NoLayer(f"{type(self).__name__}(layers={list(self.layers)!r}): {error}") from None
 
     def measure(self, moment: Moment) -> Measurement:
         names = default_layers(moment.model) if self.layers is None else list(dict.fromkeys(self.layers))

@@ -16,6 +16,7 @@ from learnscope.core.probe import Probe
 from learnscope.model.landscape.double_backward import twice_differentiable, widened_bytes
 from learnscope.model.landscape.loss import Landscape, trainable
 from learnscope.model.outputs.evaluate import model_device
+from learnscope.model.selection import check_pattern
 from learnscope.options import check_whole
 from learnscope.probes.landscape.stability import holders_of
 from learnscope.probes.landscape.survey import Survey, trace_columns
@@ -90,6 +91,9 @@ they would take more; beyond that the measurement is refused."""
             ) from error
         if self.direction == "update":  # only then are previous weights kept for it
             object.__setattr__(self, "needs", type(self).needs | {"previous"})
+
+    def open(self, moment: Moment) -> None:
+        check_pattern(moment.model, type(self).__name__, self.parameters)
 
     def measure(self, moment: Moment) -> Measurement:
         moment.subject.refresh()

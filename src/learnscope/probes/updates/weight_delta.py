@@ -33,6 +33,11 @@ class WeightDelta(Probe):
     reads_only = True
     cost = "one pass over the weights and the file, which is then written anew"
 
+    def open(self, moment: Moment) -> None:  # noqa: ARG002  (the model does not matter)
+        path = Path(self.path)
+        if path.is_dir() or not next(above for above in path.absolute().parents if above.exists()).is_dir():
+            raise ValueError(f"WeightDelta(path={self.path!r}): a file cannot be written there; name one in a folder")
+
     def prepare(self, moment: Moment) -> None:
         """Store the current weights if none are stored: the first measurement compares with them."""
         checkpoint, _ = self._checkpoint(moment)
