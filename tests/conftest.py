@@ -34,6 +34,7 @@ TOGETHER = {
 """Tests that one worker runs, as each worker would build again what they share: models, a process to fork from."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist, which reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = os.path.dirname(__file__)
     for item in items:

@@ -14,7 +14,7 @@ import torch
 
 import learnscope as ls
 
-CASE, FOLDER = sys.argv[1], Path(sys.argv[2])
+CASE, FOLDER = (sys.argv[1], Path(sys.argv[2])) if __name__ == "__main__" else ("", Path())
 
 
 def make() -> tuple[torch.nn.Module, torch.optim.Optimizer]:

@@ -15,7 +15,7 @@ from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.outputs import Loss
 from learnscope.reading.gather import Grid, Series, grid, one_pass, series
 from learnscope.record import Column, Table
-from learnscope.report.heatmap import cells, common_prefix, heatmap
+from learnscope.report.heatmap import cells, heatmap, layer_names
 from learnscope.report.lines import change_figure, loss_figure, norm_figure, rate_figure, running_median
 from learnscope.report.outputs.confusion import confusion_figure, confusion_table
 from learnscope.report.panels import gradient_heatmap, update_heatmap
@@ -257,9 +257,9 @@ def test_grids_keep_the_models_order_and_tell_null_from_nan() -> None:
 def test_small_helpers() -> None:
     assert step_edges(np.array([7])).tolist() == [6.5, 7.5]
     assert step_edges(np.array([1, 2, 4, 8])).tolist() == [0.5, 1.5, 3, 6, 10]
-    assert common_prefix(["a.b.0", "a.b.1"]) == "a.b."
-    assert common_prefix(["a.b", "a.b.c"]) == "a."
-    assert common_prefix(["only"]) == ""
+    assert layer_names(["a.b.0", "a.b.1"], {}) == (["0", "1"], "a.b")
+    assert layer_names(["a.b", "a.b.c"], {}) == (["b", "b.c"], "a")
+    assert layer_names(["only"], {}) == (["only"], "")
     assert log_ticks(1e-4, 1e2) == pytest.approx([1e-4, 1e-3, 1e-2, 0.1, 1, 10, 100])
     assert len(log_ticks(1e-30, 1e30)) <= 9
     assert log_ticks(0.04, 0.6) == pytest.approx([0.05, 0.1, 0.2, 0.5])

@@ -152,6 +152,7 @@ def test_kinds_narrow_it_and_one_may_be_a_word(tmp_path: Path) -> None:
     assert write(tmp_path / "c", record(1, *tables), kinds=()) == {}
 
 
+@pytest.mark.filterwarnings("ignore:no state was saved")
 @pytest.mark.parametrize("steps", [10, 60])
 def test_a_resumed_run_replaces_what_it_supersedes(tmp_path: Path, steps: int) -> None:
     model, optimizer = make()

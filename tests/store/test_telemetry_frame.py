@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import learnscope as ls
+from learnscope.characters import visible_json
 from learnscope.store.telemetry import global_steps, read_telemetry
 
 FIXED = ["batch_idx", "epoch", "global_step", "timestamp", "status"]
@@ -274,7 +275,7 @@ def leaves_of(body: dict[str, Any], logits: bool) -> dict[str, Any]:
 @given(pieces, st.booleans())
 def test_every_number_of_every_whole_line_stands_in_its_cell(tmp_path: Path, lines: list[bytes], logits: bool) -> None:
     path = write(tmp_path / "t", *lines)
-    bodies = [json.loads(line) for line in lines if b'"batch_idx"' in line]
+    bodies = [json.loads(visible_json(line.decode())) for line in lines if b'"batch_idx"' in line]
     damaged = [number for number, line in enumerate(lines, 1) if b'"batch_idx"' not in line and line.strip()]
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")

@@ -68,7 +68,7 @@ class Probe:
         # people write `every = 5` without an annotation: it is the option's default all the same
         for option in ("every", "at"):
             if option in cls.__dict__ and option not in inspect.get_annotations(cls):
-                cls.__annotations__ = {**inspect.get_annotations(cls), option: "Any"}
+                cls.__annotations__ = {**inspect.get_annotations(cls), option: Any}
         dataclass(frozen=True, kw_only=True)(cls)
         packaged = cls.__module__.startswith("learnscope.")  # annotations of others may mean anything
         made = _with_types(cls.__init__) if packaged else cls.__init__

@@ -91,6 +91,8 @@ class Writer:
     def note(self, status: str | None = None, **facts: Any) -> None:
         """Say in run.json how much has been written, which probes have a memory, and other facts of the attempt."""
         manifest = self.backend.last_manifest()
+        if not manifest:  # a session that writes no run
+            return
         counts = {"records": {"written": self.written, "lost": self.lost}, "files_lost": self.files_lost}
         manifest["attempts"][-1] |= {**counts, "memories": self.memories(), **facts}
         self.backend.put_manifest(manifest if status is None else {**manifest, "status": status})

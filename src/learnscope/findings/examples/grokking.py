@@ -97,7 +97,9 @@ def _accuracies(reader: RunReader) -> list[Accuracies]:
     """From `Memorization`, which has both; else from what the loop logged and a holdout."""
     pairs, accuracy = [], Memorization.accuracy
     for label in labels_of(reader, Memorization):
-        train, test = (series(reader, accuracy, "split", label, scope=split).finite for split in ("train", "test"))
+        train, test = (
+            series(reader, accuracy, kind="split", probe=label, scope=split).finite for split in ("train", "test")
+        )
         steps, first, second = np.intersect1d(train.steps, test.steps, return_indices=True)
         if len(steps):
             values = train.values[first], test.values[second]

@@ -13,6 +13,7 @@ from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Floats, Series, labels_of, series
 from learnscope.reading.words import count, num, percent
 from learnscope.record import Evidence, Finding, Severity
+from learnscope.store.backend import RunError
 from learnscope.store.reader import RunReader
 
 RESAMPLES = 2000
@@ -165,7 +166,7 @@ def _paired(reader: RunReader, label: str, best: int, last: int) -> Difference |
         try:
             arrays = reader.arrays(label, step)
             losses, examples = arrays["losses"], arrays["example"]
-        except (KeyError, OSError):  # nothing was kept, or its file is gone
+        except (KeyError, RunError):  # nothing was kept, or its file is gone
             return None
         # the mean over each example's positions: long examples must not count for more
         unique, where = np.unique(examples.reshape(-1), return_inverse=True)

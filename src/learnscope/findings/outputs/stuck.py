@@ -13,6 +13,7 @@ from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Floats, Series, labels_of, one_pass, rows, series
 from learnscope.reading.proportions import Share
 from learnscope.reading.words import between, count, percent
+from learnscope.store.backend import RunError
 from learnscope.store.reader import RunReader
 
 LOGGED = tuple(Loss.logged.at(key=key) for key in ("train_accuracy", "accuracy", "train_acc", "acc"))
@@ -140,7 +141,7 @@ def _guesses(reader: RunReader, label: str) -> tuple[float, float] | None:
     """The accuracy on the holdout of guessing all classes alike, and of always guessing the largest class."""
     try:
         labels = reader.arrays(label).get("labels")
-    except (KeyError, OSError):  # nothing was kept, or its file is gone
+    except (KeyError, RunError):  # nothing was kept, or its file is gone
         labels = None
     if labels is not None and len(labels) and np.issubdtype(labels.dtype, np.integer):
         classes, counts = np.unique(labels, return_counts=True)
