@@ -26,7 +26,7 @@ lint: env
 	$(BIN)/python scripts/write_names.py --check
 
 types: env
-	$(BIN)/mypy
+	$(BIN)/mypy -n 2
 
 unit: env
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not soak"

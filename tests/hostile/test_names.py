@@ -63,7 +63,12 @@ def recorded(name: str, folder: Path, steps: int = 6) -> ls.Run:
     return ls.open_run(folder)
 
 
-@pytest.fixture(scope="module", params=NAMES, ids=list(NAMES))
+QUICK = {"mathtext", "lone surrogate", "right to left", "terminal escapes", "newline"}
+"""Those that broke something once; the others in soak."""
+CASES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.soak, id=name) for name in NAMES]
+
+
+@pytest.fixture(scope="module", params=CASES)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     folder = tmp_path_factory.mktemp("named")
     recorded(NAMES[request.param], folder / "run")

@@ -48,7 +48,7 @@ def numbers(folder: Path) -> int:
         return int(ls.query("select count(*) as n from records", folder).n.item())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(written=st.lists(records(), max_size=6), attempts=st.lists(st.integers(0, 5), min_size=1, max_size=3))
 def test_every_record_comes_back(written: list[Record], attempts: list[int]) -> None:
     with tempfile.TemporaryDirectory() as place:

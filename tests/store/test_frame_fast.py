@@ -42,7 +42,7 @@ def fast(folder: Path, probe: str | None = None, name: str | None = None, kind: 
     return found[0]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written=st.lists(records(), max_size=6), attempts=st.lists(st.integers(0, 5), min_size=1, max_size=3))
 def test_whatever_was_recorded(written: list[Record], attempts: list[int]) -> None:
     with tempfile.TemporaryDirectory() as place:

@@ -271,7 +271,7 @@ def leaves_of(body: dict[str, Any], logits: bool) -> dict[str, Any]:
     return {name: value for name, value in leaves.items() if name not in arrays}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pieces, st.booleans())
 def test_every_number_of_every_whole_line_stands_in_its_cell(tmp_path: Path, lines: list[bytes], logits: bool) -> None:
     path = write(tmp_path / "t", *lines)
