@@ -215,7 +215,7 @@ def _table_from_json(body: Mapping[str, Any]) -> Table:
             column["name"],
             column["values"],
             column.get("labels", {}),
-            {int(position): reason for position, reason in column.get("status", {}).items()},
+            {int(place): reason for place, reason in column["status"].items()} if "status" in column else {},
         )
         for column in body["columns"]
     ]
@@ -237,9 +237,9 @@ def _check_shape(body: Any) -> None:
     """Raise a ValueError unless a line's body is a record."""
     if type(body) is not dict:
         raise ValueError("not a JSON object")
-    for name, types in _SHAPE.items():
-        if name in body and type(body[name]) not in types:
-            raise ValueError(f"{name} is {_shown(body[name])}")
+    for name, value in body.items():
+        if name in _SHAPE and type(value) not in _SHAPE[name]:
+            raise ValueError(f"{name} is {_shown(value)}")
     for name in ("step", "attempt", "epoch"):
         if not -_LARGEST <= (body[name] or 0) < _LARGEST:
             raise ValueError(f"{name} is {_shown(body[name])}")
@@ -258,13 +258,16 @@ def _check_column(column: Any, scopes: int) -> None:
         raise ValueError("a column is not a name with values")
     if len(values) != scopes or not _VALUES.issuperset(map(type, values)):
         raise ValueError(f"{name} has {len(values)} values, not {scopes} numbers")
-    labels, status = column.get("labels", {}), column.get("status", {})
-    if type(labels) is not dict or not _LABELS.issuperset(map(type, labels.values())):
-        raise ValueError(f"the labels of {name} are {_shown(labels)}")
-    if type(status) is not dict or not {str}.issuperset(map(type, status.values())):
-        raise ValueError(f"the status of {name} is {_shown(status)}")
-    if any(not 0 <= int(position) < scopes for position in status):
-        raise ValueError(f"the status of {name} is of values that are not there")
+    if "labels" in column:
+        labels = column["labels"]
+        if type(labels) is not dict or not _LABELS.issuperset(map(type, labels.values())):
+            raise ValueError(f"the labels of {name} are {_shown(labels)}")
+    if "status" in column:
+        status = column["status"]
+        if type(status) is not dict or not {str}.issuperset(map(type, status.values())):
+            raise ValueError(f"the status of {name} is {_shown(status)}")
+        if any(not 0 <= int(position) < scopes for position in status):
+            raise ValueError(f"the status of {name} is of values that are not there")
 
 
 def _shown(value: Any) -> str:

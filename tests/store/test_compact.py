@@ -296,7 +296,7 @@ def test_a_loss_is_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch, loss: 
 
 
 def test_many_batches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "ROWS_A_BATCH", 7)
+    monkeypatch.setattr(parquet, "RECORDS_A_GROUP", 7)
     write_run(folder, [plain(step) for step in range(100)])
     seen: list[tuple[int, int]] = []
     info = compact(folder, progress=lambda done, total: seen.append((done, total)))

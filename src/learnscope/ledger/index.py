@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,36 +45,51 @@ def among(ids: Ids, chosen: Ids) -> NDArray[np.bool_]:
     return is_chosen
 
 
+class SortedIds(NamedTuple):
+    """Ids in ascending order, with their rows."""
+
+    ids: Ids = np.zeros(0, dtype=np.int64)
+    rows: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+
+    def find(self, ids: Ids) -> NDArray[np.int64]:
+        if not len(self.ids):
+            return np.full(len(ids), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        return np.where(self.ids[at] == ids, self.rows[at], -1).astype(np.int64)
+
+    def merged(self, ids: Ids, rows: NDArray[np.int32]) -> SortedIds:
+        joined = np.concatenate([self.ids, ids])
+        order = np.argsort(joined, kind="stable")
+        return SortedIds(joined[order], np.concatenate([self.rows, rows])[order])
+
+
 class IdIndex:
     """Gives every new id the next row. Ids may be any int64; 0..N−1 take the fast path."""
 
     def __init__(self) -> None:
         self.size = 0
         self._table: NDArray[np.int32] | None = np.zeros(0, dtype=np.int32)  # row + 1, 0 for unknown
-        self._ids, self._rows = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)  # sorted by id
-        self._recent: dict[int, int] = {}
-        """Ids that are not sorted in yet: moving a million ids for every batch would take minutes."""
+        # two levels: merging a batch into a million ids takes as long as a thousand batches
+        self._sorted, self._recent = SortedIds(), SortedIds()
 
     @property
     def nbytes(self) -> int:
         table = 0 if self._table is None else self._table.nbytes
-        return table + self._ids.nbytes + self._rows.nbytes + sys.getsizeof(self._recent)
+        return table + sum(array.nbytes for array in (*self._sorted, *self._recent))
 
     def find(self, ids: Ids) -> NDArray[np.int64]:
         """Rows, −1 for an unknown id."""
-        rows = np.full(len(ids), -1, dtype=np.int64)
         if self._table is not None:
             in_table = (ids >= 0) & (ids < len(self._table))
             if in_table.all():
                 return self._table[ids].astype(np.int64) - 1
+            rows = np.full(len(ids), -1, dtype=np.int64)
             rows[in_table] = self._table[ids[in_table]].astype(np.int64) - 1
             return rows
-        if len(self._ids):
-            at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
-            rows = np.where(self._ids[at] == ids, self._rows[at], -1).astype(np.int64)
+        rows = self._sorted.find(ids)
         unknown = rows < 0
-        if self._recent and unknown.any():
-            rows[unknown] = [self._recent.get(example, -1) for example in ids[unknown].tolist()]
+        if unknown.any():
+            rows[unknown] = self._recent.find(ids[unknown])
         return rows
 
     def add(self, ids: Ids) -> None:
@@ -86,17 +100,13 @@ class IdIndex:
         self.size += len(ids)
         if self._table is not None and not self._fits(ids, self._table):
             in_table = np.nonzero(self._table)[0]
-            self._ids, self._rows, self._table = in_table.astype(np.int64), self._table[in_table] - 1, None
+            self._sorted, self._table = SortedIds(in_table.astype(np.int64), self._table[in_table] - 1), None
         if self._table is not None:
             self._table[ids] = rows + 1
             return
-        self._recent.update(zip(ids.tolist(), rows.tolist(), strict=True))
-        if len(self._recent) > max(4096, len(self._ids) // 16):
-            joined = np.concatenate([self._ids, np.fromiter(self._recent.keys(), np.int64)])
-            order = np.argsort(joined, kind="stable")
-            self._ids = joined[order]
-            self._rows = np.concatenate([self._rows, np.fromiter(self._recent.values(), np.int32)])[order]
-            self._recent = {}
+        self._recent = self._recent.merged(ids, rows)
+        if len(self._recent.ids) > max(4096, len(self._sorted.ids) // 16):
+            self._sorted, self._recent = self._sorted.merged(*self._recent), SortedIds()
 
     def _fits(self, ids: Ids, table: NDArray[np.int32]) -> bool:
         """Whether the table can hold these ids; makes room for them."""

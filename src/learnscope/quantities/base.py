@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, ClassVar, Literal
@@ -133,12 +133,14 @@ class Quantities:
         return list(_attributes(cls).values())
 
     @classmethod
+    @lru_cache(maxsize=4096)  # asked for every column of every firing
     def of(cls, name: str) -> Quantity | None:
         """The quantity of a recorded name; a name without placeholders goes before one with them."""
         matches = sorted((q for q in cls.all() if q.names(name)), key=lambda quantity: quantity.name != name)
         return matches[0] if matches else None
 
     @classmethod
+    @lru_cache(maxsize=4096)
     def named(cls, name: str) -> Quantity:
         """The quantity of a name whose placeholders are filled already, to record under it: `top5_sv_ratio`."""
         quantity = cls.of(name)

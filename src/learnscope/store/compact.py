@@ -10,7 +10,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
-from learnscope.record import Record
 from learnscope.store import parquet
 from learnscope.store.backend import FolderBackend, RunError, load
 from learnscope.store.files import write_atomically
@@ -101,21 +100,19 @@ def _write(target: Path, parts: Parts, lines: BinaryIO, damaged: list[bytes], pr
     with pq.ParquetWriter(target, parquet.schema(), compression="zstd") as writer:
         for batch in parts.parquet.iter_batches() if parts.parquet else ():
             writer.write_batch(batch)
-        waiting: list[tuple[Record, bytes]] = []
-        written, done = rows, parts.start
+        group = parquet.RowGroup(writer)
+        done = parts.start
         for line, record in parse_lines(parts.new_lines()):
             done += len(line) + 1
             if isinstance(record, str):
                 damaged.append(line)
                 problems.append(record)
                 continue
-            waiting.append((record, line))
-            rows += sum(len(table.scopes) * len(table.columns) for table in record.tables)
-            if len(waiting) >= parquet.ROWS_A_BATCH or rows - written >= parquet.NUMBERS_A_BATCH:
-                writer.write_batch(parquet.batch(waiting))
-                waiting, written = [], rows
+            numbers = sum(len(table.scopes) * len(table.columns) for table in record.tables)
+            rows += numbers
+            if group.add(record, line, numbers):
                 progress(done, covered.size)
-        writer.write_batch(parquet.batch(waiting))
+        group.write()
         writer.add_key_value_metadata(replace(covered, rows=rows, problems=problems).metadata())
     return problems
 

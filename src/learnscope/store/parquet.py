@@ -7,20 +7,24 @@ exactly, such as one with an integer beyond 2⁵³, is kept as JSON text in the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate, chain
 from typing import Any
 
 from learnscope.record import Column, Record, Table
 from learnscope.store.backend import load
 
 NAME = "records.parquet"
-ROWS_A_BATCH, NUMBERS_A_BATCH = 50_000, 1_000_000  # a batch is held in memory while it is written
+RECORDS_A_GROUP, NUMBERS_A_GROUP = 50_000, 1_000_000  # a row group is held in memory until it is written
+RECORDS_A_BATCH = 2048
+"""Records held as Python objects: Python's garbage collector visits them again and again."""
 TEXTS = ("probe", "phase", "source", "arrays", "error", "notes", "json")
 INTEGERS = ("step", "epoch", "attempt")
 FLOATS = ("time", "cost")
+_HEADER = ("probe", "phase", "source", "arrays", "error", *INTEGERS, *FLOATS)
 
 _PURPOSE = "a compacted run (records.parquet)"
-_INT64 = 2**63
 
 
 def schema() -> Any:
@@ -40,25 +44,75 @@ def schema() -> Any:
     )
 
 
+class RowGroup:
+    """Records that are written together."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+        self._batches: list[Any] = []
+        self._waiting: list[tuple[Record, bytes]] = []
+        self._records = self._numbers = 0
+
+    def add(self, record: Record, line: bytes, numbers: int) -> bool:
+        """Take in a record with so many numbers and the line that it was read from; whether a group was written."""
+        self._waiting.append((record, line))
+        self._records += 1
+        self._numbers += numbers
+        full = self._records >= RECORDS_A_GROUP or self._numbers >= NUMBERS_A_GROUP
+        if full:
+            self.write()
+        elif len(self._waiting) >= RECORDS_A_BATCH:
+            self._convert()
+        return full
+
+    def write(self) -> None:
+        self._convert()
+        self._writer.write_table(load("pyarrow", _PURPOSE).Table.from_batches(self._batches))
+        self._batches, self._records, self._numbers = [], 0, 0
+
+    def _convert(self) -> None:
+        self._batches.append(batch(self._waiting))
+        self._waiting = []
+
+
 def batch(records: Iterable[tuple[Record, bytes]]) -> Any:
     """Records as rows; each comes with the JSON line that it was read from."""
     pa = load("pyarrow", _PURPOSE)
-    return pa.RecordBatch.from_pylist([_row(record, line) for record, line in records], schema=schema())
+    rows = [(record, None) if _fits(record) else (None, json.dumps(json.loads(line))) for record, line in records]
+    tables = [() if record is None else record.tables for record, _ in rows]
+    header: dict[str, list[Any]] = {name: [getattr(record, name, None) for record, _ in rows] for name in _HEADER}
+    header["notes"] = [None if record is None else _text(record.notes) for record, _ in rows]
+    header["json"] = [text for _, text in rows]
+    shape = schema()
+    arrays = [pa.array(header[field.name], field.type) for field in shape if field.name != "tables"]
+    return pa.RecordBatch.from_arrays([*arrays, _lists(tables, _table_structs)], schema=shape)
 
 
-def _row(record: Record, line: bytes) -> dict[str, Any]:
-    if not _fits(record, line):
-        return {"json": json.dumps(json.loads(line)), "tables": []}
-    header = {name: getattr(record, name) for name in ("probe", "phase", "source", "arrays", "error")}
-    header |= {name: getattr(record, name) for name in (*INTEGERS, *FLOATS)}
-    tables = [{"kind": t.kind, "scopes": t.scopes, "columns": [_column(c) for c in t.columns]} for t in record.tables]
-    return {**header, "notes": _text(record.notes), "tables": tables}
+def _table_structs(tables: list[Table]) -> Any:
+    pa = load("pyarrow", _PURPOSE)
+    columns = _lists([table.columns for table in tables], _column_structs)
+    scopes = _lists([table.scopes for table in tables], lambda texts: pa.array(texts, pa.string()))
+    kinds = pa.array([table.kind for table in tables], pa.string())
+    return pa.StructArray.from_arrays([kinds, scopes, columns], names=["kind", "scopes", "columns"])
 
 
-def _column(column: Column) -> dict[str, Any]:
-    integers = all(type(v) is not float for v in column.values)
-    texts = {"labels": _text(column.labels), "status": _text(column.status)}
-    return {"name": column.name, "values": column.values, "integers": integers, **texts}
+def _column_structs(columns: list[Column]) -> Any:
+    pa = load("pyarrow", _PURPOSE)
+    fields = {
+        "name": pa.array([column.name for column in columns], pa.string()),
+        "values": _lists([column.values for column in columns], lambda numbers: pa.array(numbers, pa.float64())),
+        "integers": pa.array([float not in map(type, column.values) for column in columns], pa.bool_()),
+        "labels": pa.array([_text(column.labels) for column in columns], pa.string()),
+        "status": pa.array([_text(column.status) for column in columns], pa.string()),
+    }
+    return pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
+
+
+def _lists(parts: Sequence[Sequence[Any]], array: Callable[[list[Any]], Any]) -> Any:
+    """Lists within a column: all their items as one array, and where each list ends."""
+    pa = load("pyarrow", _PURPOSE)
+    ends = accumulate(map(len, parts), initial=0)
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), array(list(chain.from_iterable(parts))))
 
 
 def records(file: Any) -> Iterator[Record]:
@@ -93,49 +147,36 @@ def _columns(array: Any) -> list[Column]:
         column_values = values[ends[i] : ends[i + 1]]
         if integers:
             column_values = [None if v is None else int(v) for v in column_values]
-        columns.append(Column(name, column_values, _object(labels), {int(k): v for k, v in _object(status).items()}))
+        reasons = {int(place): reason for place, reason in _flat_object(status).items()}
+        columns.append(Column(name, column_values, _flat_object(labels), reasons))
     return columns
 
 
-def _fits(record: Record, line: bytes) -> bool:
-    """Whether the columns can hold the record so that it is read back equal."""
-    try:
-        if b"\\ud" in line.lower():  # half of a surrogate pair is not valid Unicode
-            json.dumps(json.loads(line), ensure_ascii=False).encode()
-        return (
-            all(isinstance(text, str) for text in (record.probe, record.phase, record.source))
-            and all(isinstance(text, str | None) for text in (record.arrays, record.error))
-            and all(_is_int64(number) for number in (record.step, record.attempt))
-            and (record.epoch is None or _is_int64(record.epoch))
-            and all(number is not None and _is_float64(number) for number in (record.time, record.cost))
-            and _is_object(record.notes)
-            and isinstance(record.tables, list)
-            and all(_table_fits(table) for table in record.tables)
-        )
-    except (UnicodeEncodeError, OverflowError, TypeError):
-        return False
-
-
-def _table_fits(table: Table) -> bool:
+def _fits(record: Record) -> bool:
+    """Whether the columns can hold the record, whose types were checked on reading, so that it comes back equal."""
     return (
-        isinstance(table.scopes, list)
-        and all(isinstance(text, str) for text in (table.kind, *table.scopes, *(c.name for c in table.columns)))
-        and all(isinstance(c.values, list) and _is_object(c.labels) for c in table.columns)
-        and all(_is_float64(value) for c in table.columns for value in c.values)
+        _is_float64(record.time)
+        and _is_float64(record.cost)
+        and _is_same_when_read(record.notes)
+        and all(
+            _is_same_when_read(column.labels) and all(map(_is_float64, column.values))
+            for table in record.tables
+            for column in table.columns
+        )
     )
 
 
-def _is_int64(number: Any) -> bool:
-    return type(number) is int and -_INT64 <= number < _INT64
+def _is_float64(number: float | None) -> bool:
+    """No integer that a float64 would round, and no NaN, which does not equal itself."""
+    try:
+        return number is None or float(number) == number
+    except OverflowError:
+        return False
 
 
-def _is_float64(number: Any) -> bool:
-    return number is None or (type(number) in (int, float) and float(number) == number)
-
-
-def _is_object(body: Any) -> bool:
+def _is_same_when_read(body: Mapping[str, Any]) -> bool:
     """A JSON object that survives the round trip; one with a NaN in it is not equal to itself."""
-    return isinstance(body, dict) and (not body or json.loads(json.dumps(body)) == body)
+    return not body or json.loads(json.dumps(body)) == body
 
 
 def _text(body: Mapping[Any, Any]) -> str | None:
@@ -144,3 +185,12 @@ def _text(body: Mapping[Any, Any]) -> str | None:
 
 def _object(text: str | None) -> Any:
     return {} if text is None else json.loads(text)
+
+
+@lru_cache(maxsize=4096)  # there are few different labels and reasons, and many columns that have them
+def _items(text: str) -> tuple[tuple[str, Any], ...]:
+    return tuple(json.loads(text).items())
+
+
+def _flat_object(text: str | None) -> dict[str, Any]:
+    return {} if text is None else dict(_items(text))
