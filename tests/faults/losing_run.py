@@ -83,6 +83,8 @@ def without_close() -> None:
 
 def waits() -> None:
     """For a signal."""
+    for number in (signal.SIGTERM, signal.SIGHUP):  # whoever started us may ignore them, as nohup does
+        signal.signal(number, signal.SIG_DFL)
     model, optimizer, w = watched()
     print("ready", flush=True)
     while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,14 @@ def test_kinds_narrow_it_and_one_may_be_a_word(tmp_path: Path) -> None:
     assert set(write(tmp_path / "a", record(1, *tables))) == {"P/x", "P/x/a", "P/x/g"}
     assert set(write(tmp_path / "b", record(1, *tables), kinds="tensor")) == {"P/x/a.weight"}
     assert write(tmp_path / "c", record(1, *tables), kinds=()) == {}
+
+
+def test_a_file_of_the_same_second_is_read_first(tmp_path: Path) -> None:
+    """TensorBoard reads by name: second, host, process, number; of two in one second the later may come first."""
+    earlier = tmp_path / f"events.out.tfevents.{int(time.time()):010d}.~"
+    earlier.touch()
+    ls.TensorBoardSink(tmp_path).close()
+    assert min(tmp_path.iterdir()) == earlier
 
 
 @pytest.mark.filterwarnings("ignore:no state was saved")

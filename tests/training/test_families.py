@@ -29,8 +29,8 @@ PARTS = {
 }  # fmt: skip
 
 
-ALWAYS = ("lora", "adalora", "vera", "ia3")
-"""One for each way of being built: low-rank, with ranks that change, with shared matrices, without matrices."""
+ALWAYS = ("lora", "adalora", "ia3")
+"""One for each way of being built: low-rank, with ranks that change, without matrices."""
 EVERY_FAMILY = [family if family in ALWAYS else pytest.param(family, marks=pytest.mark.soak) for family in FAMILIES]
 
 

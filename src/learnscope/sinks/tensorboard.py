@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Iterable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from learnscope.record import Label, Record
@@ -38,6 +40,7 @@ class TensorBoardSink:
         self.log_dir, self.kinds = os.fspath(log_dir), frozenset([kinds] if isinstance(kinds, str) else kinds)
         self._events = _load("tensorboard.compat.proto.event_pb2")
         writing = _load("tensorboard.summary.writer.event_file_writer")
+        _wait_for_a_name_of_its_own(Path(self.log_dir))
         self._writer = writing.EventFileWriter(self.log_dir, max_queue_size=100, flush_secs=FLUSH_SECONDS)
         self._tags: dict[tuple[Any, ...], str] = {}
         self._kind_of: dict[str, str] = {}
@@ -106,6 +109,12 @@ def tag_of(probe: str, name: str, kind: str, scope: str, labels: Mapping[str, La
     parts = [probe, name] if kind == "model" else [probe, name, scope]
     conditions = ", ".join(f"{label}={labels[label]}" for label in sorted(labels))
     return "/".join(parts) + (f" ({conditions})" if conditions else "")
+
+
+def _wait_for_a_name_of_its_own(folder: Path) -> None:
+    """Until the next second, if there is a file of this one: TensorBoard reads files in the order of their names."""
+    while list(folder.glob(f"events.out.tfevents.{int(time.time()):010d}.*")):
+        time.sleep(1 - time.time() % 1)
 
 
 def _load(module: str) -> Any:
