@@ -152,13 +152,14 @@ class MadeRun:
         self.write("ParameterChange", step, [Table("model", ["model"], model), Table("layer", list(layers), each)])
 
     def holdout(self, step: int, losses: Sequence[float] | None, example: Sequence[int] | None = None, *,
-                mean: Number = None, accuracy: float | None = None, probe: str = "Holdout") -> None:  # fmt: skip
+                mean: Number = None, accuracy: float | None = None, probe: str = "Holdout",
+                stand_in: str | None = None) -> None:  # fmt: skip
         """Losses by position; without them only the mean is recorded, as with keep_arrays=False."""
         arrays = None
         if losses is not None:
             mean = float(np.mean(losses)) if mean is None else mean
             ids = np.arange(len(losses)) if example is None else np.asarray(example)
             arrays = {"losses": np.asarray(losses, dtype=np.float32), "example": ids}
-        columns = [Column("holdout_loss", [mean])]
+        columns = [Column("holdout_loss", [mean], {} if stand_in is None else {"loss": stand_in})]
         columns += [Column("holdout_accuracy", [accuracy])] if accuracy is not None else []
         self.write("Holdout" if probe is None else probe, step, [Table("model", ["model"], columns)], arrays=arrays)

@@ -16,7 +16,7 @@ from learnscope.quantities.outputs import Loss
 from learnscope.reading.gather import Grid, Series, grid, one_pass, series
 from learnscope.record import Column, Table
 from learnscope.report.heatmap import cells, heatmap, layer_names
-from learnscope.report.lines import change_figure, loss_figure, norm_figure, rate_figure, running_median
+from learnscope.report.lines import change_figure, loss_figure, loss_note, norm_figure, rate_figure, running_median
 from learnscope.report.outputs.confusion import confusion_figure, confusion_table
 from learnscope.report.panels import gradient_heatmap, update_heatmap
 from learnscope.report.style import BROKEN, ZERO, log_ticks, plain, step_edges
@@ -142,6 +142,37 @@ def test_the_loss_figure() -> None:
     np.testing.assert_array_equal(holdout.get_xdata(), [5, 10, 15, 20])
     assert (best.get_xdata(), best.get_ydata()) == ([20], [0.15])
     np.testing.assert_allclose(accuracy.lines[0].get_ydata(), [0.75] * 4)
+
+
+def test_another_loss_than_the_training_s_has_axes_of_its_own() -> None:
+    run = MadeRun()
+    for step in range(1, 21):
+        run.loss(step, 2.0 / step)
+    for step in (5, 10, 15):
+        run.holdout(step, None, mean=30.0 / step, accuracy=0.5, stand_in="squared error")
+    figure = loss_figure(run.reader)
+    assert figure is not None
+    training, holdout, _ = figure.axes
+    assert [axes.get_ylabel() for axes in figure.axes] == ["loss", "squared error", "accuracy"]
+    assert [line.get_label() for line in training.lines] == ["training"]
+    np.testing.assert_allclose(holdout.lines[0].get_ydata(), [6, 3, 2])
+    assert [axes.get_xlabel() for axes in figure.axes] == ["", "", "step"]
+    assert "holdout, squared error, 6 to 2" in facts(figure)
+    assert "not to be compared" in loss_note(run.reader)
+    run.loss(21, 0.1)
+    run.holdout(21, None, mean=0.2)
+    assert loss_note(run.reader) == ""
+    assert len(loss_figure(run.reader).axes) == 2  # type: ignore[union-attr]  # known by now: beside the training's
+
+
+def test_a_stand_in_alone_is_named_on_its_axis() -> None:
+    run = MadeRun()
+    for step in (5, 10, 15):
+        run.holdout(step, None, mean=30.0 / step, stand_in="squared error")
+    figure = loss_figure(run.reader)
+    assert figure is not None
+    assert [axes.get_ylabel() for axes in figure.axes] == ["squared error"]
+    assert loss_note(run.reader) == ""
 
 
 def test_logged_accuracies_stand_beside_the_holdouts() -> None:

@@ -71,6 +71,17 @@ def test_pairs(tmp_path: Path) -> None:
     assert found["accuracy"] == pytest.approx((expected.argmax(1) == winner.numpy()).mean())
 
 
+def test_a_loss_that_may_not_be_the_trained_one_says_which_it_is(tmp_path: Path) -> None:
+    model, (x, y) = Net(), batches(1)[0]
+    answers = torch.stack([y, 1 - y], 1).float()
+    found, status = look(tmp_path / "t", model, [(x, answers)])
+    z, wanted = in_eval_mode(model, x), answers.double().numpy()
+    assert found["loss"] == pytest.approx(np.mean(np.logaddexp(0, z) - z * wanted), rel=1e-6)
+    assert status[f"{SECTION}.loss"] == "binary cross entropy: which loss is trained is not known"
+    _, status = look(tmp_path / "classes", model, [(x, y)])
+    assert f"{SECTION}.loss" not in status
+
+
 def test_the_same_examples_and_fresh_numbers_at_every_collection(tmp_path: Path) -> None:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)

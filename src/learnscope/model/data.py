@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from learnscope.model.guard import preserve_rng
@@ -23,7 +23,9 @@ class DataError(TypeError):
     """Data that cannot be read as asked; the message says what to pass instead."""
 
 
-def fixed_batches(data: Any, task: Task | None = None, *, examples: int | None = None) -> list[Any]:
+def fixed_batches(
+    data: Any, task: Task | None = None, *, model: nn.Module | None = None, examples: int | None = None
+) -> list[Any]:
     """The first `examples` examples of `data` as a list of batches, always the same.
 
     `data` may be a loader, a data set, a list of batches, or one batch. A loader is never iterated, so its sampler,
@@ -33,7 +35,7 @@ def fixed_batches(data: Any, task: Task | None = None, *, examples: int | None =
     left = math.inf if examples is None else examples
     with preserve_rng():
         for batch in InOrder(data):
-            own_task = task or task_for(batch)
+            own_task = task or task_for(batch, model)
             size = own_task.size(batch)
             batches.append(own_task.take(batch, int(left)) if size > left else batch)
             left -= size

@@ -14,7 +14,7 @@ from learnscope.sources.errors import first_line
 from learnscope.sources.files import near_names
 from learnscope.sources.hub import hub_reason
 from learnscope.sources.hushed import hushed
-from learnscope.task.huggingface import unwrap
+from learnscope.task import unwrap
 
 Answer = Literal["tokens", "class", "number", "several"]
 BYTES = "bytes"

@@ -47,8 +47,9 @@ class Holdout(Quantities):
         "share of the positions predicted right", better="higher", scale="share", when="where the targets are classes"
     )
     holdout_loss = own_figure(
-        "mean loss over the positions that have a target", better="lower", when="where there are targets"
-    )
+        "mean loss over the positions that have a target", better="lower", when="where there are targets",
+        labels={"loss": "which loss it is, where the training loop's own is not known"},
+    )  # fmt: skip
 
 
 class BatchStats(Quantities):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.outputs import Holdout, Loss
 from learnscope.quantities.updates import LearningRate, ParameterChange
 from learnscope.reading.gather import Floats, Series, as_series, grid, labels_of, rows, series
+from learnscope.reading.held_out import HeldOutLoss, held_out_loss
 from learnscope.reading.other_numbers import is_accuracy
 from learnscope.reading.words import count, num, percent
 from learnscope.report.broken import Breaks, breaks, weights
@@ -25,32 +27,55 @@ MANY = 300
 
 
 def loss_figure(reader: RunReader) -> Figure | None:
-    loss, holdout = series(reader, Loss.loss), series(reader, Holdout.holdout_loss)
-    shares = accuracies(reader)
+    loss, held_out = series(reader, Loss.loss), held_out_loss(reader)
+    holdout, shares = held_out.series, accuracies(reader)
     if not len(loss) and not len(holdout.finite) and not shares:
         return None
-    figure = new_figure(7.0 if shares else 4.6)
+    # another loss than the training's has axes of its own: on the same ones the two would be compared
+    apart = held_out.stand_in is not None and len(loss) > 0 and len(holdout.finite) > 0
+    ratios = [2.0, *([1.4] if apart else []), *([1.1] if shares else [])]
+    figure = new_figure(2.2 + 2.4 * len(ratios))
     broken = breaks(reader)
-    axes, *below = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1.1]) if shares else [figure.subplots()]
+    above, *below = figure.subplots(len(ratios), 1, sharex=True, height_ratios=ratios, squeeze=False)[:, 0]
     if len(loss):
-        curve(axes, loss, COLOURS[0], "training")
-    if len(holdout.finite):
-        curve(axes, holdout, COLOURS[1], "holdout", markers=True)
-        at = int(holdout.finite.values.argmin())
-        step, value = int(holdout.finite.steps[at]), float(holdout.finite.values[at])
-        axes.plot([step], [value], marker="o", markersize=11, markerfacecolor="none", color=COLOURS[1],
-                  linestyle="none", markeredgewidth=1.8,
-                  label=f"best holdout: {num(value)} at step {step:,}")  # fmt: skip
+        curve(above, loss, COLOURS[0], "training")
+    stand_in = held_out.stand_in or "loss"
+    if apart:
+        _losses(above, [loss], "loss", broken, last=False)
+        _holdout(below[0], holdout)
+        _losses(below[0], [holdout], stand_in, broken, last=not shares)
+    else:
+        if len(holdout.finite):
+            _holdout(above, holdout)
+        _losses(above, [loss, holdout], "loss" if len(loss) else stand_in, broken, last=not shares)
+    if shares:
+        _accuracies(below[-1], shares, broken)
+    title = " and ".join(name for name, have in (("training", len(loss)), ("holdout", len(holdout))) if have)
+    head(figure, f"{title.capitalize()} loss" if title else "Accuracy", _ends(loss, held_out))
+    return figure
+
+
+def loss_note(reader: RunReader) -> str:
+    """Why the holdout loss has axes of its own, where it has."""
+    held_out = held_out_loss(reader)
+    return held_out.note if len(series(reader, Loss.loss)) and len(held_out.series.finite) else ""
+
+
+def _losses(axes: Axes, curves: Sequence[Series], name: str, broken: Breaks, *, last: bool) -> None:
     lined(axes)
-    maybe_log(axes, [loss.finite.values, holdout.finite.values])
-    finish(axes, x="" if shares else "step", y="loss")
-    for lower in below:
-        _accuracies(lower, shares, broken)
+    maybe_log(axes, [values.finite.values for values in curves])
+    finish(axes, x="step" if last else "", y=name)
     broken.shade(axes)
     legend(axes)
-    title = " and ".join(name for name, have in (("Training", len(loss)), ("holdout", len(holdout))) if have)
-    head(figure, f"{title[:1].upper()}{title[1:]} loss" if title else "Accuracy", _ends(loss, holdout))
-    return figure
+
+
+def _holdout(axes: Axes, holdout: Series) -> None:
+    curve(axes, holdout, COLOURS[1], "holdout", markers=True)
+    at = int(holdout.finite.values.argmin())
+    step, value = int(holdout.finite.steps[at]), float(holdout.finite.values[at])
+    axes.plot([step], [value], marker="o", markersize=11, markerfacecolor="none", color=COLOURS[1],
+              linestyle="none", markeredgewidth=1.8,
+              label=f"best holdout: {num(value)} at step {step:,}")  # fmt: skip
 
 
 def accuracies(reader: RunReader) -> dict[str, Series]:
@@ -84,9 +109,10 @@ def _accuracies(axes: Axes, shares: dict[str, Series], broken: Breaks) -> None:
     legend(axes)
 
 
-def _ends(loss: Series, holdout: Series) -> str:
+def _ends(loss: Series, held_out: HeldOutLoss) -> str:
     parts = []
-    for name, values in (("training", loss), ("holdout", holdout)):
+    holdout = "holdout" if held_out.stand_in is None else f"holdout, {held_out.stand_in},"
+    for name, values in (("training", loss), (holdout, held_out.series)):
         shown = values.finite
         if len(shown) > 1:
             parts.append(f"{name} {num(float(shown.values[0]))} to {num(float(shown.values[-1]))} (n = {len(shown):,})")

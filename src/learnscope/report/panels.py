@@ -22,7 +22,7 @@ from learnscope.report.features.curves import activation_figure, features_figure
 from learnscope.report.gradients.batches import class_figure, noise_figure
 from learnscope.report.heatmap import heatmap, layer_types
 from learnscope.report.layout import Panel
-from learnscope.report.lines import change_figure, change_note, loss_figure, norm_figure, rate_figure
+from learnscope.report.lines import change_figure, change_note, loss_figure, loss_note, norm_figure, rate_figure
 from learnscope.report.outputs.confusion import confusion_figure, confusion_table
 from learnscope.report.updates.optimizer import landscape_figure, momentum_figure
 from learnscope.report.updates.reduced import low_rank_figure, sparse_figure
@@ -70,7 +70,7 @@ PANELS = (
         "loss.png", "Loss",
         "Training loss and accuracy as the loop logged them; holdout loss and accuracy on the same fixed examples "
         "every time.",
-        loss_figure,
+        loss_figure, loss_note,
     ),
     Panel(
         "norm.png", "Gradient norm",

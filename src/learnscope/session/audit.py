@@ -33,6 +33,7 @@ from learnscope.session.subject import make_subject, provided, take_snapshots
 from learnscope.sinks.base import Sink
 from learnscope.store.memo import ResultCache
 from learnscope.task import Task
+from learnscope.task.losses import LossCallable
 
 
 @explain_options
@@ -44,6 +45,7 @@ def audit(
     probes: Sequence[Probe] | None = None,
     base: Any = None,
     task: Task | None = None,
+    loss: LossCallable | None = None,
     train: Any = None,
     test: Any = None,
     sinks: Sequence[Sink] = (),
@@ -63,6 +65,9 @@ def audit(
             performance, bit widths and robustness, which takes minutes for larger models.
         base: the weights to compare with (a module, a state dictionary or a path), such as the pretrained ones.
         task: how a batch becomes logits and targets, where the defaults do not recognise it.
+        loss: the loss that the model is trained with, for evaluations: a function of (outputs, targets) that gives a
+            number or one for each example, or a module such as `nn.BCEWithLogitsLoss()`. Without it, the task's or the
+            model's own; otherwise the usual one for classes, and a guess, labelled as such, for numbers.
         train: training data for the probes that need it.
         test: test data for the probes that need it.
         sinks: where else records go.
@@ -80,7 +85,7 @@ def audit(
         )
     check_model(model)
     refuse_sharded(base)
-    subject = make_subject(model, task=task, holdout=data, train=train, test=test)
+    subject = make_subject(model, task=task, loss=loss, holdout=data, train=train, test=test)
     subject.tokenizer = tokenizer
     provides = provided(subject) | ({"grads"} if fixed_batch(subject) is not None else set())
     provides |= {"previous"} if base is not None else set()

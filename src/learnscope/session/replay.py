@@ -32,6 +32,7 @@ from learnscope.session.ranks import is_silent
 from learnscope.session.subject import make_subject, provided, snapshot_key, take_snapshots
 from learnscope.sinks.base import Sink
 from learnscope.task import Task
+from learnscope.task.losses import LossCallable
 
 
 @explain_options
@@ -42,6 +43,7 @@ def replay(
     run: str | Path | None = None,
     probes: Sequence[Probe] | None = None,
     task: Task | None = None,
+    loss: LossCallable | None = None,
     holdout: Any = None,
     train: Any = None,
     test: Any = None,
@@ -60,6 +62,9 @@ def replay(
         probes: what to measure at every checkpoint (`every` is ignored; `at="once"` looks at the first, `at="end"` at
             the last). By default parameter change, and with data gradients and holdout.
         task: how a batch becomes logits and targets, where the defaults do not recognise it.
+        loss: the loss that the model is trained with, for evaluations: a function of (outputs, targets) that gives a
+            number or one for each example, or a module such as `nn.BCEWithLogitsLoss()`. Without it, the task's or the
+            model's own; otherwise the usual one for classes, and a guess, labelled as such, for numbers.
         holdout: data to evaluate on; its first batch also gives the replayed gradients if there is no train.
         train: training data; its first batch gives the replayed gradients.
         test: test data for the probes that need it.
@@ -73,7 +78,7 @@ def replay(
         refuse_sharded(checkpoints[step])
     model = model if model is not None else _architecture(checkpoints[steps[0]])
     check_model(model)
-    subject = make_subject(model, task=task, holdout=holdout, train=train, test=test)
+    subject = make_subject(model, task=task, loss=loss, holdout=holdout, train=train, test=test)
     provides = {"previous"} | provided(subject) | ({"grads"} if fixed_batch(subject) is not None else set())
     provides |= {"examples"} if subject.train_data is not None else set()
     chosen = list(probes) if probes is not None else usual_probes(provides)

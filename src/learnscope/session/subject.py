@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,10 @@ from torch.optim import Optimizer
 from learnscope.core.probe import NEEDS, Probe
 from learnscope.core.subject import Subject
 from learnscope.model.data import fixed_batches
+from learnscope.model.outputs.trial import try_task
 from learnscope.model.weights.snapshot import Snapshot, check_placement, check_reachable
-from learnscope.task import Task, task_for
+from learnscope.task import Task
+from learnscope.task.losses import LossCallable
 
 EXAMPLES = 1024
 """Examples of each data set that are kept for probes; a list of batches is kept as it is."""
@@ -24,25 +27,33 @@ def make_subject(
     optimizers: Sequence[Optimizer] = (),
     *,
     task: Task | None = None,
+    loss: LossCallable | None = None,
     holdout: Any = None,
     train: Any = None,
     test: Any = None,
     groups: Mapping[str, str | Sequence[str]] | None = None,
 ) -> Subject:
-    """The model with fixed subsets of its data, and the task that reads them."""
-    holdout, train, test = (_fixed(source, task) for source in (holdout, train, test))
+    """The model with fixed subsets of its data, and the task that reads them, which is tried on the first batch."""
+    holdout, train, test = (_fixed(source, task, model) for source in (holdout, train, test))
     first = next((batches[0] for batches in (holdout, train, test) if batches), None)
-    if task is None and first is not None:
-        task = task_for(first, model)
+    if first is not None:
+        trial = try_task(task, model, first, loss)
+        task = trial.task
+        if trial.warning:
+            warnings.warn(trial.warning, UserWarning, stacklevel=4)
+    elif loss is not None:
+        raise ValueError("loss= is for data to evaluate on: pass holdout=, train= or test= too")
     subject = Subject(model, optimizers, task, holdout, train, test)
     subject.name_groups(groups or {})
     return subject
 
 
-def _fixed(source: Any, task: Task | None) -> list[Any] | None:
+def _fixed(source: Any, task: Task | None, model: nn.Module) -> list[Any] | None:
     if source is None:
         return None
-    return fixed_batches(source, task, examples=None if isinstance(source, list | tuple | dict) else EXAMPLES)
+    return fixed_batches(
+        source, task, model=model, examples=None if isinstance(source, list | tuple | dict) else EXAMPLES
+    )
 
 
 def provided(subject: Subject) -> set[str]:

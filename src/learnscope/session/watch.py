@@ -23,6 +23,7 @@ from learnscope.run import Run
 from learnscope.session.ending import finish, interrupted_by
 from learnscope.session.engine import FED, Engine
 from learnscope.session.loop import Loop, unfed_message
+from learnscope.session.loop_loss import LoopLoss
 from learnscope.session.opening import (
     begin,
     check_model,
@@ -38,6 +39,7 @@ from learnscope.session.subject import make_subject, provided
 from learnscope.session.user_checkpoint import write_checkpoint
 from learnscope.sinks.base import Sink
 from learnscope.task import Task
+from learnscope.task.losses import LossCallable
 
 
 def default_probes(*, optimizer: bool = True) -> list[Probe]:
@@ -54,6 +56,7 @@ def watch(
     run: str | Path | None = None,
     probes: Sequence[Probe] | None = None,
     task: Task | None = None,
+    loss: LossCallable | None = None,
     holdout: Any = None,
     train: Any = None,
     test: Any = None,
@@ -75,6 +78,9 @@ def watch(
             sessions record nothing.
         probes: what to record; by default gradients, parameter change, loss, and the learning rates of an optimizer.
         task: how a batch becomes logits and targets, where the defaults do not recognise it.
+        loss: the loss that the model is trained with, for evaluations: a function of (outputs, targets) that gives a
+            number or one for each example, or a module such as `nn.BCEWithLogitsLoss()`. Without it, the task's or the
+            model's own; otherwise the usual one for classes, and a guess, labelled as such, for numbers.
         holdout: data that probes evaluate the model on: a loader, a data set or a list of batches.
             A loader is never iterated: its data set is read in order.
         train: training data for the probes that need it, in the same forms.
@@ -96,7 +102,9 @@ def watch(
         engine, step = silent_engine(model, optimizers, strict=strict), first_step(run, resume=resume, step=step)
         return Watch(engine, clock=clocks[0] if clocks else None, resume=False, step=step, loop=SilentLoop)
     with preserve_rng():
-        subject = make_subject(model, optimizers, task=task, holdout=holdout, train=train, test=test, groups=groups)
+        subject = make_subject(
+            model, optimizers, task=task, loss=loss, holdout=holdout, train=train, test=test, groups=groups
+        )
         engine = Engine(
             subject,
             default_probes(optimizer=bool(optimizers)) if probes is None else list(probes),
@@ -123,6 +131,7 @@ class Watch:
             engine.open_probes(engine.moment("open", step or 0))
         steps, epoch = begin(engine, resume=resume, step=step)
         self._loop = loop(engine, steps=steps, epoch=epoch or 0, clock=clock)
+        self._loop_loss = LoopLoss(engine)
         passes = self._open_again() if again else None
         self._restored = passes is not None
         engine.closer = self._end
@@ -155,12 +164,14 @@ class Watch:
 
     def log(self, **values: float | Tensor) -> None:
         """Record numbers of this step, such as the loss. Tensors are read later, without waiting for them."""
+        self._engine.safely(self._loop_loss.logged)(values.get("loss"))
         if self._loop.listens and not any("logged" in bound.probe.needs for bound in self._engine.bound):
             self._engine.add(Loss())
         self._engine.safely(self._loop.hand_over)(logged=values)
 
     def batch(self, batch: Any) -> None:
         """Hand over the step's batch, for probes that look at batches."""
+        self._engine.safely(self._loop_loss.batch)(batch)
         self._engine.safely(self._loop.hand_over)(batch=batch)
 
     def examples(self, ids: Any, logits: Tensor, targets: Tensor, *, inputs: Any = None, groups: Any = None) -> None:
@@ -176,6 +187,7 @@ class Watch:
             groups: the group of each example, numbers or names, to follow groups apart; by default its class.
         """
         targets = torch.as_tensor(targets).detach()
+        self._engine.safely(self._loop_loss.examples)(logits, targets)
         self._engine.safely(self._loop.hand_over)(examples=Examples(ids, logits.detach(), targets, inputs, groups))
 
     def micro_batch(self, size: float) -> None:

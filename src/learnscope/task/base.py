@@ -1,15 +1,16 @@
-"""The task, and the built-in ones for tuples, dictionaries and pairs."""
+"""The task: what every built-in one and a user's own have in common."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from learnscope.task.batches import GROUP_KEYS, ID_KEYS, describe, example_ids, first_of, first_tensor, map_leaves
-from learnscope.task.shapes import IGNORE, flatten_positions, is_single, like_logits, logits_in
+from learnscope.task.given import GivenLoss, shared
+from learnscope.task.losses import LOSSES, LossFunction, in_float32, usual_name
+from learnscope.task.shapes import IGNORE, flatten_positions, is_single
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,10 @@ class Task:
     are up to the caller.
     """
 
+    chosen_loss: LossFunction | None = None
+    """Which loss `losses` computes, unless it is overridden; None for that of the kind of targets. A session sets it
+    when it opens, from `loss=`, from what the model returns, or to its best guess."""
+
     def logits(self, model: nn.Module, batch: Any) -> Tensor:
         """The model's raw outputs for the batch, examples first."""
         raise TypeError(
@@ -64,19 +69,15 @@ class Task:
         return None
 
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Loss of each of N positions, in float32 or better.
+        """Loss of each of N positions, in float32 or better: of `chosen_loss`, if there is one. Otherwise:
 
         Integer targets: cross entropy of [N, C] logits, binary cross entropy of a single logit. Float targets:
         squared error, averaged over the dimensions after the first.
         """
-        logits = logits if logits.dtype == torch.float64 else logits.float()
-        if targets.is_floating_point():
-            error = (logits - like_logits(targets, logits).to(logits.dtype)).square()
-            return error.flatten(1).mean(1) if error.ndim > 1 else error
-        if is_single(logits):
-            flat = logits.reshape(-1)
-            return F.binary_cross_entropy_with_logits(flat, like_logits(targets, flat).to(flat.dtype), reduction="none")
-        return F.cross_entropy(logits, targets.long(), reduction="none")
+        logits, chosen = in_float32(logits), self.chosen_loss
+        name = usual_name(logits, targets)
+        each: Tensor = (LOSSES[name] if chosen is None else chosen.function)(logits, targets)
+        return each
 
     def ids(self, batch: Any) -> Tensor | None:
         """Id of each example in the data set, [B]; None if the batch does not hold it."""
@@ -124,39 +125,53 @@ class Task:
     @final
     def positions(self, model: nn.Module, batch: Any) -> Positions:
         """Forward the batch and give the positions that count, without copying their logits."""
-        logits, targets, keep, example = self._positions(model, batch)
-        if keep is None:
-            return Positions(logits, None, targets, example)
-        rows = keep.nonzero().squeeze(1)
-        return Positions(logits, rows, None if targets is None else targets[rows], example[rows])
+        return _counting(self._positions(model, batch, self._forward(model, batch)[0]))
 
     @final
     def outputs(self, model: nn.Module, batch: Any) -> Outputs:
         """Forward the batch and keep the positions that count. Gradients flow if the grad mode is on."""
-        positions = self.positions(model, batch)
+        return self._read(model, batch, *self._forward(model, batch))
+
+    def _read(self, model: nn.Module, batch: Any, raw: Tensor, own: Tensor | None) -> Outputs:
+        """What `_forward` gave, position by position."""
+        positions = _counting(self._positions(model, batch, raw))
         logits = positions.logits if positions.rows is None else positions.logits[positions.rows]
-        losses = None if positions.targets is None else self.each_loss(model, logits, positions.targets)
+        if positions.targets is None:
+            return Outputs(logits, None, None, positions.example)
+        if (whole := self._whole_loss()) is not None:
+            each, own = whole.of_examples(*self._for_whole_loss(model, batch, raw))
+            losses = each[positions.example]
+        else:
+            losses = self.each_loss(model, logits, positions.targets)
+        if own is not None and (whole is not None or self._given() is None):
+            losses = shared(losses, own)
         return Outputs(logits, positions.targets, losses, positions.example)
 
     @final
     def each_loss(self, model: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
         """The losses of N positions that count, for targets as `outputs` and `positions` give them."""
-        if not targets.is_floating_point() and is_single(logits) and bool(((targets != 0) & (targets != 1)).any()):
+        yes_no = not targets.is_floating_point() and is_single(logits) and self._given() is None
+        if yes_no and bool(((targets != 0) & (targets != 1)).any()):
             raise ValueError(
                 f"the model gives a single logit (shape {list(logits.shape)}), which is a yes/no answer, but "
-                "integer targets other than 0 and 1 were seen; for regression make the targets float"
+                "integer targets other than 0 and 1 were seen; for regression make the targets float, or pass loss="
             )
         return self._each_loss(model, logits, targets)
 
     @final
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Mean of the losses over the positions that count; NaN if none does.
+        """Mean of the losses over the positions that count; NaN if none does. The model's own loss if it returns one.
 
         Shapes do not depend on the data here, so that it works with `torch.func.vmap` and `grad`.
         """
-        logits, targets, keep, _ = self._positions(model, batch)
+        raw, own = self._forward(model, batch)
+        logits, targets, keep, _ = self._positions(model, batch, raw)
         if targets is None:
             raise ValueError(f"a loss needs targets, and {describe(batch)} has none for {type(self).__name__}")
+        if own is not None and self._given() is None:
+            return own
+        if (whole := self._whole_loss()) is not None:
+            return whole.mean(*self._for_whole_loss(model, batch, raw))
         if keep is None:
             return self._each_loss(model, logits, targets).mean()
         # Zeroed before the loss, not after it: a NaN at a padded position times 0 is still NaN.
@@ -165,11 +180,36 @@ class Task:
         each = self._each_loss(model, logits, targets)
         return torch.where(keep, each, 0).sum() / keep.sum()
 
-    def _positions(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
+    def _forward(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None]:
+        """The logits, and the loss that the model itself gives for the batch, if it gives one."""
+        return self.logits(model, batch), None
+
+    def _positions(
+        self, model: nn.Module, batch: Any, logits: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
         tensor = first_tensor(batch)
         if tensor is not None and tensor.shape[0] == 0:
             raise ValueError(f"the batch is empty: {describe(batch)}")
-        return flatten_positions(*self._aligned(model, batch))
+        logits, targets, keep = self._aligned(model, batch, logits)
+        ignored = getattr(getattr(self._given(), "loss", None), "ignore_index", IGNORE)
+        if targets is not None and not targets.is_floating_point() and ignored != IGNORE:
+            targets = torch.where(targets == ignored, IGNORE, targets)
+        return flatten_positions(logits, targets, keep)
+
+    def _given(self) -> GivenLoss | None:
+        chosen = self.chosen_loss
+        return chosen.function if chosen is not None and isinstance(chosen.function, GivenLoss) else None
+
+    def _whole_loss(self) -> GivenLoss | None:
+        """A given loss that knows only how to judge whole examples."""
+        chosen = self.chosen_loss
+        return self._given() if chosen is not None and not chosen.by_position else None
+
+    def _for_whole_loss(self, model: nn.Module, batch: Any, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and targets as the loop would hand them to its loss."""
+        logits, targets, keep = self._aligned(model, batch, logits)
+        assert targets is not None
+        return in_float32(logits), targets if keep is None else torch.where(keep, targets, IGNORE)
 
     @final
     def aligned_targets(self, model: nn.Module, batch: Any, logits: Tensor) -> Tensor | None:
@@ -187,61 +227,9 @@ class Task:
         return self.losses(logits, targets)
 
 
-class TupleTask(Task):
-    """`model(x)` of `(x, y)`, `[x, y]`, `(x, y, ids)`, `(x, y, ids, groups)`; of `(x,)` or a tensor without targets."""
-
-    def logits(self, model: nn.Module, batch: Any) -> Tensor:
-        return logits_in(model(batch[0] if isinstance(batch, (tuple, list)) else batch))
-
-    def targets(self, batch: Any) -> Tensor | None:
-        return batch[1] if isinstance(batch, (tuple, list)) and len(batch) > 1 else None
-
-    def ids(self, batch: Any) -> Tensor | None:
-        return example_ids(batch[2]) if isinstance(batch, (tuple, list)) and len(batch) > 2 else None
-
-    def groups(self, batch: Any) -> Tensor | Sequence[Any] | None:
-        return batch[3] if isinstance(batch, (tuple, list)) and len(batch) > 3 else None
-
-
-class DictTask(Task):
-    """`model(batch[inputs])` against `batch[targets]`; several `inputs` are several positional arguments."""
-
-    def __init__(self, inputs: str | Sequence[str] = "x", targets: str | None = "y") -> None:
-        self.input_keys = (inputs,) if isinstance(inputs, str) else tuple(inputs)
-        self.target_key = targets
-
-    def logits(self, model: nn.Module, batch: Any) -> Tensor:
-        return logits_in(model(*(batch[key] for key in self.input_keys)))
-
-    def targets(self, batch: Any) -> Tensor | None:
-        return None if self.target_key is None else batch.get(self.target_key)
-
-    def size(self, batch: Any) -> int:
-        return super().size(batch[self.input_keys[0]])
-
-
-class PairTask(Task):
-    """`img1`, `img2`, `winner`: which of two wins. Logits are always [B, 2].
-
-    The model is called as `model(img1, img2)`. A single logit z per pair is that of winner 1, and becomes
-    [0, z]: the two-class cross entropy of that is the binary cross entropy of z.
-    """
-
-    def logits(self, model: nn.Module, batch: Any) -> Tensor:
-        logits = logits_in(model(batch["img1"], batch["img2"]))
-        if not is_single(logits):
-            return logits
-        single = logits.reshape(-1, 1)
-        return torch.cat([torch.zeros_like(single), single], dim=1)
-
-    def targets(self, batch: Any) -> Tensor | None:
-        winner = batch.get("winner")
-        if winner is None:
-            return None
-        winner = torch.as_tensor(winner).reshape(-1)
-        if winner.is_floating_point() and bool((winner != winner.round()).any()):
-            raise ValueError("`winner` must be 0 or 1; for soft preferences write a Task with your own losses")
-        return winner.long()
-
-    def size(self, batch: Any) -> int:
-        return super().size(batch["img1"])
+def _counting(flat: tuple[Tensor, Tensor | None, Tensor | None, Tensor]) -> Positions:
+    logits, targets, keep, example = flat
+    if keep is None:
+        return Positions(logits, None, targets, example)
+    rows = keep.nonzero().squeeze(1)
+    return Positions(logits, rows, None if targets is None else targets[rows], example[rows])

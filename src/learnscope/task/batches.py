@@ -67,19 +67,22 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     return dataclasses.replace(value, **fields)
 
 
-def is_tuple_batch(batch: Any) -> bool:
-    """`(x, y, ids, groups)` or the first one, two or three of them, aligned."""
-    if not isinstance(batch, (tuple, list)) or not 1 <= len(batch) <= 4:
+def is_tuple_batch(batch: Any, inputs: int = 1) -> bool:
+    """`(x, y, ids, groups)` or the first one, two or three of them, aligned; with several inputs in place of x."""
+    if not isinstance(batch, (tuple, list)) or not inputs <= len(batch) <= inputs + 3:
         return False
     first = first_tensor(batch[0])
     if first is None:
         return False
-    if not all(isinstance(item, Tensor) and item.ndim > 0 and len(item) == len(first) for item in batch[1:3]):
+    after, rest = batch[1 : inputs + 2], batch[inputs + 1 :]
+    if not all(isinstance(item, Tensor) and item.ndim > 0 and len(item) == len(first) for item in after):
         return False
-    if len(batch) < 4:
+    if inputs > 1 and rest:  # a second input must not be taken for a target, nor a target for ids
+        return all(_one_each(item, len(first)) for item in rest)
+    if len(rest) < 2:
         return True
     # with four entries, a mask or weights must not be taken for ids or groups
-    return batch[2].dtype != torch.bool and all(_one_each(item, len(first)) for item in batch[2:])
+    return rest[0].dtype != torch.bool and all(_one_each(item, len(first)) for item in rest)
 
 
 def _one_each(value: Any, examples: int) -> bool:

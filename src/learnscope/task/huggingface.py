@@ -10,7 +10,10 @@ from torch import Tensor, nn
 
 from learnscope.task.base import Task
 from learnscope.task.batches import GROUP_KEYS, ID_KEYS, first_of
-from learnscope.task.shapes import IGNORE, logits_in
+from learnscope.task.calls import unwrap
+from learnscope.task.given import given_loss
+from learnscope.task.losses import BINARY, LOSSES, LossCallable, usual_name
+from learnscope.task.shapes import IGNORE, logits_in, loss_in
 
 LABEL_KEYS = ("labels", "label", "label_ids")
 MODEL_INPUTS = ("input_ids", "inputs_embeds", "pixel_values", "input_features", "input_values")
@@ -28,10 +31,16 @@ class HuggingFaceTask(Task):
     The labels are not passed to the model, so that it does not compute a loss of its own; neither are keys
     that its `forward` does not accept, nor example ids and groups. Sequence classifiers follow transformers'
     rules: one label is regression, float labels for several are independent yes/no answers.
+
+    Args:
+        shift: whether position t of the logits predicts token t + 1; None recognises it by the model's class.
+        loss: the training loop's loss, if it is not the model's own.
     """
 
-    def __init__(self, shift: bool | None = None) -> None:
+    def __init__(self, shift: bool | None = None, *, loss: LossCallable | None = None) -> None:
         self.shift = shift
+        if loss is not None:
+            self.chosen_loss = given_loss(loss)
 
     def logits(self, model: nn.Module, batch: Any) -> Tensor:
         return logits_in(model(**self._arguments(model, batch)))
@@ -95,24 +104,22 @@ class HuggingFaceTask(Task):
         return logits, targets, None if keep is None else F.pad(keep[:, 1:] & keep[:, :-1], (0, 1), value=False)
 
     def _each_loss(self, model: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
-        overridden = type(self).losses is not Task.losses
-        if overridden or _problem(unwrap(model), targets) != "multi_label_classification":
+        overridden = type(self).losses is not Task.losses or self.chosen_loss is not None
+        if overridden or self.usual_name(model, logits, targets) != BINARY:
             return self.losses(logits, targets)
-        each = F.binary_cross_entropy_with_logits(logits.float(), targets.float(), reduction="none")
-        return each.flatten(1).mean(1)
+        return LOSSES[BINARY](logits.float(), targets.float())
 
+    def usual_name(self, model: nn.Module, logits: Tensor, targets: Tensor) -> str:
+        """The loss that a transformers model computes for such targets."""
+        several = _problem(unwrap(model), targets) == "multi_label_classification"
+        return BINARY if several else usual_name(logits, targets)
 
-def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside torch.compile, DDP, FSDP, PEFT and the like, in whatever order they were applied."""
-    while True:
-        inner = model._modules.get("_orig_mod") or model._modules.get("_fsdp_wrapped_module")
-        if inner is None and list(model._modules) == ["module"]:
-            inner = model._modules["module"]
-        if inner is None and callable(base := getattr(model, "get_base_model", None)):
-            inner = base()
-        if inner is None or inner is model:
-            return model
-        model = inner
+    def own_loss(self, model: nn.Module, batch: Any) -> Tensor | None:
+        """What the model itself returns as its loss when it is given the labels; None if it returns none."""
+        labels = self.targets(batch)
+        if labels is None or "labels" not in inspect.signature(unwrap(model).forward).parameters:
+            return None
+        return loss_in(model(**{**self._arguments(model, batch), "labels": labels}))
 
 
 def _config(model: nn.Module, name: str) -> Any:

@@ -1,5 +1,6 @@
 """Aligning logits with targets of various shapes."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,16 +37,47 @@ def is_single(logits: Tensor) -> bool:
     return logits.ndim < 2 or logits.shape[-1] == 1
 
 
+OUTPUT_NAMES = ("logits", "output", "outputs", "out", "prediction", "predictions", "preds", "pred", "scores", "recon")
+"""What the outputs that count are called in a dictionary or an object, in the order in which they are looked for."""
+
+
 def logits_in(output: Any) -> Tensor:
-    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
-    if logits is None and isinstance(output, Mapping):
-        logits = output.get("logits")
-    if logits is None and isinstance(output, (tuple, list)):
+    """The outputs that count: a tensor itself, the first one of a tuple, the one with a usual name, or the only one."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, (tuple, list)) and not hasattr(output, "_fields"):
         # A scalar in front is the model's own loss.
         logits = next((item for item in output if isinstance(item, Tensor) and item.ndim > 0), None)
+    else:
+        items = named_items(output)
+        items.setdefault("logits", getattr(output, "logits", None))  # which may be a property
+        named = {name: item for name, item in items.items() if isinstance(item, Tensor) and item.ndim}
+        only = next(iter(named.values())) if len(named) == 1 else None
+        logits = next((named[name] for name in OUTPUT_NAMES if name in named), only)
     if not isinstance(logits, Tensor):
         raise TypeError(f"no logits in the model's output, {describe(output)}; write a Task whose logits() finds them")
     return logits
+
+
+def loss_in(output: Any) -> Tensor | None:
+    """The model's own loss in its output, a floating number that stands by itself; None if there is none."""
+    if isinstance(output, Tensor):
+        return None
+    plain = isinstance(output, (tuple, list)) and not hasattr(output, "_fields")
+    items = list(output) if plain else [named_items(output).get("loss")]
+    numbers = [item for item in items if isinstance(item, Tensor) and item.numel() == 1 and item.is_floating_point()]
+    return next((item.reshape(()) for item in numbers if not plain or item.ndim == 0), None)
+
+
+def named_items(output: Any) -> dict[str, Any]:
+    """What a dictionary, a named tuple, a dataclass or another object holds, by name."""
+    if isinstance(output, Mapping):
+        return {str(name): item for name, item in output.items()}
+    if hasattr(output, "_fields"):
+        return dict(zip(output._fields, output, strict=True))
+    if dataclasses.is_dataclass(output) and not isinstance(output, type):
+        return {field.name: getattr(output, field.name) for field in dataclasses.fields(output)}
+    return dict(vars(output)) if hasattr(output, "__dict__") else {}
 
 
 def flatten_positions(
@@ -72,6 +104,11 @@ def like_logits(targets: Tensor, logits: Tensor) -> Tensor:
     if _trimmed(targets) != _trimmed(logits):
         raise ValueError(_mismatch(logits, targets))
     return targets.reshape(logits.shape)
+
+
+def same_entries(logits: Tensor, targets: Tensor) -> bool:
+    """Whether there is a target for each entry of the logits; dimensions of length 1 at the end do not matter."""
+    return _trimmed(logits) == _trimmed(targets)
 
 
 def _match(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -72,6 +72,8 @@ class Line:
         for row in record.rows():
             if row.name in ("holdout_accuracy", "holdout_loss"):
                 self._add_row(section, row, row.name.removeprefix("holdout_"))
+                if which := row.labels.get("loss"):
+                    self.status.setdefault(f"{section}.loss", f"{which}: which loss is trained is not known")
         absent = "the batches have no labels" if targets is None else "the targets are numbers, not classes"
         for key in ("labels", "predictions", "accuracy", "loss"):
             if self.body[section][key] is None:

@@ -19,6 +19,7 @@ from learnscope.core.handed import HandedOver
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.model.data import fixed_batches
+from learnscope.model.outputs.trial import try_task
 from learnscope.names import match_parameters
 from learnscope.probes.gradients.gradient_flow import GradientFlow
 from learnscope.probes.outputs.batch_stats import BatchStats
@@ -79,9 +80,10 @@ class TelemetrySession:
     def set_holdout(self, data: Any) -> None:
         """Evaluate on the first examples of the data, whatever their batches."""
         size = self.config.holdout_size
-        self.subject.holdout = None if data is None else fixed_batches(data, self.task, examples=size)
+        model = self.subject.model
+        self.subject.holdout = None if data is None else fixed_batches(data, self.task, model=model, examples=size)
         if self.subject.holdout is not None:
-            self._holdout_task = self.task or task_for(self.subject.holdout[0], self.subject.model)
+            self._holdout_task = try_task(self.task, model, self.subject.holdout[0]).task
 
     def collect(
         self, model: nn.Module, optimizer: Any, place: Mapping[str, Any], batch: Any, logged: Mapping[str, Any]

@@ -19,7 +19,7 @@ N = 60
 
 def made(
     curve: Sequence[float], *, training: Callable[[int], float] | None = lambda step: 5.0 / step, noise: float = 0.2,
-    arrays: bool = True, accuracy: Sequence[float] | None = None,
+    arrays: bool = True, accuracy: Sequence[float] | None = None, stand_ins: Sequence[str | None] | None = None,
 ) -> tuple[MadeRun, np.ndarray]:  # fmt: skip
     """Holdout every 10 steps along `curve`, each example with a level of its own; the losses by measurement."""
     random = np.random.default_rng(3)
@@ -30,7 +30,10 @@ def made(
         run.loss(step, training(step))  # type: ignore[misc]
     for i, row in enumerate(losses):
         share = None if accuracy is None else accuracy[i]
-        run.holdout(10 * (i + 1), row if arrays else None, mean=float(row.mean()), accuracy=share)
+        stand_in = None if stand_ins is None else stand_ins[i]
+        run.holdout(
+            10 * (i + 1), row if arrays else None, mean=float(row.mean()), accuracy=share, stand_in=stand_in
+        )  # fmt: skip
     return run, losses.astype(np.float64)
 
 
@@ -205,3 +208,25 @@ def test_the_interval_covers_and_large_samples_agree_with_small() -> None:
 def test_every_number_of_the_sentence_is_a_number_of_the_run() -> None:
     first, second = (judged(made(curve)[0])[0].detail for curve in (RISING, [*RISING[:5], 2.6]))
     assert re.findall(r"\d+\.\d+", first) != re.findall(r"\d+\.\d+", second)
+
+
+def test_another_loss_than_the_loop_s_is_no_overfitting_and_not_compared_with_the_training() -> None:
+    run, losses = made(RISING, stand_ins=["squared error"] * 6)
+    [finding] = judged(run)
+    assert (finding.kind, finding.severity) == ("worsening", "info")
+    assert finding.title.startswith("The squared error on the holdout is ")
+    text = f"{finding.title} {finding.detail} {finding.advice}"
+    assert "training loss" not in text
+    assert "loss=" in finding.advice
+    assert "not to be compared" in finding.detail
+    assert finding.evidence.value == pytest.approx((losses[5] - losses[2]).mean(), abs=1e-6)
+
+
+def test_a_loss_that_becomes_known_is_judged_from_then_on() -> None:
+    """The first measurement was of another loss, far lower: it is no best to have risen from."""
+    known: list[str | None] = ["squared error", *[None] * 6]
+    run, _ = made([-50.0, *RISING], stand_ins=known)
+    [finding] = judged(run)
+    assert finding.kind == "overfitting"
+    assert "step 40" in finding.title
+    assert "the lowest of 6 measurements" in finding.detail

@@ -18,7 +18,7 @@ from learnscope.report.layout import QUIET
 from learnscope.report.telemetry.data import Telemetry, class_shares, medians, prepare_telemetry, same_names, thinned
 from learnscope.report.telemetry.examples import examples
 from learnscope.report.telemetry.figures import TITLES, overview, panels_of, plot_telemetry, section_figure
-from learnscope.report.telemetry.panels import STYLED
+from learnscope.report.telemetry.panels import STYLED, holdout_panels
 
 
 def table(n: int = 6, per_epoch: int = 2, every: int = 100, **columns: Any) -> pd.DataFrame:
@@ -452,3 +452,12 @@ def test_prepared_tables_name_their_steps() -> None:
     assert prepare_telemetry(table(2, per_epoch=5, logged__loss=[1.0, 2.0])).facts == [
         "2 collections, steps 100 to 200"
     ]
+
+
+def test_a_loss_that_may_not_be_the_trained_one_is_drawn_alone() -> None:
+    known, guessed = full(), full()
+    guessed["status"] = [{"holdout_logits.loss": "squared error: which loss is trained is not known"}] * 6
+    for frame, labels in ((known, ["held out", "logged: loss"]), (guessed, ["held out"])):
+        [panel] = [p for p in holdout_panels(prepare_telemetry(frame), 2) if p.y == "loss"]
+        assert [line.label for line in panel.lines] == labels
+    assert "squared error: which loss is trained is not known" in panel.facts

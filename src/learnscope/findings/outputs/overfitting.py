@@ -11,6 +11,7 @@ from learnscope.findings.outputs.stuck import guessing_run
 from learnscope.quantities.outputs import Holdout, Loss
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Floats, Series, labels_of, series
+from learnscope.reading.held_out import HeldOutLoss, held_out_loss
 from learnscope.reading.words import count, num, percent
 from learnscope.record import Evidence, Finding, Severity
 from learnscope.store.backend import RunError
@@ -45,13 +46,14 @@ class TrainingLoss:
 def overfitting(reader: RunReader, cuts: Cuts) -> list[Finding]:
     findings = []
     for label in labels_of(reader, Holdout):
-        losses = series(reader, Holdout.holdout_loss, probe=label).finite
-        if len(losses) >= cuts.holdout_measurements:
-            findings += _judge(reader, label, losses, cuts)
+        held_out = held_out_loss(reader, label)
+        if len(held_out.series.finite) >= cuts.holdout_measurements:
+            findings += _judge(reader, label, held_out, cuts)
     return findings
 
 
-def _judge(reader: RunReader, label: str, losses: Series, cuts: Cuts) -> list[Finding]:
+def _judge(reader: RunReader, label: str, held_out: HeldOutLoss, cuts: Cuts) -> list[Finding]:
+    losses = held_out.series.finite
     at = int(losses.values.argmin())
     best, last = int(losses.steps[at]), int(losses.steps[-1])
     lowest = float(losses.values[at])
@@ -62,7 +64,39 @@ def _judge(reader: RunReader, label: str, losses: Series, cuts: Cuts) -> list[Fi
     paired = _paired(reader, label, best, last)
     if paired is not None and paired.interval[0] <= 0:
         return []
+    if held_out.stand_in is not None:
+        return [_unjudged(label, held_out, at, float(rises[-1]), paired)]
     return [_finding(reader, label, losses, at, float(rises[-1]), paired, _training(reader, best, last), cuts)]
+
+
+def _unjudged(label: str, held_out: HeldOutLoss, at: int, rise: float, paired: Difference | None) -> Finding:
+    """A rise of another loss than the one that is trained: whether it is overfitting cannot be told."""
+    losses = held_out.series.finite
+    best, last = int(losses.steps[at]), int(losses.steps[-1])
+    lowest, now = float(losses.values[at]), float(losses.values[-1])
+    return Finding(
+        kind="worsening",
+        severity="info",
+        title=f"The {held_out.stand_in} on the holdout is {percent(rise)} above its best, which was at step {best:,}",
+        detail=(
+            f"It was {num(lowest)} at step {best:,}, the lowest of {len(losses):,} measurements, and {num(now)} at "
+            f"step {last:,}. {_paired_sentence(paired)} {held_out.note}"
+        ),
+        advice=(
+            "Pass the loss that the loop trains with, ls.watch(…, loss=…): only then can overfitting be told from "
+            "outputs that grow with training."
+        ),
+        evidence=_evidence(label, losses, at, paired),
+    )
+
+
+def _evidence(label: str, losses: Series, at: int, paired: Difference | None) -> Evidence:
+    best, last = int(losses.steps[at]), int(losses.steps[-1])
+    risen = float(losses.values[-1]) - float(losses.values[at])
+    return Evidence(
+        probe=label, name=Holdout.holdout_loss.name, n=paired.n if paired else len(losses), first_step=best,
+        last_step=last, value=paired.mean if paired else risen, interval=paired.interval if paired else None,
+    )  # fmt: skip
 
 
 def _finding(
@@ -96,11 +130,8 @@ def _finding(
             ]
         ).strip(),
         advice=_advice(best, diverging, only_confidence, training, guessing=guessing_run(reader, cuts) is not None),
-        evidence=Evidence(
-            probe=label, name=Holdout.holdout_loss.name, n=paired.n if paired else n, first_step=best, last_step=last,
-            value=paired.mean if paired else now - lowest, interval=paired.interval if paired else None,
-        ),
-    )  # fmt: skip
+        evidence=_evidence(label, losses, at, paired),
+    )
 
 
 def _advice(best: int, diverging: bool, only_confidence: bool, training: TrainingLoss | None, *, guessing: bool) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import joined_if_all, model_device
 from learnscope.task import IGNORE, HuggingFaceTask, Positions, Task, correct, describe, predictions, unwrap
+from learnscope.task.losses import CROSS_ENTROPY
 from learnscope.task.shapes import is_single
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.outputs.calibration import brier_scores, class_probabilities
@@ -116,7 +117,7 @@ def summed_by_example(model: nn.Module, task: Task, batches: Iterable[Any], top_
                 parts.append(_summed(model, task, outputs, task.size(batch), top_k))
             if not outputs.targets.is_floating_point():
                 classes = number_of_classes(outputs.logits)
-                tokens = _is_cross_entropy(task) and predicts_tokens(model, classes)
+                tokens = is_cross_entropy(task) and predicts_tokens(model, classes)
             del outputs  # otherwise the logits of two batches would be in memory at once
     joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     within = {k: joined[f"within {k}"] for k in top_k if f"within {k}" in joined}
@@ -152,7 +153,7 @@ def _summed(model: nn.Module, task: Task, outputs: Positions, examples: int, top
         loss, ranks = losses_and_ranks(logits, targets, outputs.rows)
         by_position["right"] = ranks == 0
         by_position |= {f"within {k}": ranks < k for k in top_k if k < logits.shape[1]}
-    if loss is None or not _is_cross_entropy(task):
+    if loss is None or not is_cross_entropy(task):
         loss = task.each_loss(model, with_target(logits, outputs.rows), targets)
     by_position |= {"loss": loss, "positions": torch.ones_like(loss)}
     return {
@@ -171,6 +172,7 @@ def with_target(logits: Tensor, rows: Tensor | None) -> Tensor:
     return logits if rows is None else logits[rows]
 
 
-def _is_cross_entropy(task: Task) -> bool:
-    """Whether the loss of classes is cross entropy, as in every built-in task."""
-    return type(task).losses is Task.losses and type(task)._each_loss in (Task._each_loss, HuggingFaceTask._each_loss)
+def is_cross_entropy(task: Task) -> bool:
+    """Whether the loss of classes is cross entropy, as in every built-in task without a loss of the user's."""
+    own = type(task).losses is Task.losses and type(task)._each_loss in (Task._each_loss, HuggingFaceTask._each_loss)
+    return own and (task.chosen_loss is None or task.chosen_loss.name == CROSS_ENTROPY)

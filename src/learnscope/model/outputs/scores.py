@@ -13,7 +13,7 @@ from learnscope.model.bits.quantise import is_switchable
 from learnscope.model.data import cut, joined
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
-from learnscope.model.outputs.outcomes import predicts_tokens, with_target
+from learnscope.model.outputs.outcomes import is_cross_entropy, predicts_tokens, with_target
 from learnscope.model.outputs.reference import Reference, reference_outputs
 from learnscope.model.outputs.suffix import Suffix
 from learnscope.task import Task, correct
@@ -89,7 +89,7 @@ def summary(model: nn.Module, task: Task, base: Baseline, variant: Iterable[Tens
         "positions": int(positions),
         "regression": first.regression,
         "single": logits[:1].numel() == 1,
-        "tokens": type(task).losses is Task.losses and "right" in sums and predicts_tokens(model, classes),
+        "tokens": is_cross_entropy(task) and "right" in sums and predicts_tokens(model, classes),
         "sums": {name: values.tolist() for name, values in sums.items() if name != "right"},
     }
 

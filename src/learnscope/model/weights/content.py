@@ -8,6 +8,7 @@ import inspect
 import platform
 import sys
 from collections.abc import Iterable, Mapping
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -90,6 +91,10 @@ def _value(digest: Any, value: Any) -> None:
     elif isinstance(value, FunctionType):
         _take(digest, f"{value.__module__}.{value.__qualname__}\n{_source(value)}")
         _value(digest, [content for cell in value.__closure__ or () if (content := _content(cell)) is not None])
+    elif isinstance(value, partial):
+        _value(digest, [value.func, value.args, value.keywords])
+    elif isinstance(value, nn.Module):  # a loss with class weights, which its repr leaves out
+        _take(digest, model_content(value))
     elif isinstance(value, RemovableHandle):  # gradient checkpointing keeps some: their addresses do not matter
         _take(digest, type(value).__qualname__)
     else:

@@ -7,8 +7,8 @@ import torch
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.quantities.outputs import Holdout as Q
-from learnscope.record import Measurement, Table
-from learnscope.task import correct, predictions
+from learnscope.record import Label, Measurement, Table
+from learnscope.task import Task, correct, predictions
 
 
 class Holdout(Probe):
@@ -16,6 +16,10 @@ class Holdout(Probe):
 
     Arrays: `logits`, `labels`, `predictions`, `losses`, `example` (one entry a position), unless there are
     more than `max_logits` logits, in which case the logits are left out and a note says so.
+
+    The loss is the training loop's own where that is known: `ls.watch(loss=…)`, a task with its own `losses`, a model
+    that returns its loss, or what the loop logs. Where it is not, the label `loss` names the one that was computed, and
+    nothing compares it with the training loss.
     """
 
     every: int = 100
@@ -42,9 +46,20 @@ class Holdout(Probe):
                 columns.append(Q.holdout_accuracy.column(correct(logits, targets).double().mean().reshape(1)))
         if losses is not None:
             arrays["losses"] = losses
-            columns.append(Q.holdout_loss.column(losses.double().mean().reshape(1)))
-        notes = {}
+            columns.append(Q.holdout_loss.column(losses.double().mean().reshape(1), loss_label(moment.task)))
+        notes = loss_note(moment.task) if losses is not None else {}
         if logits.numel() > self.max_logits:
             del arrays["logits"]
             notes["logits"] = f"left out: {logits.numel()} are more than max_logits={self.max_logits}"
         return Measurement([Table("model", ["model"], columns)], arrays=arrays if self.keep_arrays else {}, notes=notes)
+
+
+def loss_label(task: Task) -> dict[str, Label]:
+    """Which loss it is, unless it is the training loop's own as far as is known."""
+    label = None if task.chosen_loss is None else task.chosen_loss.label
+    return {} if label is None else {"loss": label}
+
+
+def loss_note(task: Task) -> dict[str, str]:
+    """Where the loss is known from."""
+    return {} if task.chosen_loss is None else {"loss": task.chosen_loss.why}

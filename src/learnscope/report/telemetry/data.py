@@ -56,6 +56,19 @@ class Telemetry:
             out.append(f"{count(self.superseded, 'collection')} before a resume left out")
         return out
 
+    def explained(self, section: str, key: str) -> list[str]:
+        """What lines say of a number that they have, if the last of them says something."""
+        values = self.sections.get(section, {}).get(key)
+        statuses = self.table.get("status")
+        if values is None or statuses is None:
+            return []
+        said = [
+            status.get(f"{section}.{key}") if isinstance(status, dict) else None
+            for status, value in zip(statuses, values, strict=True)
+            if np.isfinite(value)
+        ]
+        return [str(said[-1])] if said and said[-1] else []
+
     def missing(self, section: str, keys: Sequence[str] | None = None, most: int = 2) -> list[str]:
         """Numbers with gaps, and the most frequent reason."""
         alike: dict[tuple[int, str], list[str]] = {}

@@ -94,8 +94,10 @@ def holdout_panels(t: Telemetry, classes: int) -> list[Panel]:
     """Held-out accuracy and loss, each with the same number of the training if the loop logged it."""
     held, logged = t.sections.get(HOLDOUT, {}), t.sections.get(LOGGED, {})
     trained = [name for name in logged if is_accuracy(name)]
+    # a held-out loss whose status says which one it is, is not known to be the one that is trained
+    losses = [n for n in ("loss", "train_loss") if n in logged and not t.explained(HOLDOUT, "loss")]
     panels = []
-    for name, beside in (("accuracy", trained), ("loss", [n for n in ("loss", "train_loss") if n in logged])):
+    for name, beside in (("accuracy", trained), ("loss", losses)):
         if name not in held or not np.isfinite(held[name]).any():
             continue
         lines = [Line("held out", held[name], COLOURS[1])]
@@ -117,7 +119,7 @@ def _holdout_panel(t: Telemetry, name: str, lines: list[Line], classes: int) -> 
             axes.set_ylim(-0.03, 1.03)
             axes.set_yticks([0, 0.5, 1] if small else [0, 0.2, 0.4, 0.6, 0.8, 1])
 
-    facts = [_ends(lines[0], f"held-out {name}"), *t.missing(HOLDOUT, [name])]
+    facts = [_ends(lines[0], f"held-out {name}"), *t.explained(HOLDOUT, name), *t.missing(HOLDOUT, [name])]
     title = f"{name.capitalize()} on the held-out examples"
     return Panel(title, name, lines, facts, log=name == "loss", decorate=decorate)
 
