@@ -195,3 +195,23 @@ def test_a_warning_against_broadcasting() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ls.audit(model, [(X, X[:, :1])], probes=[ls.Holdout()])
+
+
+class WeightedTask(ls.TupleTask):
+    """Changes the usual losses."""
+
+    def losses(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return 3 * super().losses(logits, targets)
+
+
+def test_a_task_may_change_the_usual_losses() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    x, y = torch.randn(6, 4), torch.arange(6) % 3
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    options = {"holdout": [(x, y)], "task": WeightedTask(), "probes": [ls.Holdout(every=1)], "strict": True}
+    with ls.watch(model, optimizer, **options) as w:
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    expected = 3 * torch.nn.functional.cross_entropy(model(x).double(), y)
+    assert w.run.frame("Holdout", "holdout_loss").value.iloc[-1] == pytest.approx(float(expected), rel=1e-6)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from learnscope.task.batches import GROUP_KEYS, ID_KEYS, describe, example_ids, first_of, first_tensor, map_leaves
 from learnscope.task.given import GivenLoss, shared
-from learnscope.task.losses import LOSSES, LossFunction, in_float32, usual_name
+from learnscope.task.losses import LossFunction, in_float32, usual_loss
 from learnscope.task.shapes import IGNORE, flatten_positions, is_single
 
 
@@ -74,9 +74,8 @@ class Task:
         Integer targets: cross entropy of [N, C] logits, binary cross entropy of a single logit. Float targets:
         squared error, averaged over the dimensions after the first.
         """
-        logits, chosen = in_float32(logits), self.chosen_loss
-        name = usual_name(logits, targets)
-        each: Tensor = (LOSSES[name] if chosen is None else chosen.function)(logits, targets)
+        chosen = usual_loss if self.chosen_loss is None else self.chosen_loss.function
+        each: Tensor = chosen(in_float32(logits), targets)
         return each
 
     def ids(self, batch: Any) -> Tensor | None:

@@ -86,6 +86,12 @@ def usual_name(logits: Tensor, targets: Tensor) -> str:
     return BINARY if is_single(logits) else CROSS_ENTROPY
 
 
+def usual_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """The usual loss for such targets, of each position."""
+    each: Tensor = LOSSES[usual_name(logits, targets)](logits, targets)
+    return each
+
+
 def named(name: str, certainty: Certainty, why: str) -> LossFunction:
     return LossFunction(name, LOSSES[name], certainty, why)
 

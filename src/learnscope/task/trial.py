@@ -16,7 +16,7 @@ from learnscope.task.calls import unwrap
 from learnscope.task.forms import MY_TASK, task_for, tasks_for
 from learnscope.task.given import given_loss
 from learnscope.task.huggingface import HuggingFaceTask
-from learnscope.task.losses import LossCallable, LossFunction, agrees, first_guess, named, usual_name
+from learnscope.task.losses import LossCallable, LossFunction, agrees, first_guess, named, usual_loss, usual_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,8 @@ def _first_choice(
 ) -> LossFunction:  # fmt: skip
     """The loss before anything is known of the loop; `own` is what the model returned as its loss."""
     if type(task).losses is not Task.losses:
-        return LossFunction(f"{type(task).__name__}.losses", type(task).losses, "known", "the task's own losses")
+        # what `super().losses(…)` gives to a task that changes it
+        return LossFunction(f"{type(task).__name__}.losses", usual_loss, "known", "the task's own losses")
     if isinstance(task, OwnLossTask):
         return named(usual_name(outputs.logits, targets), "known", "the model's own loss")
     if not isinstance(task, HuggingFaceTask):
