@@ -24,13 +24,16 @@ from forked import run_module
 torch.set_num_threads(1)
 
 TOGETHER = {
-    "forked": ("seeds/", "posttrain/", "faults/", "test_bench.py", "test_docs.py", "test_examples.py"),
+    "forked": (
+        "seeds/", "posttrain/", "faults/", "test_bench.py", "test_docs.py", "test_examples.py", "clients/test_ranks.py",
+    ),
+    "trainers": ("session/test_frameworks.py", "clients/test_trainers.py"),
     "training": ("training/", "analysis/test_trl.py"),
     "audits": ("report/audit/", "findings/test_audit.py", "probes/bits/", "probes/robustness/", "model/bits/"),
     "stories": ("findings/test_telemetry_story.py",),
     "grokking": ("demo/", "findings/examples/test_grokking.py"),
     "names": ("contract/test_names.py", "test_architecture.py"),
-}
+}  # fmt: skip
 """Tests that one worker runs, as each worker would build again what they share: models, a process to fork from."""
 
 

@@ -220,7 +220,7 @@ def test_work_outside_a_firing_is_charged(monkeypatch: pytest.MonkeyPatch) -> No
 
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monkeypatch.setattr(clipping, "current_gradients", slowed(clipping.current_gradients))
+    monkeypatch.setattr(clipping, "gradient_statistics", slowed(clipping.gradient_statistics))
     monkeypatch.setattr(backwards, "sum_squares", slowed(backwards.sum_squares))
     probes = [ls.GradientFlow(every=1), ls.ParameterChange(every=1)]
     with ls.watch(model, optimizer, probes=probes, strict=True) as w:

@@ -141,6 +141,8 @@ def test_a_model_without_parameters_is_refused() -> None:
         ls.watch(nn.ReLU())
     with pytest.raises(TypeError, match=r"not a torch\.nn\.Module"):
         ls.watch(lambda x: x)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"a list, not a torch\.nn\.Module; join several: torch\.nn\.ModuleDict"):
+        ls.watch([nn.Linear(1, 1)])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="not initialised yet: run one batch"):
         ls.watch(nn.LazyLinear(3))
 

@@ -16,6 +16,7 @@ from learnscope.analysis.computers import GIVEN, AnalysisContext, MetricComputer
 from learnscope.analysis.config import AnalysisConfig
 from learnscope.analysis.primitives import History
 from learnscope.core.gradients import current_gradients
+from learnscope.core.handed import HandedOver
 from learnscope.core.moment import Moment
 from learnscope.core.probe import prepares
 from learnscope.run import Run
@@ -88,6 +89,8 @@ class AnalysisSession:
         self, model: nn.Module, inputs: Any, optimizer: Any, metadata: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, str]]:
         """Count a step; returns the metrics that are due at it, and why some are NaN."""
+        if self._ends is not None:
+            self._ends.settle()
         self.steps += 1
         if model is not self.subject.model:
             self._session.set_model(model)
@@ -124,31 +127,46 @@ class AnalysisSession:
         if self._ends is not None:
             return
         # hooks outlive a session that is forgotten: they refer to it weakly, and go with it
-        hooks = [_weakly(method) for method in (self._before_step, self._after_step, self._gradient_readers)]
-        self._ends = StepEnds(self._engine, *hooks, wanted=_weakly(self._looks_at_step))
+        self._ends = StepEnds(self._engine, weakref.proxy(self))
         weakref.finalize(self, self._ends.close)
         if self.subject.optimizers:
             self._ends.attach(self.subject.optimizers)
         else:
             self._ends.find_optimizers()
 
-    def _looks_at_step(self) -> bool:
+    def looks_at_step(self) -> bool:
         return not self._step_seen and self._due_next()
 
-    def _gradient_readers(self) -> list[Bound]:
-        return [metric.bound for metric in self.metrics] if self._due_next() else []
+    def due_probes(self) -> list[Bound]:
+        return [metric.bound for metric in self.metrics]
 
-    def _before_step(self) -> None:
+    def clip_readers(self) -> list[Bound]:
+        return self.due_probes() if self._due_next() else []
+
+    def optimizer_comes(self, *, begins_anew: bool) -> None:
+        pass
+
+    def optimizer_went(self) -> None:
+        pass
+
+    def out_of_turn(self) -> None:
+        pass
+
+    def step_opened(self) -> None:
         self._step_seen = True
         self._write_manifest()
         moment = self._moment_of_step("before_step")
         for _, bound, _ in self.metrics:
-            if bound.probe.at == "before_step":
-                self._engine.fire(bound, moment)
-            elif prepares(bound.probe):
+            if bound.probe.at != "before_step" and prepares(bound.probe):
                 self._engine.prepare(bound, moment)
 
-    def _after_step(self) -> None:
+    def gradients_known(self) -> None:
+        moment = self._moment_of_step("before_step")
+        for _, bound, _ in self.metrics:
+            if bound.probe.at == "before_step":
+                self._engine.fire(bound, moment)
+
+    def step_ended(self) -> None:
         if not (self._step_seen and self._due_next()):
             return
         moment = self._moment_of_step("after_step")
@@ -162,7 +180,8 @@ class AnalysisSession:
 
     def _moment_of_step(self, phase: str) -> Moment:
         assert self._ends is not None
-        return self._session.moment(phase, step=self.steps + 1, take_gradients=self._ends.gradients)
+        handed = HandedOver(stepped=self._ends.stepped())
+        return self._session.moment(phase, step=self.steps + 1, handed=handed, take_gradients=self._ends.gradients)
 
     # one measurement
 
@@ -281,9 +300,3 @@ class AnalysisSession:
         self._batches.close()
         self._write_manifest()
         self._session.close(last_step=self.steps)
-
-
-def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A bound method that does nothing when its owner is gone."""
-    reference = weakref.WeakMethod(method)
-    return lambda: method() if (method := reference()) is not None else None

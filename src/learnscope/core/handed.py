@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from learnscope.core.stepped import Stepped
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatches:
@@ -43,6 +45,8 @@ class HandedOver:
     batch: Any = None
     examples: Sequence[Examples] = ()
     micro_batches: MicroBatches | None = None
+    stepped: Stepped | None = None
+    """What each of several optimizers stepped with; None where all is as it stands in the optimizers."""
 
     def needs_met(self) -> set[str]:
         met = {"logged": bool(self.logged), "batch": self.batch is not None, "examples": bool(self.examples)}

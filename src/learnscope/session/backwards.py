@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from learnscope.core.handed import MicroBatches
 from learnscope.core.subject import Subject
@@ -23,9 +24,11 @@ class Backwards:
 
     def __init__(self, subject: Subject) -> None:
         trainable = [(name, p) for name, p in zip(subject.names, subject.parameters, strict=True) if p.requires_grad]
-        chosen = trainable[:: max(1, len(trainable) // WATCHED)]
+        spread = [p for _, p in trainable[:: max(1, len(trainable) // WATCHED)]]
+        # with one of every optimizer: a backward may be for one of them alone
+        chosen = list(dict.fromkeys([*spread, *_one_of_each(subject.optimizers, [p for _, p in trainable])]))
         self._counts = [0] * len(chosen)
-        self._handles = [p.register_hook(partial(self._count, i)) for i, (_, p) in enumerate(chosen)]
+        self._handles = [p.register_hook(partial(self._count, i)) for i, p in enumerate(chosen)]
         self._order: list[str] = []
         # a compiled backward hands over all gradients at once: its order says nothing
         ordered = [] if hasattr(subject.model, "_orig_mod") else trainable
@@ -34,6 +37,11 @@ class Backwards:
     @property
     def passes(self) -> int:
         return max(self._counts, default=0)
+
+    @property
+    def seen(self) -> int:
+        """Grows with every backward, also with one that reaches a part of the model only."""
+        return sum(self._counts)
 
     def reset(self) -> None:
         self._counts = [0] * len(self._counts)
@@ -64,6 +72,12 @@ class Backwards:
 
     def _note(self, name: str, _gradient: Tensor) -> None:
         self._order.append(name)
+
+
+def _one_of_each(optimizers: Sequence[Optimizer], trainable: Sequence[nn.Parameter]) -> Iterator[nn.Parameter]:
+    for optimizer in optimizers if len(optimizers) > 1 else ():
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        yield from [p for p in trainable if id(p) in held][-1:]
 
 
 class MicroBatchMeter:

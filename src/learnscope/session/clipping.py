@@ -6,8 +6,9 @@ where every caller passes: the function inside torch that scales the gradients b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +16,16 @@ from torch import Tensor
 from torch.nn import utils
 from torch.nn.utils import clip_grad
 
-from learnscope.core.gradients import Gradients, current_gradients, current_tensors
+from learnscope.core.gradients import (
+    Gradients,
+    current_tensors,
+    joined,
+    missing_names,
+    read_gradients,
+    rows_of,
+)
 from learnscope.core.subject import Subject
+from learnscope.tensor.gradients.gradient import GradientTable, gradient_statistics
 
 Listener = Callable[[Sequence[Tensor], float, Tensor], Callable[[], object] | None]
 
@@ -60,44 +69,77 @@ def _announcing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class GradientReader:
-    """Reads the gradients of a step once: before clipping if there is a clip, before the step otherwise."""
+    """Reads each gradient once: before clipping if there is a clip, before the step otherwise."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self.forget()
+        self._rows: dict[int, tuple[GradientTable, int]] = {}
+        """Where the statistics from before the clip stand, by position."""
+        self._versions: dict[int, tuple[int, int]] = {}
+        """Of the gradients after the clip."""
+        self._coefficients = torch.empty(0)
+        self._new: set[int] = set()
+        """Positions that were clipped since an optimizer last stepped."""
 
     def forget(self) -> None:
-        self._before_clip: Gradients | None = None
-        self._coefficients = torch.empty(0)
-        self._clipped_versions: dict[int, tuple[int, int]] = {}
+        """Drop what was read for steps that have been taken; a clip for the coming one may have been seen already."""
+        for position in self._rows.keys() - self._new:
+            del self._rows[position]
+
+    def stepped(self) -> None:
+        """An optimizer has stepped: what was clipped before is not for the coming step."""
+        self._new.clear()
 
     def on_clip(self, parameters: Sequence[Tensor], max_norm: float, total_norm: Tensor) -> Callable[[], None] | None:
         """Called before a clip: afterwards a NaN would be in every gradient."""
-        clipped = {id(p) for p in parameters}
-        positions = [position for position, p in enumerate(self._subject.parameters) if id(p) in clipped]
-        if not positions:
+        clipped, held = {id(p) for p in parameters}, self._subject.parameters
+        gradients = {i: p.grad for i, p in enumerate(held) if id(p) in clipped and p.grad is not None}
+        if not gradients:
             return None
-        if self._written_since_clip():
-            self._before_clip = current_gradients(self._subject)
-            count = len(self._subject.parameters)
-            self._coefficients = torch.ones(count, dtype=torch.float64, device=total_norm.device)
+        if self._coefficients.shape != (len(held),):
+            self._coefficients, self._rows = torch.ones(len(held), dtype=torch.float64, device=total_norm.device), {}
+        written = [i for i, gradient in gradients.items() if not self._is_clipped(i, gradient)]
+        if written:
+            table = gradient_statistics([gradients[i] for i in written])
+            self._rows |= {position: (table, row) for row, position in enumerate(written)}
+            self._coefficients[written] = 1.0
         # what torch multiplies the gradients by
-        self._coefficients[positions] *= torch.clamp(max_norm / (total_norm + 1e-6), max=1.0)
-        return self._note_versions
+        factor = torch.clamp(max_norm / (total_norm + 1e-6), max=1.0)
+        self._coefficients[list(gradients)] *= factor.to(self._coefficients.device)
+        self._new |= gradients.keys()
+        return partial(self._note_versions, list(gradients))
 
-    def read(self, scale: float | Tensor) -> Gradients:
-        """The gradients as the optimizer is given them, with their statistics from before a clip."""
-        before = self._before_clip
-        if before is None or self._written_since_clip():
-            return replace(current_gradients(self._subject), scale=scale)
-        return replace(before, coefficients=self._coefficients[list(before.positions)], scale=scale)
+    def read(self, scale: float | Tensor, among: Collection[int] | None = None) -> Gradients:
+        """The gradients (of `among`) as the optimizer is given them, with their statistics from before a clip."""
+        gradients = current_tensors(self._subject, among)
+        clipped = {i: gradient for i, gradient in gradients.items() if self._is_clipped(i, gradient)}
+        others = {i: gradient for i, gradient in gradients.items() if i not in clipped}
+        tables = {id(table): table for table, _ in (self._rows[i] for i in clipped)}
+        parts = [self._from_clip({i: g for i, g in clipped.items() if self._rows[i][0] is t}) for t in tables.values()]
+        if others or not parts:
+            parts.append(replace(read_gradients(self._subject, others, among=()), missing=()))
+        missing = missing_names(self._subject, gradients, among)
+        return replace(joined(parts), missing=missing, scale=scale)
 
-    def _note_versions(self) -> None:
-        self._clipped_versions = self._versions()
+    def _from_clip(self, gradients: Mapping[int, Tensor]) -> Gradients:
+        """Gradients whose statistics were taken together, before a clip."""
+        positions = list(gradients)
+        table, rows = self._rows[positions[0]][0], [self._rows[i][1] for i in positions]
+        if rows != list(range(len(table.zeros))):
+            table = rows_of(table, rows)
+        names = [self._subject.names[i] for i in positions]
+        return Gradients(names, positions, list(gradients.values()), (), table, self._coefficients[positions])
 
-    def _written_since_clip(self) -> bool:
-        """Whether there was no clip, or something wrote the gradients after it, such as a micro-batch's backward."""
-        return self._before_clip is None or self._clipped_versions != self._versions()
+    def _note_versions(self, positions: Sequence[int]) -> None:
+        for position in positions:
+            gradient = self._subject.parameters[position].grad
+            if gradient is not None:
+                self._versions[position] = _version(gradient)
 
-    def _versions(self) -> dict[int, tuple[int, int]]:
-        return {i: (id(g), 0 if g.is_inference() else g._version) for i, g in current_tensors(self._subject).items()}
+    def _is_clipped(self, position: int, gradient: Tensor) -> bool:
+        """Whether it was clipped, and nothing wrote it after that, such as a micro-batch's backward."""
+        return position in self._rows and self._versions.get(position) == _version(gradient)
+
+
+def _version(gradient: Tensor) -> tuple[int, int]:
+    return id(gradient), 0 if gradient.is_inference() else gradient._version

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
 from torch.optim import Optimizer
 
-from learnscope.core.handed import Examples, HandedOver, MicroBatches
+from learnscope.core.handed import HandedOver, MicroBatches
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe, is_due, prepares
 from learnscope.session.backwards import Backwards, MicroBatchMeter, is_one_of_several
 from learnscope.session.engine import FED, Bound, Engine
+from learnscope.session.feed import Feed
 from learnscope.session.steps import StepEnds
 from learnscope.session.subject import snapshot_key, take_snapshots
 
@@ -24,50 +24,6 @@ NO_STEPS = (
 )
 UNFED_LIMIT = 20
 """Due steps without what a probe must be handed, after which there is a warning."""
-
-
-class Feed:
-    """Collects what the loop hands over until the step it belongs to is complete.
-
-    Loops log before the backward, before the step or after it. A backward since the last step means that
-    the value belongs to the step to come; if not, the loop's first call tells: one that comes before any
-    backward and any step shows a loop that logs ahead.
-    """
-
-    def __init__(self, complete: Callable[[int, HandedOver], object]) -> None:
-        self._complete = complete
-        self._step: int | None = None
-        self._ahead: bool | None = None
-        self._logged: dict[str, list[Any]] = {}
-        self._batch: Any = None
-        self._examples: list[Examples] = []
-
-    def add(self, step: int, first_step: int, backward_seen: bool, **content: Any) -> None:
-        """Take what the loop handed over: `logged`, `batch` or `examples`."""
-        if self._ahead is None:
-            self._ahead = step == first_step and not backward_seen
-        target = step + 1 if backward_seen or self._ahead else step
-        if self._step != target:
-            self.flush()
-        self._step = target
-        for name, value in content.get("logged", {}).items():
-            # a copy: the loop may go on adding to its own tensor before the value is read
-            copy = value.detach().clone() if isinstance(value, Tensor) else value
-            self._logged.setdefault(name, []).append(copy)
-        self._batch = content.get("batch", self._batch)
-        self._examples += [content["examples"]] if "examples" in content else []  # one for each micro-batch
-
-    def stepped(self, step: int) -> None:
-        """A step has ended: what was handed over for an earlier one is complete."""
-        if self._step is not None and self._step < step:
-            self.flush()
-
-    def flush(self) -> None:
-        if self._step is None:
-            return
-        step, handed = self._step, HandedOver(self._logged, self._batch, self._examples)
-        self._step, self._logged, self._batch, self._examples = None, {}, None, []
-        self._complete(step, handed)
 
 
 class Loop:
@@ -91,7 +47,11 @@ class Loop:
         self._times_out_of_turn = 0
         self._of_one_rank = is_one_of_several()
         self._backwards = Backwards(self.subject)
-        self._ends = StepEnds(engine, self._begin, self._end, self._gradient_readers, out_of_turn=self._out_of_turn)
+        self._seen_at_last_step = 0
+        """What was seen of backward passes, since the last training step, before an optimizer last stepped."""
+        self._seen_when_opened = 0
+        self._micro_batches: MicroBatches | None = None
+        self._ends = StepEnds(engine, self)
         self._ends.attach(self.subject.optimizers, clock)
 
     def start(self, passes: int = 1) -> None:
@@ -99,13 +59,26 @@ class Loop:
         self._fire(self.engine.due("once", 1), self.moment("once"))
         self._plan_step(passes)
 
+    @property
+    def steps_taken(self) -> int:
+        """Training steps, with one that is open if it will count."""
+        return self.steps + self._ends.counted
+
     def hand_over(self, **content: Any) -> None:
-        self.feed.add(self.steps, self.first_step, self._backwards.passes > 0, **content)
+        if self._ends.half_taken:
+            self.feed.add_between(self.steps + 1, self._seen_since_a_step(), **content)
+        else:
+            self.feed.add(self.steps, self.first_step, self._backwards.passes > 0, **content)
+
+    def settle(self) -> None:
+        """Nothing more will come of the training step that is open."""
+        self._ends.settle()
 
     def moment(self, phase: str, step: int | None = None, **details: Any) -> Moment:
         return self.engine.moment(phase, self.steps if step is None else step, epoch=self.epoch, **details)
 
     def end_epoch(self) -> None:
+        self.settle()
         self.feed.flush()
         self._fire(self.engine.due("epoch", self.epoch + 1), self.moment("epoch"))
         self.epoch += 1
@@ -122,8 +95,9 @@ class Loop:
 
     def manual_step(self) -> None:
         """A step that no torch optimizer took. Gradients are those not cleared yet."""
-        self._begin()
-        self._end()
+        self.step_opened()
+        self.gradients_known()
+        self.step_ended()
 
     def detach(self) -> None:
         self._ends.close()
@@ -144,25 +118,54 @@ class Loop:
         if self._micro_batch_users() and passes > 1:
             self._meter = MicroBatchMeter(self.subject.parameters, of_one_rank=self._of_one_rank)
 
-    def _begin(self) -> None:
-        """Gradients are complete, the step has not been taken."""
-        self.subject.backward_order = self._backwards.take_order() or self.subject.backward_order
-        micro_batches = self._read_meter()
+    def looks_at_step(self) -> bool:
+        return True
+
+    def due_probes(self) -> Sequence[Bound]:
+        return [*self._before, *self._after]
+
+    def clip_readers(self) -> list[Bound]:
+        readers = [bound for bound in self._before if "grads" in bound.probe.needs]
+        if self._ends.half_taken:  # the clip may be the first thing that is seen of the next step
+            coming = [b for b in self.engine.bound if b.probe.at == "before_step" and "grads" in b.probe.needs]
+            readers += [b for b in coming if b not in readers and is_due(b.probe.every, self.steps + 2)]
+        return readers
+
+    def optimizer_comes(self, *, begins_anew: bool) -> None:
+        if self._ends.half_taken:
+            self.feed.settle(self.steps + 1, self._seen_since_a_step(), begins_anew=begins_anew)
+
+    def optimizer_went(self) -> None:
+        self._seen_at_last_step = self._backwards.seen
+
+    def step_opened(self) -> None:
+        """Gradients of the first optimizer are complete, no step has been taken."""
+        self._micro_batches, self._seen_when_opened = self._read_meter(), self._backwards.seen
         if (self.steps - self.first_step) % REFRESH == REFRESH - 1:
             self.subject.refresh()
-        if not (self._before or self._after):  # most steps: nothing is due
-            return
-        handed = HandedOver(micro_batches=micro_batches)
-        moment = self.moment("before_step", step=self.steps + 1, take_gradients=self._ends.gradients, handed=handed)
-        self._fire(self._before, moment)
-        for bound in self._after:
-            if prepares(bound.probe):
+        preparing = [bound for bound in self._after if prepares(bound.probe)]
+        if preparing:
+            moment = self.moment("before_step", step=self.steps + 1, take_gradients=self._ends.gradients)
+            for bound in preparing:
                 self.engine.prepare(bound, moment)
 
-    def _end(self) -> None:
+    def gradients_known(self) -> None:
+        """Gradients are complete; the step has not been taken, of several optimizers the last."""
+        self.subject.backward_order = self._backwards.take_order() or self.subject.backward_order
+        micro_batches, self._micro_batches = self._micro_batches, None
+        if not self._before:  # most steps: nothing is due
+            return
+        if self._backwards.seen > self._seen_when_opened:
+            micro_batches = None  # the optimizers' gradients come from different backward passes
+        handed = HandedOver(micro_batches=micro_batches, stepped=self._ends.stepped())
+        moment = self.moment("before_step", step=self.steps + 1, take_gradients=self._ends.gradients, handed=handed)
+        self._fire(self._before, moment)
+
+    def step_ended(self) -> None:
         """The step has been taken."""
         passes = self._backwards.passes
         self._backwards.reset()
+        self._seen_at_last_step = 0
         if self._ends.skipped:
             self.skipped_steps += 1
             self._read_meter()
@@ -170,14 +173,15 @@ class Loop:
             return
         self.steps += 1
         if self._after:
-            self._fire(self._after, self.moment("after_step", take_gradients=self._ends.gradients))
+            handed = HandedOver(stepped=self._ends.stepped())
+            self._fire(self._after, self.moment("after_step", take_gradients=self._ends.gradients, handed=handed))
         self.feed.stepped(self.steps)
         self._plan_step(passes)
 
     # helpers
 
-    def _gradient_readers(self) -> list[Bound]:
-        return [bound for bound in self._before if "grads" in bound.probe.needs]
+    def _seen_since_a_step(self) -> int:
+        return self._backwards.seen - self._seen_at_last_step
 
     def _micro_batch_users(self) -> list[Bound]:
         return [bound for bound in self._before if "micro_batches" in bound.probe.uses]
@@ -226,13 +230,13 @@ class Loop:
             self.engine.warn("micro-batches", f"micro-batch gradients could not be measured: {meter.failure}")
         return measured
 
-    def _out_of_turn(self) -> None:
+    def out_of_turn(self) -> None:
         self._times_out_of_turn += 1
         if self._times_out_of_turn == 3:
             self.engine.warn(
                 "turns",
-                "the optimizers do not step in turn, so it is unclear what one training step is; "
-                "pass clock=, the optimizer whose steps count",
+                "the optimizers do not step in turn, so a training step ends whenever one of them steps again; pass "
+                "clock=, the optimizer whose steps count",
             )
 
 

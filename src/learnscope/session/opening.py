@@ -147,7 +147,8 @@ def state_missing(engine: Engine, step: int) -> list[str]:
 
 def check_model(model: Any) -> None:
     if not isinstance(model, nn.Module):
-        raise TypeError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
+        several = isinstance(model, list | tuple | dict) and "; join several: torch.nn.ModuleDict({'D': D, 'G': G})"
+        raise TypeError(f"the model is a {type(model).__name__}, not a torch.nn.Module{several or ''}")
     refuse_shards(model)
     if next(iter(model.parameters()), None) is None:
         raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.optim import Optimizer
 
 from learnscope.core.subject import Subject
 from learnscope.run import open_run
-from learnscope.session.engine import Engine
+from learnscope.session.engine import Bound, Engine
 from learnscope.session.loop import Loop
 from learnscope.store.backend import MemoryBackend
 
@@ -60,12 +61,22 @@ class SilentLoop(Loop):
         pass
 
     def end_epoch(self) -> None:
+        self.settle()
         self.epoch += 1
 
-    def _begin(self) -> None:
+    def due_probes(self) -> Sequence[Bound]:
+        return ()
+
+    def optimizer_comes(self, *, begins_anew: bool) -> None:
         pass
 
-    def _end(self) -> None:
+    def step_opened(self) -> None:
+        pass
+
+    def gradients_known(self) -> None:
+        pass
+
+    def step_ended(self) -> None:
         if self._ends.skipped:
             self.skipped_steps += 1
         else:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -11,50 +13,89 @@ from torch.optim import LBFGS, Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from learnscope.core.gradients import Gradients
+from learnscope.core.stepped import Stepped
 from learnscope.session import clipping
 from learnscope.session.engine import Bound, Engine
+from learnscope.session.readings import Readings
+from learnscope.session.turns import Turns
+
+
+class Owner(Protocol):
+    """Who is told of the training steps."""
+
+    def looks_at_step(self) -> bool:
+        """Whether anybody asks about the training step that begins; if not, nothing waits for the device."""
+
+    def due_probes(self) -> Sequence[Bound]:
+        """The probes that measure at this training step."""
+
+    def clip_readers(self) -> Sequence[Bound]:
+        """The probes that read the gradients of a clip, and are charged for it."""
+
+    def optimizer_comes(self, *, begins_anew: bool) -> None:
+        """An optimizer is about to step: in the training step that is open, if any is, or in the next."""
+
+    def optimizer_went(self) -> None:
+        """An optimizer has stepped."""
+
+    def step_opened(self) -> None:
+        """No optimizer of this training step has stepped; the gradients of the first are complete."""
+
+    def gradients_known(self) -> None:
+        """The gradients of all are known; the last has not stepped yet, if it was known to be the last."""
+
+    def step_ended(self) -> None:
+        """All optimizers of the training step have stepped, or were skipped (`StepEnds.skipped`)."""
+
+    def out_of_turn(self) -> None:
+        """An optimizer steps again before others have stepped, and no clock says which one counts."""
 
 
 class StepEnds:
-    """Calls `begin` when the gradients of a step are complete, and `end` when the step has been taken.
+    """Tells its owner where a training step begins and ends, and reads each optimizer's gradients at its own step.
 
-    With several optimizers, the step begins with the first of them and ends when all have stepped, unless `clock` names
-    the one that counts. An optimizer that steps again before the others have (a GradScaler skipped one, or they do not
-    take turns) ends the step that was open.
-
-    Args:
-        readers: the probes that read the gradients of this step, and are charged for reading them before a clip.
-        wanted: False for a step that nobody asks about: nothing is read, so that nothing waits for the device.
-        out_of_turn: called when the optimizers do not take turns.
+    `Turns` says which steps of several optimizers make one training step. A GradScaler may skip some of them: a fused
+    optimizer's hooks are then called with `found_inf`, another's are not called at all.
     """
 
-    def __init__(
-        self, engine: Engine, begin: Callable[[], object], end: Callable[[], object],
-        readers: Callable[[], Sequence[Bound]], *, wanted: Callable[[], bool] = lambda: True,
-        out_of_turn: Callable[[], object] = lambda: None,
-    ) -> None:  # fmt: skip
+    def __init__(self, engine: Engine, owner: Owner) -> None:
         self.skipped = False
         """Whether the step does nothing, as a GradScaler has found gradients that are not finite."""
-        self._engine, self._subject = engine, engine.subject
-        self._begin, self._end, self._start = begin, engine.safely(end), engine.safely(self._on_start)
-        self._readers, self._wanted, self._out_of_turn = readers, wanted, out_of_turn
+        self._engine, self._subject, self._owner = engine, engine.subject, owner
+        self._start, self._end = engine.safely(self._on_start), engine.safely(self._on_end)
+        self._comes, self._went = engine.safely(self._on_coming), engine.safely(self._on_going)
         self._reader = clipping.GradientReader(engine.subject)
-        self._scale: float | Tensor = 1.0
+        self._readings = Readings(engine.subject, self._reader)
         self._handles: list[Any] = []
         self._search: Any = None
+        self._turns = Turns((), None)
+        self._open = self._looking = self._known = self._taken = False
+        self._skipping: int | None = None
+        """The optimizer whose step that is being taken does nothing."""
         self._clip = engine.safely(self._on_clip)
         clipping.listen(self._clip)
+
+    @property
+    def half_taken(self) -> bool:
+        """Whether a training step is open in which an optimizer has stepped."""
+        return self._turns.any_done
+
+    @property
+    def counted(self) -> bool:
+        """Whether the training step that is open will count, whatever follows."""
+        return self._turns.counts and self._taken
 
     def attach(self, optimizers: Sequence[Optimizer], clock: Optimizer | None = None) -> None:
         """Follow the steps of these optimizers, in place of earlier ones."""
         self._detach()
-        counted = [clock] if clock is not None else list(optimizers)
-        self._counted = {id(optimizer) for optimizer in counted}
-        self._open = False
-        self._stepped: set[int] = set()
-        # a compiled optimizer.step must not trace into the probes
+        followed = list(dict.fromkeys([*optimizers, *([] if clock is None else [clock])]))
+        self._turns, self._open = Turns(followed, clock, self._turns.order), False
+        self._readings.follow(followed, clock)
+        if not followed:
+            return
+        # a compiled optimizer.step must not trace into the probes; this imports the compiler, as an optimizer has done
         before, after = torch.compiler.disable(self._before), torch.compiler.disable(self._after)
-        for optimizer in counted:
+        for optimizer in followed:
             self._handles.append(optimizer.register_step_pre_hook(before))
             self._handles.append(optimizer.register_step_post_hook(after))
 
@@ -63,12 +104,22 @@ class StepEnds:
         self._search = register_optimizer_step_pre_hook(torch.compiler.disable(self._on_any_step))
 
     def gradients(self) -> Gradients:
-        """The gradients as the optimizer was given them, with their statistics from before a clip."""
-        return self._reader.read(self._scale)
+        """The gradients as each optimizer was given them, with their statistics from before a clip."""
+        return self._readings.gradients()
+
+    def stepped(self) -> Stepped | None:
+        """What several optimizers were given; None of a single one, which has it all still."""
+        return self._readings.stepped()
+
+    def settle(self) -> None:
+        """End the training step that is open, if it counts: no other optimizer will step in it."""
+        if self._open and self.counted:
+            self._comes(begins_anew=False)
+            self._finish()
 
     def forget(self) -> None:
-        self._reader.forget()
-        self._scale, self.skipped = 1.0, False
+        self._readings.forget()
+        self.skipped = False
         if self._subject.optimizers:
             self._stop_search()
 
@@ -90,7 +141,7 @@ class StepEnds:
     def _on_clip(
         self, parameters: Sequence[Tensor], max_norm: float, total_norm: Tensor
     ) -> Callable[[], object] | None:
-        readers = self._readers()
+        readers = self._owner.clip_readers()
         if not readers:
             return None
         with self._engine.charged(readers):
@@ -98,8 +149,10 @@ class StepEnds:
         return None if clipped is None else self._engine.safely(clipped)
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        if id(optimizer) in self._stepped:
-            self._out_of_turn()
+        self._comes(begins_anew=(begins_anew := self._turns.begins_anew(optimizer)))
+        if begins_anew:
+            if not self._turns.has_clock:
+                self._owner.out_of_turn()
             self._finish()
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
@@ -117,28 +170,58 @@ class StepEnds:
         return (args[0], watched_closure, *args[2:]), kwargs
 
     def _on_start(self, optimizer: Optimizer) -> None:
-        if self._open:
-            return
-        self._open = True
-        if not self._wanted():
+        opens, self._open = not self._open, True
+        if opens:
+            self._looking, self._known, self._taken = self._owner.looks_at_step(), False, False
+        if not self._looking:
+            self._taken = True
             return
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
         if found_inf is not None and bool(found_inf.item()):
-            self.skipped = True  # a fused optimizer under a GradScaler: its hooks fire, its step does nothing
+            self._skipping = id(optimizer)  # fused, under a GradScaler: its hooks fire, its step does nothing
             return
-        self._scale = 1.0 if scale is None else scale
-        self._begin()
+        last, due = self._turns.completes(optimizer), self._owner.due_probes()
+        with self._engine.charged(due) if self._readings.several and due else nullcontext():
+            # a fused step divides the gradients themselves by the scale
+            self._readings.take(optimizer, 1.0 if scale is None else scale, due, keep=not last or scale is not None)
+        first, self._taken = not self._taken, True
+        if first:
+            self._owner.step_opened()
+        if last:
+            self._known = True
+            self._owner.gradients_known()
 
     def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        self._stepped.add(id(optimizer))
-        if self._stepped == self._counted:
+        skipped, self._skipping = self._skipping == id(optimizer), None
+        self._reader.stepped()
+        if skipped and self._turns.is_clock(optimizer):  # as if it had not been called
+            if not self._turns.any_done:
+                self._finish()
+            return
+        self._readings.stepped_single()
+        completes = self._turns.completes(optimizer)
+        self._turns.stepped(optimizer)
+        self._went()
+        if completes:
             self._finish()
 
     def _finish(self) -> None:
-        self._stepped = set()
+        self._turns.ended()
         if self._open:
             self._open = False
             self._end()
+
+    def _on_end(self) -> None:
+        self.skipped = not self._taken
+        if self._taken and self._looking and not self._known:  # nobody knew which would be the last
+            self._owner.gradients_known()
+        self._owner.step_ended()
+
+    def _on_coming(self, *, begins_anew: bool) -> None:
+        self._owner.optimizer_comes(begins_anew=begins_anew)
+
+    def _on_going(self) -> None:
+        self._owner.optimizer_went()
 
     def _detach(self) -> None:
         while self._handles:
@@ -162,6 +245,12 @@ def as_optimizers(optimizer: Any, model: nn.Module) -> list[Optimizer]:
             "record. Use a first-order optimizer, or call w.step() after each of its steps: ls.watch(model) without "
             "the optimizer."
         )
+    if (shared := _held_twice(model, optimizers)) is not None:
+        raise ValueError(
+            f"parameter {shared} is in two of the optimizers, so that a training step would have two gradients and two "
+            "updates of it. Watch each optimizer in a session of its own: ls.watch(model, first) and "
+            "ls.watch(model, second)."
+        )
     if _steps_in_backward(model, optimizers):
         raise ValueError(
             "this optimizer steps inside backward, parameter by parameter, so there is no moment at which all "
@@ -180,6 +269,13 @@ def unwrap_optimizer(optimizer: Any) -> Optimizer:
             "ls.watch(model) without one and call w.step() after each step."
         )
     return optimizer
+
+
+def _held_twice(model: nn.Module, optimizers: Sequence[Optimizer]) -> str | None:
+    """The first parameter that two optimizers hold."""
+    distinct = list({id(optimizer): optimizer for optimizer in optimizers}.values())
+    held = Counter(id(p) for optimizer in distinct for group in optimizer.param_groups for p in group["params"])
+    return next((name for name, p in model.named_parameters() if held[id(p)] > 1), None)
 
 
 def _steps_in_backward(model: nn.Module, optimizers: Sequence[Optimizer]) -> bool:

@@ -87,7 +87,8 @@ def watch(
         test: test data for the probes that need it, in the same forms.
         groups: parts of the model to tell apart by a name of your own, such as `{"encoder": "encoder",
             "norms": ["*norm*"]}`: the name or path of a module, or a pattern with `*`, or several.
-        clock: with several optimizers that do not step in turn, the one whose steps count.
+        clock: with several optimizers that do not step in turn, the one whose steps count. Of the others, the last
+            step meanwhile is recorded, or null if there was none.
         sinks: where else records go.
         budget: the share of wall time that probes may take, such as 0.02; they are spaced out to hold it.
         strict: raise when a probe fails, instead of warning and going on.
@@ -153,8 +154,8 @@ class Watch:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps taken so far, those before a resume included."""
-        return self._loop.steps
+        """Training steps taken so far, those before a resume included."""
+        return self._loop.steps_taken
 
     @property
     def run(self) -> Run:
@@ -211,6 +212,7 @@ class Watch:
         """
         engine, loop = self._engine, self._loop
         with preserve_rng():
+            engine.safely(loop.settle)()
             engine.safely(loop.feed.flush)()
             engine.flush()
             for bound in engine.bound:
@@ -233,9 +235,12 @@ class Watch:
         if self._closed or self._engine.inherited:
             return
         self._closed = True
-        self._loop.detach()
+        whole = not self._engine.guarding  # else a signal has come in the middle of a measurement
         with preserve_rng():
-            if not self._engine.guarding:  # a signal has come in the middle of a measurement
+            if whole:
+                self._engine.safely(self._loop.settle)()
+            self._loop.detach()
+            if whole:
                 self._engine.safely(self._loop.conclude)(finished=status == "finished")
             self._engine.safely(self._engine.close)()
         self._finish(status)

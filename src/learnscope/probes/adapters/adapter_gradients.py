@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
+from learnscope.core.stepped import NOT_STEPPED
 from learnscope.model.adapters.inventory import Adapters, find_adapters
 from learnscope.model.adapters.parameters import TrainedPart, trained_parts
 from learnscope.model.adapters.start import AdapterError
@@ -62,10 +63,10 @@ class AdapterGradients(Probe):
             warn_of_unknown(type(self).__name__, rows.silent, moment.state)
         flow = GradientRows.of(moment, gradients)
         sums = rows.sums(flow.numbers[:, :2]).split([len(members) for members in rows.tables.values()])
-        tables = []
+        tables, idle = [], {id(moment.subject.parameters[position]) for position in gradients.unstepped}
         for ((kind, *names), members), part in zip(rows.tables.items(), sums, strict=True):
             labels = dict(zip(_LABELS, names, strict=True))
-            columns = flow.norm_columns(part[:, 0], part[:, 1], labels, rows.reasons(members), Q.norm)
+            columns = flow.norm_columns(part[:, 0], part[:, 1], labels, rows.reasons(members, idle), Q.norm)
             tables.append(Table(kind, list(members), columns))
         return Measurement(tables, notes={"unknown": rows.silent} if rows.silent else {})
 
@@ -124,12 +125,16 @@ class _Rows:
         sums = squares.new_full((self._count, squares.shape[1]), torch.nan)
         return sums.index_copy_(0, self._filled.to(squares.device), self._segments.sum(squares))
 
-    def reasons(self, table: _Members) -> dict[int, str]:
-        """Why a scope has no gradient, by place; asked each time, as adapters are switched on and off."""
+    def reasons(self, table: _Members, idle: Collection[int]) -> dict[int, str]:
+        """Why a scope has no gradient, by place; asked each time, as adapters are switched on and off.
+
+        `idle` are the ids of parameters whose optimizer did not step.
+        """
         if None not in self._row_of_part:
             return {}
+        why = [NOT_STEPPED if id(part.parameter) in idle else part.why_no_gradient() for part in self._parts]
         return {
-            place: "; ".join(dict.fromkeys(self._parts[part].why_no_gradient() for part in members))
+            place: "; ".join(dict.fromkeys(why[part] for part in members))
             for place, members in enumerate(table.values())
             if all(self._row_of_part[part] is None for part in members)
         }

@@ -12,6 +12,7 @@ from learnscope.core.gradients import Gradients
 from learnscope.core.handed import MicroBatches
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
+from learnscope.core.stepped import NOT_STEPPED
 from learnscope.probes.gradients.flow_rows import GradientRows, spoilt_by_clip, with_spread
 from learnscope.quantities.gradients import GradientFlow as Q
 from learnscope.record import Column, Measurement, Table
@@ -29,6 +30,10 @@ class GradientFlow(Probe):
 
     Gradients are read once, before clipping where there is one; what the optimizer was given is that times
     the clip's coefficient. Loss scaling is divided out. Statistics of NaN gradients are null.
+
+    Of several optimizers, each parameter's gradient is the one that its own optimizer was given, at its last step
+    within the training step. Layers and groups of an optimizer that did not step are null with this reason; the model's
+    numbers are then those of the others, and the record's note `not_stepped` names the groups.
     """
 
     every: int = 10
@@ -49,26 +54,27 @@ class GradientFlow(Probe):
     """Also the mean and the variance of the entries, which take a pass of their own."""
 
     needs = frozenset({"grads"})
-    uses = frozenset({"micro_batches"})
+    uses = frozenset({"micro_batches", "weight_norms"})
     reads_only = True
     cost = "one pass over the gradients; the weights too, every `weights_every` steps"
 
     def measure(self, moment: Moment) -> Measurement:
         gradients = moment.gradients
+        idle = _idle_groups(moment, gradients)
+        notes = {"not_stepped": idle} if idle else {}
         if not gradients.names:
             norm = Q.norm.column([None], {"stage": "stepped"}, {0: NO_GRADIENTS})
             missing = Q.without_gradient.column([len(gradients.missing)])
-            return Measurement([Table("model", ["model"], [norm, missing])])
+            return Measurement([Table("model", ["model"], [norm, missing]), *self._idle(moment)], notes=notes)
         flow = GradientRows.of(moment, gradients)
         tables = [self._model(moment, flow), self._layers(moment, flow)]
-        kinds = ["component", *moment.subject.group_kinds, *(["tensor"] if self.per_tensor else [])]
-        tables += [_table(moment, flow, kind) for kind in kinds]
-        tables.append(_candidates(moment, flow))
+        tables += [_table(moment, flow, kind) for kind in self._kinds(moment)]
+        tables += [*self._idle(moment), _candidates(moment, flow)]
         if not self.variance:
-            return Measurement(tables, finish=_once_read)
+            return Measurement(tables, finish=_once_read, notes=notes)
         # of the model, the layers and the components
         tables[:3] = [with_spread(moment, gradients, table, flow.labels) for table in tables[:3]]
-        return Measurement(tables, finish=lambda read: spoilt_by_clip(_once_read(read)))
+        return Measurement(tables, finish=lambda read: spoilt_by_clip(_once_read(read)), notes=notes)
 
     def _model(self, moment: Moment, flow: GradientRows) -> Table:
         gradients = flow.gradients
@@ -87,15 +93,26 @@ class GradientFlow(Probe):
         columns = []
         positions = flow.gradients.positions
         if self._weighs(moment):
-            weights = moment.once(
-                "weight_sum_squares", lambda: sum_squares([moment.subject.parameters[i].detach() for i in positions])
-            )
+            weights = moment.once("weight_sum_squares", lambda: _weight_squares(moment, positions))
             segments = moment.subject.segments("layer", positions)
             ratio = (segments.sum(flow.numbers[:, 0]) / segments.sum(weights)).sqrt()
             columns.append(Q.gradient_to_weight.column(ratio, flow.labels))
         if self.stability:
             columns += self._stability(moment, flow.gradients)
         return _table(moment, flow, "layer", columns)
+
+    def _kinds(self, moment: Moment) -> list[str]:
+        return ["component", *moment.subject.group_kinds, *(["tensor"] if self.per_tensor else [])]
+
+    def _idle(self, moment: Moment) -> list[Table]:
+        """Rows without a number for what belongs to optimizers that did not step."""
+        unstepped, tables = moment.gradients.unstepped, []
+        for kind in ["layer", *self._kinds(moment)] if unstepped else ():
+            every = moment.subject.segments(kind, range(len(moment.subject.parameters)))
+            scopes = [s for s, held in zip(every.scopes, every.members, strict=True) if set(held) <= set(unstepped)]
+            if scopes:
+                tables.append(Table(kind, scopes, [Q.norm.cells([NOT_STEPPED] * len(scopes), stage="stepped")]))
+        return tables
 
     def _weighs(self, moment: Moment) -> bool:
         """Whether this measurement has the weights' norms; decided by counts, so that a resumed run agrees."""
@@ -158,6 +175,25 @@ def noise_scale_parts(each: Tensor, accumulated: Tensor, sizes: Sequence[float] 
     small_square = (each * (big / b).square()).mean()
     noise = (small_square - accumulated) / ((1 / b).mean() - 1 / big)
     return accumulated - noise / big, noise
+
+
+def _weight_squares(moment: Moment, positions: Sequence[int]) -> Tensor:
+    """Σw² of every parameter before its own optimizer's step."""
+    stepped = moment.handed.stepped
+    earlier = {} if stepped is None else {i: stepped.weights[i] for i in positions if i in stepped.weights}
+    left = [i for i in positions if i not in earlier]
+    now = sum_squares([moment.subject.parameters[i].detach() for i in left])
+    if not earlier:
+        return now
+    by_position = {**dict(zip(left, now, strict=True)), **earlier}
+    device = by_position[positions[0]].device
+    return torch.stack([by_position[i].to(device) for i in positions])
+
+
+def _idle_groups(moment: Moment, gradients: Gradients) -> list[str]:
+    """The groups of optimizers that did not step."""
+    unstepped = set(gradients.unstepped)
+    return [name for name, members in moment.subject.scopes("group").items() if unstepped.intersection(members)]
 
 
 def _table(moment: Moment, flow: GradientRows, kind: str, more: Sequence[Column] | None = None) -> Table:

@@ -111,7 +111,7 @@ they would take more; beyond that the measurement is refused."""
         with twice_differentiable(model, widen=self.widen):
             landscape = self._landscape(moment, batches, names, widened=copies > 0)
             dtype, free = self._basis(landscape.n, copies)
-            holders = holders_of(moment.optimizers, {name: by_name[name] for name in landscape.names})
+            holders = holders_of(moment, {name: by_name[name] for name in landscape.names})
             survey = Survey(self, landscape, holders, dtype, moment.snapshot)
             if survey.broken is None:
                 keeps = landscape.keep_graphs(free)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from learnscope.core.moment import Moment
 from learnscope.probes.updates.remembered import holders as holders_by_id
 from learnscope.tensor.landscape.curvature import Vector
 
@@ -43,13 +44,13 @@ class Holder:
     """The optimizer and the group that hold a parameter, and its state there."""
 
     optimizer: Optimizer
-    group: dict[str, Any]
+    group: Mapping[str, Any]
     state: Mapping[str, Any]
 
 
-def holders_of(optimizers: Sequence[Optimizer], named: Mapping[str, nn.Parameter]) -> dict[str, Holder]:
+def holders_of(moment: Moment, named: Mapping[str, nn.Parameter]) -> dict[str, Holder]:
     """By name, for those of the parameters that an optimizer holds."""
-    by_id = holders_by_id(optimizers)
+    by_id = holders_by_id(moment)
     return {
         name: Holder(*by_id[id(p)], by_id[id(p)][0].state.get(p, {})) for name, p in named.items() if id(p) in by_id
     }

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from learnscope.core.moment import Moment
+from learnscope.core.stepped import stepped_gradient
 from learnscope.core.subject import Subject
 from learnscope.probes.updates.remembered import Holder, holders, reasons_of_scopes
 from learnscope.quantities import Quantity
@@ -74,28 +75,32 @@ def take_sample(subject: Subject, size: int, *, half_only: bool) -> list[Sample]
 
 def absorbed_tables(moment: Moment, samples: Sequence[Sample]) -> list[Table]:
     """What rounding took of the last step, of the model and of each layer."""
-    holder_of, parameters = holders(moment.optimizers), moment.subject.parameters
-    updated = [s for s in samples if id(p := parameters[s.position]) in holder_of and p.grad is not None]
+    holder_of, parameters = holders(moment), moment.subject.parameters
+    gradients = {sample.position: stepped_gradient(moment, sample.position) for sample in samples}
+    updated = [s for s in samples if id(parameters[s.position]) in holder_of and gradients[s.position] is not None]
     if not updated:
         columns = [quantity.cells(["no parameter was updated"]) for quantity in (SHARE[0], DECAY_SHARE[0])]
         return [Table("model", ["model"], columns)]
     questions: Questions = {key: Question() for key in ("update", *ROUNDINGS)}
     for sample in updated:
-        p = parameters[sample.position]
-        _examine(holder_of[id(p)], p, sample, questions)
+        p, gradient = parameters[sample.position], gradients[sample.position]
+        assert gradient is not None
+        reason = _stepped_more(moment, holder_of[id(p)][0])
+        _examine(holder_of[id(p)], p, gradient, sample, questions, reason)
     return [_table(moment.subject, kind, updated, questions) for kind in ("model", "layer")]
 
 
-def _examine(holder: Holder, p: Tensor, sample: Sample, questions: Questions) -> None:
+def _examine(
+    holder: Holder, p: Tensor, whole_gradient: Tensor, sample: Sample, questions: Questions, reason: str | None
+) -> None:
     optimizer, group = holder
     name, position = type(optimizer).__name__, sample.position
-    reason = _not_known(optimizer, group, p)
+    reason = reason or _not_known(optimizer, group, p)
     if reason is not None:
         for question in questions.values():
             question.missing[position] = reason
         return
-    assert p.grad is not None
-    gradient = _pick(p.grad, sample.entries)
+    gradient = _pick(whole_gradient, sample.entries)
     state = {
         key: _pick(value, sample.entries) if value.shape == p.shape else value
         for key, value in optimizer.state.get(p, {}).items()
@@ -115,6 +120,13 @@ def _examine(holder: Holder, p: Tensor, sample: Sample, questions: Questions) ->
         # rounded together with the update, decay is lost only where nothing of the update was left
         lost = unchanged if rounding == "together" else decay_vanishes(name, group, before, gradient)
         questions[rounding].ask(position, lost, (before != 0) & before.isfinite())
+
+
+def _stepped_more(moment: Moment, optimizer: Optimizer) -> str | None:
+    """Why the change since the sample is not that of one step; None if it is."""
+    stepped = moment.handed.stepped
+    times = 1 if stepped is None else stepped.times.get(id(optimizer), 1)
+    return f"its optimizer stepped {times} times in this training step" if times > 1 else None
 
 
 def _pick(tensor: Tensor, entries: Tensor) -> Tensor:

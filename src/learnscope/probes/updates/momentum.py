@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
+from learnscope.core.stepped import NOT_STEPPED, stepped_groups
 from learnscope.core.subject import Subject
 from learnscope.probes.updates.remembered import Memory, Rule, reasons_of_scopes, remembered
 from learnscope.quantities import Quantity
@@ -35,7 +35,8 @@ class Momentum(Probe):
     Label `rule`: `adam` for Adam, AdamW and what inherits from them (the step is Adam's formula for these too);
     `momentum` for SGD, of which m̂ is the momentum buffer as it is, and which has only its norm and staleness.
 
-    A scope in which no parameter has moments has null with the reason. Sums are float64 throughout.
+    A scope in which no parameter has moments has null with the reason; so has one whose optimizer, of several, did not
+    step. Sums are float64 throughout.
     """
 
     every: int = 100
@@ -54,13 +55,13 @@ class Momentum(Probe):
     def measure(self, moment: Moment) -> list[Table]:
         subject = moment.subject
         subject.refresh()
-        memory = remembered(subject, moment.optimizers)
+        memory = remembered(moment)
         # without any moments, Adam's numbers are null with the reason
         rules = [rule for rule in RULES if rule in memory.by_rule] or ["adam"]
         count = len(subject.parameters)
         read = {rule: _read(memory.by_rule.get(rule, {}), self.sample_size, count) for rule in rules}
         tables = [_table(subject, kind, memory, read) for kind in KINDS]
-        tables[-1] = _with_options(tables[-1], subject, moment.optimizers)
+        tables[-1] = _with_options(tables[-1], moment)
         return tables
 
 
@@ -158,14 +159,15 @@ def _where(holds: Tensor, reason: str) -> dict[int, str]:
     return dict.fromkeys(holds.nonzero().flatten().tolist(), reason)
 
 
-def _with_options(table: Table, subject: Subject, optimizers: Sequence[Optimizer]) -> Table:
+def _with_options(table: Table, moment: Moment) -> Table:
     """The table of groups with what each was stepped with."""
-    groups = dict(zip(subject.scopes("group"), (g for o in optimizers for g in o.param_groups), strict=True))
-    shown = [groups[scope] for scope in table.scopes]
+    groups = dict(zip(moment.subject.scopes("group"), (options for _, options in stepped_groups(moment)), strict=True))
+    idle = {place: NOT_STEPPED for place, scope in enumerate(table.scopes) if groups[scope] is None}
+    shown = [groups[scope] or {} for scope in table.scopes]
     betas = [group.get("betas", (None, None)) for group in shown]
-    none = {place: "this optimizer has no betas" for place, pair in enumerate(betas) if pair[0] is None}
+    none = {place: "this optimizer has no betas" for place, pair in enumerate(betas) if pair[0] is None} | idle
     columns = [
-        Q.lr.column([group.get("lr") for group in shown]),
+        Q.lr.column([group.get("lr") for group in shown], status=idle),
         Q.beta1.column([pair[0] for pair in betas], status=none),
         Q.beta2.column([pair[1] for pair in betas], status=none),
     ]

@@ -9,12 +9,13 @@ from typing import Any, Literal
 from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer
 
-from learnscope.core.subject import Subject
+from learnscope.core.moment import Moment
+from learnscope.core.stepped import NOT_STEPPED, Options, stepped_gradient, stepped_groups
 from learnscope.tensor.segments import Segments
 from learnscope.tensor.updates.moments import Remembered, bias_corrections
 
 Rule = Literal["adam", "momentum"]
-Holder = tuple[Optimizer, dict[str, Any]]
+Holder = tuple[Optimizer, Options]
 
 
 @dataclass(slots=True)
@@ -30,24 +31,25 @@ class Memory:
     """Parameters with moments but without a gradient to compare them with, with the reason."""
 
 
-def remembered(subject: Subject, optimizers: Sequence[Optimizer]) -> Memory:
+def remembered(moment: Moment) -> Memory:
     """Read the state of every optimizer; nothing is copied."""
-    holder_of, memory = holders(optimizers), Memory()
-    for position, p in enumerate(subject.parameters):
+    holder_of, memory = holders(moment), Memory()
+    for position, p in enumerate(moment.subject.parameters):
         holder = holder_of.get(id(p))
         owner = None if holder is None else holder[0]
         # AdamW is a subclass of Adam; NAdam, RAdam and Adamax are none, and correct their moments otherwise
         rule: Rule | None = "adam" if isinstance(owner, Adam) else "momentum" if isinstance(owner, SGD) else None
-        reason = _no_moments(holder, rule, p)
+        reason = NOT_STEPPED if did_not_step(moment, owner) else _no_moments(holder, rule, p)
         if reason is not None:
             memory.missing[position] = reason
-            if holder is not None and rule is None:
+            if holder is not None and rule is None and reason is not NOT_STEPPED:
                 memory.unknown.add(position)
             continue
         assert holder is not None, "there would be a reason"
         assert rule is not None, "there would be a reason"
         optimizer, group = holder
-        gradient, no_gradient = p.grad, _no_gradient(rule, group, p)
+        gradient = stepped_gradient(moment, position)
+        no_gradient = _no_gradient(rule, group, p, gradient)
         if no_gradient is not None:
             gradient, memory.no_gradient[position] = None, no_gradient
         state = {"ascending": bool(group.get("maximize")), **_state(rule, group, optimizer.state[p])}
@@ -65,9 +67,17 @@ def reasons_of_scopes(segments: Segments, positions: Sequence[int], missing: Map
     }
 
 
-def holders(optimizers: Sequence[Optimizer]) -> dict[int, Holder]:
-    """The optimizer and the group that hold a parameter, by the parameter's id."""
-    return {id(p): (o, group) for o in optimizers for group in o.param_groups for p in group["params"]}
+def holders(moment: Moment) -> dict[int, Holder]:
+    """The optimizer and the group that hold a parameter, by the parameter's id; with the options of the step taken."""
+    groups = [group for optimizer in moment.optimizers for group in optimizer.param_groups]
+    stepped = zip(groups, stepped_groups(moment), strict=True)
+    return {id(p): (o, options or group) for group, (o, options) in stepped for p in group["params"]}
+
+
+def did_not_step(moment: Moment, optimizer: Optimizer | None) -> bool:
+    """Whether, of several optimizers, this one did not step in the training step that is measured."""
+    stepped = moment.handed.stepped
+    return stepped is not None and optimizer is not None and not stepped.took_part(optimizer)
 
 
 def _no_moments(holder: Holder | None, rule: Rule | None, p: Tensor) -> str | None:
@@ -106,9 +116,9 @@ def _state(rule: Rule, group: Mapping[str, Any], state: Mapping[str, Any]) -> di
     }
 
 
-def _no_gradient(rule: Rule, group: Mapping[str, Any], p: Tensor) -> str | None:
+def _no_gradient(rule: Rule, group: Mapping[str, Any], p: Tensor, gradient: Tensor | None) -> str | None:
     """Why the gradient that the step used is gone; None if it is still there."""
-    if p.grad is None:
+    if gradient is None:
         return "its gradient was cleared before the measurement, or it had none"
     foreach = group.get("foreach") or (group.get("foreach") is None and p.device.type != "cpu")
     copied = group.get("fused") or group.get("weight_decay") or group.get("maximize")

@@ -1,0 +1,84 @@
+"""What the loop hands over, and the step that it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from learnscope.core.handed import Examples, HandedOver
+
+
+class Feed:
+    """Collects what the loop hands over until the step it belongs to is complete.
+
+    Loops log before the backward, before the step or after it. A backward since the last step means that
+    the value belongs to the step to come; if not, the loop's first call tells: one that comes before any
+    backward and any step shows a loop that logs ahead.
+
+    Between the steps of two optimizers, a backward may be for either: what is handed over after it waits for the
+    optimizer that steps next, which may belong to the same training step or begin another.
+    """
+
+    def __init__(self, complete: Callable[[int, HandedOver], object]) -> None:
+        self._complete = complete
+        self._step: int | None = None
+        self._ahead: bool | None = None
+        self._logged: dict[str, list[Any]] = {}
+        self._batch: Any = None
+        self._examples: list[Examples] = []
+        self._waiting: list[tuple[int, dict[str, Any]]] = []
+
+    def add(self, step: int, first_step: int, backward_seen: bool, **content: Any) -> None:
+        """Take what the loop handed over, `logged`, `batch` or `examples`, after `step` training steps."""
+        if self._ahead is None:
+            self._ahead = step == first_step and not backward_seen
+        self._put(step + 1 if backward_seen or self._ahead else step, _copied(content))
+
+    def add_between(self, step: int, backwards: int, **content: Any) -> None:
+        """Take it while training step `step` is open, with what was seen of `backwards` since an optimizer stepped."""
+        self._ahead = bool(self._ahead)
+        if backwards or self._ahead:
+            self._waiting.append((backwards, _copied(content)))
+        else:
+            self._put(step, _copied(content))
+
+    def settle(self, step: int, backwards: int, *, begins_anew: bool) -> None:
+        """An optimizer is about to step, in the open training step `step` or in the next.
+
+        What came after the last backward is of this optimizer's step. If there was another backward since, it is of an
+        optimizer whose step was skipped.
+        """
+        waiting, self._waiting = self._waiting, []
+        for seen, content in waiting:
+            is_of_next = begins_anew and (seen == backwards or (bool(self._ahead) and seen == 0))
+            self._put(step + is_of_next, content)
+
+    def stepped(self, step: int) -> None:
+        """A step has ended: what was handed over for an earlier one is complete."""
+        if self._step is not None and self._step < step:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._step is None:
+            return
+        step, handed = self._step, HandedOver(self._logged, self._batch, self._examples)
+        self._step, self._logged, self._batch, self._examples = None, {}, None, []
+        self._complete(step, handed)
+
+    def _put(self, step: int, content: dict[str, Any]) -> None:
+        if self._step != step:
+            self.flush()
+        self._step = step
+        for name, value in content.get("logged", {}).items():
+            self._logged.setdefault(name, []).append(value)
+        self._batch = content.get("batch", self._batch)
+        self._examples += [content["examples"]] if "examples" in content else []  # one for each micro-batch
+
+
+def _copied(content: dict[str, Any]) -> dict[str, Any]:
+    """With copies of logged tensors: the loop may go on adding to its own before the value is read."""
+    logged = content.get("logged", {}).items()
+    copies = {name: value.detach().clone() if isinstance(value, Tensor) else value for name, value in logged}
+    return {**content, "logged": copies}
