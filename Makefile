@@ -29,7 +29,7 @@ types: env
 	$(BIN)/mypy -n 2
 
 unit: env
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not soak"
+	$(BIN)/pytest -n 2 -m "not soak"
 
 soak: env
 	$(BIN)/pytest -m soak -n 0

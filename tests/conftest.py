@@ -15,6 +15,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -34,17 +35,23 @@ TOGETHER = {
     "grokking": ("demo/", "findings/examples/test_grokking.py"),
     "names": ("contract/test_names.py", "test_architecture.py"),
 }  # fmt: skip
-"""Tests that one worker runs, as each worker would build again what they share: models, a process to fork from."""
+"""Files that one worker runs, as each worker would build again what they share: models, a process to fork from."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist, which reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    tests = os.path.dirname(__file__)
-    for item in items:
-        place = os.path.relpath(item.path, tests)
-        for group, places in TOGETHER.items():
-            if place.startswith(places):
-                item.add_marker(pytest.mark.xdist_group(group))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """By place: xdist's own groups are suffixes of node ids, which pytest 9.2 no longer lets it add."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    tests = Path(__file__).parent.relative_to(config.rootpath).as_posix()
+
+    class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            place = nodeid.removeprefix(f"{tests}/")
+            file = nodeid.split("::")[0]
+            return next((group for group, places in TOGETHER.items() if place.startswith(places)), file)
+
+    return ByGroup(config, log)
 
 
 def pytest_collection_finish() -> None:

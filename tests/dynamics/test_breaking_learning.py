@@ -251,7 +251,7 @@ def test_a_loop_that_fills_its_buffers_anew_is_followed_as_one_that_does_not(how
     arrays = np.zeros((8, width), np.float32)
     inputs = torch.from_numpy(arrays) if how == "numpy" else torch.zeros(8, width)
     logits, targets, ids = torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64), np.zeros(8, np.int64)
-    reusing, plain = LearningDynamicsAnalyzer(), LearningDynamicsAnalyzer()
+    reusing, plain = LearningDynamicsAnalyzer(strict=True), LearningDynamicsAnalyzer()
     for epoch in range(3):
         for part in torch.randperm(80).split(8):
             if how == "numpy":
@@ -410,7 +410,7 @@ def test_an_epoch_that_is_none_is_refused_at_once(epoch: Any) -> None:
 
 def test_a_refused_batch_takes_none_of_the_others_with_it() -> None:
     (x, y), model = data().tensors, net()
-    good, mixed = LearningDynamicsAnalyzer(), LearningDynamicsAnalyzer()
+    good, mixed = LearningDynamicsAnalyzer(), LearningDynamicsAnalyzer(strict=True)
     errors = []
 
     def trying(action: Callable[[], Any]) -> None:
@@ -835,7 +835,7 @@ def of_kind(kind: str) -> tuple[nn.Module, Any, Tensor]:
 def test_inputs_of_other_kinds(kind: str) -> None:
     model, inputs, out = of_kind(kind)
     y = torch.tensor([0, 1, 2, 0, 1, 2])
-    analyzer, own = LearningDynamicsAnalyzer(), LearningDynamicsAnalyzer()
+    analyzer, own = LearningDynamicsAnalyzer(strict=True), LearningDynamicsAnalyzer()
     analyzer.track_batch(model, inputs, y, range(6), 0, logits=out)
     own.track_batch(model, inputs, y, range(6), 0)
     assert_same(analyzer.frame(), expected(visits(range(6), out, y, 0))[WRITTEN])

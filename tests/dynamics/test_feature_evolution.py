@@ -22,11 +22,12 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from learnscope.core.moment import NotAvailable
 from learnscope.dynamics.feature_evolution import FeatureEvolutionTracker
-from learnscope.findings.features.feature_course import fewest_values, level_changes
+from learnscope.findings.features.feature_course import transitions
 from learnscope.model.data import DataError
 from learnscope.model.guard import guard
 from learnscope.quantities.features import FeatureEvolution
 from learnscope.reading.gather import Series
+from learnscope.reading.jumps import fewest_values
 from learnscope.report.features.evolution import EpochFeatures, draw_numbers, draw_plane, project
 from learnscope.tensor.features.similarity import unbiased_cka
 from model.examples.one_by_one import state
@@ -384,40 +385,39 @@ def test_every_name_of_a_metric_is_that_metrics_series(asked: str, name: str) ->
             tracker.model.layer2.weight[:, : 12 if epoch < 6 else 2] = 1.0 + noise[:, : 12 if epoch < 6 else 2]
         values.append(tracker.track_epoch([(x, y)], epoch)["layer2"][name])
     known = [(epoch, value) for epoch, value in enumerate(values) if value is not None]
-    expected = level_changes(
+    expected = transitions(
         Series(np.array([e for e, _ in known]), np.array([v for _, v in known]), [None] * len(known))
     )
     assert tracker.detect_phase_transitions("layer2", metric=asked) == expected.epochs
     found = tracker.phase_transitions("layer2", asked)
-    assert (found.p_value, found.n, found.method) == (expected.p_value, len(known), "PELT")
+    assert (found.p_value, found.n, found.trend) == (expected.p_value, len(known), expected.trend)
     if name in ("effective_rank", "rankme"):
         assert found.epochs == [6]
 
 
-def test_levels_change_where_they_do() -> None:
+def test_a_number_jumps_where_it_does() -> None:
     generator = np.random.default_rng(0)
     steps = np.arange(0, 100, 5)
     values = np.where(steps < 60, 0.2, 0.7) + 0.02 * generator.normal(size=20)
     values[3] = np.nan
     status = [None] * 20
     status[3] = "features are not finite"  # type: ignore[call-overload]
-    found = level_changes(Series(steps, values, status))
+    found = transitions(Series(steps, values, status))
     assert found.epochs == [60]
     assert found.p_value == pytest.approx(0.001)
     assert (found.n, found.left_out, found.reason) == (19, {15: "features are not finite"}, None)
-    flat = level_changes(Series(steps, generator.normal(size=20), [None] * 20))
+    flat = transitions(Series(steps, generator.normal(size=20), [None] * 20))
     assert flat.epochs == []
     assert flat.reason is not None
-    assert "above alpha=0.05" in flat.reason
-    assert level_changes(Series(steps, np.full(20, 0.5), [None] * 20)).reason == "all values are equal"
-    empty = level_changes(Series(steps[:0], values[:0], []))
+    assert "above alpha=0.01" in flat.reason
+    assert transitions(Series(steps, np.full(20, 0.5), [None] * 20)).reason == "all values are equal"
+    empty = transitions(Series(steps[:0], values[:0], []))
     assert (empty.epochs, empty.n) == ([], 0)
     assert empty.reason is not None
     assert empty.reason.startswith("0 values")
-    # the least n at which a clean step can be told from chance is the least n at which it is
-    for n in (7, 8):
-        step = level_changes(Series(np.arange(n), (np.arange(n) >= 4).astype(float), [None] * n), permutations=9999)
-        assert (step.epochs == [4]) is (n >= fewest_values(0.05))
+    for n in (fewest_values() - 1, fewest_values()):
+        step = transitions(Series(np.arange(n), (np.arange(n) >= 4).astype(float), [None] * n))
+        assert (step.epochs == [4]) is (n >= fewest_values())
 
 
 def test_the_plane_is_common_to_all_epochs() -> None:
@@ -481,18 +481,18 @@ def test_panels_have_the_numbers_that_were_measured_and_their_changes() -> None:
         FeatureEvolution.effective_rank: Series(epochs, np.where(epochs == 20, np.nan, 3.0), [None] * 9),
         FeatureEvolution.linear_probe: Series(epochs, np.full(9, np.nan), ["float targets are no classes"] * 9),
     }
-    changes = {FeatureEvolution.silhouette: level_changes(courses[FeatureEvolution.silhouette])}
+    changes = {FeatureEvolution.silhouette: transitions(courses[FeatureEvolution.silhouette])}
     figure = draw_numbers(courses, changes, "layer2")
     panels = {axes.get_title(loc="left"): axes for axes in shown(figure)}
     assert list(panels) == ["silhouette score", "directions in use"]
     lines = {line.get_label(): line for line in panels["silhouette score"].get_lines()}
     np.testing.assert_array_equal(lines["silhouette score"].get_xydata(), np.stack([epochs, level], 1))
-    [mark] = [line for label, line in lines.items() if label.startswith("level changes")]
+    [mark] = [line for label, line in lines.items() if label.startswith("jumps")]
     assert mark.get_xdata() == [50, 50]
     [rank] = panels["directions in use"].get_lines()
     assert 20 not in rank.get_xdata()
-    facts = " ".join(text.get_text() for text in figure.texts).replace("\n", " ")
-    assert "changes of level: silhouette at 50" in facts
+    facts = " ".join(text.get_text() for text in figure.texts).replace("-\n", "-").replace("\n", " ")
+    assert "jumps: silhouette at 50" in facts
     assert "no linear probe, held-out accuracy: float targets are no classes" in facts
     assert "no unbiased linear CKA: not measured" in facts
 

@@ -17,6 +17,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import learnscope as ls
 from learnscope.dynamics import (
     FeatureEvolutionTracker,
     GradientFlowAnalyzer,
@@ -57,14 +58,15 @@ def in_order(data: TensorDataset) -> DataLoader[Any]:
     return DataLoader(data, batch_size=BATCH)
 
 
-def made() -> Names:
+def made(shuffle: bool = False) -> Names:
     """A model about to be trained, with everything that a loop needs."""
     torch.manual_seed(0)
     model = YourModel()
     train, test = digits(0, 300), digits(300, 420)
+    loader: DataLoader[Any] = DataLoader(train, batch_size=BATCH, shuffle=shuffle)
     return {
         "torch": torch, "model": model, "optimizer": torch.optim.Adam(model.parameters(), lr=3e-3),
-        "criterion": nn.CrossEntropyLoss(), "train_dataset": train, "train_loader": in_order(train),
+        "criterion": nn.CrossEntropyLoss(), "train_dataset": train, "train_loader": loader,
         "test_dataset": test, "test_loader": in_order(test), "batch_size": BATCH, "device": DEVICE, "num_epochs": 6,
     }  # fmt: skip
 
@@ -110,11 +112,35 @@ def assert_follows_all(analyzer: LearningDynamicsAnalyzer, names: Names) -> None
     assert [told["epoch"] for told in analyzer.epoch_statistics] == list(range(names["num_epochs"]))
 
 
+def assert_follows_none(analyzer: LearningDynamicsAnalyzer, names: Names) -> None:
+    """The printed positions do not name examples of a loader that shuffles: null, with the reason."""
+    first, *later = analyzer.epoch_statistics
+    assert [told["epoch"] for told in (first, *later)] == list(range(names["num_epochs"]))
+    assert first["examples"] == 300
+    assert {told["examples"] for told in later} == {None}
+    assert all(0 <= told["accuracy"] <= 1 for told in (first, *later))
+    assert "IndexedDataset" in str(analyzer.refused)
+    assert len(analyzer.frame()) == 0
+
+
 # ---- while it trains
 
 
 @contextmanager
 def minimal_example(room: Room) -> Iterator[Names]:
+    """With a loader that shuffles, as training loaders do: one warning says that positions are not examples."""
+    names = made(shuffle=True)
+    with pytest.warns(ls.ProbeWarning, match="position in a shuffled loader") as said:
+        yield names
+    assert sum(issubclass(warning.category, ls.ProbeWarning) for warning in said) == 1, "once"
+    assert_follows_none(names["analyzer"], names)
+    assert room.printed() == "Hard examples: 0\n"
+    assert "not known" in repr(names["analysis"]["hard_examples"])
+    assert figures(room.folder / "results") == {"learning_curves.png"}
+
+
+@contextmanager
+def minimal_example_in_order(room: Room) -> Iterator[Names]:
     """The block does not train: the model stays as it is, and so do its answers."""
     names = made()
     yield names
@@ -133,9 +159,22 @@ def minimal_example(room: Room) -> Iterator[Names]:
 
 @contextmanager
 def three_analyzers(room: Room) -> Iterator[Names]:
+    names = made(shuffle=True)
+    with pytest.warns(ls.ProbeWarning, match="position in a shuffled loader"):
+        yield names
+    assert_follows_none(names["dynamics"], names)
+    _assert_trained_under_three(names, room, drawn=3)
+
+
+@contextmanager
+def three_analyzers_in_order(room: Room) -> Iterator[Names]:
     names = made()
     yield names
     assert_follows_all(names["dynamics"], names)
+    _assert_trained_under_three(names, room, drawn=5)
+
+
+def _assert_trained_under_three(names: Names, room: Room, drawn: int) -> None:
     assert names["dynamics"].epoch_statistics[-1]["accuracy"] > 0.7
     printed = re.findall(r"^Epoch (\d+): Memorization=(-?\d\.\d{4})$", room.printed(), flags=re.MULTILINE)
     assert [epoch for epoch, _ in printed] == ["0", "5"]
@@ -144,18 +183,31 @@ def three_analyzers(room: Room) -> Iterator[Names]:
     looks = list(names["gradients"].run.records("GradientFlow"))
     assert [record.epoch for record in looks] == list(range(6)), "the first batch of each epoch"
     assert names["gradients"].analyze_gradient_flow()["exploding_layers"] == []
-    assert len(figures(room.folder / "analysis")) >= 5
+    assert len(figures(room.folder / "analysis")) >= drawn
 
 
 @contextmanager
 def integrated(room: Room) -> Iterator[Names]:
-    """Weights are those of the same training without the lines that were added."""
+    names = made(shuffle=True)
+    random = torch.get_rng_state()
+    with pytest.warns(ls.ProbeWarning, match="position in a shuffled loader"):
+        yield names
+    assert_follows_none(names["analyzer"], names)
+    _assert_untouched(names, random, made(shuffle=True))
+
+
+@contextmanager
+def integrated_in_order(room: Room) -> Iterator[Names]:
     names = made()
     random = torch.get_rng_state()
     yield names
     assert_follows_all(names["analyzer"], names)
     figures(room.folder / "results")
-    plain = made()
+    _assert_untouched(names, random, made())
+
+
+def _assert_untouched(names: Names, random: Tensor, plain: Names) -> None:
+    """Weights are those of the same training without the lines that were added."""
     torch.set_rng_state(random)
     for _ in trained(2 * plain["num_epochs"], plain):  # the half before, and the half after
         pass
@@ -361,7 +413,8 @@ def the_command_of_an_example(block: str, _room: Room) -> None:
 
 
 EXECUTED = (
-    minimal_example, three_analyzers, integrated, some_examples, now_and_then, saved_and_loaded, less_of_it,
+    minimal_example, minimal_example_in_order, three_analyzers, three_analyzers_in_order, integrated,
+    integrated_in_order, some_examples, now_and_then, saved_and_loaded, less_of_it,
     in_eval_mode, memorization_of_checkpoints, features_of_checkpoints, examples_of_a_transition, three_phenomena,
     cleaned_up, one_tracker_after_the_other, script_of_a_repository,
 )  # fmt: skip

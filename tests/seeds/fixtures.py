@@ -6,6 +6,7 @@ it did what the document says: a block that runs and measures nothing would be a
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
 from collections.abc import Iterator
@@ -196,6 +197,25 @@ def manager_at_work(room: Room) -> Iterator[Names]:
     assert metrics["my_metric/value"] == pytest.approx(float((weights(model) - before).abs().max()), rel=1e-5)
 
 
+def the_source_tree(text: str, _room: Room) -> None:
+    """Every file of the tree is a module here, at the same place, with the names that the tree gives it."""
+    folder, found = "", dict[str, str]()
+    for line in text.splitlines()[1:]:
+        name, _, comment = re.sub(r"^[│├└─\s]+", "", line).partition("#")
+        if name.strip().endswith("/"):
+            folder = name.strip()
+        elif name.strip().endswith(".py"):
+            inner = line.startswith((" ", "│"))
+            found[(folder if inner else "") + name.strip()] = comment.strip()
+    assert len(found) == 8
+    for path, named in found.items():
+        dotted = path.removesuffix("__init__.py").removesuffix(".py").strip("/").replace("/", ".")
+        module = importlib.import_module(".".join(filter(None, ("learnscope.analysis", dotted))))
+        for name in re.findall(r"[A-Z]\w+[a-z]\w*", named.replace("Public API exports", "")):
+            assert hasattr(module, name), f"{path} has no {name}"
+
+
+COMPARED = {the_source_tree.__name__: the_source_tree}
 FIXTURES: dict[str, Fixture] = {
     fixture.__name__: fixture
     for fixture in (

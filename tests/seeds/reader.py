@@ -42,6 +42,7 @@ class Entry:
     language: str
     how: str
     fixture: str = ""
+    also: str = ""
     open: list[str] = field(default_factory=list)
     after: str = ""
     of: str = ""

@@ -5,25 +5,29 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib
+import os
+import shlex
+import subprocess
+import sys
 import typing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from seeds import dynamics, posttrain, telemetry, trackers
+from seeds import dynamics, fixtures, posttrain, telemetry, trackers
 from seeds.fixtures import FIXTURES
 from seeds.reader import Block, Entry, all_blocks, runnable, table
 from seeds.room import Room
 
 IMPORTS, ENTRIES = table()
-COMPARED = {**telemetry.COMPARED, **dynamics.COMPARED, **trackers.COMPARED, **posttrain.COMPARED}
+COMPARED = {**fixtures.COMPARED, **telemetry.COMPARED, **dynamics.COMPARED, **trackers.COMPARED, **posttrain.COMPARED}
 BLOCKS = {(block.document, block.line): block for block in all_blocks()}
 NEEDED = {
     "run": set(), "fixture": {"fixture"}, "specification": {"of"}, "compared": {"of"}, "exempt": {"reason"},
 }  # fmt: skip
 ALLOWED = {
-    "run": {"fixture"}, "fixture": {"fixture", "open", "after", "reason"}, "specification": {"of"},
+    "run": {"fixture"}, "fixture": {"fixture", "also", "open", "after", "reason"}, "specification": {"of"},
     "compared": {"of"}, "exempt": {"reason"},
 }  # fmt: skip
 ALWAYS = {"document", "line", "digest", "language", "how"}
@@ -54,25 +58,35 @@ def test_the_entry_is_whole(entry: Entry) -> None:
 
 
 def test_every_fixture_is_used() -> None:
-    assert {entry.fixture for entry in ENTRIES if entry.fixture} == FIXTURES.keys()
+    assert {name for entry in ENTRIES for name in (entry.fixture, entry.also) if name} == FIXTURES.keys()
     assert {entry.of for entry in ENTRIES if entry.how == "compared"} == COMPARED.keys()
 
 
 # ---- and the blocks do what the table says
 
 
-@entries("run", "fixture")
+EXECUTED = [entry for entry in ENTRIES if entry.how in ("run", "fixture")]
+AGAIN = [entry for entry in EXECUTED if entry.also]
+RUNS = [*((entry, entry.fixture) for entry in EXECUTED), *((entry, entry.also) for entry in AGAIN)]
+NAMES = [*map(str, EXECUTED), *(f"{entry} {entry.also}" for entry in AGAIN)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "fixture"),
+    RUNS,
+    ids=[f"{entry} {name}" if name == entry.also != "" else str(entry) for entry, name in RUNS],
+)
 def test_the_block_runs(
-    entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    entry: Entry, fixture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     block = BLOCKS[entry.document, entry.line]
     assert block.language == "python"
     code = compile(runnable(block, entry, IMPORTS), f"document {entry}", "exec")
     monkeypatch.chdir(tmp_path)
-    if not entry.fixture:
+    if not fixture:
         exec(code, {"__name__": "__main__"})
         return
-    with FIXTURES[entry.fixture](Room(tmp_path, lambda: capsys.readouterr().out)) as names:
+    with FIXTURES[fixture](Room(tmp_path, lambda: capsys.readouterr().out)) as names:
         assert entry.how == "fixture" or not names, f"{entry} is run as printed: it may not be given names"
         names["__name__"] = "__main__"
         exec(code, names)
@@ -104,3 +118,15 @@ def test_the_class_is_as_specified(entry: Entry) -> None:
 def test_what_is_built_is_as_the_block_shows(entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     room = Room(tmp_path, lambda: capsys.readouterr().out)
     COMPARED[entry.of](BLOCKS[entry.document, entry.line].text, room)
+
+
+@pytest.mark.soak
+def test_the_full_training_as_it_is_printed(tmp_path: Path) -> None:
+    """`bash scripts/test_tracking.sh`, with every step, in an interpreter of its own."""
+    words = shlex.split(BLOCKS["002", 181].text)
+    ran = subprocess.run(
+        [words[0], str(trackers.ROOT / words[1])], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHON": sys.executable},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    trackers.assert_full_training(ran.stdout)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import learnscope as ls
 from learnscope.core.probe import ProbeWarning
 from learnscope.store.backend import RunError
 from learnscope.store.lines import LineFile
@@ -197,3 +198,39 @@ def test_going_on_from_an_older_checkpoint_supersedes_what_came_after_it(tmp_pat
     assert sorted({record.step for record in telemetry.run.records("LearningRate")}) == list(range(1, 9))
     assert lines(telemetry)[10]["weight_delta"]["overall"] is None
     assert "lies ahead" in lines(telemetry)[10]["status"]["weight_delta.overall"]
+
+
+@pytest.mark.parametrize("there", ["lines", "watch"])
+def test_what_is_not_telemetrys_own_is_not_continued(tmp_path: Path, there: str) -> None:
+    """A `telemetry.jsonl` of another program, and the folder of a watched run."""
+    folder = tmp_path / "t"
+    if there == "lines":
+        folder.mkdir()
+        (folder / "telemetry.jsonl").write_text('{"batch_idx": 1}\n')
+    else:
+        with ls.watch(Net(), None, run=folder, probes=[ls.ParameterChange(every=1)]) as w:
+            w.step()
+    kept = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    words = "no run.json beside it: move it away" if there == "lines" else "is a run of watch, not telemetry"
+    with pytest.raises(RunError, match=words):
+        telemetry_in(folder, resume=True, strict=False)
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == kept
+    assert not (tmp_path / "t-2").exists()
+
+
+def test_telemetry_of_another_model_is_not_continued(tmp_path: Path) -> None:
+    model, optimizer = started()
+    first = part(tmp_path / "t", model, optimizer, batches(2), 1)
+    kept = first.metrics_file.read_bytes()
+    other = nn.Sequential(nn.Linear(6, 2))
+    stepper = torch.optim.SGD(other.parameters(), lr=0.1)
+    again = telemetry_in(tmp_path / "t", resume=True, strict=False)
+    with pytest.warns(ProbeWarning, match=r"holds the telemetry of another model \(Net(.|\n)*output_dir of its own"):
+        train(other, stepper, batches(3), again)
+    again.close()
+    assert first.metrics_file.read_bytes() == kept
+    with pytest.raises(RunError, match="another model"):
+        train(other, stepper, batches(1), telemetry_in(tmp_path / "t", resume=True))
+    with telemetry_in(tmp_path / "t", resume=True) as telemetry:
+        train(model, optimizer, batches(1), telemetry)
+    assert [line["global_step"] for line in lines(telemetry)] == [1, 2, 3]

@@ -9,7 +9,9 @@ for batch in loader:
     metrics = analyzer.on_optimizer_step(model, inputs=batch)  # {} unless a measurement is due
 """
 
-from learnscope.analysis.computers import (
+from learnscope.analysis.config import AnalysisConfig
+from learnscope.analysis.manager import ModelAnalysisManager
+from learnscope.analysis.metrics import (
     ActivationMetrics,
     AnalysisContext,
     GradientMetrics,
@@ -21,8 +23,6 @@ from learnscope.analysis.computers import (
     ProbeMetrics,
     SparseQualityMetrics,
 )
-from learnscope.analysis.config import AnalysisConfig
-from learnscope.analysis.manager import ModelAnalysisManager
 from learnscope.analysis.primitives import ParameterDelta, ParameterSnapshot
 
 __all__ = [

@@ -12,9 +12,9 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from learnscope.analysis import computers
-from learnscope.analysis.computers import MetricComputer
+from learnscope.analysis import metrics as computers
 from learnscope.analysis.config import AnalysisConfig
+from learnscope.analysis.metrics import MetricComputer
 from learnscope.analysis.session import AnalysisSession
 from learnscope.core.probe import Probe, ProbeWarning
 from learnscope.model.sharded import ShardedModelError

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from learnscope.analysis.naming import parameter_change_keys
 from learnscope.model.sharded import refuse_sharded
+from learnscope.model.weights.rounded import as_they_were
 from learnscope.model.weights.snapshot import Snapshot
 from learnscope.names import group_parameters
 from learnscope.probes.updates.parameter_change import Changes, change_table
@@ -79,7 +80,7 @@ class ParameterSnapshot(Mapping[str, Tensor]):
         object.__setattr__(self, "_kept", kept)
 
     def __sub__(self, older: ParameterSnapshot) -> ParameterDelta:
-        return ParameterDelta(self._kept.tensors, older, step=self.step)
+        return ParameterDelta(as_they_were(self._kept, older._kept.tensors), older, step=self.step)
 
     def __repr__(self) -> str:
         return f"ParameterSnapshot(step={self.step}, {len(self)} tensors, {self.dtype} on {self.device})"
@@ -109,9 +110,13 @@ class ParameterDelta(Mapping[str, Tensor]):
 
     @torch.no_grad()
     def __getitem__(self, name: str) -> Tensor:
-        new, old = self._new[name].detach(), self._old._kept.tensors[name]
+        new, old = self._new[name].detach(), self._before[name]
         kind = arithmetic_dtype(new, old)
         return new.to(kind) - old.to(new.device, kind)
+
+    @property
+    def _before(self) -> Mapping[str, Tensor]:
+        return as_they_were(self._old._kept, self._new)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._new)
@@ -124,7 +129,7 @@ class ParameterDelta(Mapping[str, Tensor]):
         for taken in self._taken:
             if set(thresholds) <= set(taken.thresholds):
                 return taken
-        changes = Changes.between(self._new, self._old._kept.tensors, thresholds, range(len(self._new)))
+        changes = Changes.between(self._new, self._before, thresholds, range(len(self._new)))
         self._taken.append(changes)
         return changes
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.analysis.capture import Batches
-from learnscope.analysis.computers import GIVEN, AnalysisContext, MetricComputer, ProbeMetrics, probe_calling, wants
 from learnscope.analysis.config import AnalysisConfig
+from learnscope.analysis.metrics.base import GIVEN, AnalysisContext, MetricComputer, ProbeMetrics, probe_calling, wants
 from learnscope.analysis.primitives import History
 from learnscope.core.gradients import current_gradients
 from learnscope.core.handed import HandedOver
@@ -33,6 +33,10 @@ CURES = {
     "optimizer": "the optimizer, and none was given nor seen to step: pass optimizer= to on_optimizer_step",
 }
 """What a metric lacks, and what to do about it."""
+
+
+OWN = f"{MetricComputer.__module__.rpartition('.')[0]}."
+"""Where the computers are that come with the analysis: the records of their probes are all there is to them."""
 
 
 class Metric(NamedTuple):
@@ -71,7 +75,7 @@ class AnalysisSession:
     def add(self, computer: MetricComputer) -> None:
         """Add a metric, and begin to keep what it needs."""
         needs = computer.probe.needs if isinstance(computer, ProbeMetrics) else frozenset[str]()
-        if isinstance(computer, ProbeMetrics) and type(computer).__module__ == ProbeMetrics.__module__:
+        if isinstance(computer, ProbeMetrics) and type(computer).__module__.startswith(OWN):
             probe = computer.probe
         else:  # whatever defines its own `compute` is called
             probe = probe_calling(computer, self._offers, self._returned)
@@ -143,14 +147,10 @@ class AnalysisSession:
     def clip_readers(self) -> list[Bound]:
         return self.due_probes() if self._due_next() else []
 
-    def optimizer_comes(self, *, begins_anew: bool) -> None:
-        pass
+    def _nothing(self, **_: bool) -> None:
+        """Which of several optimizers steps makes no difference here."""
 
-    def optimizer_went(self) -> None:
-        pass
-
-    def out_of_turn(self) -> None:
-        pass
+    optimizer_comes = optimizer_went = out_of_turn = _nothing
 
     def step_opened(self) -> None:
         self._step_seen = True

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from learnscope.model.data import InOrder
+from learnscope.model.examples.scores import check_classes
 from learnscope.model.outputs.evaluate import model_device
+from learnscope.probes.examples.ledger_writer import check_num_classes
 from learnscope.task import IGNORE, Task
+from learnscope.task.batches import first_tensor
+from learnscope.task.shapes import flatten_positions, is_single
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,3 +74,26 @@ def known_noise(frame: pd.DataFrame, true_noise: Any) -> NDArray[np.bool_]:
     if len(unknown):
         raise ValueError(f"true_noise has {len(unknown):,} ids that the training data lack, first {unknown[0]}")
     return np.isin(ids, noise)
+
+
+def check_targets(num_classes: int | None, logits: Tensor, targets: Tensor) -> None:
+    """Refuse targets that are no classes, or not as many as `num_classes` says."""
+    check_classes(logits, targets)
+    if num_classes is None or not targets.numel():
+        return
+    check_num_classes(num_classes, int(targets.max()))
+    flat = flatten_positions(logits[:1], targets[:1], None)[0]  # classes last, also those of images
+    width = 2 if is_single(flat) else flat.shape[-1]
+    if width < num_classes:
+        raise ValueError(
+            f"num_classes={num_classes}, but there are {width} logits: say how many there are, or leave it out"
+        )
+
+
+def needs_no_task(inputs: Any, logits: Any) -> bool:
+    """Whether logits and targets can be used as they are, without a task to read the batch."""
+    if not isinstance(logits, Tensor):
+        return False
+    if isinstance(inputs, Tensor):
+        return inputs.is_floating_point()
+    return logits.ndim <= 2 and first_tensor(inputs) is None

@@ -13,14 +13,14 @@ from torch import nn
 
 from learnscope.core.moment import NotAvailable
 from learnscope.dynamics.saved import RecordingAnalyzer, SavedError, load_session, save_session
-from learnscope.findings.features.feature_course import LevelChanges, course, evolution, level_changes
+from learnscope.findings.features.feature_course import Transitions, course, evolution, transitions
 from learnscope.model.data import fixed_batches
 from learnscope.model.features.pooling import Pooling, check_layers, default_layers
 from learnscope.options import explain_options, known_name, whole_number
 from learnscope.probes.features.feature_evolution import FeatureEvolution
 from learnscope.quantities.features import FeatureEvolution as Q
-from learnscope.reading.changepoints import PERMUTATIONS
 from learnscope.reading.gather import one_pass
+from learnscope.reading.jumps import ALPHA, SIMULATIONS
 from learnscope.report.features.evolution import METHODS, EpochFeatures, plot_numbers, plot_plane
 from learnscope.session.opening import check_model
 from learnscope.task import Task
@@ -33,7 +33,7 @@ _PROBE = "features"
 _CACHED = 2
 """Samples that are kept: that of the training data, and one of other data."""
 _MARKED = (Q.silhouette, Q.separability, Q.linear_probe, Q.effective_rank, Q.cka_previous)
-"""Numbers whose changes of level the figure marks. CKA with the first epoch falls slowly, which is no level."""
+"""Numbers whose jumps the figure marks."""
 
 
 class FeatureEvolutionTracker(RecordingAnalyzer):
@@ -129,24 +129,25 @@ class FeatureEvolutionTracker(RecordingAnalyzer):
         return evolution(self._session.reader, self.layer_names)
 
     def detect_phase_transitions(
-        self, layer: str, metric: str = "silhouette_score", *, alpha: float = 0.05, permutations: int = PERMUTATIONS
+        self, layer: str, metric: str = "silhouette_score", *, alpha: float = ALPHA, simulations: int = SIMULATIONS
     ) -> list[int]:
-        """The epochs at which a number of a layer changes its level; often there are none.
+        """The epochs at which a number of a layer jumps out of its smooth course; often there are none.
 
-        A permutation test decides whether there is any change, PELT where; a slow trend counts as one too.
+        `learnscope.reading.jumps.jumps` says how that is decided. Learning that goes on steadily, fast or slow, has no
+        transition.
         """
-        return self.phase_transitions(layer, metric, alpha=alpha, permutations=permutations).epochs
+        return self.phase_transitions(layer, metric, alpha=alpha, simulations=simulations).epochs
 
     def phase_transitions(
-        self, layer: str, metric: str = "silhouette_score", *, alpha: float = 0.05, permutations: int = PERMUTATIONS
-    ) -> LevelChanges:
+        self, layer: str, metric: str = "silhouette_score", *, alpha: float = ALPHA, simulations: int = SIMULATIONS
+    ) -> Transitions:
         """The same with its p-value, the values used, the epochs left out, and the reason if there is none."""
         self._need_epochs()
         known_name("layer", layer, self.layer_names)
         metrics = {quantity.name: quantity for quantity in Q.all()} | ALIASES
         known_name("metric", metric, metrics)
         series = course(self._session.reader, layer, metrics[metric])
-        return level_changes(series, alpha=alpha, permutations=permutations)
+        return transitions(series, alpha=alpha, simulations=simulations)
 
     def visualize_evolution(self, layer: str, save_dir: str | Path, method: str = "pca") -> list[Path]:
         """Draw the examples in one plane at up to six epochs, coloured by class; the paths of the figures.
@@ -162,12 +163,12 @@ class FeatureEvolutionTracker(RecordingAnalyzer):
         return plot_plane(features, layer, method, Path(save_dir), left_out)
 
     def plot_metrics_evolution(self, layer: str, save_dir: str | Path) -> list[Path]:
-        """Draw the numbers of a layer over the epochs, with their changes of level; the paths of the figures."""
+        """Draw the numbers of a layer over the epochs, with their jumps; the paths of the figures."""
         self._need_epochs()
         known_name("layer", layer, self.layer_names)
         reader = one_pass(self._session.reader)
         courses = {quantity: course(reader, layer, quantity) for quantity in Q.all()}
-        changes = {quantity: level_changes(courses[quantity]) for quantity in _MARKED if len(courses[quantity].finite)}
+        changes = {quantity: transitions(courses[quantity]) for quantity in _MARKED if len(courses[quantity].finite)}
         return plot_numbers(courses, changes, layer, Path(save_dir))
 
     def remove_hooks(self) -> None:

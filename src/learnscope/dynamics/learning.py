@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from os import PathLike
@@ -12,24 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.core.handed import Examples
-from learnscope.dynamics.checks import check_device
+from learnscope.core.probe import ProbeWarning
+from learnscope.dynamics.checks import check_device, check_targets, needs_no_task
 from learnscope.dynamics.saved import RecordingAnalyzer, load_session, save_session
 from learnscope.ledger import Ledger
 from learnscope.ledger.index import Sample
-from learnscope.ledger.patterns import patterns
+from learnscope.ledger.patterns import patterns, unknown_patterns
 from learnscope.model.data import InOrder
-from learnscope.model.examples.scores import check_classes
 from learnscope.model.guard import guard, preserve_rng
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.model.sharded import refuse_sharded
 from learnscope.options import explain_options, whole_number
 from learnscope.probes.examples.example_ledger import ExampleLedger, batch_of
-from learnscope.probes.examples.ledger_writer import LedgerWriter, check_num_classes, presentations
+from learnscope.probes.examples.ledger_writer import LedgerWriter, presentations
 from learnscope.reading.cells import epoch_statistics
 from learnscope.record import Record
 from learnscope.task import Task, task_for
-from learnscope.task.batches import first_tensor
-from learnscope.task.shapes import flatten_positions, is_single, logits_in
+from learnscope.task.shapes import logits_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +43,8 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
 
     Call `track_batch` once for every batch, with the ids of its examples. An id must always stand for the same
     example; `learnscope.IndexedDataset` makes a data set's items carry theirs. A position in a shuffled loader does
-    not, and is refused as soon as an id comes back with another target or another input.
+    not: as soon as an id comes back with another target or another input, a warning says so, and from then on nothing
+    is told of single examples (null, with the reason); accuracy and loss of the epochs go on. `strict=True` raises.
 
     >>> import torch
     >>> from learnscope.dynamics import LearningDynamicsAnalyzer
@@ -59,6 +60,7 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
         self, num_classes: int | None = None, track_examples: int | None = None, device: Any = None, *,
         sample: Sample = "first", examples: int | None = None, seed: int = 0, check_ids: bool = True,
         check_inputs: bool = True, grand_every: int = 0, task: Task | None = None, run: str | Path | None = None,
+        strict: bool = False,
     ) -> None:  # fmt: skip
         """What to follow.
 
@@ -73,7 +75,9 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
             grand_every: also gradient norms (GraNd) every this many epochs: one more forward and backward each batch.
             task: how inputs and targets are read, where the defaults do not recognise them.
             run: a folder to write the records to; None keeps them in memory.
+            strict: raise where ids turn out to name different examples, instead of warning and going on.
         """
+        self.strict, self._said = strict, False
         self.num_classes, self.device, self.task = _or_none("num_classes", num_classes), device, task
         self._options: dict[str, Any] = {
             "track": _or_none("track_examples", track_examples), "sample": sample,
@@ -113,11 +117,12 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
         writer = self._writer if groups is None and self._direct else None
         if writer is not None and writer.add_alike(batch_indices, logits, targets, inputs, epoch):  # as most are
             self._batches, self._model = self._batches + 1, model
+            self._say_refused()
             return
         refuse_sharded(model)
         epoch = whole_number("epoch", epoch)
         targets = torch.as_tensor(targets)
-        if self.task is not None or not _needs_no_task(inputs, logits):
+        if self.task is not None or not needs_no_task(inputs, logits):
             logits, targets, inputs = self._aligned(model, inputs, targets, logits)
         if self.device is not None:
             check_device(model, self.device)
@@ -147,6 +152,7 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
             self._present(train_loader, model, epoch or 0)
         assert model is not None, "a batch was tracked, or the model was given"
         self._ledger_writer().flush()  # what is refused is refused here, and leaves the ledger as it was
+        self._say_refused()
         epoch = self._epoch if epoch is None else epoch
         record = self._measure(model, "epoch", epoch)
         self._measured = self._batches
@@ -157,13 +163,19 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
 
         See `learnscope.ledger.patterns` for the definitions.
         """
-        return {**patterns(self.ledger.arrays()), "epochs": self.epoch_statistics}
+        return {**self._patterns(), "epochs": self.epoch_statistics}
+
+    @property
+    def refused(self) -> str | None:
+        """Why nothing is known of single examples; None while the ids have always named the same ones."""
+        self._ledger_writer().flush()
+        return self._ledger_writer().refused
 
     def plot_learning_dynamics(self, save_dir: str | PathLike[str]) -> list[Path]:
         """Draw curves over epochs, the data map and the hardest examples into `save_dir`; the paths of the files."""
         from learnscope.report.examples.learning import plot_learning
 
-        return plot_learning(self.epoch_statistics, self.frame(), patterns(self.ledger.arrays()), Path(save_dir))
+        return plot_learning(self.epoch_statistics, self.frame(), self._patterns(), Path(save_dir))
 
     @property
     def epoch_statistics(self) -> list[dict[str, Any]]:
@@ -175,11 +187,18 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
         """All that is known of every example."""
         writer = self._ledger_writer()
         writer.flush()
+        self._say_refused()
         return writer.ledger
 
     def frame(self) -> pd.DataFrame:
-        """One row an example; the columns are those of `learnscope.ledger.table.frame`."""
-        return self.ledger.frame()
+        """One row an example; the columns are those of `learnscope.ledger.table.frame`.
+
+        Empty, with the reason in its `attrs`, if the ids turned out to name different examples.
+        """
+        frame = self.ledger.frame()
+        if self.refused is not None:
+            frame.attrs["reason"] = self.refused
+        return frame
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write everything to one file, whole or not at all. Any name is allowed; it is never a pickle."""
@@ -227,20 +246,6 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
             raise ValueError(f"{type(task).__name__} finds no targets in the batch: examples are followed by them")
         return logits, aligned, batch
 
-    def _check(self, logits: Tensor, targets: Tensor) -> None:
-        """Once, at the first batch: whether targets are classes, and as many as `num_classes` says."""
-        check_classes(logits, targets)
-        if self.num_classes is not None and targets.numel():
-            check_num_classes(self.num_classes, int(targets.max()))
-            flat = flatten_positions(logits[:1], targets[:1], None)[0]  # classes last, also those of images
-            width = 2 if is_single(flat) else flat.shape[-1]
-            if width < self.num_classes:
-                raise ValueError(
-                    f"num_classes={self.num_classes}, but there are {width} logits: say how many there are, or leave "
-                    "it out"
-                )
-        self._checked = True
-
     def _present(self, loader: Any, model: nn.Module, epoch: int) -> None:
         refuse_sharded(model)
         check_device(model, self.device)
@@ -252,15 +257,33 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
 
     def _take(self, model: nn.Module, batch: Examples, epoch: int) -> None:
         if not self._checked:
-            self._check(batch.logits, batch.targets)
+            check_targets(self.num_classes, batch.logits, batch.targets)
+            self._checked = True
         self._probe.take(self._ledger_writer(), batch, epoch, model, self.task)
         self._batches, self._epoch = self._batches + 1, epoch
+        self._say_refused()
 
     def _ledger_writer(self) -> LedgerWriter:
         if self._writer is None:
             self._writer = self._probe.writer(self._session.state(_PROBE))
-            self._writer.classes = self.num_classes
+            self._writer.classes, self._writer.forgiving = self.num_classes, not self.strict
         return self._writer
+
+    def _say_refused(self) -> None:
+        """Say once that nothing is told of single examples any more."""
+        if self._writer is None or self._writer.refused is None or self._said:
+            return
+        self._said = True
+        warnings.warn(
+            f"{self._writer.refused}\nFrom here on nothing is told of single examples; accuracy and loss of the epochs "
+            "go on. LearningDynamicsAnalyzer(strict=True) raises an error instead.",
+            ProbeWarning,
+            stacklevel=4,
+        )
+
+    def _patterns(self) -> dict[str, Any]:
+        arrays = self.ledger.arrays()
+        return patterns(arrays) if self.refused is None else unknown_patterns(arrays, self.refused)
 
     def _records(self) -> Iterator[Record]:
         return self._session.run.records(ExampleLedger.__name__)
@@ -268,12 +291,3 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
 
 def _or_none(name: str, number: Any) -> int | None:
     return None if number is None else whole_number(name, number, 1)
-
-
-def _needs_no_task(inputs: Any, logits: Any) -> bool:
-    """Whether logits and targets can be used as they are, without a task to read the batch."""
-    if not isinstance(logits, Tensor):
-        return False
-    if isinstance(inputs, Tensor):
-        return inputs.is_floating_point()
-    return logits.ndim <= 2 and first_tensor(inputs) is None

@@ -90,7 +90,7 @@ class MemorizationDetector(RecordingAnalyzer):
 
         `transition_epoch` is the first epoch after the peak of the gap from which it stays below half its peak for two
         evaluations, if that peak was at least 0.1; else None, and `reason` says why. `change_points` are the epochs at
-        which the gap changes its level, by a permutation test with `p_value`. `grokking` has the epochs at which
+        which the gap jumps out of its smooth course, with `p_value`. `grokking` has the epochs at which
         training and test accuracy crossed 0.99 and 0.95 for good (`cuts`), or is None.
         """
         records = self._records()

@@ -144,6 +144,10 @@ class Ledger:
         ledger._index.add(ledger._columns["id"])
         return ledger
 
+    def emptied(self) -> Ledger:
+        """A ledger with the same settings and no example."""
+        return Ledger(**self._settings)
+
     def trim(self) -> None:
         """Free spare memory, when no more examples are expected."""
         self._columns.trim()

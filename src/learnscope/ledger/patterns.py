@@ -58,6 +58,26 @@ def patterns(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     }
 
 
+class NotKnown(list[int]):
+    """No examples, since nothing is known of them: empty, with the reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return f"<not known: {self.reason}>"
+
+
+def unknown_patterns(arrays: Mapping[str, NDArray[Any]], reason: str) -> dict[str, Any]:
+    """What `patterns` gives of no examples, with None for every number, and the reason under `reason`."""
+    told: dict[str, Any] = {"reason": reason}
+    for key, value in patterns(arrays).items():
+        counts = dict.fromkeys(value) if isinstance(value, dict) else None
+        told[key] = NotKnown(reason) if isinstance(value, list) else counts
+    return told
+
+
 def _ids(ids: NDArray[Any], chosen: NDArray[np.bool_], order: NDArray[np.float64]) -> list[int]:
     """The chosen ids, sorted by `order`, ties by id."""
     positions = np.flatnonzero(chosen)

@@ -39,6 +39,24 @@ def _is_used(path: Path) -> bool:
     return any((path / sign).exists() for sign in _SIGNS) or (lines.exists() and lines.stat().st_size > 0)
 
 
+def continues(path: Path) -> bool:
+    """Whether a folder has telemetry to go on with; refuses one whose files are another program's, or another run's."""
+    if (path / "run.json").exists():
+        source = FolderBackend.existing(path).manifest().get("source")
+        if source != "telemetry":
+            raise RunError(
+                f"{path} is a run of {source}, not telemetry, and cannot be continued as such: give telemetry an "
+                "output_dir of its own"
+            )
+        return True
+    if _is_used(path):
+        raise RunError(
+            f"{path / LINES} is not of a run that can be continued, as there is no run.json beside it: move it away, "
+            "or give another output_dir"
+        )
+    return False
+
+
 def take_up(path: Path) -> tuple[FolderBackend, LineFile]:
     """A folder whose telemetry is continued."""
     backend = FolderBackend.existing(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,8 @@ from learnscope.record import Record, Row, plain_json
 from learnscope.task import predictions
 from learnscope.telemetry.config import TAKEN
 
+PLACE = ("batch_idx", "epoch", "global_step", "timestamp")
+"""What says which batch a line is of."""
 Places = Mapping[str, tuple[str, str]]
 """Kind and scope of the numbers of a group in records, by what the group is called in a line."""
 
@@ -105,6 +107,24 @@ class Line:
         self.body[section] = plain_json(value, nonfinite=absent)
         if lost:
             self.status[section] = f"null where it is not finite: {', '.join(sorted(lost))}"
+
+    def replace(self, section: str, value: Any) -> None:
+        """What a subclass makes of a section; reasons of numbers that are still null stay."""
+        earlier = {key: reason for key, reason in self.status.items() if key.partition(".")[0] == section}
+        for key in earlier:
+            del self.status[key]
+        self.add_own(section, value)
+        kept = self.body[section]
+        for key, reason in earlier.items():
+            entry = key.partition(".")[2]
+            if isinstance(kept, dict) and entry in kept and kept[entry] is None:
+                self.status[key] = reason
+
+    def ordered(self, sections: Sequence[str]) -> None:
+        """Put these sections first, in this order, after the place of the batch."""
+        first = [key for key in self.body if key in PLACE]
+        keys = [*first, *(key for key in sections if key in self.body)]
+        self.body = {key: self.body[key] for key in dict.fromkeys([*keys, *self.body])}
 
     def add_failure(self, section: str, reason: str | None) -> None:
         self.body[section], self.status[section] = None, reason or "not measured"

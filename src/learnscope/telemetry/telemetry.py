@@ -5,7 +5,8 @@ from __future__ import annotations
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,9 +22,11 @@ from learnscope.model.sharded import ShardedModelError
 from learnscope.options import explain_options
 from learnscope.run import Run, open_run
 from learnscope.session.ranks import is_silent
+from learnscope.store.backend import RunError
 from learnscope.task import Task
 from learnscope.telemetry.config import TelemetryConfig
 from learnscope.telemetry.folder import CHECKPOINT, LINES
+from learnscope.telemetry.helpers import HELPERS, ORDER, SectionHelpers
 from learnscope.telemetry.lines import Line
 from learnscope.telemetry.session import TelemetrySession
 
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class TrainingTelemetry:
+class TrainingTelemetry(SectionHelpers):
     """Collects gradient norms, weight deltas, learning rates, holdout logits and batch statistics as training goes.
 
     Every collection is a line of `telemetry.jsonl`; the folder is a run folder too, for `learnscope report`, `compare`
@@ -39,7 +42,9 @@ class TrainingTelemetry:
     training goes on; only a group in the configuration that matches no parameter, and a model that is spread over
     processes, are errors. Of several ranks, rank 0 collects.
 
-    A method `_compute_<name>(self, model)` of a subclass adds what it returns to every line, as `<name>`.
+    A method `_compute_<name>(self, model)` of a subclass adds what it returns to every line, as `<name>`. The helpers
+    of the five sections (`_compute_gradient_norm`, `_compute_weight_delta`, `_get_learning_rates`, `_eval_holdout`,
+    `_compute_batch_stats`) may be overridden: what they return stands in the line, and `super()` measures as usual.
     """
 
     @partial(explain_options, owner="TrainingTelemetry")
@@ -93,7 +98,7 @@ class TrainingTelemetry:
         """Set the examples whose predictions are recorded: batches, a data set or a loader; `holdout_size` are used."""
         self.holdout_data = holdout_data
         if self._session is not None and self._session.begun and self.config.track_holdout_logits:
-            self._safely(partial(self._session.set_holdout, holdout_data))
+            self._safely(partial(self._session.set_holdout, holdout_data, later=self._is_overridden("holdout_logits")))
 
     def on_batch_end(
         self,
@@ -119,11 +124,10 @@ class TrainingTelemetry:
             global_step: number of the batch in the whole training, if it is not the number of calls so far.
             logged: numbers of your own, such as `loss=loss`, that go into the line and the records.
         """
-        del device
         if self._session is not None:
             self._safely(lambda: self._count(global_step))
             place = {"batch_idx": batch_idx, "epoch": epoch}
-            self._safely(lambda: self._batch(model, optimizer, place, batch, logged))
+            self._safely(lambda: self._batch(model, optimizer, place, device, batch, logged))
 
     def to_dataframe(self, *, logits: bool = False) -> pd.DataFrame:
         """All collections as rows, with a column for each number; with `logits`, also the arrays of the holdout."""
@@ -170,8 +174,9 @@ class TrainingTelemetry:
         self.global_step = session.step = self.global_step + 1 if given is None else int(given)
 
     def _batch(
-        self, model: nn.Module, optimizer: Any, place: dict[str, int], batch: Any, logged: Mapping[str, Any]
-    ) -> None:
+        self, model: nn.Module, optimizer: Any, place: dict[str, int], device: Any, batch: Any,
+        logged: Mapping[str, Any],
+    ) -> None:  # fmt: skip
         session = self._session
         assert session is not None
         place = {name: int(number) for name, number in place.items()}
@@ -186,7 +191,7 @@ class TrainingTelemetry:
         if not session.begun:
             try:
                 session.begin(model, optimizer)
-            except (OSError, ShardedModelError) as error:
+            except (OSError, RunError, ShardedModelError) as error:
                 self._session = None
                 session.abandon()
                 if isinstance(error, ShardedModelError):
@@ -194,12 +199,18 @@ class TrainingTelemetry:
                 self._switch_off(error)
                 return
             if self.holdout_data is not None and self.config.track_holdout_logits:
-                self._safely(partial(session.set_holdout, self.holdout_data))
+                self.set_holdout_data(self.holdout_data)
             if not due:
                 session.keep_first_weights()
         if due:
-            line = session.collect(model, optimizer, place, batch, logged)
+            line = session.begin_line(model, optimizer, place, batch, logged)
+            session.measure(name for name in session.sections if name not in HELPERS or not self._is_overridden(name))
+            self._call_helpers(line, model, {
+                "gradient_norm": (model,), "weight_delta": (model,), "learning_rates": (optimizer,),
+                "holdout_logits": (model, device), "batch_stats": (batch,),
+            })  # fmt: skip
             self._add_own(line, model)
+            line.ordered(ORDER)
             session.write(line)
 
     def _check_epoch(self) -> None:
@@ -212,20 +223,37 @@ class TrainingTelemetry:
                 "collect_every_n.",
             )
 
+    def _call_helpers(self, line: Line, model: nn.Module, arguments: Mapping[str, tuple[Any, ...]]) -> None:
+        """The documented helper of each section that is switched on; what an override returns replaces ours."""
+        assert self._session is not None
+        for section in (name for name in HELPERS if name in self._session.switched_on):
+            helper = getattr(self, HELPERS[section])
+            given = self.holdout_data if section == "holdout_logits" else arguments[section][0]
+            if self._is_overridden(section) and given is not None:
+                with self._reported(line, section, HELPERS[section]), guard(model):
+                    line.replace(section, helper(*arguments[section]))
+            elif section in self._session.sections:
+                helper(*arguments[section])
+
     def _add_own(self, line: Line, model: nn.Module) -> None:
         # looked up by name: reading every attribute would run properties, which may fail
         for method in (name for name in dir(type(self)) if name.startswith("_compute_")):
             section = method.removeprefix("_compute_")
-            if not callable(getattr(type(self), method)):
+            if not callable(getattr(type(self), method)) or method in HELPERS.values():
                 continue
-            try:
-                with guard(model):
-                    line.add_own(section, getattr(self, method)(model))
-            except Exception as error:  # foreign code: its failure is reported, not passed on
-                if self._strict:
-                    raise
-                line.add_failure(section, f"{type(error).__name__}: {error}")
-                self._warn(method, f"{method} failed; training goes on:\n{traceback.format_exc()}")
+            with self._reported(line, section, method), guard(model):
+                line.add_own(section, getattr(self, method)(model))
+
+    @contextmanager
+    def _reported(self, line: Line, section: str, method: str) -> Iterator[None]:
+        """For code of a subclass: its failure is the section's reason and a warning, and is not passed on."""
+        try:
+            yield
+        except Exception as error:
+            if self._strict:
+                raise
+            line.add_failure(section, f"{type(error).__name__}: {error}")
+            self._warn(method, f"{method} failed; training goes on:\n{traceback.format_exc()}")
 
     # files
 
@@ -247,7 +275,7 @@ class TrainingTelemetry:
                 "To go on with the earlier one, TrainingTelemetry(config, resume=True).",
             )
 
-    def _switch_off(self, error: OSError) -> None:
+    def _switch_off(self, error: OSError | RunError) -> None:
         if self._strict:
             raise error
         self._warn("folder", f"telemetry cannot be written and is switched off, training goes on: {error}")

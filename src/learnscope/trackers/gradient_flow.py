@@ -84,10 +84,11 @@ class GradientFlowTracker(Tracker):
     def __init__(
         self, model: nn.Module, log_frequency: int = 100, save_dir: str | Path | None = None, *,
         track_adapter_only: bool = True, max_layers_to_track: int | None = None, optimizer: Any = None,
+        peft_type: str | None = None, verbose: bool = False,
     ) -> None:  # fmt: skip
         self._start(
-            model, optimizer, save_dir, log_frequency=log_frequency, track_adapter_only=track_adapter_only,
-            max_layers_to_track=max_layers_to_track,
+            model, optimizer, save_dir, peft_type, verbose, log_frequency=log_frequency,
+            track_adapter_only=track_adapter_only, max_layers_to_track=max_layers_to_track,
         )  # fmt: skip
 
     def log_step(self, step: int) -> bool:

@@ -98,11 +98,12 @@ class SpectralTracker(Tracker):
     def __init__(
         self, model: nn.Module, log_frequency: int = 100, save_dir: str | Path | None = None, *,
         track_adapter_only: bool = True, compute_full_svd: bool = True, max_layers_to_track: int | None = None,
-        optimizer: Any = None,
+        optimizer: Any = None, peft_type: str | None = None, verbose: bool = False,
     ) -> None:  # fmt: skip
         self._start(
-            model, optimizer, save_dir, log_frequency=log_frequency, track_adapter_only=track_adapter_only,
-            compute_full_svd=compute_full_svd, max_layers_to_track=max_layers_to_track,
+            model, optimizer, save_dir, peft_type, verbose, log_frequency=log_frequency,
+            track_adapter_only=track_adapter_only, compute_full_svd=compute_full_svd,
+            max_layers_to_track=max_layers_to_track,
         )  # fmt: skip
         adapters = adapters_in(model)
         if track_adapter_only and not adapters.items and adapters.unknown:

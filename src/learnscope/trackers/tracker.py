@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,8 +21,9 @@ from learnscope.model.adapters.inventory import Adapters, find_adapters, method_
 from learnscope.model.adapters.parameters import OUTSIDE_ADAPTERS
 from learnscope.model.adapters.start import AdapterError
 from learnscope.names import resolve
-from learnscope.options import whole_number
+from learnscope.options import known_name, whole_number
 from learnscope.reading.gather import class_of
+from learnscope.reading.words import count
 from learnscope.record import Record
 from learnscope.run import Run, open_run
 from learnscope.session.manual import ManualSession, States, UnstoredBackend
@@ -33,6 +35,12 @@ from learnscope.trackers.config import check_options
 from learnscope.trackers.history import History, MetricName
 from learnscope.trackers.tracker_file import TrackerFileError, read_tracker, write_tracker
 
+METHODS = {
+    **dict.fromkeys(("lora", "dora", "rslora", "lora+", "loraplus", "lorafa", "pissa", "milora", "milora+"), "lora"),
+    **dict.fromkeys(("layernorm", "layernormtuning", "lntuning"), "layernorm"),
+    "adalora": "adalora", "vera": "vera", "ia3": "ia3",
+}  # fmt: skip
+"""Types of adapters as users and PEFT name them, in small letters, and PEFT's method for each."""
 NOTHING = "nothing has been measured: no step has been logged yet"
 NO_NUMBER = "nothing could be measured at the steps that were logged"
 
@@ -76,6 +84,8 @@ class Tracker(ABC):
     _states: States | None
     """The probes' states from a file, while this tracker has no model."""
     _session: ManualSession | None
+    _verbose: bool = False
+    """Whether to print what is tracked, and each step that is logged."""
 
     @staticmethod
     @abstractmethod
@@ -110,6 +120,8 @@ class Tracker(ABC):
         except ValueError:  # half a step is not kept
             del self._history.measured[number]
             raise
+        if self._verbose:
+            print(f"{self._name}: step {number} logged in {self._history.cost(number):.3f} s")
         return True
 
     def _check_ready(self, model: nn.Module) -> None:  # noqa: B027  (optional: weights are always there)
@@ -172,11 +184,20 @@ class Tracker(ABC):
         """The tracked modules of every adapter; those outside adapters are under `none`."""
         return {adapter: list(families) for adapter, families in self._history.families.items()}
 
-    def _start(self, model: nn.Module, optimizer: Any, save_dir: str | Path | None, **options: Any) -> None:
+    def _start(
+        self, model: nn.Module, optimizer: Any, save_dir: str | Path | None, peft_type: str | None, verbose: bool,
+        **options: Any,
+    ) -> None:  # fmt: skip
         """What both constructors do; `log_frequency` cannot be None for a tracker with a model."""
         options["log_frequency"] = whole_number("log_frequency", options["log_frequency"], 1)
         self._set(Options(**options), save_dir)
+        _check_family(model, peft_type)
         self._track(model, optimizer, {})
+        self._verbose = verbose
+        if verbose:
+            counts = Counter(adapter.parts.family for adapter in adapters_in(model).items)
+            adapted = ", ".join(f"{family} in {count(number, 'module')}" for family, number in counts.items())
+            print(f"{self._name}: {adapted or 'no adapters'}, every {count(self._options.log_frequency or 1, 'step')}")
 
     def _set(
         self, options: Options, save_dir: str | Path | None = None, history: History | None = None,
@@ -233,6 +254,21 @@ def adapters_in(model: nn.Module) -> Adapters:
         return find_adapters(model)
     except AdapterError:
         return Adapters()
+
+
+def _check_family(model: nn.Module, peft_type: str | None) -> None:
+    """Refuse a type of adapters that the model does not have; they are told by what they are, not by this name."""
+    if peft_type is None:
+        return
+    name = re.sub(r"[^a-z0-9+]", "", str(peft_type).lower())
+    known_name("peft_type", name, METHODS)
+    wanted = METHODS[name]
+    found = {method_of(adapter.parts.family) for adapter in adapters_in(model).items}
+    if found and wanted not in found:
+        raise ValueError(
+            f"peft_type={peft_type!r}, but the adapters of {type(model).__name__} are {', '.join(sorted(found))}: "
+            "leave it out, they are recognised by themselves"
+        )
 
 
 def _check_modules(path: Path, history: History, model: nn.Module) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from learnscope.reading.changepoints import MIN_SIZE, Changes, change_points, first_lasting
+from learnscope.reading.changepoints import first_lasting
 from learnscope.reading.gather import Floats
+from learnscope.reading.jumps import ALPHA, Jumps, jumps, why_none
 from learnscope.reading.words import count, num
 
 LEAST_PEAK = 0.1
@@ -30,9 +31,9 @@ class Evolution:
     final_gap: float
     transition_epoch: int | None
     reason: str | None
-    changes: Changes
+    changes: Jumps
     change_epochs: list[int]
-    """The first epoch of each new level of the gap; empty if it is one level."""
+    """The first epoch after each jump of the gap; empty if its course is smooth."""
 
 
 def evolution(epochs: Sequence[int], gaps: Sequence[float]) -> Evolution:
@@ -45,7 +46,7 @@ def evolution(epochs: Sequence[int], gaps: Sequence[float]) -> Evolution:
     pairs = sorted((epoch, gap) for epoch, gap in latest.items() if np.isfinite(gap))
     order = [epoch for epoch, _ in pairs]
     values = np.array([gap for _, gap in pairs], dtype=np.float64)
-    changes = change_points(values)
+    changes = jumps(values, order)
     if not order:
         none = "no evaluation has a generalization gap"
         return Evolution(order, values, np.nan, None, np.nan, None, none, changes, [])
@@ -70,9 +71,5 @@ def _transition(values: Floats) -> tuple[int | None, str | None]:
 
 
 def why_no_changes(evolution: Evolution) -> str | None:
-    """Why there are no change-points; None if there are some."""
-    if evolution.change_epochs:
-        return None
-    if evolution.changes.n < 2 * MIN_SIZE:
-        return f"{count(evolution.changes.n, 'evaluation')}; {2 * MIN_SIZE} are needed"
-    return f"p = {num(evolution.changes.p_value)}: the gap may well have kept one level"
+    """Why there are no jumps of the gap; None if there are some."""
+    return None if evolution.change_epochs else why_none(evolution.changes, evolution.gaps, ALPHA)

@@ -1,14 +1,12 @@
-"""The course of the features of layers over epochs: every number's series, its changes of level, and who moved first.
+"""The course of the features of layers over epochs: every number's series, its jumps, and who moved first.
 
 In the runs that are read here a step is an epoch.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count as counting
 from typing import Any
 
 import numpy as np
@@ -16,25 +14,26 @@ import numpy as np
 from learnscope.findings.examples.first_moved import by_features
 from learnscope.quantities import Quantity
 from learnscope.quantities.features import FeatureEvolution
-from learnscope.reading.changepoints import MIN_SIZE, PERMUTATIONS, Changes, change_points
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, grid, one_pass, series
+from learnscope.reading.jumps import ALPHA, MIN_SIZE, SIMULATIONS, jumps, why_none
 from learnscope.reading.words import count
 from learnscope.store.reader import RunReader
 
 
 @dataclass(frozen=True)
-class LevelChanges:
-    """The epochs at which a number's level changes, and what that rests on."""
+class Transitions:
+    """The epochs at which a number jumps out of its smooth course, and what that rests on."""
 
     epochs: list[int]
-    """The first epoch of each new level."""
+    """The first epoch after each jump."""
     p_value: float
-    """That the largest step is as large in a random order of the same values; see `change_points`."""
+    """Of the largest jump: how often a smooth curve with the same noise seems to have one as clear; see `jumps`."""
     alpha: float
     n: int
-    permutations: int
-    method: str
+    simulations: int
+    trend: str
+    """What the smooth course is."""
     left_out: dict[int, str]
     """Epochs without a value, and why they have none."""
     reason: str | None
@@ -50,36 +49,16 @@ def unmeasured(series: Series) -> dict[int, str]:
     return {int(step): status or "not measured" for step, value, status in each if not np.isfinite(value)}
 
 
-def level_changes(
-    series: Series, *, alpha: float = 0.05, permutations: int = PERMUTATIONS, min_size: int = MIN_SIZE, seed: int = 0
-) -> LevelChanges:
-    """Where the level of a series changes. Values that were not measured are left out, and named."""
+def transitions(
+    series: Series, *, alpha: float = ALPHA, simulations: int = SIMULATIONS, min_size: int = MIN_SIZE, seed: int = 0
+) -> Transitions:
+    """Where a series jumps. Values that were not measured are left out, and named."""
     finite = series.finite
-    changes = change_points(finite.values, alpha=alpha, permutations=permutations, min_size=min_size, seed=seed)
-    epochs = [int(finite.steps[place]) for place in changes.places]
-    reason = None if epochs else _why_none(changes, finite, alpha, min_size)
-    p, n, method = changes.p_value, changes.n, changes.method
-    return LevelChanges(epochs, p, alpha, n, permutations, method, unmeasured(series), reason)
-
-
-def fewest_values(alpha: float) -> int:
-    """Values from which on a clean step, halfway, can have a p-value of `alpha`: 2/(n over n/2) random orders have it.
-
-    >>> fewest_values(0.05), fewest_values(0.01)
-    (8, 10)
-    """
-    return next(n for n in counting(2) if 2 / math.comb(n, n // 2) <= alpha)
-
-
-def _why_none(changes: Changes, finite: Series, alpha: float, min_size: int) -> str:
-    fewest = max(fewest_values(alpha), 2 * min_size)
-    if changes.n < fewest:
-        return f"{count(changes.n, 'value')}: from {fewest} on, a change can be told from chance at alpha={alpha:g}"
-    if np.ptp(finite.values) == 0:
-        return "all values are equal"
-    if changes.p_value > alpha:
-        return f"p = {changes.p_value:.3g}, which is above alpha={alpha:g}: no more of a change than chance has"
-    return f"no change is worth its penalty ({changes.method})"
+    found = jumps(finite.values, finite.steps, alpha=alpha, simulations=simulations, min_size=min_size, seed=seed)
+    epochs = [int(finite.steps[place]) for place in found.places]
+    reason = None if epochs else why_none(found, finite.values, alpha, min_size)
+    trend = f"a polynomial of degree {found.degree} in {found.axis}"
+    return Transitions(epochs, found.p_value, alpha, found.n, simulations, trend, unmeasured(series), reason)
 
 
 def evolution(reader: RunReader, layers: Sequence[str]) -> dict[str, dict[str, Any]]:

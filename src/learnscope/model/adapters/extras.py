@@ -1,4 +1,4 @@
-"""Adapters beside their base weights, DoRA's magnitude and direction, AdaLoRA's importance and ranks."""
+"""Adapters beside their base weights, and DoRA's magnitude and direction."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.adapters.inventory import Adapter
+from learnscope.model.adapters.plain import PlainLayer
 from learnscope.tensor.adapters.spectrum import Factors
 from learnscope.tensor.adapters.subspace import best_matches
 from learnscope.tensor.context import plain, plain_arithmetic
@@ -21,7 +22,6 @@ CHUNK = 1 << 22
 """Entries of a weight that are read at a time."""
 MERGED = "an adapter is merged into the weight: what it was before is read while none is"
 TRAINED = "its base weight is trained as well: what it began with is not kept"
-NOT_ALLOCATED = "the rank allocator has no scores: update_and_allocate has not been called, or has ended its schedule"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +145,8 @@ def base_matrix(layer: Any) -> Tensor | str:
     Quantised weights are unpacked by PEFT's own function, if it supports them.
     """
     base = layer.get_base_layer()
+    if isinstance(layer, PlainLayer) and not hasattr(base, "weight"):
+        return "the weight that it adds to is not known: its module holds none, or several"
     kind = type(base).__name__ + (f" with {type(base.weight).__name__}" if hasattr(base, "weight") else "")
     try:
         from peft.utils.integrations import dequantize_bnb_weight, dequantize_module_weight
@@ -168,29 +170,3 @@ def base_matrix(layer: Any) -> Tensor | str:
 def is_turned(layer: Any) -> bool:
     """Whether the weight is stored as [inputs, outputs]."""
     return isinstance(layer.get_base_layer(), nn.Embedding) or bool(getattr(layer, "fan_in_fan_out", False))
-
-
-def adalora_allocations(model: nn.Module, adapters: list[Adapter]) -> list[tuple[Tensor | None, int]]:
-    """AdaLoRA's importance scores of the triplets, and how many of them it keeps.
-
-    As PEFT's rank allocator computes them: s(E) + mean s(A) + mean s(B), s = sensitivity × uncertainty; None while the
-    allocator has none. The rank is the number of triplets in its last pattern, or r before the first.
-    """
-    owner: Any = next((module for module in model.modules() if "rankallocator" in module.__dict__), None)
-    if owner is None:
-        return [(None, adapter.parts.rank or 0) for adapter in adapters]
-    allocator = owner.rankallocator
-    names = {id(p): name for name, p in owner.model.named_parameters()}
-    pattern = allocator.peft_config.rank_pattern or {}
-    allocations: list[tuple[Tensor | None, int]] = []
-    for adapter in adapters:
-        e, a, b = (names.get(id(getattr(adapter.layer, f"lora_{part}")[adapter.name]), "") for part in "EAB")
-        own = allocator.adapter_name == adapter.name  # it trains one adapter, the others keep their ranks
-        scores = None
-        if own and {e, a, b} <= allocator.exp_avg_ipt.keys():
-            with plain_arithmetic(allocator.exp_avg_ipt[e].device):
-                vectors = torch.stack([allocator._element_score(a).mean(1), allocator._element_score(b).mean(0)], 1)
-                scores = plain(allocator._combine_ipt(allocator._element_score(e), vectors))
-        mask = pattern.get(e, pattern.get(e.replace(f".{adapter.name}", ""))) if own else None
-        allocations.append((scores, adapter.parts.rank or 0 if mask is None else sum(mask)))
-    return allocations

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from learnscope.model.adapters.plain import PlainLayer, weight_of
 from learnscope.model.adapters.start import lora_factors, start_of
 from learnscope.tensor.adapters.spectrum import Factors
 from learnscope.tensor.context import plain
@@ -45,7 +46,7 @@ def lora_parts(layer: Any, name: str, config: Any, rates: Mapping[int, float]) -
     parts = Parts(family, int(layer.r[name]), tied=(id(left), id(right)))
     magnitude = getattr(layer, "lora_magnitude_vector", {})
     if family == "dora" and name in magnitude:  # other LoRA layers have the dictionary too, but empty
-        parts.vectors["magnitude"] = (magnitude[name].weight, None)
+        parts.vectors["magnitude"] = (weight_of(magnitude[name]), None)
     start = start_of(layer, name)
     if getattr(layer.get_base_layer(), "groups", 1) > 1:
         parts.reason = "a convolution in groups: its update is no single product of two matrices"
@@ -56,7 +57,11 @@ def lora_parts(layer: Any, name: str, config: Any, rates: Mapping[int, float]) -
     else:
         initial = None if start is None else (start.left, start.right)
         scaling = float(layer.scaling[name])
-        parts.factors = Factors(left.detach().flatten(1), right.detach().flatten(1), scaling, initial)
+        matrices = layer.matrices(name) if isinstance(layer, PlainLayer) else (left.flatten(1), right.flatten(1))
+        if isinstance(matrices, str):
+            parts.reason = matrices
+        else:
+            parts.factors = Factors(matrices[0].detach(), matrices[1].detach(), scaling, initial)
     return parts
 
 
@@ -86,11 +91,14 @@ def _lora_family(layer: Any, name: str, config: Any, factors: tuple[Tensor, Tens
 
 def adalora_parts(layer: Any, name: str) -> Parts:
     """ΔW = scaling/(ranknum + 1e-5) · B (A ∘ E): P diag(E) Q in the paper's letters."""
-    left, right, middle = (plain(getattr(layer, f"lora_{part}")[name]) for part in "BAE")
+    left, right, middle = (plain(weight_of(getattr(layer, f"lora_{part}")[name])) for part in "BAE")
+    middle = middle.view(-1, 1)
     rank, tied = int(layer.r[name]), (id(layer.lora_B[name]), id(layer.lora_A[name]))
     if not left.shape[1]:
         return Parts("adalora", rank, reason="its rank is 0", tied=tied)
-    scaling = float(layer.scaling[name]) / float(plain(layer.ranknum[name]) + 1e-5)
+    scaling = float(layer.scaling[name])
+    if name in layer.ranknum:
+        scaling /= float(layer.ranknum[name]) + 1e-5
     factors = Factors(left, right.double() * middle.double(), scaling)
     return Parts("adalora", rank, factors, vectors={"lora_E": (middle, torch.zeros_like(middle))}, tied=tied)
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from learnscope.model.adapters.families import Parts, adalora_parts, ia3_parts, layernorm_parts, lora_parts, vera_parts
+from learnscope.model.adapters.plain import PlainLayer, has_factors
 from learnscope.model.adapters.start import AdapterError
 from learnscope.names import clean_path
 
@@ -26,7 +27,7 @@ class Adapter:
     name: str
     parts: Parts
     layer: Any
-    """PEFT's layer that holds it."""
+    """PEFT's layer that holds it, or what stands for one."""
     active: bool
     """Whether a forward uses it: active or merged into the weight, and not disabled, which undoes a merge."""
     merged: bool
@@ -55,8 +56,8 @@ def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Ada
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     rates = {id(p): float(group.get("initial_lr", group["lr"])) for group in groups for p in group["params"]}
     adapters, first_scope = Adapters(), dict[tuple[int, int], str]()
-    for path, layer in model.named_modules():
-        kind = _kind_of(layer.__class__)
+    for path, module in model.named_modules():
+        kind, layer = _read_as(module)
         if kind is None:
             continue
         scope = clean_path(path)
@@ -74,7 +75,10 @@ def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Ada
     if not adapters.items and not adapters.unknown:
         kinds = sorted({str(getattr(config, "peft_type", type(config).__name__)) for config in configs.values()})
         if not kinds:
-            raise AdapterError(f"{type(model).__name__} has no adapters: wrap it with peft.get_peft_model first")
+            raise AdapterError(
+                f"{type(model).__name__} has no adapters: wrap it with peft.get_peft_model first, or give its modules "
+                "factors lora_A and lora_B"
+            )
         kinds = [kind.removeprefix("PeftType.") for kind in kinds]
         if set(kinds) & IN_LAYERS:
             raise AdapterError(
@@ -83,6 +87,16 @@ def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Ada
             )
         adapters.unknown = {kind: ["model"] for kind in kinds}
     return adapters
+
+
+def _read_as(module: nn.Module) -> tuple[str | None, Any]:
+    """The kind of adapter that a module holds, None for none, and the layer that it is read from."""
+    layer: Any = module
+    kind = _kind_of(layer.__class__)
+    if kind is not None or not has_factors(module):
+        return kind, layer
+    layer = PlainLayer(module)
+    return ("adalora" if layer.lora_E else "lora"), layer
 
 
 def grouped(adapters: Sequence[Adapter]) -> dict[tuple[str, str], list[Adapter]]:
@@ -137,8 +151,8 @@ def _kind_of(layer: type[nn.Module]) -> str | None:
         from peft.tuners.lora import LoraLayer
         from peft.tuners.tuners_utils import BaseTunerLayer
         from peft.tuners.vera.layer import VeraLayer
-    except ImportError as error:
-        raise AdapterError("adapters are read through peft, which is not here: pip install 'learnscope[hf]'") from error
+    except ImportError:  # then none of its layers is here
+        return None
     if not issubclass(layer, BaseTunerLayer):
         return None
     kinds = {AdaLoraLayer: "adalora", LoraLayer: "lora", VeraLayer: "vera", IA3Layer: "ia3", LNTuningLayer: "layernorm"}

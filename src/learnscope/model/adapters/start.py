@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor, nn
 
+from learnscope.model.adapters.plain import weight_of
 from learnscope.tensor.context import plain
 
 
@@ -76,17 +77,19 @@ def store_start(layer: Any, adapter: str, method: str | None) -> bool:
 
 
 def lora_factors(layer: Any, adapter: str) -> tuple[Tensor, Tensor]:
-    """B and A as PEFT holds them: parameters for embeddings, layers for everything else."""
+    """B and A as their layer holds them: PEFT's are parameters for embeddings, layers for everything else."""
     if adapter in layer.lora_embedding_A:
         return layer.lora_embedding_B[adapter], layer.lora_embedding_A[adapter]
-    return layer.lora_B[adapter].weight, layer.lora_A[adapter].weight
+    return weight_of(layer.lora_B[adapter]), weight_of(layer.lora_A[adapter])
 
 
 def lora_layers(model: nn.Module) -> list[tuple[str, Any]]:
     """The modules that PEFT's LoRA adapts, without AdaLoRA's, by name."""
-    from peft.tuners.adalora.layer import AdaLoraLayer
-    from peft.tuners.lora import LoraLayer
-
+    try:
+        from peft.tuners.adalora.layer import AdaLoraLayer
+        from peft.tuners.lora import LoraLayer
+    except ImportError:  # then none of its layers is here
+        return []
     named = model.named_modules()
     return [(name, m) for name, m in named if isinstance(m, LoraLayer) and not isinstance(m, AdaLoraLayer)]
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from learnscope.model.adapters.extras import base_matrix, is_turned
 from learnscope.model.adapters.inventory import Adapter
+from learnscope.model.adapters.plain import PlainLayer
 from learnscope.model.adapters.start import lora_factors, start_of
 from learnscope.tensor.adapters.spectrum import NOT_FINITE, Decomposed, decompose_factors
 from learnscope.tensor.context import plain, plain_arithmetic
@@ -64,6 +65,8 @@ def cuttable(model: nn.Module, adapters: Sequence[Adapter]) -> tuple[list[Cuttab
 def _why_not(adapter: Adapter) -> str | None:
     if adapter.parts.factors is None:
         return adapter.parts.reason or "it has no factors"
+    if isinstance(adapter.layer, PlainLayer):
+        return "PEFT did not make it: how its module uses the factors is not known"
     if adapter.merged:
         return "it is merged into the weight: unmerge it first"
     if not adapter.active:

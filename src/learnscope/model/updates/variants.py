@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learnscope.model.weights.checkpoint import memory_of, overlapping, span_of
+from learnscope.model.weights.rounded import RoundedWeights
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.kernels import wants_compiler
 from learnscope.tensor.rows import flat
@@ -63,11 +64,12 @@ class Reverting:
         self.old: dict[str, Tensor] = {}
         for name, weight in self.weights.items():
             copy = old[name]
+            made = isinstance(old, RoundedWeights) and name in old.rounded
             fits = values_fit(copy, weight.dtype)
             self.rounded |= not fits
             if copy.dtype != weight.dtype and (copy.dtype not in _EXACT.get(weight.dtype, ()) or not fits):
-                copy = copy.to(weight.dtype)
-                self.extra_bytes += copy.nbytes
+                copy, made = copy.to(weight.dtype), True
+            self.extra_bytes += copy.nbytes if made else 0
             self.old[name] = copy
         self._pairs = [(weight, self.old[name]) for name, weight in self.weights.items()]
         self._device = self._pairs[0][0].device if self._pairs else torch.device("cpu")

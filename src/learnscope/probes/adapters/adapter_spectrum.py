@@ -25,7 +25,10 @@ from learnscope.tensor.adapters.spectrum import TOLERANCE
 
 
 class AdapterSpectrum(Probe):
-    """The update ΔW of every adapter (PEFT), from its small factors: ΔW itself is never built.
+    """The update ΔW of every adapter, from its small factors: ΔW itself is never built.
+
+    Adapters are PEFT's, or modules of your own with `lora_A` and `lora_B` (parameters, layers, or dictionaries of them;
+    their scaling is `scaling`, or `alpha` over the rank).
 
     ΔW is scaling·B A (LoRA, rsLoRA, LoRA+, LoRA-FA, DoRA before its magnitude), less the B₀A₀ that PiSSA and MiLoRA
     begin with, P diag(E) Q (AdaLoRA), or diag(λ_b) B diag(λ_d) A (VeRA). B₀A₀ is kept when a session opens before the
@@ -35,7 +38,8 @@ class AdapterSpectrum(Probe):
 
     Arrays: `singular_values/<adapter>/<module>`, `importance_scores/<adapter>/<module>` for AdaLoRA, and with
     `merged_update` `merged_singular_values/<adapter>/<module>`. Notes: `families`, and where there are some `unknown`
-    (adapters of a family that is not known here, not measured), `tied`.
+    (adapters of a family that is not known here, not measured), `tied`, `importance` (how AdaLoRA's scores were
+    computed: the rank allocator's; where it has none |w·∂L/∂w|, or |E| without gradients).
 
     The spans of the first and the last measurement are kept, and saved with the session: 2·(m + n)·r float64 numbers
     a module. Modules that do not fit into `memory_mb` together with those before them have no drift.
@@ -80,6 +84,7 @@ class AdapterSpectrum(Probe):
         arrays = spectra.arrays()
         tables = []
         families: dict[str, dict[str, int]] = {}
+        ways: dict[str, str] = {}
         for (name, family), members in grouped(adapters.items).items():
             families.setdefault(name, {})[family] = len(members)
             labels = {"adapter": name, "family": family}
@@ -92,10 +97,11 @@ class AdapterSpectrum(Probe):
             if family == "dora":
                 columns += dora_columns(members, labels, self.merged_update, arrays)
             if family == "adalora":
-                columns += adalora_columns(moment.model, members, labels, arrays)
+                columns += adalora_columns(moment, members, labels, arrays, ways)
             columns += vector_columns(members, labels)
             tables.append(Table("module", [adapter.scope for adapter in members], columns))
         notes: dict[str, Any] = {"families": families, **drift.measured_at(moment.step)}
         notes |= {"unknown": adapters.unknown} if adapters.unknown else {}
+        notes |= {"importance": ways} if ways else {}
         tied = {adapter.scope: adapter.tied_to for adapter in adapters.items if adapter.tied_to}
         return Measurement(tables, arrays, notes | ({"tied": tied} if tied else {}))

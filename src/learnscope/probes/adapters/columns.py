@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from learnscope.core.moment import Moment
 from learnscope.model.adapters.extras import (
-    NOT_ALLOCATED,
-    adalora_allocations,
     dora_direction,
     dora_update,
     intruder_similarity,
     original_norm,
 )
+from learnscope.model.adapters.importance import ALLOCATOR, adalora_allocations
 from learnscope.model.adapters.inventory import Adapter
 from learnscope.quantities import Quantity
 from learnscope.quantities.adapters import AdapterSpectrum as Q
@@ -81,15 +81,24 @@ def plain_columns(members: Sequence[Adapter], labels: Labels) -> list[Column]:
 
 
 def adalora_columns(
-    model: nn.Module, members: Sequence[Adapter], labels: Labels, arrays: dict[str, Tensor]
+    moment: Moment, members: Sequence[Adapter], labels: Labels, arrays: dict[str, Tensor], ways: dict[str, str]
 ) -> list[Column]:
-    allocations = adalora_allocations(model, list(members))
+    """Importance and ranks; `ways` is told how the scores of each module were computed.
+
+    The allocator drops its scores when its schedule ends: those of the last measurement before that are kept.
+    """
+    allocations, state = adalora_allocations(moment.model, list(members)), moment.state
     sums: list[Cell] = []
-    for adapter, (scores, _) in zip(members, allocations, strict=True):
-        sums.append(NOT_ALLOCATED if scores is None else float(scores.double().sum()))
-        if scores is not None:
-            arrays[f"importance_scores/{adapter.name}/{adapter.scope}"] = scores
-    ranks = [rank for _, rank in allocations]
+    for adapter, own in zip(members, allocations, strict=True):
+        key = f"{adapter.name}/{adapter.scope}"
+        kept, since, scores, how = f"importance/{key}", f"importance_step/{key}", own.scores, own.how
+        if how == ALLOCATOR:
+            state |= {kept: scores.clone(), since: moment.step}
+        elif kept in state:
+            scores, how = state[kept], f"{ALLOCATOR} of step {state[since]}: it has none any more"
+        arrays[f"importance_scores/{key}"], ways[adapter.scope] = scores, how
+        sums.append(float(scores.double().sum()) if how.startswith(ALLOCATOR) else f"its scores are {how}")
+    ranks = [own.rank for own in allocations]
     return [Q.importance_sum.cells(sums, **labels), Q.allocated_rank.column(ranks, labels)]
 
 

@@ -113,6 +113,7 @@ class ExampleLedger(Probe):
         columns = writer.ledger.arrays(by_id=False)
         state |= {f"{_COLUMN}{name}": torch.from_numpy(array) for name, array in columns.items()}
         state |= {"untracked": writer.ledger.untracked, "unscored": writer.unscored, "fresh": writer.changed}
+        state |= {} if writer.refused is None else {"refused": writer.refused}
         for which in _SUMS:
             sums: GroupSums = getattr(writer, which)
             state |= {f"{which}/table": torch.from_numpy(sums.table.copy()), f"{which}/names": list(sums.names)}
@@ -125,7 +126,7 @@ class ExampleLedger(Probe):
             ledger = Ledger.from_arrays(saved, **self._settings()) if saved else Ledger(**self._settings())
             writer = LedgerWriter(ledger, check_inputs=self.check_inputs and self.check_ids)
             ledger.untracked, writer.unscored = state.get("untracked", 0), state.get("unscored", 0)
-            writer.changed = state.get("fresh", False)
+            writer.changed, writer.refused = state.get("fresh", False), state.get("refused")
             for which in _SUMS:
                 if f"{which}/table" in state:
                     sums: GroupSums = getattr(writer, which)
@@ -182,13 +183,14 @@ def _differentiable(leaf: Any) -> Any:
 
 
 def _tables(writer: LedgerWriter) -> list[Table]:
-    columns = [Q.untracked.column([writer.ledger.untracked]), Q.unscored.column([writer.unscored])]
-    numbers, quantiles = writer.ledger.summary()
-    columns += [Q.named(name).column([value]) for name, value in numbers.items()]
+    refused, (numbers, quantiles) = writer.refused, writer.ledger.summary()
+    numbers = {Q.untracked.name: writer.ledger.untracked, **numbers}
+    columns = [Q.named(name).cells([value if refused is None else refused]) for name, value in numbers.items()]
+    columns.append(Q.unscored.column([writer.unscored]))
     means = writer.all.means()
     columns += [quantity.column(means[key].tolist()) for key, quantity in _MEANS.items()]
     tables = [Table("model", ["model"], columns)]
-    if quantiles:
+    if quantiles and refused is None:
         columns = [Q.named(name).column(values) for name, values in quantiles.items()]
         tables.append(Table("quantile", [str(q) for q in QUANTILES], columns))
     sums = writer.groups

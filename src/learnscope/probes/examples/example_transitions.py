@@ -13,6 +13,7 @@ from learnscope.core.probe import At, Probe
 from learnscope.model.examples.attribution import Transition, transition_since
 from learnscope.model.examples.groups import BatchesWithMetadata
 from learnscope.model.selection import check_pattern
+from learnscope.model.weights.rounded import as_they_were, precision_note
 from learnscope.quantities.examples import ExampleTransitions as Q
 from learnscope.record import Measurement, Table
 
@@ -51,10 +52,11 @@ class ExampleTransitions(Probe):
 
     def measure(self, moment: Moment) -> Measurement:
         before = moment.previous
-        before.check(moment.subject.by_name())
+        now = moment.subject.by_name()
+        before.check(now)
         data = BatchesWithMetadata(list(moment.train_data), moment.task)
         transition = transition_since(
-            moment.model, before.tensors, moment.task, list(data),
+            moment.model, dict(as_they_were(before, now)), moment.task, list(data),
             parameters=self.parameters, max_bytes=int(self.max_mb * 1e6),
         )  # fmt: skip
         arrays = {
@@ -63,6 +65,7 @@ class ExampleTransitions(Probe):
         }  # fmt: skip
         without_score = dict(Counter(transition.reasons.values()))
         notes = {"since_step": before.step, "how": transition.how, "without_score": without_score}
+        notes |= precision_note(before, now)
         return Measurement(_tables(transition), arrays if self.keep_arrays else {}, notes)
 
 

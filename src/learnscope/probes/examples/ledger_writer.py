@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from learnscope.core.handed import Examples
-from learnscope.ledger import Ledger, LedgerError
+from learnscope.ledger import IdError, Ledger, LedgerError
 from learnscope.ledger.sums import GroupSums
 from learnscope.model.examples.fingerprint import fingerprints, input_sample
 from learnscope.model.examples.groups import group_names
@@ -45,6 +45,10 @@ class LedgerWriter:
 
     def __init__(self, ledger: Ledger, *, check_inputs: bool = True) -> None:
         self.ledger, self.check_inputs = ledger, check_inputs
+        self.forgiving = False
+        """Whether to go on without the ledger where its ids turn out to name different examples."""
+        self.refused: str | None = None
+        """Why there is nothing of single examples; sums over all presentations go on."""
         self.unscored = 0
         """Presentations without a target that counts."""
         self.classes: int | None = None
@@ -149,7 +153,7 @@ class LedgerWriter:
             self.unscored += int((~scored).sum())
             scores, ids = scores.where(scored), ids.cpu()[torch.from_numpy(scored)]
             checks, norms = (None if a is None else a[scored] for a in (checks, norms))
-        self.ledger.update(
+        self._update(
             ids.cpu().numpy(), p_gold=scores.p_gold, correct=scores.correct, margin=scores.margin, loss=scores.loss,
             el2n=scores.el2n, target=scores.target, checksum=checks, grand=norms, epoch=self._joins[0],
         )  # fmt: skip
@@ -161,6 +165,20 @@ class LedgerWriter:
             self.groups.add(np.concatenate(named)[scored], **values)
         elif logits.ndim <= 2:  # of several positions, the target is a number that stands for them
             self.groups.add(scores.target, **values)
+
+    def _update(self, ids: NDArray[Any], **scores: Any) -> None:
+        if self.refused is not None:
+            return
+        try:
+            self.ledger.update(ids, **scores)
+        except IdError as error:
+            if not self.forgiving:
+                raise
+            self.give_up(str(error))
+
+    def give_up(self, reason: str) -> None:
+        """Forget all examples: what there is of them so far is mixed up, too."""
+        self.refused, self.ledger = reason, self.ledger.emptied()
 
 
 @torch.no_grad()

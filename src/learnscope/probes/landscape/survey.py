@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learnscope.model.landscape.loss import Landscape
+from learnscope.model.weights.rounded import as_they_were, precision_note
 from learnscope.model.weights.snapshot import Snapshot
 from learnscope.probes.landscape.stability import (
     Holder,
@@ -155,7 +156,9 @@ class Survey:
         """The vector of one unit along the direction."""
         if kind == "update":
             assert self.previous is not None, "the probe's needs say that it is there"
-            return self.landscape.difference(self.previous.tensors)
+            now = dict(zip(self.landscape.names, self.landscape.parameters, strict=True))
+            self.notes |= precision_note(self.previous, now)
+            return self.landscape.difference(as_they_were(self.previous, now))
         if self.broken:
             return self.broken
         length = self.options.radius * self.landscape.weight_norm()

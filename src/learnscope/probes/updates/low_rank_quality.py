@@ -13,6 +13,7 @@ from learnscope.core.probe import Probe
 from learnscope.core.subject import Subject
 from learnscope.model.outputs.reference import Reference, compare_outputs
 from learnscope.model.updates.lowrank import LowRankUpdate, decompose_update, matrix_names
+from learnscope.model.weights.rounded import as_they_were, precision_note
 from learnscope.options import is_whole
 from learnscope.probes.outputs.columns import holdout_reference, output_columns, read_together, undefined_comparisons
 from learnscope.quantities.updates import LowRankQuality as Q
@@ -35,7 +36,8 @@ class LowRankQuality(Probe):
     dimensions but belong to no convolution, and keep their whole update), `extra_memory` (bytes: factors and one
     copy of the changed matrices, beside the snapshot; a truncated update is no exchange of entries).
 
-    A `snapshot_dtype` narrower than the weights' adds rounding to ΔW, which has full rank: keep it native.
+    A `snapshot_dtype` narrower than the weights' adds rounding to the ΔW of weights that changed, which has full rank:
+    keep it native.
     """
 
     every: int = 100
@@ -71,10 +73,11 @@ class LowRankQuality(Probe):
         batches, reference = holdout_reference(moment, self.examples)
         names, others = matrix_names(moment.model)
         ranks = sorted(set(self.ranks))
-        update = decompose_update(now, before.tensors, names, ranks[-1])
+        previous = as_they_were(before, now)
+        update = decompose_update(now, previous, names, ranks[-1])
         compared: dict[int, dict[str, Tensor]] = {}
         for rank in (0, *ranks):
-            with moment.exchanged(update.variant(before.tensors, rank)):
+            with moment.exchanged(update.variant(previous, rank)):
                 compared[rank] = compare_outputs(moment.model, moment.task, batches, reference)
         # frozen matrices are only counted
         silent = {name for name in update.unchanged if not now[name].requires_grad}
@@ -92,6 +95,7 @@ class LowRankQuality(Probe):
         columns = [*outputs, *energies.pop("model").columns, *(q.column([count]) for q, count in counts.items())]
         tables = [Table("model", ["model"], columns), *energies.values(), _tensor_table(subject, update, positions)]
         notes = {"span": [before.step, moment.step], "extra_memory": update.nbytes}
+        notes |= precision_note(before, now)
         notes |= {"undecomposed": update.undecomposed} if update.undecomposed else {}
         notes |= {"not_matrices": others} if others else {}
         return Measurement([table for table in tables if table.scopes], notes=notes)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
+from learnscope.model.weights.rounded import RoundedWeights, as_they_were, precision_note
 from learnscope.probes.updates.absorption import absorbed_tables, take_sample
 from learnscope.quantities.updates import ParameterChange as Q
 from learnscope.record import Measurement, Table
@@ -29,7 +30,8 @@ class ParameterChange(Probe):
     snapshot_device: str = "cpu"
     """Where the previous weights are kept: a torch device, or "disk"."""
     snapshot_dtype: str = "native"
-    """Their dtype: each weight's own, or a float dtype."""
+    """Their dtype: each weight's own, or a float dtype. In a narrower one, a weight that still rounds to its copy
+    counts as unchanged, and the record's note `precision` says how precisely the other changes are known."""
     absorbed: bool | None = None
     """Measure what rounding absorbs; None: of half-precision weights only, where it matters."""
     sample_size: int = 1024
@@ -61,7 +63,9 @@ class ParameterChange(Probe):
         samples = moment.state.pop("_sample", None)
         if samples is not None:
             tables += absorbed_tables(moment, samples)
-        return Measurement(tables, notes={"span": [before.step, moment.step]})
+        return Measurement(
+            tables, notes={"span": [before.step, moment.step], **precision_note(before, subject.by_name())}
+        )
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,11 @@ class Changes:
     ) -> Changes:
         """From two sets of weights with the same names."""
         dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in new.values()}
-        table = delta_statistics([tensor.detach() for tensor in new.values()], [old[name] for name in new], thresholds)
+        if isinstance(old, RoundedWeights):
+            table = _one_by_one(new, old, thresholds)
+        else:
+            now = [tensor.detach() for tensor in new.values()]
+            table = delta_statistics(now, [old[name] for name in new], thresholds)
         return cls(list(new), positions, tuple(thresholds), table, dtypes.pop() if len(dtypes) == 1 else "mixed")
 
     def within(self, thresholds: Sequence[float]) -> Tensor:
@@ -102,8 +110,17 @@ def changes(moment: Moment, thresholds: Sequence[float]) -> Changes:
     before.check(subject.by_name())
     positions = [i for i, p in enumerate(subject.parameters) if p.is_floating_point()]
     floats = {subject.names[i]: subject.parameters[i] for i in positions}
-    computed.append(Changes.between(floats, before.tensors, thresholds, positions))
+    computed.append(Changes.between(floats, as_they_were(before, floats), thresholds, positions))
     return computed[-1]
+
+
+def _one_by_one(new: Mapping[str, Tensor], old: RoundedWeights, thresholds: Sequence[float]) -> DeltaTable:
+    """Statistics of each tensor on its own, so that only one of the older weights is in memory in full precision."""
+    tables = [delta_statistics([tensor.detach()], [old[name]], thresholds) for name, tensor in new.items()]
+    columns = {field.name: torch.cat([getattr(table, field.name) for table in tables]) for field in fields(DeltaTable)}
+    # the bits that a weight had are not known: only those it was rounded to
+    known = torch.tensor([name not in old.rounded for name in new], dtype=torch.bool, device="cpu")
+    return DeltaTable(**{**columns, "bits_changed": columns["bits_changed"].where(known, torch.nan)})
 
 
 def change_table(kind: str, segments: Segments, delta: Changes, thresholds: Sequence[float], old_dtype: str) -> Table:

@@ -11,6 +11,7 @@ from learnscope.core.probe import Probe
 from learnscope.model.guard import guard
 from learnscope.model.outputs.reference import compare_outputs
 from learnscope.model.updates.variants import Reverting
+from learnscope.model.weights.rounded import as_they_were, precision_note
 from learnscope.probes.outputs.columns import holdout_reference, output_columns
 from learnscope.probes.updates.parameter_change import Changes, changes
 from learnscope.quantities.updates import SparseQuality as Q
@@ -57,11 +58,12 @@ class SparseQuality(Probe):
         before = moment.previous
         delta = changes(moment, self.thresholds)
         batches, reference = holdout_reference(moment, self.examples)
+        now = moment.subject.by_name()
         columns: list[Column] = []
         with (
             guard(moment.model),
             moment.sealing(),
-            Reverting(moment.subject.by_name(), before.tensors, seed=self.seed + moment.step) as weights,
+            Reverting(now, as_they_were(before, now), seed=self.seed + moment.step) as weights,
         ):
             if weights.rounded or list(weights.old) != list(delta.names):
                 # what is undone is then not quite the change that other probes measured
@@ -75,6 +77,7 @@ class SparseQuality(Probe):
         mapped = sum(tensor.nbytes for tensor in before.tensors.values()) if before.device == "disk" else 0
         extra = weights.extra_bytes + mapped
         notes = {"span": [before.step, moment.step], **({"extra_memory": extra} if extra else {})}
+        notes |= precision_note(before, now)
         return Measurement([Table("model", ["model"], columns)], notes=notes)
 
     def _variants(self, delta: Changes, weights: Reverting) -> Iterator[tuple[str, float, int, Rule]]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
+from learnscope.model.weights.rounded import as_they_were, precision_note
 from learnscope.quantities import Quantity
 from learnscope.quantities.weights import WeightKurtosis as Q
 from learnscope.record import Column, Measurement, Table
@@ -33,7 +34,9 @@ class WeightKurtosis(Probe):
     def measure(self, moment: Moment) -> Measurement:
         subject, before = moment.subject, moment.previous
         subject.refresh()
-        before.check(subject.by_name())
+        now = subject.by_name()
+        before.check(now)
+        previous = as_they_were(before, now)
         weights: dict[str, Distribution] = {}
         updates: dict[str, Distribution] = {}
         for layer, positions in subject.scopes("layer").items():
@@ -41,10 +44,11 @@ class WeightKurtosis(Probe):
                 weight = subject.parameters[position].detach()
                 if weight.ndim >= 2 and weight.is_floating_point():
                     weights.setdefault(layer, Distribution()).add(weight)
-                    old = before.tensors[subject.names[position]]
+                    old = previous[subject.names[position]]
                     _add_change(updates.setdefault(layer, Distribution()), weight, old)
         columns = _columns({Q.weight_kurtosis: list(weights.values()), Q.update_kurtosis: list(updates.values())})
-        return Measurement([Table("layer", list(weights), columns)], notes={"span": [before.step, moment.step]})
+        notes = {"span": [before.step, moment.step], **precision_note(before, now)}
+        return Measurement([Table("layer", list(weights), columns)], notes=notes)
 
 
 def _add_change(update: Distribution, new: Tensor, old: Tensor) -> None:

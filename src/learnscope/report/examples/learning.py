@@ -59,11 +59,13 @@ def curves(epochs: Sequence[Mapping[str, Any]]) -> Figure:
     frame.index = frame["epoch"].fillna(pd.Series(range(len(frame)))).astype(float)
     figure = new_figure(6.4)
     last = epochs[-1]
+    followed = "no single examples, since their ids named different ones"
+    if last["examples"] is not None:
+        followed = f"{last['examples']:,} examples, {last['presentations']:,} presentations"
     head(
         figure,
         "Learning over epochs",
-        f"{last['examples']:,} examples, {last['presentations']:,} presentations; accuracy and loss are of the "
-        "presentations of each epoch, with the weights of that moment",
+        f"{followed}; accuracy and loss are of the presentations of each epoch, with the weights of that moment",
     )
     (above_left, above_right), (below_left, below_right) = grid = figure.subplots(2, 2)
     _lines(above_left, frame, {"accuracy": "share correct", "confidence": "mean p(gold)"})

@@ -62,7 +62,7 @@ def _curves(data: MemorizationData) -> Figure:
             if gap.peak_gap > 0:
                 axes.axhline(SHARE * gap.peak_gap, color=QUIET, linestyle=":", linewidth=1.4, label="half its peak")
             for place, epoch in enumerate(gap.change_epochs):
-                label = None if place else "level changes"
+                label = None if place else "jumps"
                 axes.axvline(epoch, color=COLOURS[3], linestyle="--", linewidth=1.2, label=label)
         else:
             # larger marks for the first, so that both can be seen where they are equal

@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from learnscope.findings.examples.critical import UNLABELLED
-from learnscope.findings.features.feature_course import LevelChanges
+from learnscope.findings.features.feature_course import Transitions
 from learnscope.quantities import Quantity
 from learnscope.quantities.features import FeatureEvolution as Q
 from learnscope.reading.gather import Floats, Series
@@ -132,14 +132,14 @@ def _class_legend(figure: Figure, colours: Mapping[int, str]) -> None:
 
 
 def plot_numbers(
-    courses: Mapping[Quantity, Series], changes: Mapping[Quantity, LevelChanges], layer: str, folder: Path
+    courses: Mapping[Quantity, Series], changes: Mapping[Quantity, Transitions], layer: str, folder: Path
 ) -> list[Path]:
     """Write `metrics_<layer>.png`; returns its path."""
     return save_all({f"metrics_{file_part(layer)}": draw_numbers(courses, changes, layer)}, folder)
 
 
-def draw_numbers(courses: Mapping[Quantity, Series], changes: Mapping[Quantity, LevelChanges], layer: str) -> Figure:
-    """A panel for each kind of number that was measured, with its level changes."""
+def draw_numbers(courses: Mapping[Quantity, Series], changes: Mapping[Quantity, Transitions], layer: str) -> Figure:
+    """A panel for each kind of number that was measured, with its jumps."""
     panels = [title for title, lines in PANELS.items() if any(len(courses[q].finite) for q in lines if q in courses)]
     columns = 2 if len(panels) > 1 else 1
     rows = max(math.ceil(len(panels) / columns), 1)
@@ -158,7 +158,7 @@ def draw_numbers(courses: Mapping[Quantity, Series], changes: Mapping[Quantity, 
 
 def _draw(
     axes: Axes, lines: Mapping[Quantity, str], courses: Mapping[Quantity, Series],
-    changes: Mapping[Quantity, LevelChanges],
+    changes: Mapping[Quantity, Transitions],
 ) -> None:  # fmt: skip
     for place, (quantity, label) in enumerate(lines.items()):
         finite = courses[quantity].finite if quantity in courses else None
@@ -169,7 +169,7 @@ def _draw(
             style = {"linestyle": "--", "linewidth": 1.2, "color": COLOURS[5]}
         axes.plot(finite.steps, finite.values, label=label, **style)
         if quantity in changes:
-            labels = [f"level changes (p = {num(changes[quantity].p_value)})"]  # one entry in the legend for all
+            labels = [f"jumps (p = {num(changes[quantity].p_value)})"]  # one entry in the legend for all
             for epoch in changes[quantity].epochs:
                 axes.axvline(epoch, color=style["color"], linestyle=":", label=labels.pop() if labels else None)
     lined(axes, 6)
@@ -183,13 +183,13 @@ def _draw(
 
 
 def _facts(
-    courses: Mapping[Quantity, Series], changes: Mapping[Quantity, LevelChanges], panels: Sequence[str]
+    courses: Mapping[Quantity, Series], changes: Mapping[Quantity, Transitions], panels: Sequence[str]
 ) -> list[str]:
     epochs = max((len(series) for series in courses.values()), default=0)
     facts = [count(epochs, "epoch")]
     marked = [f"{q.name} at {listed([str(e) for e in at.epochs], 6)}" for q, at in changes.items() if at.epochs]
     if changes:
-        facts.append(f"changes of level: {', '.join(marked) if marked else 'none'}")
+        facts.append(f"jumps: {', '.join(marked) if marked else 'none'}")
     for title, lines in PANELS.items():
         if title not in panels:
             first = courses.get(next(iter(lines)))

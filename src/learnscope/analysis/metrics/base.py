@@ -1,4 +1,4 @@
-"""Metric computers: what they are given, those that come with the analysis, and the user's own."""
+"""Metric computers: what they are given, and how a probe or a class of the user's is one."""
 
 from __future__ import annotations
 
@@ -16,20 +16,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from learnscope.analysis.capture import with_mask
-from learnscope.analysis.naming import parameter_change_keys, plain_keys, reasons, sparse_quality_keys
-from learnscope.analysis.primitives import THRESHOLDS, ParameterDelta, ParameterSnapshot
+from learnscope.analysis.naming import plain_keys, reasons
+from learnscope.analysis.primitives import ParameterDelta, ParameterSnapshot
 from learnscope.core.gradients import current_gradients
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe, probe
 from learnscope.core.subject import Subject
 from learnscope.model.guard import guard
-from learnscope.probes.features.activations import Activations
-from learnscope.probes.gradients.gradient_flow import GradientFlow
-from learnscope.probes.landscape.loss_landscape import LossLandscape
-from learnscope.probes.updates.low_rank_quality import LowRankQuality
-from learnscope.probes.updates.momentum import Momentum
-from learnscope.probes.updates.parameter_change import ParameterChange
-from learnscope.probes.updates.sparse_quality import Baseline, SparseQuality
 from learnscope.record import Measurement, Table
 from learnscope.session.materialise import as_measurement, read_tables
 from learnscope.task import task_for
@@ -108,91 +101,6 @@ class ProbeMetrics(MetricComputer):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.probe})"
-
-
-class ParameterChangeMetrics(ProbeMetrics):
-    """`param_change/*`: norms, mean and std of the change, sparsity at thresholds, per layer and component if asked."""
-
-    def __init__(
-        self,
-        thresholds: Sequence[float] = THRESHOLDS,
-        per_layer: bool = False,
-        track_components: bool = False,
-        **snapshot: Any,
-    ) -> None:
-        super().__init__(ParameterChange(thresholds=list(thresholds), per_tensor=False, **snapshot), "param_change")
-        self.thresholds = list(thresholds)
-        self.kinds = ["model", *(["layer"] if per_layer else []), *(["component"] if track_components else [])]
-
-    def compute(self, *, delta: ParameterDelta | None = None, **others: Any) -> dict[str, float]:
-        """Needs the change only: two snapshots' difference will do, `ParameterChangeMetrics().compute(delta=b - a)`."""
-        if delta is None:
-            return super().compute(**others)
-        return self.keys([delta.table(kind, self.thresholds) for kind in self.kinds or ()])
-
-    def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
-        return parameter_change_keys(tables, self.thresholds)
-
-
-class SparseQualityMetrics(ProbeMetrics):
-    """`sparse/*`: how close the outputs would be without the changes up to each threshold."""
-
-    def __init__(
-        self,
-        thresholds: Sequence[float] = THRESHOLDS,
-        include_random: bool = True,
-        include_random_changed: bool = True,
-        **snapshot: Any,
-    ) -> None:
-        baselines: list[Baseline] = ["random"] if include_random else []
-        baselines += ["random_changed"] if include_random and include_random_changed else []
-        self.thresholds = list(thresholds)
-        probe = SparseQuality(thresholds=self.thresholds, baselines=baselines, examples=ALL_EXAMPLES, **snapshot)
-        super().__init__(probe, "sparse")
-
-    def plain(self, tables: Sequence[Table]) -> Mapping[str, float]:
-        return sparse_quality_keys(tables, self.thresholds)
-
-
-class LowRankQualityMetrics(ProbeMetrics):
-    """`low_rank/*`: how close the outputs would be with an update of low rank, and which rank would do."""
-
-    kinds = ("model", "layer", "component")
-
-    def __init__(self, ranks: Sequence[int] = (1, 2, 4, 8, 16, 32), **options: Any) -> None:
-        super().__init__(LowRankQuality(ranks=list(ranks), examples=ALL_EXAMPLES, **options), "low_rank")
-
-
-class GradientMetrics(ProbeMetrics):
-    """`gradient/*`: norm and variance overall and per layer, NaN, Inf, clipping."""
-
-    kinds = ("model", "layer", "group")
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(GradientFlow(**{"variance": True, **options}), "gradient")
-
-
-class MomentumMetrics(ProbeMetrics):
-    """`momentum/*`: Adam's moments, the effective step, signal-to-noise and staleness, per layer and group."""
-
-    kinds = ("model", "layer", "group")
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(Momentum(**options), "momentum")
-
-
-class ActivationMetrics(ProbeMetrics):
-    """`activation/*`: dead and saturated units, scale and kurtosis, overall and per layer."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(Activations(**{"examples": ALL_EXAMPLES, "per_site": False, **options}), "activation")
-
-
-class LossLandscapeMetrics(ProbeMetrics):
-    """`landscape/*`: sharpness, preconditioned sharpness, trace, and the loss along a direction."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(LossLandscape(**{"examples": ALL_EXAMPLES, **options}), "landscape")
 
 
 def _moment(owner: ProbeMetrics, context: AnalysisContext | None, snapshot: ParameterSnapshot | None) -> Moment:
