@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+REFERENCES := .venv/.references
 
 .PHONY: env demo test names lint types unit soak bench clean
 
@@ -10,6 +11,11 @@ env: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+# what numbers are compared with in the long tests
+$(REFERENCES): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,references]'
 	touch $@
 
 demo: env
@@ -31,7 +37,7 @@ types: env
 unit: env
 	$(BIN)/pytest -n 2 -m "not soak"
 
-soak: env
+soak: env $(REFERENCES)
 	$(BIN)/pytest -m soak -n 0
 
 bench: env

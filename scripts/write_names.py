@@ -1,4 +1,5 @@
-"""Write what is derived from the declared probes and names: `src/learnscope/__init__.pyi` and `docs/probes.md`.
+"""Write what is derived from the declared probes and names: `src/learnscope/__init__.pyi`, `docs/probes.md` and
+`docs/numbers.md`.
 
 `--check` writes nothing and fails if one of them is out of date.
 """
@@ -11,6 +12,9 @@ from learnscope.probes import all_probes, probe_modules
 from learnscope.probes.catalogue import page
 
 ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests")]
+
+from numbers_page import numbers_page  # noqa: E402  (found by the line above)
 
 
 def stub() -> str:
@@ -22,7 +26,11 @@ def stub() -> str:
 
 def main() -> int:
     packaged = [probe for probe in all_probes() if probe.__module__.startswith("learnscope.")]
-    made = {ROOT / "src" / "learnscope" / "__init__.pyi": stub(), ROOT / "docs" / "probes.md": page(packaged)}
+    made = {
+        ROOT / "src" / "learnscope" / "__init__.pyi": stub(),
+        ROOT / "docs" / "probes.md": page(packaged),
+        ROOT / "docs" / "numbers.md": numbers_page(),
+    }
     stale = [path for path, text in made.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     if "--check" in sys.argv:
         for path in stale:

@@ -27,6 +27,7 @@ torch.set_num_threads(1)
 TOGETHER = {
     "forked": (
         "seeds/", "posttrain/", "faults/", "test_bench.py", "test_docs.py", "test_examples.py", "clients/test_ranks.py",
+        "references/test_bits.py",
     ),
     "trainers": ("session/test_frameworks.py", "clients/test_trainers.py"),
     "training": ("training/", "analysis/test_trl.py"),
