@@ -149,7 +149,7 @@ def test_a_followed_loop_is_bit_identical(logits: bool) -> None:
 
 def test_positions_of_a_shuffled_loader_are_refused() -> None:
     model, _ = make()
-    analyzer = LearningDynamicsAnalyzer()
+    analyzer = LearningDynamicsAnalyzer(strict=True)
     with pytest.raises(ls.IdError, match=r"another target(.|\n)*learnscope\.IndexedDataset"):
         for epoch in range(2):
             for number, (x, y, _) in enumerate(loader(epoch)):
@@ -164,7 +164,7 @@ def test_an_id_with_another_input_is_refused_unless_inputs_are_augmented() -> No
     other[1] = 1e-3
     wide = nn.Linear(200, 2)
     for check in (True, False):
-        analyzer = LearningDynamicsAnalyzer(check_inputs=check)
+        analyzer = LearningDynamicsAnalyzer(check_inputs=check, strict=True)
         analyzer.track_batch(wide, x, y, torch.arange(3), 0)
         analyzer.track_batch(wide, x[1:], y[1:], torch.arange(1, 3), 0)
         analyzer.track_batch(wide, other, y, torch.arange(3), 1)
@@ -216,7 +216,7 @@ def test_sequences_of_a_causal_language_model_are_examples(given: str, logits: b
         mask[1, 6:], mask[3, 2:] = 0, 0
     labels = torch.where(mask.bool(), tokens, -100)
     inputs = {"input_ids": tokens, "attention_mask": mask} if given == "dictionary" else tokens
-    analyzer = LearningDynamicsAnalyzer()
+    analyzer = LearningDynamicsAnalyzer(strict=True)
     output = model(input_ids=tokens, attention_mask=mask)
     analyzer.track_batch(model, inputs, labels, torch.arange(5), 0, logits=output if logits else None)
     frame = analyzer.frame()

@@ -197,7 +197,7 @@ def test_no_transition_is_a_valid_answer() -> None:
     told = detector.analyze_memorization_evolution()
     assert told["transition_epoch"] is None
     assert told["reason"] == "the gap never reached 0.1: its peak is 0"
-    assert told["no_change_points"] == "4 evaluations; 6 are needed"
+    assert told["no_change_points"] == "4 values: from 8 on, a jump can be told from a smooth course"
 
 
 def test_proxies_of_every_example_at_any_epoch() -> None:

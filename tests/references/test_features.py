@@ -60,7 +60,7 @@ def twice(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 SETS: dict[str, Any] = {
     "three classes": lambda: labelled(90, 3),
     "a class of one": lambda: (labelled(61, 3)[0], torch.arange(61).clamp(max=60) % 2 + (torch.arange(61) == 60) * 2),
-    "tiny": lambda: labelled(70, 4, 1e-4),
+    "tiny": lambda: labelled(70, 3, 1e-4),
     "examples twice": lambda: twice(*labelled(40, 3)),
 }
 

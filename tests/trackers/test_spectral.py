@@ -126,8 +126,9 @@ def test_adalora_has_the_importance_of_every_triplet() -> None:
     train(one, range(1, 3), after_step=tracker.log_step)
     allocator = one.model.base_model.rankallocator
     history = tracker.get_layer_history(FIRST)
-    assert history["importance_scores"][0] is None
-    assert "rank allocator has no scores" in history["reasons"]["importance_scores"][0]
+    assert history["importance_scores"][0] == [0.0] * RANK, "before the first gradient |E|, which starts at 0"
+    assert history["importance_sum"][0] is None
+    assert "|E|" in history["reasons"]["importance_sum"][0]
     own = {part: f"{FIRST}.lora_{part}.default" for part in "EAB"}
     score = {part: (allocator.exp_avg_ipt[key] * allocator.exp_avg_unc[key]).double() for part, key in own.items()}
     wanted = score["E"].flatten() + torch.stack([score["A"].mean(1), score["B"].mean(0)], 1).sum(1)

@@ -75,6 +75,8 @@ def jumps(
 
     A change that takes more than a few measurements is a smooth curve: there is no jump in it.
     """
+    if simulations < 1 or not 0 < alpha < 1 or min_size < 1:
+        raise ValueError("simulations and min_size are from 1, alpha between 0 and 1")
     series, at = _checked(values, steps)
     n = len(series)
     if n < fewest_values(min_size) or np.ptp(series) <= 1e-12 * float(np.abs(series).max()):
