@@ -34,7 +34,6 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import learnscope as ls
-from learnscope.session.loop import Loop
 from learnscope.session.steps import StepEnds
 from learnscope.tensor.adapters.spectrum import Factors, decompose_factors, spectrum_numbers
 from learnscope.training import builtin
@@ -94,7 +93,9 @@ def measure(modules: int, size: int, rank: int, repeats: int) -> dict[str, float
     }
 
 
-TRACKING = ((Loop, Loop._begin), (Loop, Loop._end), (StepEnds, StepEnds._on_clip), (ls.Watch, ls.Watch.log))
+TRACKING = (
+    (StepEnds, StepEnds._on_start), (StepEnds, StepEnds._on_end), (StepEnds, StepEnds._on_clip), (ls.Watch, ls.Watch.log),
+)  # fmt: skip
 """Where tracking spends its time; a name that is gone fails when this file is imported."""
 
 

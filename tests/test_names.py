@@ -224,6 +224,12 @@ def test_blocks_and_components(name: str, layer: str, component: str) -> None:
         ("head.parametrizations.weight.original1", "head", "head"),
         ("head.parametrizations.weight.0.scale", "head", "head"),
         ("base_model.head.weight", "base_model.head", "head"),
+        ("lstm.weight_ih_l0", "lstm.l0", "lstm"),
+        ("lstm.bias_hh_l11_reverse", "lstm.l11", "lstm"),
+        ("encoder.rnn.weight_hr_l1", "encoder.rnn.l1", "rnn"),
+        ("lstm.parametrizations.weight_hh_l1.original0", "lstm.l1", "lstm"),
+        ("weight_ih_l0", "l0", "weight_ih_l0"),
+        ("cell.weight_ih", "cell", "cell"),
     ],
 )
 def test_outside_blocks(name: str, layer: str, component: str) -> None:
@@ -377,3 +383,33 @@ def test_any_name_has_a_layer_and_a_component(parts: list[str]) -> None:
     assert found.component
     assert found.clean
     assert found.recognised == (found.index is not None)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_every_layer_of_a_recurrent_module_is_one(kind: Any, bidirectional: bool) -> None:
+    model = nn.ModuleDict({"embed": nn.Embedding(5, 3), "rnn": kind(3, 4, 3, bidirectional=bidirectional)})
+    names = [name for name, _ in model.named_parameters()]
+    groups = group_parameters(names, "layer")
+    assert {layer: len(members) for layer, members in groups.items()} == {
+        "embed": 1, **{f"rnn.l{i}": 4 * (1 + bidirectional) for i in range(3)},
+    }  # fmt: skip
+    assert list(group_parameters(names, "component")) == ["embed", "rnn"]
+    assert resolve("blocks.0.rnn.weight_ih_l1").layer == "blocks.0"
+    assert {resolve(name).module for name in names} == {"embed", "rnn"}
+
+
+def test_two_networks_share_no_component() -> None:
+    """As in a GAN; parts of blocks are the same part in all of them, which is what a component is."""
+
+    def network(out: int) -> nn.ModuleDict:
+        main = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, out))
+        return nn.ModuleDict({"main": main, "fc": nn.Linear(2, 2)})
+
+    model = nn.ModuleDict({"generator": network(2), "discriminator": network(1), "head": nn.Linear(1, 1)})
+    groups = group_parameters([name for name, _ in model.named_parameters()], "component")
+    own = ["main.0", "main.2", "fc"]
+    assert list(groups) == [*(f"generator.{c}" for c in own), *(f"discriminator.{c}" for c in own), "head"]
+    assert {len(members) for members in groups.values()} == {2}
+    blocks = ["model.layers.0.norm.weight", "model.layers.1.norm.weight", "model.norm.weight"]
+    assert group_parameters(blocks, "component") == {"norm": [0, 1], "model.norm": [2]}

@@ -40,6 +40,8 @@ _NUMBERED_BLOCK = re.compile(r"(?:encoder_layer_|decoder_layer_|denselayer)(\d+)
 _NOT_A_STACK = re.compile(r"(?:down|up|norm|dropout|patch)\w*")
 # Modules whose name alone does not tell their role: GPT-2 has two `c_proj` in a block, BERT three `dense`.
 _REUSED = frozenset({"c_proj", "dense", "LayerNorm", "proj", "convolution", "normalization"})
+# nn.LSTM, nn.GRU and nn.RNN hold the parameters of all their layers, those of the backward direction too.
+_RECURRENT = re.compile(r"(?:weight|bias)_(?:ih|hh|hr)_(l\d+)(?:_reverse)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +52,16 @@ class ParameterName:
     clean: without the parts that wrappers add: `module.`, `_orig_mod.`, FSDP, activation checkpointing, PEFT's
         `base_model.model.`, `base_layer`, `original_module`, `modules_to_save.<adapter>`, and
         `parametrizations.weight.original0` as `weight`.
-    layer: path of the block (`transformer.h.0`), or of the owning module outside of blocks (`lm_head`).
+    layer: path of the block (`transformer.h.0`), or of the owning module outside of blocks (`lm_head`). Outside of
+        blocks, each layer of a recurrent module is one of its own: `lstm.l0`, `lstm.l1`, both directions in one.
     index: number of the block; None outside a known stack.
     component: the module that owns the parameter within the layer (`q_proj`), for an adapter the module it
         adapts. Names that occur several times in a block keep their path in it (`attn.c_proj`, `mlp.c_proj`);
-        experts lose their number (`w1`).
+        experts lose their number (`w1`). Another module's may be the same: see `components`.
     adapter: the part of the adapter (`lora_A`), `modules_to_save` for PEFT's trained copy; None otherwise.
-    recognised: whether `layer` is a block of a known stack. If not, `layer` is the owning module.
+    recognised: whether `layer` is a block of a known stack. If not, `layer` is the owning module, or part of it.
     adapter_name: which of several adapters (`default`); None if the name does not tell.
+    module: path of the module that has the layer: `lstm` for `lstm.l0`, otherwise the same as `layer`.
 
     PEFT's prompt methods put the model under `base_model.` only, which the name alone cannot tell from LoRA's
     `base_model.model.`: with them, a Llama's `model.layers.0` becomes `layers.0`.
@@ -71,6 +75,7 @@ class ParameterName:
     adapter: str | None
     recognised: bool
     adapter_name: str | None = None
+    module: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +107,14 @@ def resolve(name: str) -> ParameterName:
     elif saved_as is not None:
         adapter, adapter_name = "modules_to_save", saved_as
     end = _block(owner)
-    layer = ".".join(owner[:end]) or ROOT
+    module = layer = ".".join(owner[:end]) or ROOT
+    if end is None and (recurrent := _RECURRENT.fullmatch(leaf)):
+        layer = ".".join([*owner, recurrent.group(1)])
     digits = None if end is None else re.search(r"\d+$", owner[end - 1])
     index = int(digits.group()) if digits else None
     component = _component(owner, end, leaf)
-    return ParameterName(name, ".".join(parts), layer, index, component, adapter, end is not None, adapter_name)
+    clean, recognised = ".".join(parts), end is not None
+    return ParameterName(name, clean, layer, index, component, adapter, recognised, adapter_name, module)
 
 
 def _is_adapter(part: str) -> bool:
@@ -193,13 +201,34 @@ def group_parameters(names: Sequence[str], by: Literal["layer", "component", "ad
 
     That is the order in which the model registers its modules, for most models that of the forward pass.
     When grouping by adapter, parameters of no adapter are under `BASE`.
+
+    A component is the same part of many blocks. Modules outside of blocks that would share its name, such as those of
+    two networks, keep their paths:
+
+    >>> group_parameters(["generator.main.0.weight", "critic.main.0.weight", "critic.head.weight"], "component")
+    {'generator.main.0': [0], 'critic.main.0': [1], 'head': [2]}
     """
     if by not in ("layer", "component", "adapter"):
         raise ValueError(f"by must be 'layer', 'component' or 'adapter', not {by!r}")
+    keys = components(names) if by == "component" else [getattr(resolve(name), by) or BASE for name in names]
     groups: dict[str, list[int]] = {}
-    for i, name in enumerate(names):
-        groups.setdefault(getattr(resolve(name), by) or BASE, []).append(i)
+    for i, key in enumerate(keys):
+        groups.setdefault(key, []).append(i)
     return groups
+
+
+def components(names: Iterable[str]) -> list[str]:
+    """The component of every parameter; where several modules share one, those outside of blocks have their path."""
+    found = [resolve(name) for name in names]
+    owners: dict[str, set[str]] = {}
+    for one in found:
+        # all blocks are one owner: a component of theirs is meant to be that of all
+        owners.setdefault(one.component, set()).add("" if one.recognised else one.module)
+    shared = {component for component, modules in owners.items() if len(modules) > 1}
+    return [
+        one.module if one.component in shared and not one.recognised and one.module != ROOT else one.component
+        for one in found
+    ]
 
 
 def optimizer_groups(

@@ -22,6 +22,20 @@ Severity = Literal["info", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 
 
+NONFINITE = ("nan", "inf", "-inf")
+"""The statuses of a value that was measured and is not finite, `nan: …` where more is known; other nulls were not."""
+
+
+def nonfinite(status: str | None) -> str | None:
+    """`nan`, `inf` or `-inf` if this is the status of a value that was measured and is not finite.
+
+    >>> nonfinite("nan: the loss of one position"), nonfinite("inf"), nonfinite("not measured")
+    ('nan', 'inf', None)
+    """
+    value = None if status is None else status.partition(":")[0]
+    return value if value in NONFINITE else None
+
+
 class ProbeWarning(UserWarning):
     """A problem with the measurements, never with the training: a probe failed, was never due, got no data."""
 

@@ -87,8 +87,7 @@ def test_the_default_probes_follow_a_loop_that_counts_its_own_steps(name: str, t
     losses = loop(plain, None)
     w = ls.watch(model, run=tmp_path / "run", strict=True)
     assert loop(model, w) == losses, "watching changes nothing"
-    with pytest.warns(ls.ProbeWarning, match=r"ParameterChange\(every=100\) was never due in 20 steps"):
-        w.close()
+    w.close()
     assert all(map(torch.equal, model.parameters(), plain.parameters()))
     assert w.steps == STEPS
     run = ls.open_run(tmp_path / "run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from pathlib import Path
 from typing import Any
@@ -450,3 +451,39 @@ def test_an_interrupted_loop_raises_its_own_error_and_says_nothing_about_schedul
             train(model, optimizer, 3)
             _ = 1 / 0
     assert w.run.manifest["status"] == "interrupted by ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize("steps", [1, 7, 99])
+def test_the_defaults_give_the_change_of_a_short_run_and_no_warning(steps: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    plain, optimizer = small()
+    model = copy.deepcopy(plain)
+    train(plain, optimizer, steps)
+    watched = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = {name: p.detach().clone().double() for name, p in model.named_parameters()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with ls.watch(model, watched, run=tmp_path / "r", strict=True) as w:
+            train(model, watched, steps, lambda loss: w.log(loss=loss))
+    assert all(map(torch.equal, model.parameters(), plain.parameters())), "watching changes nothing"
+    run = ls.open_run(tmp_path / "r")
+    (record,) = run.records("ParameterChange")
+    assert (record.step, record.phase, record.notes["span"]) == (steps, "end", [0, steps])
+    moved = sum(float((p.detach().double() - before[name]).square().sum()) for name, p in model.named_parameters())
+    (l2,) = run.frame("ParameterChange", "l2", "model").value
+    assert l2 == pytest.approx(moved**0.5, rel=1e-5)
+
+
+def test_the_defaults_measure_no_more_than_their_schedule_in_a_long_run(tmp_path: Path) -> None:
+    """Nor in the second half of one that was resumed; one that was cut short says nothing."""
+    model, optimizer = small()
+    with ls.watch(model, optimizer, run=tmp_path / "r", strict=True) as w:
+        train(model, optimizer, 101, lambda loss: w.log(loss=loss))
+        w.save_state()
+    with ls.watch(model, optimizer, run=tmp_path / "r", strict=True, resume=True) as w:
+        train(model, optimizer, 5, lambda loss: w.log(loss=loss))
+    assert [record.step for record in ls.open_run(tmp_path / "r").records("ParameterChange")] == [100]
+    with pytest.raises(KeyError), ls.watch(model, optimizer, run=tmp_path / "cut", strict=True) as w:
+        train(model, optimizer, 5, lambda loss: w.log(loss=loss))
+        raise KeyError
+    assert not list(ls.open_run(tmp_path / "cut").records("ParameterChange"))

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import learnscope as ls
 from learnscope.record import SCHEMA_VERSION, Column, Record, Table
@@ -215,3 +216,36 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
         write_json(tmp_path / "a.json", {"new": math.nan})
     assert json.loads((tmp_path / "a.json").read_text()) == {"old": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_the_columns_do_not_depend_on_what_has_fired(tmp_path: Path, compacted: bool) -> None:
+    """A label that a probe of the run declares is a column, null where nothing was recorded with it."""
+    frames = {}
+    for name, steps in (("short", 1), ("long", 10)):
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with ls.watch(model, optimizer, run=tmp_path / name, strict=True) as w:
+            for _ in range(steps):
+                loss = model(torch.ones(1, 2)).sum()
+                loss.backward()
+                optimizer.step()
+                w.log(loss=loss)
+        if compacted:
+            ls.open_run(tmp_path / name).compact()
+        frames[name] = ls.open_run(tmp_path / name).frame()
+    assert "GradientFlow" not in set(frames["short"].probe)
+    assert "GradientFlow" in set(frames["long"].probe)
+    assert list(frames["short"].columns) == list(frames["long"].columns)
+    assert {"stage", "origin", "unit", "threshold"} <= set(frames["short"].columns)
+    assert frames["short"].stage.isna().all()
+    own = ls.open_run(tmp_path / "short").frame("GradientFlow")
+    assert own.empty
+    assert {"stage", "origin"} <= set(own.columns)
+    assert "threshold" not in own.columns, "another probe's"
+
+
+def test_a_run_that_does_not_say_which_labels_it_has(tmp_path: Path) -> None:
+    backend = folder(tmp_path / "r")
+    backend.append(record(step=1).to_json())
+    assert list(RunReader(backend).frame().columns[-2:]) == ["stage", "threshold"], "those that were recorded"

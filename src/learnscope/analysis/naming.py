@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from learnscope.names import resolve
 from learnscope.quantities.updates import ParameterChange, SparseQuality
-from learnscope.record import Column, Label, Row, Table
+from learnscope.record import Column, Label, Row, Table, nonfinite
 
-_NOT_FINITE = {"inf": math.inf, "-inf": -math.inf}
 _CHANGE_NAMES = {
     ParameterChange.l1.name: "norm_l1", ParameterChange.l2.name: "norm_l2", ParameterChange.max.name: "norm_max",
     ParameterChange.mean_abs.name: "mean_abs_delta",
@@ -94,7 +93,7 @@ def plain_keys(tables: Iterable[Table]) -> dict[str, float]:
 def number(row: Row) -> float:
     """A number that can be logged and formatted; NaN where nothing was measured."""
     if row.value is None:
-        return _NOT_FINITE.get(row.status or "", math.nan)
+        return float(nonfinite(row.status) or "nan")
     return row.value  # type: ignore[no-any-return]
 
 

@@ -60,10 +60,8 @@ class AnalysisSession:
         self.subject, self._engine = self._session.set_model(model), self._session.engine
         self.subject.optimizers = self._optimizers(optimizer)
         self.metrics: list[Metric] = []
-        self._offers: dict[str, Callable[[], Any]] = {}
-        """What the user's own computers may ask for while they are called."""
-        self._returned: dict[int, Mapping[str, Any]] = {}
-        """What they returned last, numbers or not."""
+        self._offers: dict[str, Callable[[], Any]] = {}  # what the user's own computers may ask for while called
+        self._returned: dict[int, Mapping[str, Any]] = {}  # what they returned last, numbers or not
         self._history: History | None = None
         self._ends: StepEnds | None = None
         self._step_seen = False

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from learnscope.core.subject import Subject
-from learnscope.tensor.gradients.gradient import GradientTable, gradient_statistics
+from learnscope.tensor.gradients.gradient import GradientTable, gradient_spread, gradient_statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,8 @@ class Gradients:
     """Statistics per parameter of `names`, from before clipping where a clip was seen."""
     coefficients: Tensor | None = None
     """What clipping multiplied each gradient by; None if no clip was seen."""
+    spread: tuple[Tensor, Tensor] | None = None
+    """`gradient_spread` from before clipping, where a probe wants it: a clip may round small entries to 0."""
     scale: float | Tensor = 1.0
     """Of the loss, for all gradients or for each of them."""
     origin: str = "accumulated"
@@ -100,10 +102,20 @@ def joined(parts: Sequence[Gradients], unstepped: Collection[int] = ()) -> Gradi
         [name for part in parts for name in part.missing],
         GradientTable(**columns),
         _of_each(parts, "coefficients", device)[at] if clipped else None,
+        _spread(parts, at),
         parts[0].scale if _same_scale(parts) else _of_each(parts, "scale", device)[at],
         parts[0].origin,
         unstepped,
     )
+
+
+def _spread(parts: Sequence[Gradients], at: Tensor) -> tuple[Tensor, Tensor] | None:
+    """`gradient_spread` of all, where some were read before a clip."""
+    if all(part.spread is None for part in parts):
+        return None
+    own = [gradient_spread(part.tensors) if part.spread is None else part.spread for part in parts]
+    mean, centred = (torch.cat([spread[i].to(at.device) for spread in own])[at] for i in (0, 1))
+    return mean, centred
 
 
 def _same_scale(parts: Sequence[Gradients]) -> bool:

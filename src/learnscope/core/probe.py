@@ -17,7 +17,9 @@ from learnscope.record import Measurement, ProbeWarning, Row, Table, plain_json
 if TYPE_CHECKING:
     from learnscope.core.moment import Moment
 
-__all__ = ["At", "Measured", "Probe", "ProbeWarning", "Schedule", "describe", "is_due", "prepares", "probe"]
+__all__ = [
+    "At", "Measured", "Probe", "ProbeWarning", "Schedule", "describe", "is_due", "labels_of", "prepares", "probe",
+]  # fmt: skip
 
 At = Literal["before_step", "after_step", "epoch", "once", "end"]
 MOMENTS: tuple[At, ...] = ("before_step", "after_step", "epoch", "once", "end")
@@ -142,6 +144,12 @@ def describe(probe: Probe) -> dict[str, Any]:
     if probe.quantities is not None and not type(probe).__module__.startswith("learnscope."):
         about["names"] = [quantity.to_json() for quantity in probe.quantities.all()]
     return about
+
+
+def labels_of(probe: Probe) -> list[str]:
+    """The labels that its quantities declare: columns of the run's table, whether or not it has recorded any."""
+    quantities = probe.quantities.all() if probe.quantities is not None else []
+    return list(dict.fromkeys(label for quantity in quantities for label in quantity.labels))
 
 
 def _plain(value: Any) -> Any:

@@ -45,7 +45,7 @@ class AdapterSpectrum(Spectrum, kinds=_MODULE, labels=_ADAPTER):
     right_drift = _drift("the same drift of the right spans", scale="share")
     intruder_dimensions = _intruder(
         "how many of the `k` leading left singular vectors of W + ΔW (DoRA: the merged weight) have a cosine "
-        "below `epsilon` with all of W's"
+        "below `epsilon` with all of W's; W as it is stored, as in PEFT's `reduce_intruder_dimension`"
     )
     intruder_similarity = _intruder("smallest over these vectors of the largest cosine with one of W's", scale="share")
     magnitude_norm = _dora("‖m‖")

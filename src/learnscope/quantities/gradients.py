@@ -18,6 +18,8 @@ _noise = partial(
 _ALL_SEEN = "where a step has several micro-batches, all of one process"
 _moment = partial(Quantity, kinds=_PARTS, labels=_ORIGIN, drawn="not", when="with `variance=True`")
 
+_stability = partial(Quantity, kinds=("layer",), drawn="not", when="with `stability=True`")
+
 
 class GradientFlow(Quantities):
     records = "gradient norms by layer, clipping, NaN and infinity"
@@ -40,10 +42,14 @@ class GradientFlow(Quantities):
     )
     without_gradient = not_drawn("trainable parameters that have no gradient at all")
     noise_scale = _noise("B_simple = S/|G|², both smoothed", labels=_UNIT, drawn="in a figure of its own")
-    noise = _noise("this step's unbiased S", when=_ALL_SEEN)
-    signal = _noise("this step's unbiased |G|²", when=_ALL_SEEN)
-    stability = not_drawn(
-        "cosine with the previously measured gradient, from a sketch", kinds=("layer",), when="with `stability=True`"
+    noise = _noise("this step's unbiased S; null where sizes differ and `weighted_by` is not given", when=_ALL_SEEN)
+    signal = _noise("this step's unbiased |G|²; null with `noise`", when=_ALL_SEEN)
+    stability = _stability(
+        "cosine with the previously measured gradient, from a sketch of each tensor; exact where `stability_error` is 0"
+    )
+    stability_error = _stability(
+        "half of the 95 % interval of `stability`, of sketching alone: 2(1 − cos²)/√`sketch_size`, more where a few "
+        "entries make up most of a gradient; 0 in a layer whose tensors have at most `sketch_size` entries"
     )
     mean = _moment("mean of the entries of g before clipping")
     variance = _moment("unbiased variance of the entries of g before clipping", scale="log")

@@ -16,15 +16,12 @@ from numpy.typing import NDArray
 from learnscope.quantities import Quantities, Quantity, declared
 from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.updates import ParameterChange
-from learnscope.record import Record
+from learnscope.record import Record, nonfinite
 from learnscope.store.frame import frame_of
 from learnscope.store.reader import RunReader
 
 Floats = NDArray[np.float64]
 _T = TypeVar("_T")
-
-NONFINITE = ("nan", "inf", "-inf")
-"""The statuses of a value that was measured and is not finite; any other null was not measured."""
 
 _OF_TENSORS = frozenset(
     quantity.name
@@ -139,7 +136,7 @@ def rows(
             return reader.frame("", quantity.name, kind)
         frame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
         for label, value in conditions.items():
-            if label in frame:
+            if label in frame and frame[label].notna().any():  # a declared label may have been recorded by nobody
                 frame = frame[frame[label] == value]
         return last_of_each(frame).reset_index(drop=True)
 
@@ -177,7 +174,9 @@ class Series:
     @property
     def broken(self) -> NDArray[np.int64]:
         """The steps at which it was measured and not finite."""
-        return self.steps[np.isin(np.array(self.status, dtype=object).astype(str), NONFINITE)]
+        bad = np.array([nonfinite(status) is not None for status in self.status], dtype=bool)
+        steps: NDArray[np.int64] = self.steps[bad]
+        return steps
 
     def at(self, step: int) -> float | None:
         values = self.values[self.steps == step]
@@ -247,5 +246,11 @@ def as_grid(frame: pd.DataFrame, order: Sequence[str] = ()) -> Grid:
     values = np.full((len(steps), len(scopes)), np.nan)
     broken = np.zeros(values.shape, dtype=bool)
     values[down, across] = frame["value"].to_numpy(np.float64)
-    broken[down, across] = frame["status"].isin(NONFINITE).to_numpy(bool)
+    broken[down, across] = is_nonfinite(frame["status"])
     return Grid(steps, scopes, values, broken, _probe(frame))
+
+
+def is_nonfinite(status: pd.Series[Any]) -> NDArray[np.bool_]:
+    """Which of these are the statuses of values that were measured and are not finite."""
+    bad = [text for text in status.dropna().unique() if nonfinite(text)]
+    return status.isin(bad).to_numpy(bool)

@@ -25,7 +25,7 @@ from learnscope.core.gradients import (
     rows_of,
 )
 from learnscope.core.subject import Subject
-from learnscope.tensor.gradients.gradient import GradientTable, gradient_statistics
+from learnscope.tensor.gradients.gradient import GradientTable, gradient_spread, gradient_statistics
 
 Listener = Callable[[Sequence[Tensor], float, Tensor], Callable[[], object] | None]
 
@@ -73,8 +73,8 @@ class GradientReader:
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self._rows: dict[int, tuple[GradientTable, int]] = {}
-        """Where the statistics from before the clip stand, by position."""
+        self._rows: dict[int, tuple[GradientTable, int, Tensor | None]] = {}
+        """Where the statistics from before the clip stand, by position, and the spread of the entries if wanted."""
         self._versions: dict[int, tuple[int, int]] = {}
         """Of the gradients after the clip."""
         self._coefficients = torch.empty(0)
@@ -90,8 +90,10 @@ class GradientReader:
         """An optimizer has stepped: what was clipped before is not for the coming step."""
         self._new.clear()
 
-    def on_clip(self, parameters: Sequence[Tensor], max_norm: float, total_norm: Tensor) -> Callable[[], None] | None:
-        """Called before a clip: afterwards a NaN would be in every gradient."""
+    def on_clip(
+        self, parameters: Sequence[Tensor], max_norm: float, total_norm: Tensor, *, spread: bool = False
+    ) -> Callable[[], None] | None:
+        """Called before a clip: afterwards a NaN would be in every gradient. `spread`: also read the entries'."""
         clipped, held = {id(p) for p in parameters}, self._subject.parameters
         gradients = {i: p.grad for i, p in enumerate(held) if id(p) in clipped and p.grad is not None}
         if not gradients:
@@ -100,8 +102,12 @@ class GradientReader:
             self._coefficients, self._rows = torch.ones(len(held), dtype=torch.float64, device=total_norm.device), {}
         written = [i for i, gradient in gradients.items() if not self._is_clipped(i, gradient)]
         if written:
-            table = gradient_statistics([gradients[i] for i in written])
-            self._rows |= {position: (table, row) for row, position in enumerate(written)}
+            tensors = [gradients[i] for i in written]
+            table = gradient_statistics(tensors)
+            spreads = torch.stack(gradient_spread(tensors), 1) if spread else [None] * len(written)
+            self._rows |= {
+                place: (table, row, own) for row, (place, own) in enumerate(zip(written, spreads, strict=True))
+            }
             self._coefficients[written] = 1.0
         # what torch multiplies the gradients by
         factor = torch.clamp(max_norm / (total_norm + 1e-6), max=1.0)
@@ -114,7 +120,7 @@ class GradientReader:
         gradients = current_tensors(self._subject, among)
         clipped = {i: gradient for i, gradient in gradients.items() if self._is_clipped(i, gradient)}
         others = {i: gradient for i, gradient in gradients.items() if i not in clipped}
-        tables = {id(table): table for table, _ in (self._rows[i] for i in clipped)}
+        tables = {id(table): table for table, *_ in (self._rows[i] for i in clipped)}
         parts = [self._from_clip({i: g for i, g in clipped.items() if self._rows[i][0] is t}) for t in tables.values()]
         if others or not parts:
             parts.append(replace(read_gradients(self._subject, others, among=()), missing=()))
@@ -128,7 +134,11 @@ class GradientReader:
         if rows != list(range(len(table.zeros))):
             table = rows_of(table, rows)
         names = [self._subject.names[i] for i in positions]
-        return Gradients(names, positions, list(gradients.values()), (), table, self._coefficients[positions])
+        spreads = [own for _, _, own in (self._rows[i] for i in positions) if own is not None]
+        mean, centred = torch.stack(spreads, 1) if len(spreads) == len(positions) else (None, None)
+        spread = None if mean is None or centred is None else (mean, centred)
+        coefficients = self._coefficients[positions]
+        return Gradients(names, positions, list(gradients.values()), (), table, coefficients, spread)
 
     def _note_versions(self, positions: Sequence[int]) -> None:
         for position in positions:

@@ -39,6 +39,8 @@ class Bound:
 
     probe: Probe
     label: str
+    by_default: bool = False
+    """Whether nobody has chosen it: a session without `probes=` has it."""
     state: dict[str, Any] = field(default_factory=dict)
     fired: int = 0
     unfed: int = 0

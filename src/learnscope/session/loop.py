@@ -91,7 +91,16 @@ class Loop:
         if self._backwards.passes and self.steps == self.first_step and not self.subject.optimizers:
             self.engine.warn("steps", NO_STEPS)
         if finished:
-            self._fire(self.engine.due("end", 1), self.moment("end"))
+            self._fire([*self._never_due(), *self.engine.due("end", 1)], self.moment("end"))
+
+    def _never_due(self) -> list[Bound]:
+        """Default probes of changes whose first step lies beyond the end, counted with the steps before a resume."""
+        return [
+            bound
+            for bound in self.engine.bound
+            if bound.by_default and "previous" in bound.probe.needs and isinstance(bound.probe.every, int)
+            and self.first_step < self.steps < bound.probe.every and self.engine.granted(bound)
+        ]  # fmt: skip
 
     def manual_step(self) -> None:
         """A step that no torch optimizer took. Gradients are those not cleared yet."""

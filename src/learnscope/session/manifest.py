@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from learnscope.core.probe import Probe, describe
+from learnscope.core.probe import Probe, describe, labels_of
 from learnscope.core.subject import Subject
 from learnscope.names import optimizer_groups, resolve
 from learnscope.record import SCHEMA_VERSION
@@ -25,12 +25,14 @@ def new_manifest(
     source: str, subject: Subject, probes: Iterable[tuple[str, Probe]], *, git: bool = True, command: bool = True
 ) -> dict[str, Any]:
     """The manifest of a run that begins; asking git takes two processes."""
+    probes = list(probes)
     return {
         "schema": SCHEMA_VERSION,
         "source": source,
         "created": time.time(),
         "status": "running",
         "probes": {label: describe(probe) for label, probe in probes},
+        "labels": {label: labels_of(probe) for label, probe in probes},
         "model": describe_model(subject),
         "optimizers": [_describe_optimizer(optimizer, subject) for optimizer in subject.optimizers],
         "environment": environment(git=git, command=command),
@@ -47,6 +49,7 @@ def describe_model(subject: Subject) -> dict[str, Any]:
     groups = [group for optimizer in subject.optimizers for group in optimizer.param_groups]
     unheld = {subject.names[i] for i in optimizer_groups(groups, named).unassigned} if groups else set()
     layers, modules = subject.scopes("layer"), dict(unwrap(subject.model).named_modules())
+    module_of = {resolve(name).layer: resolve(name).module for name in subject.names}
     return {
         "class": type(unwrap(subject.model)).__name__,
         "parameters": sum(p.numel() for _, p in named),
@@ -58,7 +61,7 @@ def describe_model(subject: Subject) -> dict[str, Any]:
         "layers": list(layers),
         "layer_parameters": {name: sum(subject.parameters[i].numel() for i in layers[name]) for name in layers},
         # for layers whose names are only numbers
-        "layer_types": {name: type(modules[name]).__name__ for name in layers if name in modules},
+        "layer_types": {name: type(modules[module_of[name]]).__name__ for name in layers if module_of[name] in modules},
         "outside_known_stacks": sorted({resolve(name).layer for name, _ in named if not resolve(name).recognised}),
     }
 

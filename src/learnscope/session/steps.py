@@ -144,8 +144,9 @@ class StepEnds:
         readers = self._owner.clip_readers()
         if not readers:
             return None
+        spread = any(getattr(bound.probe, "variance", False) for bound in readers)
         with self._engine.charged(readers):
-            clipped = self._reader.on_clip(parameters, max_norm, total_norm)
+            clipped = self._reader.on_clip(parameters, max_norm, total_norm, spread=spread)
         return None if clipped is None else self._engine.safely(clipped)
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:

@@ -77,6 +77,7 @@ def watch(
         run: folder to write; None keeps the run in memory, as `w.run`. Of several ranks, rank 0 writes; the others'
             sessions record nothing.
         probes: what to record; by default gradients, parameter change, loss, and the learning rates of an optimizer.
+            In a run too short for the default schedule, the change is measured once, when the session closes.
         task: how a batch becomes logits and targets, where the defaults do not recognise it.
         loss: the loss that the model is trained with, for evaluations: a function of (outputs, targets) that gives a
             number or one for each example, or a module such as `nn.BCEWithLogitsLoss()`. Without it, the task's or the
@@ -117,6 +118,8 @@ def watch(
             budget=budget,
             record_command=record_command,
         )
+        for bound in engine.bound:
+            bound.by_default = probes is None
         return Watch(engine, clock=clocks[0] if clocks else None, resume=resume, step=step)
 
 
@@ -277,7 +280,7 @@ class Watch:
             elif bound.probe.at == "epoch":
                 if self._loop.epoch == 0:
                     self._engine.warn(bound.label, f"{bound.label} looks once an epoch: call w.end_epoch() in the loop")
-            else:
+            elif not bound.by_default:
                 self._engine.warn(
                     bound.label,
                     f"{bound.label}(every={bound.probe.every}) was never due in {taken} steps: make it more frequent",

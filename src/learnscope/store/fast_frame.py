@@ -6,7 +6,7 @@ The lines go through DuckDB, which keeps every number and text as it is written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +36,16 @@ _TYPES = {
 
 
 def fast_frame(
-    folder: Path, starts: Mapping[int, int] | None, probe: str | None, name: str | None, kind: str | None
+    folder: Path,
+    starts: Mapping[int, int] | None,
+    probe: str | None,
+    name: str | None,
+    kind: str | None,
+    declared: Iterable[str] = (),
 ) -> tuple[pd.DataFrame, list[str]] | None:
     """The table and the problems of a run folder; None if it has to be read record by record.
 
-    `starts` is the start step of each attempt; None keeps superseded records too.
+    `starts` is the start step of each attempt; None keeps superseded records too. `declared`: see `frame_of`.
     """
     with opened(folder) as parts:
         size = 0 if parts.lines is None else (folder / LINES).stat().st_size - parts.start
@@ -60,7 +65,7 @@ def fast_frame(
             problems = list(parts.compacted.problems)
             if size:
                 problems += _add_lines(flat, folder, parts)
-            return flat.frame(), problems
+            return flat.frame(declared), problems
         except (Irregular, RunError, *errors):  # also if the file is being compacted, or fsspec is missing
             return None
 

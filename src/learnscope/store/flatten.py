@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -142,13 +142,14 @@ class Flat:
         for key, array in (("labels", nest.labels), ("status", nest.status)):
             self._parts[key].append(self._codes(key, array, quoted)[column])
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self, declared: Iterable[str] = ()) -> pd.DataFrame:
         """The table, as `frame_of` makes it."""
         parts = {key: np.concatenate(arrays or [np.zeros(0, np.int64)]) for key, arrays in self._parts.items()}
         count = parts["count"]
         label_texts = list(self._texts["labels"].code_of)
         bodies = {int(code): _body(label_texts[code]) for code in pd.unique(parts["labels"]) if code >= 0}
-        labels = list(dict.fromkeys(label for body in bodies.values() for label in body))  # by first appearance
+        recorded = (label for body in bodies.values() for label in body)  # by first appearance
+        labels = list(dict.fromkeys([*declared, *recorded]))
         if not count.sum():
             return finished({**{key: [] for key in FIXED_COLUMNS}, **{label_column(label): [] for label in labels}})
         with_rows = np.unique(parts["record"][count > 0])

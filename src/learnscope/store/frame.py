@@ -16,10 +16,15 @@ FIXED_COLUMNS = (
 )  # fmt: skip
 
 
-def frame_of(records: Iterable[Record], name: str | None = None, kind: str | None = None) -> pd.DataFrame:
-    """The table of any records, built record by record. `fast_frame` gives the same for large run folders."""
+def frame_of(
+    records: Iterable[Record], name: str | None = None, kind: str | None = None, declared: Iterable[str] = ()
+) -> pd.DataFrame:
+    """The table of any records, built record by record. `fast_frame` gives the same for large run folders.
+
+    `declared` labels have a column whether or not a record has them.
+    """
     columns: dict[str, list[Any]] = {key: [] for key in FIXED_COLUMNS}
-    labels: dict[str, list[tuple[int, int, Any]]] = {}
+    labels: dict[str, list[tuple[int, int, Any]]] = {label: [] for label in declared}
     for record in records:
         for table in record.tables:
             if kind is not None and table.kind != kind:

@@ -17,6 +17,7 @@ _ATTEMPT = {
 }  # fmt: skip
 _SHAPE: dict[str, Any] = {
     "source": str, "created": _NUMBER, "status": str, "id": str, "probes": {"*": {"probe": str, "names": [{}]}},
+    "labels": {"*": _TEXTS},
     "model": {
         "class": str, "parameters": int, "tensors": int, "frozen": _TEXTS, "frozen_parameters": int,
         "trainable_outside_optimizer": _TEXTS, "dtypes": {"*": int}, "layers": _TEXTS, "layer_parameters": {"*": int},

@@ -77,15 +77,17 @@ class RunReader:
     ) -> pd.DataFrame:  # fmt: skip
         """All numbers as a tidy DataFrame: one row per number, one column per label.
 
-        Arguments select a part. A missing value is NaN with its reason in `status`.
+        Arguments select a part. A missing value is NaN with its reason in `status`. The labels that the run's probes
+        (or `probe`) declare have a column even where nothing was recorded with them.
         """
+        declared = declared_labels(self.manifest, probe)
         if isinstance(self.backend, FolderBackend):
             starts = None if superseded else attempt_starts(self.manifest)
-            fast = fast_frame(self.backend.path, starts, probe, name, kind)
+            fast = fast_frame(self.backend.path, starts, probe, name, kind, declared)
             if fast is not None:
                 frame, self.last_problems = fast[0], [*self._checked_manifest()[1], *fast[1]]
                 return frame
-        return frame_of(self.records(probe, superseded=superseded), name, kind)
+        return frame_of(self.records(probe, superseded=superseded), name, kind, declared)
 
     def arrays(self, probe: str, step: int | None = None) -> dict[str, NDArray[Any]]:
         """The arrays that `probe` stored at `step` (by default its last): logits, labels, spectra…"""
@@ -97,6 +99,17 @@ class RunReader:
     def array_steps(self, probe: str) -> list[int]:
         """The steps at which `probe` stored arrays."""
         return [record.step for record in self.records(probe) if record.arrays]
+
+
+def declared_labels(manifest: Mapping[str, Any], probe: str | None = None) -> list[str]:
+    """The labels that the probes of a run declare, or one of them; run folders of earlier versions do not say.
+
+    >>> declared_labels({"labels": {"GradientFlow": ["stage", "origin"], "Loss": []}}, "GradientFlow")
+    ['stage', 'origin']
+    """
+    by_probe: dict[str, list[str]] = manifest.get("labels") or {}
+    chosen = by_probe.values() if probe is None else [by_probe.get(probe, [])]
+    return list(dict.fromkeys(label for labels in chosen for label in labels))
 
 
 def attempt_starts(manifest: Mapping[str, Any]) -> dict[int, int]:

@@ -24,6 +24,8 @@ class TupleTask(Task):
         loss: the training loop's loss, a function of (outputs, targets) or a module such as `nn.BCEWithLogitsLoss()`.
     """
 
+    inputs, spread = 1, False  # for a subclass with an __init__ of its own
+
     def __init__(self, inputs: int = 1, *, spread: bool = False, loss: LossCallable | None = None) -> None:
         self.inputs, self.spread = inputs, spread
         if loss is not None:

@@ -19,6 +19,10 @@ from learnscope.task.huggingface import HuggingFaceTask
 from learnscope.task.losses import LossCallable, LossFunction, agrees, first_guess, named, usual_loss, usual_name
 
 
+class _LossError(Exception):
+    """The model runs and there are classes, but they have no usual loss: the outputs may be features of examples."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """The task that works, with the loss that it computes, and what the user should be told."""
@@ -41,6 +45,9 @@ def tried(task: Task | None, model: nn.Module, batch: Any, loss: LossCallable | 
             return _trial(chosen, model, batch)
         except Exception as error:  # noqa: BLE001  (whatever the model's own code raises; the next one may fit)
             failures.append((chosen, error))
+    for chosen, error in failures:
+        if isinstance(error, _LossError):
+            return Trial(chosen, str(error))
     raise _refusal(model, batch, *failures[0]) from failures[0][1]
 
 
@@ -65,8 +72,17 @@ def _trial(task: Task, model: nn.Module, batch: Any) -> Trial:
         own = _returned_loss(task, model, batch)
         task = _shifted(task, model, batch, raw, own)
     # of a model that takes labels, only the task's own losses are compared with its loss
-    outputs = task._read(model, batch, raw, own if isinstance(task, OwnLossTask) else None)
     rows, size = (1 if raw.ndim == 0 else len(raw)), task.size(batch)
+    try:
+        outputs = task._read(model, batch, raw, own if isinstance(task, OwnLossTask) else None)
+    except (ValueError, IndexError) as error:
+        targets = task.targets(batch)
+        if targets is None or targets.is_floating_point() or targets.shape != (rows,):
+            raise
+        raise _LossError(
+            f"the loss of the data given could not be computed ({error}). Probes of features and labels go on; for "
+            "those that need it pass loss=, or task= with losses() of your own"
+        ) from error
     if rows % size:  # a task may flatten its examples' tokens
         raise ValueError(f"the model gave outputs of shape {list(raw.shape)} for {size} examples: examples come first")
     if outputs.targets is None:

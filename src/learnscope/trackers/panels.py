@@ -12,7 +12,8 @@ from learnscope.core.moment import NotAvailable
 from learnscope.model.adapters.parameters import OUTSIDE_ADAPTERS
 from learnscope.names import resolve
 from learnscope.options import known_name
-from learnscope.reading.gather import NONFINITE, Floats, Grid
+from learnscope.reading.gather import Floats, Grid
+from learnscope.record import nonfinite
 from learnscope.report.adapters.heatmaps import Panel
 from learnscope.report.adapters.lines import Lines
 from learnscope.report.layout import save
@@ -41,7 +42,7 @@ def combined(
     cells = [history.read(step, adapter, metric, module) for adapter, module in modules]
     numbers = [value for value, _ in cells if isinstance(value, float | int)]
     reasons = dict.fromkeys(reason for _, reason in cells if reason is not None)
-    broken = [reason for reason in reasons if reason in NONFINITE]
+    broken = [reason for reason in reasons if nonfinite(reason)]
     if broken or not numbers:
         return None, broken[0] if broken else "; ".join(reasons)
     return combine(np.array(numbers, dtype=np.float64)), None
@@ -53,7 +54,7 @@ def grid(history: History, groups: Mapping[str, Modules], metric: str, combine: 
     cells = [[combined(history, step, modules, metric, combine) for modules in rows] for step in steps]
     shape = (len(steps), len(groups))
     values = np.array([np.nan if value is None else value for row in cells for value, _ in row]).reshape(shape)
-    broken = np.array([reason in NONFINITE for row in cells for _, reason in row], dtype=bool).reshape(shape)
+    broken = np.array([nonfinite(reason) is not None for row in cells for _, reason in row], dtype=bool).reshape(shape)
     return Grid(np.array(steps, dtype=np.int64), list(groups), values, broken)
 
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.adapters.extras import adalora_allocations, base_matrix, dora_direction
+from learnscope.model.adapters.extras import base_matrix, dora_direction
+from learnscope.model.adapters.importance import ALLOCATOR, VALUES, adalora_allocations
 from learnscope.model.adapters.inventory import Adapter, find_adapters
 from learnscope.model.adapters.start import AdapterError, init_milora, remember_start
 from learnscope.tensor.adapters.spectrum import decompose_factors
@@ -146,32 +147,31 @@ def test_adaloras_importance_decides_what_its_allocator_keeps() -> None:
     one = adapted("adalora")
     adapters = list(found_in(one).values())
     fresh = adalora_allocations(one.model, adapters)
-    assert fresh == [(None, RANK)] * len(adapters)
+    assert {(one.how, one.rank) for one in fresh} == {(VALUES, RANK)}
     one.train(8)
     allocator = one.model.base_model.rankallocator
     found = adalora_allocations(one.model, adapters)
-    for adapter, (scores, _) in zip(adapters, found, strict=True):
+    for adapter, allocation in zip(adapters, found, strict=True):
         truth = reference_importance(allocator, one.model, f"{adapter.scope}.%s.default")
-        assert scores is not None
-        torch.testing.assert_close(scores.double(), truth, rtol=1e-5, atol=0)
+        assert allocation.how == ALLOCATOR
+        torch.testing.assert_close(allocation.scores.double(), truth, rtol=1e-5, atol=0)
     kept = {name: sum(mask) for name, mask in one.model.peft_config["default"].rank_pattern.items()}
-    assert {f"{a.scope}.lora_E.default": rank for a, (_, rank) in zip(adapters, found, strict=True)} == kept
+    assert {f"{a.scope}.lora_E.default": own.rank for a, own in zip(adapters, found, strict=True)} == kept
     assert sum(kept.values()) < RANK * len(adapters)
     # the scores are those that decide: masking to a budget by them zeroes the least important triplets
     budget = RANK * len(adapters) - 5
     pattern = allocator.mask_to_budget(one.model.base_model.model, budget)
-    threshold = torch.cat([scores for scores, _ in found if scores is not None]).sort().values[4]
-    for adapter, (scores, _) in zip(adapters, found, strict=True):
-        assert scores is not None
-        assert pattern[f"{adapter.scope}.lora_E.default"] == (scores > threshold).tolist()
+    threshold = torch.cat([allocation.scores for allocation in found]).sort().values[4]
+    for adapter, allocation in zip(adapters, found, strict=True):
+        assert pattern[f"{adapter.scope}.lora_E.default"] == (allocation.scores > threshold).tolist()
 
 
 def test_adaloras_pruned_triplets_lower_the_rank() -> None:
     one = adapted("adalora")
     one.train(8)
     adapters = list(found_in(one).values())
-    for adapter, (_, rank) in zip(adapters, adalora_allocations(one.model, adapters), strict=True):
-        assert (values_of(adapter) > 0).sum() == rank
+    for adapter, allocation in zip(adapters, adalora_allocations(one.model, adapters), strict=True):
+        assert (values_of(adapter) > 0).sum() == allocation.rank
 
 
 def test_milora_begins_with_the_smallest_components_and_changes_no_output() -> None:

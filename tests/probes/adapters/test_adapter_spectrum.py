@@ -124,8 +124,7 @@ def test_adaloras_importance_is_recorded() -> None:
         assert sums[scope] == pytest.approx(float(scores.astype(np.float64).sum()), rel=1e-6)
         assert rows(run, "allocated_rank").value[scope] <= RANK
     early = watched(adapted("adalora"), steps=1, every=1)
-    assert rows(early, "importance_sum").value.isna().all()
-    assert rows(early, "importance_sum").status.str.contains("update_and_allocate").all()
+    assert (rows(early, "importance_sum").value > 0).all(), "from gradients, before the allocator has scores"
     assert (rows(early, "allocated_rank").value == RANK).all()
 
 

@@ -12,8 +12,10 @@ import peft
 import pytest
 import torch
 from numpy.typing import NDArray
+from peft.tuners.lora.intruders import reduce_intruder_dimension
 from scipy import linalg
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 import learnscope as ls
 from learnscope.model.adapters.extras import MERGED
@@ -285,8 +287,34 @@ def test_convolutions_and_embeddings() -> None:
         new = merged[f"{scope}.weight"].double().numpy()
         share = np.linalg.norm(new - old) / np.linalg.norm(old)
         assert rows(run, "relative_norm").value[scope] == pytest.approx(share, rel=1e-5)
-        # as the adapter sees it: [outputs, everything else]
-        sides = [one.T if scope == "embed" else one.reshape(len(one), -1) for one in (old, new)]
+        sides = [one.reshape(len(one), -1) for one in (old, new)]  # as they are stored
         count, smallest = expected_intruders(*sides)
         assert rows(run, "intruder_dimensions").value[scope] == count
         assert rows(run, "intruder_similarity").value[scope] == pytest.approx(smallest, rel=1e-3)
+
+
+class ThreeLayouts(nn.Module):
+    """Weights as [outputs, inputs], [inputs, outputs] and [vocabulary, dimensions]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.turned, self.head = nn.Embedding(40, 24), Conv1D(36, 24), nn.Linear(36, 18)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.head(self.turned(self.embed(ids)))
+        return found
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_intruders_are_those_that_peft_counts(seed: int) -> None:
+    """`reduce_intruder_dimension` of PEFT 0.21 says how many of the ten leading vectors it takes for intruders."""
+    torch.manual_seed(seed)
+    config = peft.LoraConfig(r=12, lora_alpha=30, target_modules=["embed", "turned", "head"], init_lora_weights=False)
+    model = peft.get_peft_model(ThreeLayouts(), config)
+    found = rows(ls.audit(model, probes=[ls.AdapterSpectrum(intruders=True)], strict=True), "intruder_dimensions").value
+    said: list[str] = []
+    reduce_intruder_dimension(model, top_k=INTRUDERS, threshold_epsilon=SIMILARITY, logging_sink=said.append)
+    counts = [line.removeprefix("base_model.model.").split(": ", 1) for line in said if ": " in line]
+    expected = {name: 0 if text == "No intruders" else int(text.removeprefix("Intruders: ")) for name, text in counts}
+    assert dict(found) == expected
+    assert max(expected.values()) > 0, "the test itself: some are new"

@@ -19,6 +19,7 @@ from learnscope.posttrain.session import AuditSession
 from learnscope.probes.bits.bit_optimum import BitOptimum
 from learnscope.probes.bits.bit_sensitivity import BitSensitivity
 from learnscope.probes.bits.bit_widths import BitWidths
+from learnscope.probes.outputs.columns import ZEROS
 from learnscope.record import Record
 from learnscope.task import DictTask, HuggingFaceTask, TupleTask
 from learnscope.tensor.bits.allocation import NoAllocation
@@ -375,3 +376,14 @@ def test_options_and_configurations_that_mean_nothing_are_refused(
     ]:
         with pytest.raises(ValueError, match=words):
             AuditSession(model).measure(BitWidths(configurations={"c": given}), batches)
+
+
+def test_outputs_that_are_all_0_have_no_cosine_and_say_so() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3, bias=False))
+    batches = [(torch.cat([torch.randn(11, 6), torch.zeros(1, 6)]), torch.arange(12) % 3)]
+    model[0].bias.data.zero_()  # zeros in, zeros out
+    session = AuditSession(model)
+    sensitivity, widths = (session.measure(probe, batches) for probe in (BitSensitivity(), BitWidths()))
+    assert reason(sensitivity, "cosine", "0") == ZEROS
+    assert {row.status for row in widths.rows() if row.name == "cosine"} == {ZEROS}
+    assert all(row.value is not None for row in widths.rows() if row.name == "mse")

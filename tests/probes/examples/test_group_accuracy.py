@@ -187,7 +187,7 @@ def test_one_pass_serves_memorization_too() -> None:
     model = Counting()
     probes = [ls.Memorization(), ls.GroupAccuracy()]
     run = ls.audit(model, train=[TRAIN], test=[TEST], probes=probes, strict=True)
-    assert model.runs == 2  # training data for the one, test data for both
+    assert model.runs == 3  # the trial of the task, training data for the one, test data for both
     whole = at_scope(run, "Memorization", "accuracy", "split")["test"]
     sizes, shares = at_scope(run, PROBE, "examples", "group"), at_scope(run, PROBE, "accuracy", "group")
     assert sum(sizes[k] * shares[k] for k in sizes) / 300 == pytest.approx(whole)

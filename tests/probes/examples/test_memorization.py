@@ -146,8 +146,10 @@ def test_absent_numbers_have_their_reasons() -> None:
     with torch.no_grad():
         broken[3].bias[0] = float("nan")
     nan = audited(broken, [(x, y)], [(x, y)])
-    for name in ("loss", "confidence", "brier", "calibration_error", "proxy_membership_auc"):
-        assert why(nan, name) == {"nan"}, name
+    for name in ("loss", "confidence", "brier", "calibration_error", "proxy_membership_auc", "loss_gap"):
+        (reason,) = why(nan, name)
+        assert reason.startswith("nan: "), name
+        assert reason.endswith("of 40 of 40 positions is not finite, first that of example 0"), name
     assert split(nan, "accuracy") == {"train": 0.0, "test": 0.0}  # a NaN predicts nothing
     with pytest.raises(ValueError, match="test= have no targets"):
         audited(model_of(), [(x, y)], [(x,)])
@@ -155,3 +157,33 @@ def test_absent_numbers_have_their_reasons() -> None:
         ls.watch(model_of(), probes=[ls.Memorization()], train=[(x, y)])
     with pytest.raises(ValueError, match="bins is a whole number"):
         ls.Memorization(bins=0)
+
+
+class OneBad(nn.Module):
+    """NaN among the logits of the examples whose first input is large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = model_of()
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.inner(x)
+        return torch.where((x[:, :1] > 50) & (torch.arange(4) == 2), torch.nan, found)
+
+
+@pytest.mark.parametrize("bad", ["training", "test"])
+def test_a_single_nan_says_where_it_is(bad: str) -> None:
+    splits = {"training": data(40, 0), "test": data(30, 1)}
+    splits[bad][0][17, 0] = 100.0
+    run = audited(OneBad(), [splits["training"]], [splits["test"]])
+    n, own, other = (40, "train", "test") if bad == "training" else (30, "test", "train")
+    where = f"of 1 of {n} positions is not finite, first that of example 17"
+    for name, what in (("loss", "loss"), ("confidence", "confidence"), ("brier", "score")):
+        frame = run.frame(PROBE, name, "split").set_index("scope")
+        assert frame.status[own] == f"nan: the {what} {where}"
+        assert np.isfinite(frame.value[other])
+    of_both = {"loss_gap": "loss", "proxy_membership_auc": "loss", "proxy_excess_confidence": "confidence"}
+    for name, what in of_both.items():
+        frame = run.frame(PROBE, name, "model")
+        assert frame.value.isna().all()
+        assert frame.status.item() == f"nan: in the {bad} data the {what} {where}"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import pdist
 from scipy.stats import entropy
 from sklearn.metrics import silhouette_score
 from torch import Tensor, nn
@@ -180,6 +181,13 @@ def test_absent_numbers_have_their_reasons() -> None:
     one = audited([(x, torch.zeros(20).long())])
     assert status(one, "separability", "2") == ["two classes are needed; there is one"]
     assert "2 classes" in status(one, "silhouette", "2")[0]
+    assert status(one, "between_distance", "2") == ["two classes are needed; there is one"]
+    features = net()[:3](x).detach().double().numpy()
+    assert at(one, "within_distance", "2") == [pytest.approx(pdist(features).mean(), rel=1e-5)]
+    with pytest.warns(UserWarning, match="Target 3 is out of bounds"):  # there is no loss, and features need none
+        each = audited([(x, torch.arange(20))])
+    assert status(each, "within_distance", "2") == status(each, "separability", "2") == ["no class has two examples"]
+    assert at(each, "between_distance", "2") == [pytest.approx(pdist(features).mean(), rel=1e-5)]
     assert "needs 2 classes" in status(one, "linear_probe", "2")[0]
     assert at(one, "effective_rank", "2")[0] is not None
     few = audited([(x[:3], torch.tensor([0, 1, 1]))])
@@ -227,7 +235,7 @@ def test_features_are_computed_once_at_a_moment() -> None:
     forwards: list[int] = []
     model.register_forward_hook(lambda *_: forwards.append(1))
     ls.audit(model, [labelled(30)], probes=[ls.FeatureEvolution(), ls.FeatureEvolution()], strict=True)
-    assert len(forwards) == 1
+    assert len(forwards) == 2  # with the trial of the task
 
 
 def test_features_are_kept_when_asked_for() -> None:

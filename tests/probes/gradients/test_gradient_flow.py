@@ -524,7 +524,7 @@ def given_gradients(model: nn.Module, grads: dict[str, Tensor]) -> Iterator[None
 
 
 def test_stability_is_the_cosine_with_the_last_measured_gradient() -> None:
-    """Within the sketch's error, about 1/√1024 a tensor; the exact answer for two parallel gradients."""
+    """Within the error that is stated beside it; the exact answer for two parallel gradients."""
     model = nn.Sequential(nn.Linear(60, 50), nn.Linear(50, 40))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     generator = torch.Generator().manual_seed(4)
@@ -541,7 +541,7 @@ def test_stability_is_the_cosine_with_the_last_measured_gradient() -> None:
         for grads in history:
             with given_gradients(model, grads):
                 optimizer.step()
-    frame = rows(w.run, PROBE, "stability", "layer")
+    frame, errors = (rows(w.run, PROBE, name, "layer") for name in ("stability", "stability_error"))
     assert sorted(frame.step.unique()) == [2, 3], "the first gradient has nothing to be compared with"
     for layer in ("0", "1"):
         old, new = (
@@ -550,9 +550,43 @@ def test_stability_is_the_cosine_with_the_last_measured_gradient() -> None:
         )
         exact = cosine(old, new)
         assert 0.75 < exact < 0.85
-        mine = frame[frame.scope == layer].set_index("step").value
-        assert mine[2] == pytest.approx(exact, abs=4 / np.sqrt(1024))
+        mine, error = frame[frame.scope == layer].set_index("step").value, errors[errors.scope == layer]
+        stated = error.set_index("step").value
+        assert stated[2] == pytest.approx(1.96 * (1 - exact**2) / np.sqrt(1021), rel=0.15)
+        assert mine[2] == pytest.approx(exact, abs=2 * stated[2])
         assert mine[3] == pytest.approx(-1.0, abs=1e-6)
+        assert stated[3] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_stability_of_small_tensors_is_exact() -> None:
+    model = nn.Linear(30, 20)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    history = [{name: torch.randn(p.shape) for name, p in model.named_parameters()} for _ in range(2)]
+    with ls.watch(model, optimizer, probes=flow(stability=True), strict=True) as w:
+        for grads in history:
+            with given_gradients(model, grads):
+                optimizer.step()
+    old, new = (np.concatenate([array(g[name]).ravel() for name in ("weight", "bias")]) for g in history)
+    assert values(w.run, PROBE, "stability_error", "layer") == [0.0]
+    assert values(w.run, PROBE, "stability", "layer") == [pytest.approx(cosine(old, new), abs=1e-7)]
+
+
+def test_a_gradient_without_a_direction_has_no_stability() -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    one, zero, nan = ({name: torch.full_like(p, v) for name, p in model.named_parameters()} for v in (1.0, 0.0, np.nan))
+    with ls.watch(model, optimizer, probes=flow(stability=True), strict=True) as w:
+        for grads in (one, zero, zero, one, nan, one):
+            with given_gradients(model, grads):
+                optimizer.step()
+    for name in ("stability", "stability_error"):
+        frame = rows(w.run, PROBE, name, "layer")
+        assert frame.value.isna().all()
+        assert list(frame.status) == [
+            "its gradient is 0: it has no direction", "its gradient is 0: it has no direction",
+            "its gradient is or was 0 or not finite", "its gradient is not finite",
+            "its gradient is or was 0 or not finite",
+        ]  # fmt: skip
 
 
 def test_stability_across_a_resume(tmp_path: Any) -> None:
@@ -589,3 +623,33 @@ def test_stability_after_other_parameters_got_gradients() -> None:
     frame = rows(w.run, PROBE, "stability", "layer")
     assert list(zip(frame.step, frame.scope, strict=True)) == [(3, "2")]
     assert frame.value.iloc[0] == pytest.approx(1.0, abs=1e-6)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(4, 5, 2, bidirectional=True, batch_first=True), nn.Linear(10, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(self.lstm(x)[0][:, -1])
+        return found
+
+
+def test_the_layers_of_an_lstm() -> None:
+    torch.manual_seed(0)
+    model = Recurrent()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    probes = [*flow(), ls.ParameterChange(every=1), ls.FeatureEvolution(at="once")]
+    batch = (torch.randn(20, 3, 4), torch.arange(20) % 2)
+    with ls.watch(model, optimizer, probes=probes, holdout=[batch], strict=True) as w:
+        model(batch[0]).square().mean().backward()
+        before = gradients(model)
+        optimizer.step()
+    ends = {f"lstm.l{i}": (f"_l{i}", f"_l{i}_reverse") for i in range(2)}
+    expected = {layer: norm(g for name, g in before.items() if name.endswith(end)) for layer, end in ends.items()}
+    found = at_scope(w.run, PROBE, "norm", "layer", stage="stepped")
+    assert {layer: found[layer] for layer in expected} == pytest.approx(expected, rel=1e-6)
+    assert set(found) == {"lstm.l0", "lstm.l1", "head"}
+    assert set(at_scope(w.run, "ParameterChange", "l2", "layer")) == set(found)
+    assert w.run.manifest["model"]["layer_types"] == {"lstm.l0": "LSTM", "lstm.l1": "LSTM", "head": "Linear"}
+    assert set(w.run.frame("FeatureEvolution").scope) == {"lstm"}, "features are those of modules"

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import learnscope as ls
-from learnscope.probes.gradients.gradient_flow import noise_scale_parts
+from learnscope.probes.gradients.gradient_flow import UNKNOWN_WEIGHTS
+from learnscope.tensor.gradients.noise import Weighting, noise_scale_parts
 from probes.reference import rows, values
 
 PROBE = "GradientFlow"
@@ -27,28 +28,38 @@ def close_to(samples: Sequence[float], truth: float, precision: float) -> None:
     assert abs(found.mean() - truth) < ERRORS * error, (found.mean(), truth, error)
 
 
+WEIGHTS: dict[Weighting, Any] = {
+    "number": lambda b, sizes: 1 / len(sizes),
+    "size": lambda b, sizes: b / sum(sizes),
+    "sum": lambda b, sizes: b,
+}
+"""What a loop multiplies the mean loss of a micro-batch by."""
+
+
 @pytest.mark.parametrize(
-    "sizes",
-    [(1, 1), (1, 1, 1, 1, 1), (8, 8, 8), (4, 12), (1, 2, 3, 10), (1, 30)],
+    ("sizes", "weighting"),
+    [
+        ((1, 1), "size"), ((1, 1, 1, 1, 1), "number"), ((8, 8, 8), "size"), ((4, 12), "size"), ((1, 2, 3, 10), "size"),
+        ((1, 30), "size"), ((8, 8, 8, 2), "number"), ((1, 2, 3, 10), "number"), ((8, 8, 8, 2), "sum"), ((4, 12), "sum"),
+    ],
     ids=str,
-)
-def test_both_parts_are_unbiased(sizes: tuple[int, ...]) -> None:
+)  # fmt: skip
+def test_both_parts_are_unbiased(sizes: tuple[int, ...], weighting: Weighting) -> None:
     """Per-example gradients G + A·z: S is the trace of A·Aᵀ, whatever the sizes of the micro-batches."""
     generator = np.random.default_rng(3)
     mean = np.array([1.0, -2.0, 0.5, 0.0, 1.5])
     mix = generator.normal(size=(5, 5)) * 1.2
     signal, noise = float(mean @ mean), float(np.trace(mix @ mix.T))
-    total = sum(sizes)
     signals, noises = [], []
     for _ in range(1500):
         weighted = []
         for b in sizes:
             examples = mean + generator.normal(size=(b, 5)) @ mix.T
-            weighted.append(examples.mean(0) * b / total)
+            weighted.append(examples.mean(0) * WEIGHTS[weighting](b, sizes))
         each = torch.tensor([float(g @ g) for g in weighted], dtype=torch.float64)
         whole = np.sum(weighted, 0)
         given = None if set(sizes) == {1} else sizes
-        got = noise_scale_parts(each, torch.tensor(float(whole @ whole), dtype=torch.float64), given)
+        got = noise_scale_parts(each, torch.tensor(float(whole @ whole), dtype=torch.float64), given, weighting)
         signals.append(got[0].item())
         noises.append(got[1].item())
     close_to(signals, signal, 0.15)
@@ -146,7 +157,7 @@ def test_micro_batches_weighted_by_their_tokens() -> None:
         sizes = [(2, 9, 21), (16, 4, 12), (30, 1, 1)][step % 3]
         return [(*population.batch(b), b / sum(sizes)) for b in sizes]
 
-    run = watched(batches, 240, sizes=True)
+    run = watched(batches, 240, sizes=True, weighted_by="size")
     close_to(values(run, PROBE, "noise"), population.noise, 0.12)
     close_to(values(run, PROBE, "signal"), population.signal, 0.12)
     unweighted = watched(batches, 90)
@@ -262,3 +273,43 @@ def test_sizes_that_do_not_match_the_micro_batches_are_not_used() -> None:
                 ((model(x) - y).square().mean() / 2).backward()
             optimizer.step()
     assert rows(w.run, PROBE, "noise_scale").unit.unique().tolist() == ["micro-batches"]
+
+
+@pytest.mark.parametrize("weighting", ["number", "sum"])
+def test_unequal_micro_batches_however_they_are_weighted(weighting: Weighting) -> None:
+    """The last micro-batch is smaller, as at the end of an epoch; those weighted by size are above."""
+    population, sizes = Population(), (8, 8, 8, 2)
+
+    def batches(_step: int) -> list[tuple[Tensor, Tensor, float]]:
+        return [(*population.batch(b), WEIGHTS[weighting](b, sizes)) for b in sizes]
+
+    run = watched(batches, 160, sizes=True, weighted_by=weighting)
+    close_to(values(run, PROBE, "noise"), population.noise, 0.15)
+    close_to(values(run, PROBE, "signal"), population.signal, 0.15)
+    median = np.nanmedian(values(run, PROBE, "noise_scale")[50:])
+    assert median == pytest.approx(population.noise / population.signal, rel=0.5)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTS)
+def test_unequal_micro_batches_of_unknown_weights_have_no_noise_scale(weighting: Weighting) -> None:
+    """Gradients do not tell by what the loop multiplied them; steps of equal micro-batches are as they were."""
+    population = Population()
+    equal, unequal = (8, 8, 8, 8), (8, 8, 8, 2)
+    fixed = [
+        [(*population.batch(b), 1 / 4 if sizes == equal else WEIGHTS[weighting](b, sizes)) for b in sizes]
+        for sizes in (unequal, unequal, equal, equal, unequal, equal)
+    ]
+    run = watched(lambda step: fixed[step], 6, sizes=True)
+    parts = {name: rows(run, PROBE, name).set_index("step") for name in ("noise", "signal", "noise_scale")}
+    for name in ("noise", "signal"):
+        assert list(parts[name].index[parts[name].value.isna()]) == [2, 5]
+        assert set(parts[name].status[[2, 5]]) == {UNKNOWN_WEIGHTS}
+    assert parts["noise_scale"].status[2] == UNKNOWN_WEIGHTS, "there is no average yet"
+    alone = watched(lambda step: [*fixed[:1], *fixed[2:4], fixed[5]][step], 4, sizes=True)
+    for name in ("noise", "signal"):
+        assert list(parts[name].value.dropna()) == values(alone, PROBE, name), "equal micro-batches need no option"
+
+
+def test_how_micro_batches_are_weighted_is_one_of_three() -> None:
+    with pytest.raises((ValueError, TypeError), match="weighted_by"):
+        ls.GradientFlow(weighted_by="tokens")  # type: ignore[arg-type]

@@ -457,7 +457,7 @@ def test_memory_is_refused_by_name_with_the_cure_and_pattern_and_graphs_obey_it(
     half = copy.deepcopy(model).bfloat16()
     optimizer = torch.optim.SGD(half.parameters(), lr=0.1)
     with pytest.raises(ValueError, match=r"float32 copies.*widen=False"):
-        stepped(half, optimizer, [(x, y)], loss=lambda: half(x.bfloat16()).sum(), memory=4 * n / 2**30 / 2)
+        stepped(half, optimizer, [(x.bfloat16(), y)], loss=lambda: half(x.bfloat16()).sum(), memory=4 * n / 2**30 / 2)
 
 
 def test_unused_and_frozen_parameters_are_left_out_and_counted() -> None:

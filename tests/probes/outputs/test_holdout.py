@@ -190,3 +190,15 @@ def test_more_logits_than_wanted_are_left_out_with_a_note() -> None:
     none = watched(model, batch, steps=1, keep_arrays=False)
     assert none.array_steps(PROBE) == []
     assert len(rows(none, PROBE, "holdout_loss")) == 1
+
+
+@pytest.mark.parametrize(("value", "mean"), [(float("nan"), "nan"), (float("inf"), "inf")])
+def test_a_loss_that_is_not_finite_says_whose(value: float, mean: str) -> None:
+    """Targets of regression: the loss of one example is NaN or infinite; the finding is as for any NaN."""
+    x, y = torch.randn(20, 5), torch.randn(20, 1)
+    y[13] = value
+    run = watched(nn.Linear(5, 1), [(x, y)])
+    frame = rows(run, PROBE, "holdout_loss")
+    assert frame.value.isna().all()
+    assert set(frame.status) == {f"{mean}: the loss of 1 of 20 positions is not finite, first that of example 13"}
+    assert "nonfinite" in {finding.kind for finding in run.findings()}

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 import learnscope as ls
 from learnscope.model.guard import guard
 from learnscope.model.updates.variants import Reverting
+from learnscope.probes.outputs.columns import ZEROS
 from learnscope.tensor.updates.masks import Rule
 
 X = torch.randn(12, 6, generator=torch.Generator().manual_seed(0))
@@ -151,10 +152,10 @@ def test_one_forward_for_the_reference_and_one_for_every_variant() -> None:
     calls: list[bool] = []
     model.register_forward_hook(lambda m, *_: calls.append(m.training))
     measure(model, thresholds=[1e-4, 1e-3, 1e-2])
-    assert calls.count(False) == 1 + 3 * 3
+    assert calls.count(False) == 1 + 1 + 3 * 3  # with the trial of the task
     calls.clear()
     measure(model, thresholds=[1e-4, 1e-3, 1e-2], baselines=["random"])
-    assert calls.count(False) == 7
+    assert calls.count(False) == 1 + 7
 
 
 def test_the_reference_is_shared_with_the_low_rank_quality() -> None:
@@ -166,7 +167,7 @@ def test_the_reference_is_shared_with_the_low_rank_quality() -> None:
     with ls.watch(model, opt, probes=probes, holdout=[(X, Y)], strict=True):
         F.cross_entropy(model(X), Y).backward()
         opt.step()
-    assert calls.count(False) == 1 + 1 + 2  # reference, one threshold, ranks 0 and 1
+    assert calls.count(False) == 1 + 1 + 1 + 2  # trial of the task, reference, one threshold, ranks 0 and 1
 
 
 def test_several_batches_and_a_number_of_examples() -> None:
@@ -236,7 +237,7 @@ def test_an_error_at_every_parameter_leaves_the_weights_bit_identical(variant: i
     for index in range(len(names)):
         model = Stumbling()
         model.owner = model.get_submodule(names[index].rpartition(".")[0])
-        model.variant = variant
+        model.variant = variant + 1  # after the trial of the task
         opt = torch.optim.Adam(model.parameters(), lr=1e-2)
         probe = ls.SparseQuality(every=1, thresholds=[1e-8, 9e-3, 1.0])
         with pytest.warns(ls.ProbeWarning, match="stumbled"):
@@ -305,3 +306,26 @@ def test_half_precision_weights_with_their_own_and_with_wider_snapshots() -> Non
         assert kl[0.0] == 0
         assert kl[1e-3] == pytest.approx(expected, rel=1e-6)
         assert expected > 0
+
+
+class Halved(nn.Module):
+    """Whose outputs are all 0 for inputs of one sign."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(x) * (x[:, :1] > 0)
+        return found
+
+
+def test_outputs_that_are_all_0_have_no_cosine_and_say_so() -> None:
+    found, _, run = measure(Halved(), rate=1e-2)
+    assert all(math.isnan(numbers["cosine"]) for numbers in found.values())
+    assert set(run.frame("SparseQuality", "cosine").status) == {ZEROS}
+    assert all(math.isfinite(numbers["mse"]) and math.isfinite(numbers["kl"]) for numbers in found.values())
+    broken = Halved()
+    broken.head.bias.data[0] = math.nan
+    _, _, run = measure(broken, optimizer=torch.optim.SGD, rate=0.0)
+    assert set(run.frame("SparseQuality", "cosine").status) == {"nan"}, "of outputs that are NaN"

@@ -241,3 +241,37 @@ def test_options_are_checked() -> None:
     for options in ({"leading": 0}, {"leading": True}, {"max_layers": -1}, {"tolerance": 1.0}):
         with pytest.raises(ValueError, match=next(iter(options))):
             ls.WeightSpectrum(**options)
+
+
+def test_rounding_noise_is_no_tail() -> None:
+    """The product of two vectors in float32 has rank 1: all other eigenvalues are what rounding left."""
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Linear(90, 80, bias=False)
+    column, row = torch.randn(80, 1, generator=generator), torch.randn(1, 90, generator=generator)
+    model.weight.data = column @ row
+    left = np.linalg.svd(matrix(model.weight), compute_uv=False)
+    assert (left > 0).sum() == 80, "the test itself"
+    run = audited(model)
+    for name in ("alpha", "distance", "tail", "smallest"):
+        found = rows(run, f"power_law_{name}")
+        assert found.value.isna().all()
+        assert found.status.item() == (
+            "a power law is fitted to 50 eigenvalues σ² or more; with σ above 1e-06·σ₁ there is 1"
+        )
+    assert rows(audited(model, tolerance=0.0), "power_law_tail").value.item() >= 2, "as the option says"
+
+
+def test_the_tail_is_that_of_what_rounding_has_not_made() -> None:
+    """A product of rank 70 in float32 among 100 values. What `powerlaw` 2.0.0, the package behind weightwatcher, fits
+    to the 70 eigenvalues: `powerlaw.Fit(eigenvalues)`."""
+    generator = torch.Generator().manual_seed(1)
+    place = torch.arange(70, dtype=torch.float64)
+    eigenvalues = ((place + 0.5) / 70) ** (-1 / 0.8) * (1 + 0.2 * torch.sin(7 * place))
+    u, v = (torch.linalg.qr(torch.randn(100, 70, generator=generator, dtype=torch.float64)).Q for _ in range(2))
+    model = nn.Linear(100, 100, bias=False)
+    model.weight.data = (u * eigenvalues.sqrt() @ v.mT).float()
+    run = audited(model)
+    assert rows(run, "numerical_rank").value.item() == 70
+    expected = {"alpha": 1.7891732968523315, "smallest": 1.1159769284994194, "distance": 0.0389945355544862, "tail": 63}
+    for name, number in expected.items():
+        assert rows(run, f"power_law_{name}").value.item() == pytest.approx(number, rel=1e-4), name

@@ -19,7 +19,8 @@ from learnscope.tensor.features.representation import (
     rankme,
     separation,
     singular_values,
-    why_not_separated,
+    why_not_between,
+    why_not_within,
 )
 from learnscope.tensor.outputs.calibration import (
     brier_scores,
@@ -88,10 +89,19 @@ def test_separation_without_spread() -> None:
     labels = torch.tensor([0, 0, 1, 1])
     assert separation(torch.tensor([[0.0], [0], [3], [3]]), labels).ratio == math.inf
     assert math.isnan(separation(torch.ones(4, 2), labels).ratio)
-    assert why_not_separated(labels) is None
-    assert why_not_separated(torch.zeros(4)) == "two classes are needed; there is one"
-    assert why_not_separated(torch.empty(0)) == "two classes are needed; there is none"
-    assert why_not_separated(torch.arange(4)) == "no class has two examples"
+    assert why_not_between(labels) is None
+    assert why_not_within(labels) is None
+    assert why_not_between(torch.zeros(4)) == "two classes are needed; there is one"
+    assert why_not_between(torch.empty(0)) == "two classes are needed; there is none"
+    assert why_not_within(torch.arange(4)) == why_not_within(torch.empty(0)) == "no class has two examples"
+
+
+def test_one_kind_of_distance_without_the_other() -> None:
+    x = noise(7, 3)
+    one, each = separation(x, torch.zeros(7).long()), separation(x, torch.arange(7))
+    assert one.within == each.between == pytest.approx(pdist(x.double().numpy()).mean(), rel=1e-9)
+    assert math.isnan(one.between)
+    assert math.isnan(each.within)
 
 
 def ece_by_loop(confidence: Any, correct: Any, bins: int) -> float:

@@ -2,13 +2,16 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from learnscope.tensor.gradients.sketch import PERIOD, sketch
+from learnscope.tensor.gradients.sketch import PERIOD, sketch, sketched_cosines
+from learnscope.tensor.gradients.sketch import SIZE as DEFAULT
+from learnscope.tensor.segments import Segments
 
 SIZE = 256
 
@@ -102,3 +105,44 @@ def test_wrong_inputs_are_named() -> None:
         sketch(torch.ones(3), PERIOD)
     with pytest.raises(TypeError, match=r"torch\.int64"):
         sketch(torch.tensor([1]))
+
+
+def columns_of_a_matrix(generator: torch.Generator) -> Tensor:
+    """Nearly all in three of 1024 columns: with a sketch of 1024 numbers these would be three buckets."""
+    x = 1e-3 * torch.randn(60, 1024, generator=generator)
+    x[:, [3, 400, 900]] = torch.randn(60, 3, generator=generator)
+    return x
+
+
+SHAPES: dict[str, Callable[[torch.Generator], Tensor]] = {
+    "dense": lambda generator: torch.randn(70, 90, generator=generator),
+    "rank one": lambda g: torch.outer(torch.randn(70, generator=g), torch.randn(90, generator=g)),
+    "columns": columns_of_a_matrix,
+    "a few rows": lambda g: torch.randn(200, 64, generator=g) * (torch.arange(200) % 20 == 0)[:, None],
+    "heavy-tailed": lambda g: torch.randn(70, 90, generator=g) ** 3,
+}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.6, -0.95])
+@pytest.mark.parametrize("kind", SHAPES)
+def test_the_stated_error_of_a_cosine_holds_nineteen_times_in_twenty(kind: str, share: float) -> None:
+    """Against the exact cosine, over layers of a matrix and a bias; the bias alone is exact."""
+    generator = torch.Generator().manual_seed(11)
+    draws, off, errors = 100, [], []
+    layers = Segments({"layer": [0, 1], "bias": [1]})
+    for seed in range(draws):
+        old = [SHAPES[kind](generator), torch.randn(50, generator=generator)]
+        fresh = [SHAPES[kind](generator), torch.randn(50, generator=generator)]
+        new = [share * a + (1 - share**2) ** 0.5 * b for a, b in zip(old, fresh, strict=True)]
+        sketches = [torch.stack([sketch(g, DEFAULT, seed) for g in grads]) for grads in (new, old)]
+        cosine, error = sketched_cosines(*sketches, [g.numel() for g in new], layers)
+        x, y = (torch.cat([g.double().flatten() for g in grads]) for grads in (new, old))
+        off.append(float(cosine[0] - x @ y / (x.norm() * y.norm())))
+        errors.append(float(error[0]))
+        bias = new[1].double() @ old[1].double() / (new[1].double().norm() * old[1].double().norm())
+        assert cosine[1].item() == pytest.approx(bias.item(), abs=1e-6)
+        assert error[1] == 0
+    inside = np.mean(np.abs(off) <= np.array(errors))
+    assert inside > 0.88, "95 % less three standard errors of 100 draws"
+    if kind == "dense":
+        assert np.std(off) > 0.65 * np.mean(errors) / 1.96, "it is an error, not a bound that says nothing"

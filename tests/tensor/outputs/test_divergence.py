@@ -12,7 +12,7 @@ from scipy.special import log_softmax, rel_entr, softmax
 from torch import Tensor
 
 from learnscope.tensor.outputs import divergence, fused_divergence
-from learnscope.tensor.outputs.divergence import Comparison, compare_logits, summarise
+from learnscope.tensor.outputs.divergence import Comparison, compare_logits, reference_rows, summarise
 from learnscope.tensor.outputs.fused_divergence import first_largest, row_facts
 
 HALVES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
@@ -72,7 +72,7 @@ def test_the_reference_against_itself_is_exact(dtype: torch.dtype) -> None:
     logits = (30 * noise(64, 501)).to(dtype)
     logits[:, 7] = -INF  # a masked class
     logits[3, 100:] = -INF
-    logits[5] = 0
+    logits[5] = 2
     found = compare_logits(logits, logits.clone(), torch.zeros(64, dtype=torch.int64))
     summary = {name: float(value) for name, value in summarise([found]).items()}
     assert summary == {
@@ -206,10 +206,24 @@ def test_regression_has_no_distribution() -> None:
     assert "broke" not in summary
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+def test_facts_of_the_reference_leave_it_as_it_is(dtype: torch.dtype) -> None:
+    a, b = (3 * noise(6, 5, seed=seed).to(dtype) for seed in (0, 1))
+    before, plain = a.clone(), compare_logits(a, b)
+    found = compare_logits(a, b, facts=reference_rows(a))
+    assert torch.equal(a, before)
+    for name in ("kl", "cosine", "mse", "agree"):
+        assert torch.equal(getattr(found, name), getattr(plain, name)), name
+
+
 def test_a_zero_vector_has_no_direction() -> None:
-    found = compare_logits(torch.zeros(2, 3), torch.tensor([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]))
-    assert float(found.cosine[0]) == 1
-    assert math.isnan(found.cosine[1])
+    zeros, some, masked, tiny = [0.0] * 3, [1.0, 2.0, 3.0], [-INF, 0.0, 0.0], [1e-100, 0.0, 0.0]
+    a = torch.tensor([zeros, zeros, some, masked, tiny], dtype=torch.float64)
+    b = torch.tensor([zeros, some, zeros, masked, tiny], dtype=torch.float64)
+    for facts in (None, reference_rows(a)):
+        found = compare_logits(a, b, facts=facts)
+        assert found.cosine.isnan().tolist() == [True, True, True, True, False]
+        assert (found.cosine[4].item(), found.mse[0].item(), found.kl[0].item()) == (1, 0, 0)
 
 
 def test_ties_go_to_the_first() -> None:
@@ -302,6 +316,15 @@ def test_the_fused_pass_is_exact_for_equal_logits() -> None:
     assert found.mse.tolist() == [0] * 9
     assert found.cosine.tolist() == [1] * 9
     assert bool(found.agree.all())
+
+
+@pytest.mark.usefixtures("always_fused")
+def test_zeros_in_the_fused_pass_have_no_direction() -> None:
+    a = noise(4, 500).float()
+    a[1] = 0
+    found = fused(a, a.clone())
+    assert found.cosine.isnan().tolist() == [False, True, False, False]
+    assert found.kl.tolist() == [0] * 4
 
 
 @pytest.mark.usefixtures("always_fused")

@@ -9,9 +9,8 @@ from learnscope.reading.audit import Audit, read_audit
 from learnscope.reading.audit_numbers import NONE, duration, evidence, interval_text, on_examples, size, widths
 from learnscope.reading.audit_parts import Configuration, Configurations, Exported, Optimum, Sensitivity
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import NONFINITE
 from learnscope.reading.words import count, listed, num, percent
-from learnscope.record import Evidence, Finding
+from learnscope.record import Evidence, Finding, nonfinite
 from learnscope.store.reader import RunReader
 
 MEASURES = {"kl": "mean KL", "mse": "mean squared error"}
@@ -177,7 +176,7 @@ def frontier(part: Configurations, cuts: Cuts) -> Finding | None:
 
 
 def not_finite(part: Configurations, cuts: Cuts) -> Finding | None:
-    bad = [item.name for item in part.items if {item["loss"].reason, item["kl"].reason} & set(NONFINITE)]
+    bad = [item.name for item in part.items if nonfinite(item["loss"].reason) or nonfinite(item["kl"].reason)]
     if not bad:
         return None
     return Finding(

@@ -14,7 +14,7 @@ from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.outputs import Holdout, Loss
 from learnscope.quantities.updates import ParameterChange
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import NONFINITE, Series, rows, series
+from learnscope.reading.gather import Series, is_nonfinite, rows, series
 from learnscope.reading.words import capital, count, num
 from learnscope.record import Finding
 from learnscope.store.reader import RunReader
@@ -62,7 +62,7 @@ def nonfinite(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  
     first = bad[0]
     frame = rows(reader, GradientFlow.first_nonfinite, kind="tensor")
     # a null with a non-finite status names the tensor too
-    frame = frame[(frame["value"] > 0) | frame["status"].isin(NONFINITE)]
+    frame = frame[(frame["value"] > 0) | is_nonfinite(frame["status"])]
     tensor = str(frame["scope"].iloc[0]) if len(frame) else None
     where = f", first in {tensor}" if tensor and first is gradient else ""
     sentences = [_sentence(source, reader) for source in bad]

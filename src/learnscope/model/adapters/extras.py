@@ -110,7 +110,11 @@ def original_norm(adapter: Adapter) -> float | str:
 
 
 def intruder_similarity(adapter: Adapter) -> Tensor | str:
-    """`best_matches` of the tuned weight (DoRA: with its magnitude) in the original one; or why there are none."""
+    """`best_matches` of the tuned weight (DoRA: with its magnitude) in the original one; or why there are none.
+
+    Of the weights as they are stored, as in PEFT's `reduce_intruder_dimension`: the left singular vectors are those of
+    the outputs for Linear, of the inputs for GPT-2's Conv1D, and of the vocabulary for an embedding.
+    """
     factors = adapter.parts.factors
     if factors is None:
         return adapter.parts.reason or "it has no factors"
@@ -125,6 +129,8 @@ def intruder_similarity(adapter: Adapter) -> Tensor | str:
         if isinstance(update, str):
             return update
         factors = Factors(update, torch.eye(update.shape[1], dtype=torch.float64, device=update.device))
+    if is_turned(adapter.layer):
+        weight, factors = weight.mT, factors.turned()
     try:
         return best_matches(weight, factors)
     except ValueError as error:

@@ -65,7 +65,7 @@ class Site:
 
 def layer_modules(model: nn.Module) -> dict[str, nn.Module]:
     """The layers that are modules with parameters, by name without wrappers; of several modules the outermost."""
-    layers = {resolve(name).layer for name, _ in model.named_parameters()}
+    layers = {resolve(name).module for name, _ in model.named_parameters()}
     modules: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
         layer = clean_path(path) or ROOT

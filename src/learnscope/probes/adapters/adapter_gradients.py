@@ -14,7 +14,7 @@ from learnscope.model.adapters.inventory import Adapters, find_adapters
 from learnscope.model.adapters.parameters import TrainedPart, trained_parts
 from learnscope.model.adapters.start import AdapterError
 from learnscope.model.selection import check_max_layers, spread
-from learnscope.names import resolve
+from learnscope.names import components, resolve
 from learnscope.probes.adapters.opening import warn_of_unknown
 from learnscope.probes.gradients.flow_rows import GradientRows
 from learnscope.quantities.adapters import AdapterGradients as Q
@@ -142,14 +142,15 @@ class _Rows:
 
 def _tables(parts: Sequence[TrainedPart], max_layers: int | None) -> dict[tuple[str, ...], _Members]:
     """By the kind and the labels of each table."""
-    names = [resolve(f"{part.scope}.weight") for part in parts]
-    chosen = set(spread((name.layer for name in names), max_layers))
+    weights = [f"{part.scope}.weight" for part in parts]
+    layers, types = [resolve(name).layer for name in weights], components(weights)
+    chosen = set(spread(layers, max_layers))
     tables: dict[tuple[str, ...], _Members] = {}
     for kind in KINDS:
-        for number, (part, name) in enumerate(zip(parts, names, strict=True)):
-            if kind in ("module", "layer") and name.layer not in chosen:
+        for number, (part, layer, of_type) in enumerate(zip(parts, layers, types, strict=True)):
+            if kind in ("module", "layer") and layer not in chosen:
                 continue
-            scope = {"module": part.scope, "layer": name.layer, "component": name.component, "model": "model"}[kind]
+            scope = {"module": part.scope, "layer": layer, "component": of_type, "model": "model"}[kind]
             table = tables.setdefault((kind, part.adapter, part.family, part.component), {})
             table.setdefault(scope, []).append(number)
     return tables

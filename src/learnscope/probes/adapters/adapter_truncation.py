@@ -12,7 +12,13 @@ from learnscope.model.adapters.inventory import Adapter, find_adapters, grouped
 from learnscope.model.adapters.truncation import Cuttable, cuttable, ranks_all, ranks_each, truncated
 from learnscope.model.outputs.reference import compare_outputs
 from learnscope.probes.adapters.opening import open_adapters
-from learnscope.probes.outputs.columns import holdout_reference, output_columns, read_together, undefined_comparisons
+from learnscope.probes.outputs.columns import (
+    holdout_reference,
+    output_columns,
+    read_together,
+    undefined_comparisons,
+    with_cosine_reasons,
+)
 from learnscope.quantities.adapters import AdapterTruncation as Q
 from learnscope.record import Measurement, Table
 
@@ -87,7 +93,8 @@ class AdapterTruncation(Probe):
             "share": self.share,
             "judged_by": judge.name,
         }
-        return Measurement([Table("model", ["model"], columns), *modules], notes=notes)
+        tables = [Table("model", ["model"], columns), *modules]
+        return Measurement(tables, notes=notes, finish=with_cosine_reasons)
 
 
 def _labels(key: Key) -> dict[str, str | float]:

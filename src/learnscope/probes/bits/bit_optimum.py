@@ -20,6 +20,7 @@ from learnscope.model.outputs.scores import interval
 from learnscope.model.weights.content import model_content
 from learnscope.probes.bits.columns import Configuration, configuration_table, frontier
 from learnscope.probes.bits.quantising import BitProbe, additivity, judged_by
+from learnscope.probes.outputs.columns import with_cosine_reasons
 from learnscope.quantities.bits import BitOptimum as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.bits.allocation import Allocation, NoAllocation
@@ -108,7 +109,7 @@ class BitOptimum(BitProbe):
         }
         if not notes["held_out"]:
             notes["held_out_reason"] = "only one document counts: it was searched on and compared on"
-        return Measurement(tables, notes=notes)
+        return Measurement(tables, notes=notes, finish=with_cosine_reasons)
 
     def _budget(self, moment: Moment) -> dict[str, Any]:
         if self.max_kl is not None:

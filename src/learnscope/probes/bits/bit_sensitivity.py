@@ -5,6 +5,7 @@ from __future__ import annotations
 from learnscope.core.moment import Moment
 from learnscope.probes.bits.columns import undefined
 from learnscope.probes.bits.quantising import BitProbe
+from learnscope.probes.outputs.columns import with_cosine_reasons
 from learnscope.quantities.bits import BitSensitivity as Q
 from learnscope.record import Measurement, Table
 
@@ -45,4 +46,5 @@ class BitSensitivity(BitProbe):
             "other_bytes": measured.other_bytes,
             **self.notes(first),
         }
-        return Measurement([Table("unit", [unit.name for unit in units], columns)], notes=notes)
+        table = Table("unit", [unit.name for unit in units], columns)
+        return Measurement([table], notes=notes, finish=with_cosine_reasons)

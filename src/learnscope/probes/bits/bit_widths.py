@@ -11,6 +11,7 @@ from learnscope.model.bits.quantise import checked_widths, from_layers
 from learnscope.model.bits.quantised_units import Unit
 from learnscope.probes.bits.columns import Configuration, configuration_table, frontier
 from learnscope.probes.bits.quantising import BitProbe, additivity, judged_by
+from learnscope.probes.outputs.columns import with_cosine_reasons
 from learnscope.quantities.bits import BitWidths as Q
 from learnscope.record import Measurement
 
@@ -72,7 +73,8 @@ class BitWidths(BitProbe):
             "left_out": mixes.left_out,
             **self.notes(original),
         }
-        return Measurement([configuration_table(Q, tried, original, front)], notes=notes)
+        table = configuration_table(Q, tried, original, front)
+        return Measurement([table], notes=notes, finish=with_cosine_reasons)
 
     def _mixes(self, units: Sequence[Unit], single: Mapping[str, Mapping[int, float]] | None) -> Mixes:
         if self.configurations is None:

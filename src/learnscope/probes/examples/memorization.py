@@ -9,6 +9,7 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.outputs.outcomes import Outcomes, outcomes
 from learnscope.options import check_whole
+from learnscope.probes.outputs.columns import NO_POSITION, mean_of_positions, why_not_finite
 from learnscope.quantities.examples import Memorization as Q
 from learnscope.record import Column, Measurement, Table
 from learnscope.tensor.outputs.calibration import PER_BIN, calibration_error, membership_auc, reliability, usable_bins
@@ -74,28 +75,30 @@ class Memorization(Probe):
 
 
 def _of_splits(splits: list[Outcomes], bins: int) -> list[Column]:
+    def means(what: str, name: str) -> list[float | str]:
+        return [_mean(what, getattr(split, name), split) for split in splits]
+
     return [
-        Q.accuracy.cells([_mean(split.correct) for split in splits]),
-        Q.loss.cells([_mean(split.losses) for split in splits]),
-        Q.confidence.cells([_mean(split.confidence) for split in splits]),
-        Q.brier.cells([_mean(split.brier) for split in splits]),
+        Q.accuracy.cells(means("", "correct")),
+        Q.loss.cells(means("the loss", "losses")),
+        Q.confidence.cells(means("the confidence", "confidence")),
+        Q.brier.cells(means("the score", "brier")),
         Q.calibration_error.cells([_calibration(split, bins) for split in splits], bins=bins),
         Q.positions.cells([len(split.losses) for split in splits]),
         Q.examples.cells([int(torch.unique(split.example).numel()) for split in splits]),
     ]
 
 
-def _mean(values: Tensor | None) -> float | str:
-    if values is None:
-        return NO_CLASSES
-    return float(values.double().mean()) if len(values) else "no position has a target"
+def _mean(what: str, values: Tensor | None, split: Outcomes) -> float | str:
+    return NO_CLASSES if values is None else mean_of_positions(what, values, split.example)
 
 
 def _calibration(split: Outcomes, bins: int) -> float | str:
     if split.confidence is None or split.correct is None:
         return NO_CLASSES
     if bins:
-        return calibration_error(split.confidence, split.correct, bins)
+        undefined = why_not_finite("the confidence", split.confidence, split.example)
+        return undefined or calibration_error(split.confidence, split.correct, bins)
     if len(split.losses) < PER_BIN:
         return f"fewer than {PER_BIN} predictions"
     return f"the other split has fewer than {PER_BIN} predictions, and both are binned alike"
@@ -107,16 +110,30 @@ def _gaps(train: Outcomes, test: Outcomes, excess: Tensor | None) -> list[Column
     if train.correct is not None and test.correct is not None and excess is not None:
         assert train.targets is not None
         assert test.targets is not None
-        gap = float(train.correct.double().mean() - test.correct.double().mean())
+        empty = _undefined("", "correct", train, test)
+        gap = empty or float(train.correct.double().mean() - test.correct.double().mean())
         comparable = excess[torch.isin(train.targets, test.targets)]
         lacking = "the test data have none of the training data's classes"
-        mean_excess = float(comparable.mean()) if len(comparable) else lacking
+        unknown = _undefined("the confidence", "gold", train, test)
+        mean_excess = unknown or (float(comparable.mean()) if len(comparable) else lacking)
+    unknown = _undefined("the loss", "losses", train, test)
     return [
-        Q.loss_gap.cells([float(test.losses.mean() - train.losses.mean())]),
-        Q.proxy_membership_auc.cells([membership_auc(train.losses, test.losses)]),
+        Q.loss_gap.cells([unknown or float(test.losses.mean() - train.losses.mean())]),
+        Q.proxy_membership_auc.cells([unknown or membership_auc(train.losses, test.losses)]),
         Q.generalization_gap.cells([gap]),
         Q.proxy_excess_confidence.cells([mean_excess]),
     ]
+
+
+def _undefined(what: str, name: str, train: Outcomes, test: Outcomes) -> str | None:
+    """Why the two splits cannot be compared: which has numbers that are not finite, or no position."""
+    for which, split in (("training", train), ("test", test)):
+        values: Tensor = getattr(split, name)
+        if not len(values):
+            return f"in the {which} data {NO_POSITION}"
+        if reason := why_not_finite(f"in the {which} data {what}", values, split.example):
+            return reason
+    return None
 
 
 def _excess(train: Outcomes, test: Outcomes) -> Tensor | None:

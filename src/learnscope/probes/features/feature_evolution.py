@@ -26,7 +26,8 @@ from learnscope.tensor.features.representation import (
     rankme,
     separation,
     singular_values,
-    why_not_separated,
+    why_not_between,
+    why_not_within,
 )
 from learnscope.tensor.features.similarity import unbiased_cka, why_no_cka
 
@@ -133,15 +134,17 @@ def _of_classes(x: Tensor, labels: Tensor | str) -> Cells:
         Q.linear_probe_examples: probed.examples,
         Q.linear_probe_chance: probed.reason or largest_class_share(labels),
     }  # fmt: skip
-    reason = why_not_separated(labels) or (None if bool(x.isfinite().all()) else NOT_FINITE)
-    if reason:
-        return cells | dict.fromkeys((Q.separability, Q.within_distance, Q.between_distance), reason)
+    not_finite = None if bool(x.isfinite().all()) else NOT_FINITE
+    apart, together = why_not_between(labels) or not_finite, why_not_within(labels) or not_finite
+    if apart and together:
+        return cells | {Q.separability: apart, Q.within_distance: together, Q.between_distance: apart}
     distances = separation(x, labels)
     ratio: float | str = distances.ratio
     if not math.isfinite(distances.ratio):
         ratio = SAME if math.isnan(distances.ratio) else COLLAPSED
     return {
-        **cells, Q.separability: ratio, Q.within_distance: distances.within, Q.between_distance: distances.between,
+        **cells, Q.separability: apart or together or ratio, Q.within_distance: together or distances.within,
+        Q.between_distance: apart or distances.between,
     }  # fmt: skip
 
 

@@ -13,16 +13,22 @@ from learnscope.core.handed import MicroBatches
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.core.stepped import NOT_STEPPED
-from learnscope.probes.gradients.flow_rows import GradientRows, spoilt_by_clip, with_spread
+from learnscope.probes.gradients.flow_rows import GradientRows, with_spread
 from learnscope.quantities.gradients import GradientFlow as Q
 from learnscope.record import Column, Measurement, Table
 from learnscope.tensor.gradients.gradient import sum_squares
-from learnscope.tensor.gradients.sketch import sketch
+from learnscope.tensor.gradients.noise import Weighting, noise_scale_parts
+from learnscope.tensor.gradients.sketch import SIZE, sketch, sketched_cosines
 
 EARLY = 10
 """Measurements from the start of a run that always have everything."""
 
 NO_GRADIENTS = "no parameter has a gradient"
+ZERO = "its gradient is 0: it has no direction"
+UNKNOWN_WEIGHTS = (
+    "its micro-batches have unequal sizes, and how the loop weighs them is not known: say so, "
+    "GradientFlow(weighted_by='number'), 'size' or 'sum'"
+)
 
 
 class GradientFlow(Probe):
@@ -45,11 +51,16 @@ class GradientFlow(Probe):
     every so many steps have it. 0: none has."""
     noise_scale: bool = True
     """Measure the noise scale where a step has several micro-batches."""
+    weighted_by: Weighting | None = None
+    """How the loop weighs micro-batches of unequal sizes (`w.micro_batch`). `number`: the mean loss of each is divided
+    by how many there are. `size`: each counts by its share of the step's examples or tokens. `sum`: losses are sums.
+    None: not known; steps with unequal sizes then have no noise scale, as gradients do not tell."""
     smoothing: float = 0.9
     """Decay of the averages whose ratio is the noise scale."""
     stability: bool = False
     """Compare with the previous measurement through a sketch of `sketch_size` numbers a tensor."""
-    sketch_size: int = 1024
+    sketch_size: int = SIZE
+    """Tensors of up to so many entries are compared exactly. Best a prime; four times as many halve the error."""
     variance: bool = False
     """Also the mean and the variance of the entries, which take a pass of their own."""
 
@@ -70,11 +81,9 @@ class GradientFlow(Probe):
         tables = [self._model(moment, flow), self._layers(moment, flow)]
         tables += [_table(moment, flow, kind) for kind in self._kinds(moment)]
         tables += [*self._idle(moment), _candidates(moment, flow)]
-        if not self.variance:
-            return Measurement(tables, finish=_once_read, notes=notes)
-        # of the model, the layers and the components
-        tables[:3] = [with_spread(moment, gradients, table, flow.labels) for table in tables[:3]]
-        return Measurement(tables, finish=lambda read: spoilt_by_clip(_once_read(read)), notes=notes)
+        if self.variance:  # of the model, the layers and the components
+            tables[:3] = [with_spread(moment, gradients, table, flow.labels) for table in tables[:3]]
+        return Measurement(tables, finish=_once_read, notes=notes)
 
     def _model(self, moment: Moment, flow: GradientRows) -> Table:
         gradients = flow.gradients
@@ -127,10 +136,13 @@ class GradientFlow(Probe):
 
     def _noise(self, moment: Moment, micro: MicroBatches, total: Tensor) -> list[Column]:
         """Unbiased S and |G|² of this step, and the ratio of their running averages."""
-        signal, noise = noise_scale_parts(torch.stack(list(micro.sum_squares)), micro.accumulated, micro.sizes)
+        unknown = self.weighted_by is None and len(set(micro.sizes or ())) > 1
+        squares = torch.stack(list(micro.sum_squares))
+        signal, noise = noise_scale_parts(squares, micro.accumulated, micro.sizes, self.weighted_by or "size")
         # the micro-batches may still carry the loss scale: bring them to the units of the gradient itself; one that is
         # averaged over ranks does not tell them, and only the ratio, which has no units, is recorded
         units = torch.ones_like(total) if micro.of_one_rank else total / micro.accumulated
+        units = torch.full_like(units, torch.nan) if unknown else units
         state = moment.state
         for key, value in (("noise", noise * units), ("signal", signal * units)):
             last = state[key].to(value.device) if key in state else torch.full_like(value, torch.nan)
@@ -143,6 +155,8 @@ class GradientFlow(Probe):
         scale = Q.noise_scale.column(ratio.reshape(1), {"unit": unit})
         if micro.of_one_rank:
             return [scale]
+        if unknown:
+            return [scale, Q.noise.cells([UNKNOWN_WEIGHTS]), Q.signal.cells([UNKNOWN_WEIGHTS])]
         return [
             scale,
             Q.noise.column((noise * units).reshape(1)),
@@ -154,27 +168,12 @@ class GradientFlow(Probe):
         now = torch.stack([sketch(g, self.sketch_size) for g in gradients.tensors]).double()
         last, names = state.get("sketch"), state.get("sketch_names")
         state["sketch"], state["sketch_names"] = now, list(gradients.names)
-        if last is None or names != list(gradients.names):
+        if last is None or names != list(gradients.names) or last.shape != now.shape:
             return []
+        entries = [g.numel() for g in gradients.tensors]
         segments = moment.subject.segments("layer", gradients.positions)
-        last = last.to(now.device)
-        inner, new, old = (segments.sum((a * b).sum(1)) for a, b in ((now, last), (now, now), (last, last)))
-        return [Q.stability.column(inner / (new * old).sqrt())]
-
-
-def noise_scale_parts(each: Tensor, accumulated: Tensor, sizes: Sequence[float] | None = None) -> tuple[Tensor, Tensor]:
-    """Unbiased |G|² and S (arXiv 1812.06162, appendix A.1) from one step's micro-batches.
-
-    `each` holds |w_i g_i|², `accumulated` is |Σ w_i g_i|², with w_i = b_i/B for micro-batches of `sizes` b_i
-    (equal ones of size 1 unless given) and B = Σb_i. E|g_i|² = |G|² + S/b_i, so with the means over i of both
-    sides, |G|² and S follow from it and from E|G_B|² = |G|² + S/B.
-    """
-    n = each.shape[0]
-    b = each.new_ones(n) if sizes is None else each.new_tensor(list(sizes))
-    big = b.sum()
-    small_square = (each * (big / b).square()).mean()
-    noise = (small_square - accumulated) / ((1 / b).mean() - 1 / big)
-    return accumulated - noise / big, noise
+        cosine, error = sketched_cosines(now, last.to(now.device), entries, segments)
+        return [Q.stability.column(cosine), Q.stability_error.column(error)]
 
 
 def _weight_squares(moment: Moment, positions: Sequence[int]) -> Tensor:
@@ -217,14 +216,35 @@ def _candidates(moment: Moment, flow: GradientRows) -> Table:
 
 
 def _once_read(tables: Sequence[Table]) -> list[Table]:
-    """Say why there is no noise scale, and keep only the first tensor that is not finite."""
-    model, *others, candidates = tables
-    status = {0: "the smoothed signal is not positive"}
-    columns = [
-        replace(c, status=status) if c.name == Q.noise_scale.name and c.values[0] is None else c for c in model.columns
-    ]
-    rest = [replace(model, columns=columns), *others]
+    """Say why there is no noise scale or stability, and keep only the first tensor that is not finite."""
+    model, layers, *others, candidates = tables
+    rest = [_with_noise_reason(model), _with_stability_reasons(layers), *others]
     for name, value in zip(candidates.scopes, candidates.columns[0].values, strict=True):
         if value:
             return [*rest, Table("tensor", [name], [Q.first_nonfinite.column([value])])]
     return rest
+
+
+def _with_noise_reason(model: Table) -> Table:
+    unknown = any(UNKNOWN_WEIGHTS in column.status.values() for column in model.columns)
+    status = {0: UNKNOWN_WEIGHTS if unknown else "the smoothed signal is not positive"}
+    columns = [
+        replace(c, status=status) if c.name == Q.noise_scale.name and c.values[0] is None else c for c in model.columns
+    ]
+    return replace(model, columns=columns)
+
+
+def _with_stability_reasons(layers: Table) -> Table:
+    """A gradient without a direction: 0 or not finite, now or then."""
+    norms = next(column.values for column in layers.columns if column.name == Q.norm.name)
+    why = [
+        "its gradient is not finite" if norm is None else "its gradient is or was 0 or not finite" if norm else ZERO
+        for norm in norms
+    ]
+    columns = []
+    for column in layers.columns:
+        if column.name in (Q.stability.name, Q.stability_error.name):
+            missing = [place for place, value in enumerate(column.values) if value is None]
+            column = replace(column, status={place: why[place] for place in missing})
+        columns.append(column)
+    return replace(layers, columns=columns)

@@ -6,6 +6,7 @@ import torch
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
+from learnscope.probes.outputs.columns import mean_of_positions
 from learnscope.quantities.outputs import Holdout as Q
 from learnscope.record import Label, Measurement, Table
 from learnscope.task import Task, correct, predictions
@@ -43,10 +44,12 @@ class Holdout(Probe):
         if targets is not None:
             arrays["labels"] = targets
             if not targets.is_floating_point():
-                columns.append(Q.holdout_accuracy.column(correct(logits, targets).double().mean().reshape(1)))
+                right = correct(logits, targets)
+                columns.append(Q.holdout_accuracy.cells([mean_of_positions("", right, moment.holdout.example)]))
         if losses is not None:
             arrays["losses"] = losses
-            columns.append(Q.holdout_loss.column(losses.double().mean().reshape(1), loss_label(moment.task)))
+            mean = mean_of_positions("the loss", losses, moment.holdout.example)
+            columns.append(Q.holdout_loss.cells([mean], **loss_label(moment.task)))
         notes = loss_note(moment.task) if losses is not None else {}
         if logits.numel() > self.max_logits:
             del arrays["logits"]

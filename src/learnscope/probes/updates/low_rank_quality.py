@@ -15,7 +15,13 @@ from learnscope.model.outputs.reference import Reference, compare_outputs
 from learnscope.model.updates.lowrank import LowRankUpdate, decompose_update, matrix_names
 from learnscope.model.weights.rounded import as_they_were, precision_note
 from learnscope.options import is_whole
-from learnscope.probes.outputs.columns import holdout_reference, output_columns, read_together, undefined_comparisons
+from learnscope.probes.outputs.columns import (
+    holdout_reference,
+    output_columns,
+    read_together,
+    undefined_comparisons,
+    with_cosine_reasons,
+)
 from learnscope.quantities.updates import LowRankQuality as Q
 from learnscope.record import Column, Measurement, Table
 
@@ -98,7 +104,7 @@ class LowRankQuality(Probe):
         notes |= precision_note(before, now)
         notes |= {"undecomposed": update.undecomposed} if update.undecomposed else {}
         notes |= {"not_matrices": others} if others else {}
-        return Measurement([table for table in tables if table.scopes], notes=notes)
+        return Measurement([table for table in tables if table.scopes], notes=notes, finish=with_cosine_reasons)
 
     def _output_columns(
         self, numbers: Mapping[int, Mapping[str, float]], reference: Sequence[Reference]

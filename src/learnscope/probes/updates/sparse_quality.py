@@ -12,7 +12,7 @@ from learnscope.model.guard import guard
 from learnscope.model.outputs.reference import compare_outputs
 from learnscope.model.updates.variants import Reverting
 from learnscope.model.weights.rounded import as_they_were, precision_note
-from learnscope.probes.outputs.columns import holdout_reference, output_columns
+from learnscope.probes.outputs.columns import holdout_reference, output_columns, with_cosine_reasons
 from learnscope.probes.updates.parameter_change import Changes, changes
 from learnscope.quantities.updates import SparseQuality as Q
 from learnscope.record import Column, Label, Measurement, Table
@@ -78,7 +78,7 @@ class SparseQuality(Probe):
         extra = weights.extra_bytes + mapped
         notes = {"span": [before.step, moment.step], **({"extra_memory": extra} if extra else {})}
         notes |= precision_note(before, now)
-        return Measurement([Table("model", ["model"], columns)], notes=notes)
+        return Measurement([Table("model", ["model"], columns)], notes=notes, finish=with_cosine_reasons)
 
     def _variants(self, delta: Changes, weights: Reverting) -> Iterator[tuple[str, float, int, Rule]]:
         """Mask, threshold, number of entries kept, and the rule for it."""

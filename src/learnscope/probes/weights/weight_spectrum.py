@@ -21,7 +21,7 @@ NOT_FINITE = "it has entries that are not finite"
 WORDS = {ZERO: "the matrix is zero", DEFICIENT: "infinite: the matrix has a lower rank than its shape allows"}
 """For a weight, instead of the reasons of an update's spectrum."""
 POWER_LAW = {f"power_law_{field}": field for field in ("alpha", "distance", "tail", "smallest")}
-NO_POWER_LAW = f"a power law is fitted to {FEWEST} eigenvalues σ² above 0, not all equal: there are not so many"
+ALL_EQUAL = "a power law is fitted to eigenvalues σ² that are not all equal: these are"
 Numbers = dict[str, float | str]
 """By name; a text is the reason for no number."""
 
@@ -52,7 +52,7 @@ class WeightSpectrum(Probe):
     """Names of layers, modules or parameters; None for all."""
     trained_only: bool = True
     tolerance: float = TOLERANCE
-    """Singular values at most this share of the largest count as 0 for ranks and condition numbers."""
+    """Singular values at most this share of the largest count as 0 for ranks, condition numbers and power laws."""
 
     reads_only = True
     cost = "the singular values of every matrix: see `full`"
@@ -116,9 +116,17 @@ def _full(spectra: Mapping[str, Tensor | None], tolerance: float) -> dict[str, N
         for name, column in numbers.values.items():
             reason = numbers.reasons.get(name, {}).get(place)
             row[name] = column[place] if reason is None else WORDS.get(reason, reason)
-        law = power_law(spectrum.square())
-        row |= {name: NO_POWER_LAW if law is None else float(getattr(law, part)) for name, part in POWER_LAW.items()}
+        row |= _power_law(spectrum[spectrum > tolerance * spectrum[0]], tolerance)
     return rows
+
+
+def _power_law(spectrum: Tensor, tolerance: float) -> Numbers:
+    """Fitted to the singular values that are not rounding error."""
+    if len(spectrum) < FEWEST:
+        above = f"with σ above {tolerance:g}·σ₁ there {'is' if len(spectrum) == 1 else 'are'} {len(spectrum)}"
+        return dict.fromkeys(POWER_LAW, f"a power law is fitted to {FEWEST} eigenvalues σ² or more; {above}")
+    law = power_law(spectrum.square())
+    return {name: ALL_EQUAL if law is None else float(getattr(law, part)) for name, part in POWER_LAW.items()}
 
 
 def _leading_row(spectrum: Leading) -> Numbers:

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from learnscope.reading.audit_numbers import Number
 from learnscope.reading.gather import Floats
+from learnscope.record import nonfinite
 from learnscope.report.heatmap import shorten
 from learnscope.report.layout import INK, QUIET
 from learnscope.report.style import log_scale
@@ -54,7 +55,7 @@ def absent(axes: Axes, numbers: Sequence[Number]) -> None:
     words = {"nan": "NaN", "inf": "infinite", "-inf": "infinite", "zero": "exactly 0"}
     for row, number in enumerate(numbers):
         if number.value is None:
-            word = words.get(number.reason or "", "n/a")
+            word = words.get(nonfinite(number.reason) or number.reason or "", "n/a")
             axes.annotate(word, (0, row), (4, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
                           va="center", fontsize=9, color=QUIET)  # fmt: skip
 

@@ -19,8 +19,8 @@ from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_numbers import NONE, on_examples
 from learnscope.reading.audit_parts import Unit
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import NONFINITE
 from learnscope.reading.words import count, num
+from learnscope.record import nonfinite
 from learnscope.report.audit.marks import values
 from learnscope.report.heatmap import (
     Cells,
@@ -123,7 +123,7 @@ def paint(axes: Axes, group: Group, bits: Sequence[int], norm: LogNorm | None, *
     shown = np.ma.masked_where(~(grid > 0), grid)
     if norm is not None and shown.count():
         axes.pcolormesh(x, y, shown, cmap="viridis", norm=norm, **style)
-    broken = np.array([[n.reason in NONFINITE for n in row] for row in numbers])
+    broken = np.array([[nonfinite(n.reason) is not None for n in row] for row in numbers])
     drawn = Cells(x, grid.T, (grid == 0).T, broken.T, 1)
     legend = {str(mark.get_label()): mark for mark in paint_marks(axes, drawn, style)}
     if drawn.blank.any():

@@ -44,6 +44,11 @@ class Factors:
         extra = 0 if self.start is None else self.start[0].shape[1]
         return min(self.left.shape[0], self.right.shape[1], self.left.shape[1] + extra)
 
+    def turned(self) -> Factors:
+        """Those of the transposed update."""
+        start = None if self.start is None else (self.start[1].mT, self.start[0].mT)
+        return Factors(self.right.mT, self.left.mT, self.scaling, start)
+
     def stacked(self) -> tuple[Tensor, Tensor]:
         """Two float64 factors whose product is the update."""
         left, right, scaling = _stack([self])

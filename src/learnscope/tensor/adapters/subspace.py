@@ -61,15 +61,15 @@ def best_matches(weight: Tensor, factors: Factors, k: int = INTRUDERS) -> Tensor
     """max_i |uᵢᵀu′_j| for the `k` leading left singular vectors u′_j of W + ΔW, over all left singular vectors of W.
 
     Vector u′_j is an intruder if this is below ε = `SIMILARITY` (arXiv 2410.21228, algorithm 1). W is the weight that
-    training began with, [m, n] as the factors are. Both matrices are fully decomposed in float64: this is for an audit,
-    not for every step. There are fewer than `k` directions if W is smaller. No decomposition can tell directions of
-    equal singular values apart.
+    training began with, [m, n] as the factors are; of both transposed, the right singular vectors are compared. Both
+    matrices are fully decomposed in float64: this is for an audit, not for every step. There are fewer than `k`
+    directions if W is smaller. No decomposition can tell directions of equal singular values apart.
     """
     with plain_arithmetic(weight.device):
         base, update = plain(weight).double(), factors.product().to(weight.device)
         if base.shape != update.shape:
             shapes = f"the weight is {tuple(base.shape)}, its update {tuple(update.shape)}"
-            raise ValueError(f"{shapes}: pass the weight as [outputs, inputs]")
+            raise ValueError(f"{shapes}: pass both in the same layout, such as [outputs, inputs]")
         tuned = base + update
         if not bool(base.isfinite().all() & tuned.isfinite().all()):
             raise ValueError("the weight or its update has entries that are not finite: it has no singular vectors")

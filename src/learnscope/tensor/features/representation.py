@@ -52,13 +52,16 @@ class Separation:
     ratio: float
     """Σ_c n_c‖μ_c − μ‖² / Σ_i ‖x_i − μ_{y_i}‖²: between-class over within-class scatter."""
     within: float
-    """Mean Euclidean distance of two different examples of one class."""
+    """Mean Euclidean distance of two different examples of one class; NaN if no class has two."""
     between: float
-    """Mean Euclidean distance of two examples of different classes."""
+    """Mean Euclidean distance of two examples of different classes; NaN if there is one class."""
 
 
 def separation(features: Tensor, labels: Tensor) -> Separation:
-    """The separation of features [n, d] by integer labels [n]; check `why_not_separated` first."""
+    """The separation of features [n, d] by integer labels [n] of at least one example.
+
+    `why_not_within` and `why_not_between` say which distances there are; the ratio needs both.
+    """
     with plain_arithmetic(features.device):
         x = plain(features).double()
         classes, which = torch.unique(labels, return_inverse=True)
@@ -72,12 +75,15 @@ def separation(features: Tensor, labels: Tensor) -> Separation:
         return Separation(ratio, *_distances(x, which, sizes))
 
 
-def why_not_separated(labels: Tensor) -> str | None:
-    """Why these labels allow no measure of separation; None if they do."""
-    classes = torch.unique(labels)
-    if len(classes) < 2:
-        return f"two classes are needed; there {'is one' if len(classes) else 'is none'}"
-    return "no class has two examples" if len(classes) == len(labels) else None
+def why_not_within(labels: Tensor) -> str | None:
+    """Why these labels give no distance within a class; None if they do."""
+    return "no class has two examples" if len(torch.unique(labels)) == len(labels) else None
+
+
+def why_not_between(labels: Tensor) -> str | None:
+    """Why these labels give no distance between classes; None if they do."""
+    classes = len(torch.unique(labels))
+    return None if classes > 1 else f"two classes are needed; there {'is one' if classes else 'is none'}"
 
 
 def _deviations(x: Tensor, mean: Tensor) -> Tensor:

@@ -54,7 +54,8 @@ def reference_rows(logits: Tensor, rows: Tensor | None = None) -> ReferenceRows 
         return None
     with plain_arithmetic(logits.device):
         wide = _as_rows(plain(logits), probabilities=True)
-        wide = (wide if rows is None else wide[rows]).double()
+        # a copy, also of float64 logits: the softmax is taken in place
+        wide = (wide if rows is None else wide[rows]).to(torch.float64, copy=True)
         first, norm = _top1(wide, torch.empty_like(wide)), torch.linalg.vector_norm(wide, dim=1)
         return ReferenceRows(_softmax(wide), first, norm)
 
@@ -203,8 +204,8 @@ def _distances(a: Tensor, b: Tensor, spare: Tensor, norm: Tensor | None = None) 
     product = torch.mul(a, b, out=spare).sum(1)
     norm = torch.linalg.vector_norm(a, dim=1) if norm is None else norm
     product = product / norm / torch.linalg.vector_norm(b, dim=1)
-    # exactly 1 for equal vectors, in spite of rounding
-    return torch.where(error == 0, 1.0, product.clamp_(-1, 1)), error
+    # exactly 1 for equal vectors, in spite of rounding; two zeros have no direction, and their product is NaN
+    return torch.where((error == 0) & (norm > 0), 1.0, product.clamp_(-1, 1)), error
 
 
 def _divergence(a: Tensor, b: Tensor, spare: Tensor | None = None, p: Tensor | None = None) -> Tensor:
