@@ -94,7 +94,8 @@ def measure(modules: int, size: int, rank: int, repeats: int) -> dict[str, float
 
 
 TRACKING = (
-    (StepEnds, StepEnds._on_start), (StepEnds, StepEnds._on_end), (StepEnds, StepEnds._on_clip), (ls.Watch, ls.Watch.log),
+    (StepEnds, StepEnds._on_start), (StepEnds, StepEnds._on_end), (StepEnds, StepEnds._on_clip),
+    (ls.Watch, ls.Watch.log),
 )  # fmt: skip
 """Where tracking spends its time; a name that is gone fails when this file is imported."""
 

@@ -42,7 +42,7 @@ ROOMS: dict[str, set[str]] = {
     "sources": {"record", "options"},
     "task": set(),
     "tensor": set(),
-    "model": {"names", "options", "tensor", "task", "store"},
+    "model": {"intervals", "names", "options", "tensor", "task", "store"},
     "core": {*_NUMBERS, "progress", "store", "task", "tensor", "model"},
     "probes": _PROBING,
     "sinks": {"characters", "record", "quantities"},

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
@@ -128,16 +129,6 @@ def test_known_curves(curve: list[int], wanted: int | None) -> None:
 # --- calibration, label noise -------------------------------------------------------------------------------
 
 
-def reference_calibration(confidence: list[float], right: list[bool], bins: int) -> float:
-    """Bins of equal mass; the bin of a prediction is that of the first of those that are equally confident."""
-    order = sorted(confidence)
-    inside: dict[int, list[int]] = {}
-    for i, value in enumerate(confidence):
-        inside.setdefault(order.index(value) * bins // len(order), []).append(i)
-    gaps = [abs(sum(right[i] for i in of) - sum(confidence[i] for i in of)) for of in inside.values()]
-    return sum(gaps) / len(confidence)
-
-
 class Rounded(nn.Module):
     """Whose confidences are often the same."""
 
@@ -151,7 +142,7 @@ class Rounded(nn.Module):
 
 @pytest.mark.parametrize(("n_train", "n_test"), [(10, 10), (19, 400), (160, 150), (333, 99)])
 @pytest.mark.parametrize("places", [1, 1000])
-def test_calibration_against_a_plain_loop(n_train: int, n_test: int, places: int) -> None:
+def test_calibration_is_scikit_learns(n_train: int, n_test: int, places: int) -> None:
     model, detector = Rounded(places), MemorizationDetector()
     splits = {"train": data(n_train), "test": data(n_test, 1)}
     detector.compute_memorization_scores(model, DataLoader(splits["train"]), splits["test"], 0)
@@ -160,9 +151,12 @@ def test_calibration_against_a_plain_loop(n_train: int, n_test: int, places: int
         p = softmax(model(dataset.tensors[0]))
         right = (p.argmax(1) == dataset.tensors[1].numpy()).tolist()
         told = detector.calibration()[split]
-        wanted = reference_calibration(p.max(1).round(12).tolist(), right, bins)
-        assert told["calibration_error"] == pytest.approx(wanted, abs=1e-6)
-        assert told["reliability"]["n"].sum() == len(dataset)
+        accuracy, mean = calibration_curve(right, p.max(1).round(12), n_bins=bins, strategy="quantile")
+        sizes = told["reliability"]["n"].to_numpy()
+        sizes = sizes[sizes > 0]
+        assert sizes.sum() == len(dataset)
+        assert sizes @ mean == pytest.approx(p.max(1).sum(), rel=1e-6)
+        assert told["calibration_error"] == pytest.approx(sizes @ abs(accuracy - mean) / len(dataset), abs=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -12,6 +12,7 @@ from findings.made_run import MadeRun
 from learnscope.findings import Cuts, find
 from learnscope.reading.audit import PROBES, read_audit
 from learnscope.record import Column, Finding, Table
+from learnscope.report.audit.summary import summary_text
 from report.audit.audit_runs import AuditRun, columns, made
 
 
@@ -225,7 +226,38 @@ def test_whether_quantising_changes_robustness(whole: AuditRun) -> None:
     )
     unknown = AuditRun(2)
     unknown.transfer(four=0.36, examples=None)
-    assert of(unknown, "audit_quantised_robustness").evidence.interval is None
+    found = of(unknown, "audit_quantised_robustness")
+    assert found.evidence.interval is None
+    assert found.title == "Whether quantising changes the accuracy under attack cannot be told"
+
+
+def test_a_difference_of_shares_of_tokens_has_the_spread_of_the_shares() -> None:
+    """Eight texts of many tokens: of eight yes/no answers the interval would be −0.36 to +0.38."""
+    run = AuditRun(2)
+    run.transfer(four=0.2, examples=8, half=0.005)
+    found = of(run, "audit_quantised_robustness")
+    assert "+0.02 (95 % interval +0.0129 to +0.0271) at 4 bits" in found.detail
+    assert found.title == "Quantising changes the accuracy under attack at 8 and 4 bits"
+
+
+def test_what_has_no_interval_is_not_taken_for_sure() -> None:
+    few = "3 examples are too few: an interval over examples needs 6, so give more"
+    run = AuditRun(2)
+    run.widths(no_interval=few)
+    found = of(run, "audit_near_not_known")
+    assert found.title == "Whether any configuration stays within a KL of 0.01 cannot be told"
+    assert f"(no interval: {few})" in found.detail
+    assert "whether that is more than chance cannot be told" in found.detail
+    assert not {"audit_smallest_near", "audit_no_width_near"} & set(kinds(run))
+    assert f"judged by their means alone, which chance may have ordered: {few}" in of(run, "audit_frontier").detail
+    text = summary_text(read_audit(run.reader), run.manifest, name="model", about={}, drawn=[], absent={})
+    assert f"no interval: {few}" in text
+    attacked = AuditRun(2)
+    attacked.attacks(0.02, few)
+    gap = of(attacked, "audit_robustness_gap")
+    assert "cannot be told" in gap.title
+    assert "(no interval: 3 examples are too few" in gap.detail
+    assert (gap.severity, gap.evidence.interval) == ("info", None)
 
 
 def test_deployment_is_judged_by_cuts(whole: AuditRun) -> None:

@@ -66,7 +66,7 @@ def _panel(axes: Axes, metric: Metric, audits: Mapping[str, Audit], cuts: Cuts) 
     numbers = []
     for number in map(metric.get, audits.values()):
         value, low, high = (None if n is None else n / metric.scale for n in (number.value, number.low, number.high))
-        numbers.append(Number(value, low, high, number.reason))
+        numbers.append(Number(value, low, high, number.reason, number.no_interval))
     colours = [COLOURS[place % len(COLOURS)] for place in range(len(numbers))]
     dots(axes, numbers, colours, [True] * len(numbers))
     absent(axes, numbers)

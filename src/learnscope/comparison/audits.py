@@ -9,7 +9,7 @@ from typing import Any
 from learnscope.comparison.series import SeriesOf
 from learnscope.findings.bits.bit_widths import recommended_configuration
 from learnscope.reading.audit import PROBES, Audit, read_audit
-from learnscope.reading.audit_numbers import NONE, Number, size
+from learnscope.reading.audit_numbers import NONE, Number, ends_text, size
 from learnscope.reading.gather import class_of
 from learnscope.reading.words import count, listed, num
 from learnscope.run import Run
@@ -75,7 +75,8 @@ def audit_json(audits: Mapping[str, Audit]) -> list[dict[str, Any]]:
     for metric in METRICS if audits else ():
         numbers = {name: metric.get(audit) for name, audit in audits.items()}
         values = {
-            name: {"value": n.value, "low": n.low, "high": n.high, "why": n.reason} for name, n in numbers.items()
+            name: {"value": n.value, "low": n.low, "high": n.high, "why": n.reason, "no_interval": n.no_interval}
+            for name, n in numbers.items()
         }
         out.append({"metric": metric.name, "numbers": values, "best": clear_best(numbers, metric)})
     return out
@@ -84,8 +85,8 @@ def audit_json(audits: Mapping[str, Audit]) -> list[dict[str, Any]]:
 def _cell(number: Number, metric: Metric) -> str:
     if number.value is None:
         return "n/a" if number.reason in (None, "not recorded") else f"n/a ({number.reason})"
-    ends = "" if number.interval is None else " ({} to {})".format(*map(metric.write, number.interval))
-    return metric.write(number.value) + ends
+    ends = ends_text(number, metric.write)
+    return f"{metric.write(number.value)} ({ends})" if ends else metric.write(number.value)
 
 
 def clear_best(numbers: Mapping[str, Number], metric: Metric) -> str | None:

@@ -43,11 +43,11 @@ class BitWidths(VariantOutputs, kinds=_MIX):
 
     kl, kl_low, kl_high = with_interval(
         _mix_figure('KL(model ‖ variant) per position: mean; 0 for "original"', unit="nats", scale="log"),
-        "over examples drawn again",
+        "over examples, studentised",
     )
     loss = _of_mix("on the targets", better="lower")
     loss_change, loss_change_low, loss_change_high = with_interval(
-        _mix_figure("the loss minus the model's own", better="lower"), "over examples drawn again, paired"
+        _mix_figure("the loss minus the model's own", better="lower"), "over examples, studentised, paired"
     )
     perplexity = _of_mix("exp of the loss", better="lower", when="for models that predict tokens")
     accuracy = _mix_figure("on the targets", better="higher", scale="share", when="for classes")

@@ -64,6 +64,7 @@ class Memorization(Quantities):
     brier = _of_split("mean Σ_c (p_c − [c = y])², between 0 and 2")
     calibration_error = _of_split(
         "Σ_b (n_b/n)·|accuracy_b − confidence_b| over bins of equal mass; equal confidences share a bin",
+        source='the bins of scikit-learn\'s `calibration_curve(strategy="quantile")`',
         labels={"bins": "as many as `bins`, fewer where a bin would have fewer than 10 predictions"}, scale="share",
     )  # fmt: skip
     positions = _of_split("positions of the split that have a target")

@@ -64,7 +64,7 @@ class BatchStats(Quantities):
     target_std = not_drawn("unbiased standard deviation of the targets", when="for float targets")
 
 
-_EXAMPLES = "over examples drawn again"
+_EXAMPLES = "over examples, studentised"
 _SHARES = f"{_EXAMPLES}; Wilson's where each has one position, and where all or none are right"
 _accuracy = partial(Quantity, better="higher", scale="share", drawn="not", when="for classes")
 

@@ -6,9 +6,9 @@ from functools import partial
 
 from learnscope.quantities.base import Quantities, Quantity, not_drawn, own_figure, with_interval
 
-_EXAMPLES = "over examples drawn again; Wilson's where each has one position, and where all or none are right"
+_EXAMPLES = "over examples, studentised; Wilson's where each has one position, and where all or none are right"
 _kl = partial(Quantity, unit="nats", better="lower", scale="log", drawn="in a figure of its own", when="for classes")
-_PAIRED = "over examples drawn again, paired"
+_PAIRED = "over examples, studentised, paired; from both shares' own where too few examples differ"
 _SEEDS = "of the mean over seeds, by Student's t"
 _accuracy = partial(Quantity, better="higher", scale="share", drawn="in a figure of its own", when="for classes")
 _ATTACK = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -23,12 +23,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number with its 95 % interval, if it has one; `reason` says why a value is None."""
+    """A number with its 95 % interval, if it has one.
+
+    `reason` says why a value is None, `no_interval` why a value that should have an interval has none.
+    """
 
     value: float | None
     low: float | None = None
     high: float | None = None
     reason: str | None = None
+    no_interval: str | None = None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -86,7 +90,9 @@ class Entry:
         value = self.cells[name][0]
         if value is None:
             return Number(None, reason=self.reasons[name])
-        return Number(value, self.cells.get(f"{name}_low", (None,))[0], self.cells.get(f"{name}_high", (None,))[0])
+        (low, why), (high, _) = (self.cells.get(f"{name}_{end}", (None, None)) for end in ("low", "high"))
+        missing = f"{name}_low" in self.cells and (low is None or high is None)
+        return Number(value, low, high, no_interval=(why or "not measured") if missing else None)
 
     @property
     def name(self) -> str:
@@ -169,12 +175,25 @@ def interval_text(number: Number, *, sign: bool = False) -> str:
 
     >>> interval_text(Number(0.5, 0.4, 0.6)), interval_text(Number(None, reason="3 passes are too few"))
     ('0.5 (95 % interval 0.4 to 0.6)', 'n/a (3 passes are too few)')
+    >>> interval_text(Number(0.5, no_interval="3 examples are too few"))
+    '0.5 (no interval: 3 examples are too few)'
     """
     write = signed if sign else num
     if number.value is None:
         return f"n/a ({number.reason or 'not measured'})"
-    ends = "" if number.interval is None else " (95 % interval {} to {})".format(*map(write, number.interval))
-    return f"{write(number.value)}{ends}"
+    ends = f"95 % interval {ends_text(number, write)}" if number.interval is not None else ends_text(number, write)
+    return f"{write(number.value)} ({ends})" if ends else write(number.value)
+
+
+def ends_text(number: Number, write: Callable[[float], str] = num) -> str:
+    """The ends of the interval, or why there is none; nothing for a number that needs none.
+
+    >>> ends_text(Number(0.5, 0.4, 0.6)), ends_text(Number(0.5, no_interval="too few examples")), ends_text(Number(2.0))
+    ('0.4 to 0.6', 'no interval: too few examples', '')
+    """
+    if number.interval is not None:
+        return "{} to {}".format(*map(write, number.interval))
+    return "" if number.value is None or number.no_interval is None else f"no interval: {number.no_interval}"
 
 
 def on_examples(examples: int | None) -> str:

@@ -12,7 +12,7 @@ from learnscope.task.base import Task
 from learnscope.task.batches import GROUP_KEYS, ID_KEYS, first_of
 from learnscope.task.calls import unwrap
 from learnscope.task.given import given_loss
-from learnscope.task.losses import BINARY, LOSSES, LossCallable, usual_name
+from learnscope.task.losses import BINARY, LOSSES, LossCallable, in_float32, usual_name
 from learnscope.task.shapes import IGNORE, logits_in, loss_in
 
 LABEL_KEYS = ("labels", "label", "label_ids")
@@ -107,7 +107,8 @@ class HuggingFaceTask(Task):
         overridden = type(self).losses is not Task.losses or self.chosen_loss is not None
         if overridden or self.usual_name(model, logits, targets) != BINARY:
             return self.losses(logits, targets)
-        return LOSSES[BINARY](logits.float(), targets.float())
+        logits = in_float32(logits)
+        return LOSSES[BINARY](logits, targets.to(logits.dtype))
 
     def usual_name(self, model: nn.Module, logits: Tensor, targets: Tensor) -> str:
         """The loss that a transformers model computes for such targets."""

@@ -45,9 +45,9 @@ def tried(task: Task | None, model: nn.Module, batch: Any, loss: LossCallable | 
             return _trial(chosen, model, batch)
         except Exception as error:  # noqa: BLE001  (whatever the model's own code raises; the next one may fit)
             failures.append((chosen, error))
-    for chosen, error in failures:
-        if isinstance(error, _LossError):
-            return Trial(chosen, str(error))
+    for chosen, failure in failures:
+        if isinstance(failure, _LossError):
+            return Trial(chosen, str(failure))
     raise _refusal(model, batch, *failures[0]) from failures[0][1]
 
 

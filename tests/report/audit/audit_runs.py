@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from findings.made_run import MadeRun, Number
+from learnscope.intervals import wilson
 from learnscope.record import Column, Label, Table
 
 PARTS_OF = {"attn": "attn", "mlp": "mlp"}
@@ -24,8 +26,10 @@ def columns(values: Mapping[str, Number | str], **labels: Label) -> list[Column]
     ]
 
 
-def between(name: str, value: float, half: float) -> dict[str, float]:
-    return {name: value, f"{name}_low": value - half, f"{name}_high": value + half}
+def between(name: str, value: float, half: float | str) -> dict[str, Number | str]:
+    """A number and the ends of its interval; a text is the reason why there is none."""
+    low, high = (half, half) if isinstance(half, str) else (value - half, value + half)
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
 class AuditRun(MadeRun):
@@ -112,7 +116,7 @@ class AuditRun(MadeRun):
                   scheme="symmetric, channel", judged_by=judged_by)  # fmt: skip
 
     def widths(self, extra: Mapping[str, tuple[float, float]] | None = None, *, only: Sequence[str] = (),
-               additivity: float = 1.3, broken: Sequence[str] = ()) -> None:  # fmt: skip
+               additivity: float = 1.3, broken: Sequence[str] = (), no_interval: str = "") -> None:  # fmt: skip
         """Configurations by their bits a weight and mean KL."""
         made = {"original": (32.0, 0.0), "uniform_16": (16.0, 1e-7), "uniform_8": (8.2, 3e-4), "uniform_4": (4.2, 0.06),
                 "uniform_2": (2.2, 4.1), "progressive_8_4": (5.2, 0.021), "attention_focused_8_4": (5.6, 0.034),
@@ -123,9 +127,16 @@ class AuditRun(MadeRun):
             if kl < best:
                 best = kl
                 frontier.add(name)
-        self.once("BitWidths", [self._configurations(chosen, frontier, additivity, broken)],
+        table = self._configurations(chosen, frontier, additivity, broken)
+        reasons = dict.fromkeys(range(1, len(chosen)), no_interval) if no_interval else {}
+        cut = [
+            replace(one, values=[one.values[0], *[None] * len(reasons)], status=reasons) if reasons else one
+            for one in table.columns if one.name.endswith(("_low", "_high"))
+        ]  # fmt: skip
+        others = [one for one in table.columns if not one.name.endswith(("_low", "_high"))]
+        self.once("BitWidths", [replace(table, columns=others + cut)],
                   family={name: name.split("_")[0] for name in chosen}, bits={}, examples=64, positions=8128,
-                  scheme="symmetric, channel")  # fmt: skip
+                  scheme="symmetric, channel", **({"no_intervals": no_interval} if no_interval else {}))  # fmt: skip
 
     def _configurations(self, chosen: Mapping[str, tuple[float, float]], frontier: set[str], additivity: float,
                         broken: Sequence[str]) -> Table:  # fmt: skip
@@ -174,13 +185,14 @@ class AuditRun(MadeRun):
             tables.append(Table("exported", [name], columns(values)))
         self.once("ExportedSpeed", tables, threads=2, device="cpu", real=True)
 
-    def attacks(self, gap: float = 0.23, half: float = 0.04, flags: Mapping[str, Number | str] | None = None,
+    def attacks(self, gap: float = 0.23, half: float | str = 0.04, flags: Mapping[str, Number | str] | None = None,
                 zeros: float = 0.001, unit: str = "relative") -> None:  # fmt: skip
         found = []
 
         def attack(name: str, epsilon: float, steps: int, accuracy: float) -> Table:
             values: dict[str, Number | str] = {
-                **between("accuracy", accuracy, half / 2), "loss": 3.2 + 4 * (0.41 - accuracy), "kl": 0.41 - accuracy,
+                **between("accuracy", accuracy, half if isinstance(half, str) else half / 2),
+                "loss": 3.2 + 4 * (0.41 - accuracy), "kl": 0.41 - accuracy,
                 "zero_gradient_share": zeros, "epsilon_absolute": 3.1 * epsilon, "epsilon_relative": epsilon,
                 "epsilon_token": 1.4 * epsilon,
             }  # fmt: skip
@@ -230,15 +242,23 @@ class AuditRun(MadeRun):
                 found.append(Table("perturbation", [name], columns(values, level=level)))
         self.once("InputPerturbation", found, examples=64)
 
-    def transfer(self, four: float = 0.36, examples: int | None = 400) -> None:
+    def transfer(self, four: float = 0.36, examples: int | None = 400, half: float | None = None) -> None:
+        """Accuracies as if each example were one position, or with intervals of `half`; none without examples."""
         own = {0: 0.18, 8: 0.19, 4: four}
+
+        def with_ends(accuracy: float) -> dict[str, Number | str]:
+            if half is not None:
+                return between("accuracy", accuracy, half)
+            ends = () if examples is None else wilson(accuracy, examples)
+            return dict(zip(("accuracy", "accuracy_low", "accuracy_high"), (accuracy, *ends), strict=False))
+
         found = []
         for made in own:
             for tried in own:
                 accuracy = own[tried] if made == tried else own[tried] + 0.05
-                values = {"accuracy": accuracy, "loss": 3.2 + 2 * (0.41 - accuracy)}
+                values: dict[str, Number | str] = {**with_ends(accuracy), "loss": 3.2 + 2 * (0.41 - accuracy)}
                 found.append(Table("transfer", ["pgd"], columns(values, attack_bits=made, test_bits=tried)))
-        clean = [one for bits in own for one in columns({"accuracy": 0.41 - 0.002 * (bits == 4)}, bits=bits)]
+        clean = [one for bits in own for one in columns(with_ends(0.41 - 0.002 * (bits == 4)), bits=bits)]
         found.append(Table("bits", ["clean"], clean))
         notes = {} if examples is None else {"examples": examples}
         self.once("BitRobustness", found, epsilon=0.1, norm="l2", **notes)

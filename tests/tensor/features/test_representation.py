@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import cdist, pdist
 from scipy.stats import entropy
+from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, roc_auc_score
 from torch import Tensor
 
@@ -27,6 +26,7 @@ from learnscope.tensor.outputs.calibration import (
     calibration_error,
     class_probabilities,
     membership_auc,
+    reliability,
     usable_bins,
 )
 
@@ -104,23 +104,22 @@ def test_one_kind_of_distance_without_the_other() -> None:
     assert math.isnan(each.within)
 
 
-def ece_by_loop(confidence: Any, correct: Any, bins: int) -> float:
-    """Bins of equal mass in NumPy, for different confidences."""
-    order = np.argsort(confidence)
-    n = len(order)
-    edges = [-(-b * n // bins) for b in range(bins + 1)]  # bin b: ranks r with b ≤ r·bins/n < b + 1
-    parts = [order[a:b] for a, b in pairwise(edges)]
-    return float(sum(len(p) / n * abs(correct[p].mean() - confidence[p].mean()) for p in parts))
-
-
-@pytest.mark.parametrize(("n", "bins"), [(150, 15), (1003, 15), (40, 4), (25, 1)])
-def test_calibration_error_of_equal_mass(n: int, bins: int) -> None:
+@pytest.mark.parametrize("distinct", [True, False])
+@pytest.mark.parametrize(("n", "bins"), [(150, 15), (1003, 15), (203, 15), (47, 15), (40, 4), (29, 7), (25, 1), (8, 7)])
+def test_calibration_error_of_equal_mass_is_scikit_learns(n: int, bins: int, distinct: bool) -> None:
     generator = np.random.default_rng(n)
-    confidence = generator.uniform(0.2, 1, n)
+    confidence = generator.uniform(0.2, 1, n).round(12 if distinct else 1)
     right = generator.uniform(size=n) < confidence**2
+    accuracy, mean = calibration_curve(right, confidence, n_bins=bins, strategy="quantile")
+    curve = reliability(torch.tensor(confidence), torch.tensor(right), bins).numpy()
+    filled = curve[curve[:, 2] > 0]
+    np.testing.assert_allclose(filled[:, :2], np.stack([mean, accuracy], 1), rtol=1e-12)
+    # the library does not tell its bins' sizes: these are ours, if the ordered confidences cut by them have its means
+    sizes = filled[:, 2].astype(int)
+    parts = np.split(np.sort(confidence), sizes.cumsum()[:-1])
+    np.testing.assert_allclose([part.mean() for part in parts], mean, rtol=1e-12)
     found = calibration_error(torch.tensor(confidence), torch.tensor(right), bins)
-    assert found == pytest.approx(ece_by_loop(confidence, right, bins), rel=1e-10)
-    assert found > 0.05
+    assert found == pytest.approx((sizes * abs(accuracy - mean)).sum() / n, rel=1e-12)
 
 
 def test_equal_confidences_share_a_bin() -> None:

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from learnscope.tensor.bootstrap import mean_interval
+from learnscope.intervals import mean_interval
 from learnscope.tensor.robustness.perturbation import (
     Ball,
     Norm,

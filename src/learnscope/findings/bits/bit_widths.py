@@ -7,7 +7,7 @@ import numpy as np
 from learnscope.findings import analysis
 from learnscope.reading.audit import Audit, read_audit
 from learnscope.reading.audit_numbers import NONE, duration, evidence, interval_text, on_examples, size, widths
-from learnscope.reading.audit_parts import Configuration, Configurations, Exported, Optimum, Sensitivity
+from learnscope.reading.audit_parts import Configuration, Configurations, Exported, Optimum, Sensitivity, Tried
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, listed, num, percent
 from learnscope.record import Evidence, Finding, nonfinite
@@ -46,7 +46,8 @@ def damage(item: Configuration) -> str:
         return "The change of the loss was not measured."
     number = interval_text(change, sign=True)
     if change.interval is None:
-        return f"The loss changes by {number}, without an interval."
+        why = "" if change.no_interval else ", without an interval"
+        return f"The loss changes by {number}{why}: whether that is more than chance cannot be told."
     low, high = change.interval
     if low <= 0 <= high:
         return f"The loss changes by {number}, which cannot be told from none."
@@ -112,30 +113,48 @@ def mixed_or_uniform(part: Optimum) -> Finding | None:
     if not fitting and wins:
         return None
     best = chosen or min(fitting or rivals, key=lambda item: item[measure].value or 0.0)
+    unsure = part.notes.get("verdict_reason")
     sizes = ["n/a" if (n := item["packed_bytes"].value) is None else size(n) for item in (mixed, best)]
     return Finding(
         kind="audit_mixed_wins" if wins else "audit_uniform_as_good", severity="info",
         title=f"Mixed widths are {'better' if wins else 'no better'} than {best.name}",
         detail=f"The best mix has a {MEASURES[measure]} of {interval_text(mixed[measure])} in {sizes[0]}, "
-        f"{best.name} {interval_text(best[measure])} in {sizes[1]}{on_examples(part.examples)} {unseen(part)}.",
+        f"{best.name} {interval_text(best[measure])} in {sizes[1]}{on_examples(part.examples)} {unseen(part)}."
+        + (f" Their difference has no interval: {unsure}." if unsure and not wins else ""),
         advice=f"Use the mix: {widths(part.chosen)}." if wins else f"Use {best.name}: one width for all is simpler.",
         evidence=evidence(part.probe, measure, part.examples, mixed[measure]),
     )  # fmt: skip
 
 
 def smallest_near(part: Configurations, cuts: Cuts) -> Finding | None:
-    """The smallest configuration whose KL, at the upper end of the interval, is within the threshold."""
+    """The smallest configuration whose KL, at the upper end of the interval, is within the threshold.
+
+    Without an interval, a KL within the threshold says nothing of other examples.
+    """
     tried = [item for item in part.items if item.name != "original" and item["packed_bytes"].value is not None]
     if part.judged_by != "kl" or not tried:
         return None
 
     def worst(item: Configuration) -> float:
-        kl = item["kl"]
-        return np.inf if kl.value is None else kl.high if kl.high is not None else kl.value
+        return np.inf if (high := item["kl"].high) is None else high
+
+    def mean(item: Configuration) -> float:
+        return np.inf if (value := item["kl"].value) is None else value
 
     near = [item for item in tried if worst(item) <= cuts.audit_kl]
+    unknown = [item for item in tried if item["kl"].interval is None and mean(item) <= cuts.audit_kl]
+    if not near and unknown:
+        item = min(unknown, key=_size)
+        return Finding(
+            kind="audit_near_not_known", severity="warning",
+            title=f"Whether any configuration stays within a KL of {num(cuts.audit_kl)} cannot be told",
+            detail=f"On average {item.name} does, with a mean KL of {interval_text(item['kl'])}"
+            f"{on_examples(part.examples)}. {damage(item)}",
+            advice="Compare the outputs on more examples: --examples, or examples= of BitWidths.",
+            evidence=evidence(part.probe, "kl", part.examples, item["kl"]), scopes=[item.name],
+        )  # fmt: skip
     if not near:
-        closest = min(tried, key=worst)
+        closest = min(tried, key=mean)
         return Finding(
             kind="audit_no_width_near", severity="warning",
             title=f"None of {count(len(tried), 'configuration')} stays within a KL of {num(cuts.audit_kl)}",
@@ -145,13 +164,15 @@ def smallest_near(part: Configurations, cuts: Cuts) -> Finding | None:
             evidence=evidence(part.probe, "kl", part.examples, closest["kl"]), scopes=[closest.name],
         )  # fmt: skip
     item = min(near, key=_size)
+    smaller = [other.name for other in unknown if _size(other) < _size(item)]
+    doubt = f" Not known for want of an interval: {listed(smaller, cuts.names_listed)}." if smaller else ""
     return Finding(
         kind="audit_smallest_near", severity="info",
         title=f"The smallest configuration within a KL of {num(cuts.audit_kl)} is {item.name}: {_size_facts(item)}",
         detail=f"Its mean KL to the model itself is {interval_text(item['kl'])}"
-        f"{on_examples(part.examples)}. {damage(item)}",
-        advice=f"Of {count(len(tried), 'configuration')} tried, {len(tried) - len(near)} are further off: "
-        f"audit_kl in Cuts moves what counts as near.",
+        f"{on_examples(part.examples)}. {damage(item)}{doubt}",
+        advice=f"Of {count(len(tried), 'configuration')} tried, {len(tried) - len(near) - len(smaller)} are further "
+        "off: audit_kl in Cuts moves what counts as near.",
         evidence=evidence(part.probe, "kl", part.examples, item["kl"]), scopes=[item.name],
     )  # fmt: skip
 
@@ -167,12 +188,18 @@ def frontier(part: Configurations, cuts: Cuts) -> Finding | None:
     return Finding(
         kind="audit_frontier", severity="info",
         title=f"{len(on_it)} of {count(len(part.items), 'configuration')} are on the Pareto frontier",
-        detail=f"From large to small: {listed(each, len(each))}.",
+        detail=f"From large to small: {listed(each, len(each))}.{_by_means(part)}",
         advice=f"Do not use {listed(off, cuts.names_listed)}: for each, another is no larger and not measurably worse."
         if off else "Every one is the best of its size: the size decides.",
         evidence=evidence(part.probe, measure, part.examples, on_it[-1][measure]),
         scopes=[item.name for item in on_it],
     )  # fmt: skip
+
+
+def _by_means(part: Tried) -> str:
+    """That differences were judged without intervals, and why."""
+    why = part.notes.get("no_intervals")
+    return f" Some differences were judged by their means alone, which chance may have ordered: {why}." if why else ""
 
 
 def not_finite(part: Configurations, cuts: Cuts) -> Finding | None:

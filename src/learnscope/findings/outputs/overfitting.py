@@ -8,6 +8,7 @@ import numpy as np
 
 from learnscope.findings import analysis
 from learnscope.findings.outputs.stuck import guessing_run
+from learnscope.intervals import ratio_interval
 from learnscope.quantities.outputs import Holdout, Loss
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Floats, Series, labels_of, series
@@ -24,12 +25,13 @@ SMALL = 5_000
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of paired differences with a 95 % interval, and how that was computed."""
+    """The mean of paired differences with a 95 % interval."""
 
     mean: float
-    interval: tuple[float, float]
+    interval: tuple[float, float] | None
     n: int
     how: str
+    """How the interval was computed, or why there is none."""
     dropped: int = 0
 
 
@@ -62,7 +64,7 @@ def _judge(reader: RunReader, label: str, held_out: HeldOutLoss, cuts: Cuts) -> 
     if at >= len(losses) - 2 or rises.min() < cuts.overfitting_rise:
         return []
     paired = _paired(reader, label, best, last)
-    if paired is not None and paired.interval[0] <= 0:
+    if paired is not None and (paired.mean if paired.interval is None else paired.interval[0]) <= 0:
         return []
     if held_out.stand_in is not None:
         return [_unjudged(label, held_out, at, float(rises[-1]), paired)]
@@ -112,7 +114,8 @@ def _finding(
         accuracy = f"Holdout accuracy went from {percent(before)} to {percent(after)}."
         only_confidence = after >= before
     diverging = training is not None and training.after >= training.before
-    strong = paired is not None and training is not None and not only_confidence
+    sure = paired is not None and paired.interval is not None
+    strong = sure and training is not None and not only_confidence
     severity: Severity = "critical" if strong and rise >= cuts.overfitting_critical else "warning"
     what = "Holdout and training loss rise together" if diverging else "Overfitting"
     n = len(losses)
@@ -161,12 +164,12 @@ def _advice(best: int, diverging: bool, only_confidence: bool, training: Trainin
 def _paired_sentence(paired: Difference | None) -> str:
     if paired is None:
         return "No losses per example were kept at both steps, so there is no interval: this is weaker evidence."
-    low, high = paired.interval
     lost = f"; {count(paired.dropped, 'example')} without a finite loss left out" if paired.dropped else ""
-    return (
-        f"Paired by example the rise is {num(paired.mean)} (95 % interval {num(low)} to {num(high)}, {paired.how} "
-        f"over n = {paired.n:,} examples{lost})."
-    )
+    rise = f"Paired by example the rise is {num(paired.mean)}"
+    if paired.interval is None:
+        return f"{rise}, without an interval ({paired.how}{lost}): this is weaker evidence."
+    low, high = paired.interval
+    return f"{rise} (95 % interval {num(low)} to {num(high)}, {paired.how} over n = {paired.n:,} examples{lost})."
 
 
 def _training_sentence(training: TrainingLoss | None, best: int, last: int) -> str:
@@ -213,14 +216,14 @@ def _paired(reader: RunReader, label: str, best: int, last: int) -> Difference |
 def paired_interval(differences: Floats, dropped: int = 0) -> Difference:
     """Mean and 95 % interval of paired differences, over examples.
 
-    Percentile bootstrap with a generator of its own (the same data always gives the same interval); for very
-    many examples mean ± 1.96 s/√n, which is then the same to within rounding.
+    By `ratio_interval`, so that the same data always gives the same interval; for very many examples
+    mean ± 1.96 s/√n, which is then the same to within rounding.
     """
     n, mean = len(differences), float(differences.mean())
     if n > SMALL:
         half = 1.96 * float(differences.std(ddof=1)) / n**0.5
         return Difference(mean, (mean - half, mean + half), n, "normal approximation", dropped)
-    generator = np.random.default_rng(0)
-    means = np.array([differences[generator.integers(0, n, n)].mean() for _ in range(RESAMPLES)])
-    low, high = np.quantile(means, [0.025, 0.975])
-    return Difference(mean, (float(low), float(high)), n, f"bootstrap of {RESAMPLES:,}", dropped)
+    low, high, reason = ratio_interval(differences, np.ones(n), resamples=RESAMPLES)
+    if reason is not None:
+        return Difference(mean, None, n, reason, dropped)
+    return Difference(mean, (low, high), n, f"studentised bootstrap of {RESAMPLES:,}", dropped)

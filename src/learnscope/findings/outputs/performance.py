@@ -55,7 +55,7 @@ def quality(part: Quality) -> Finding | None:
 
 def _sure(loss: Number) -> str:
     if loss.interval is None or loss.value is None:
-        return "There is no interval, so no difference to another model can be told from chance."
+        return "There is no interval, so no difference to another model can be told from chance: give more examples."
     half = (loss.interval[1] - loss.interval[0]) / 2
     return (
         f"A model whose loss on other examples differs by less than {num(half)} cannot be told from this one; four "

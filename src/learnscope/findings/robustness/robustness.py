@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import compress, takewhile
 
 from learnscope.findings import analysis
-from learnscope.intervals import difference
+from learnscope.intervals import difference_of_estimates
 from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_numbers import (
     DISTURBED,
@@ -49,10 +49,10 @@ def audit_robustness(reader: RunReader, cuts: Cuts) -> list[Finding]:
 
 
 def within(number: Number, most: float) -> bool | None:
-    """Whether a number is at most a threshold; None if that cannot be told."""
-    if number.value is None:
+    """Whether a number is at most a threshold; None if that cannot be told, as without an interval."""
+    if number.interval is None:
         return None
-    low, high = number.interval or (number.value, number.value)
+    low, high = number.interval
     return True if high <= most else False if low > most else None
 
 
@@ -74,7 +74,11 @@ def gap(part: Attacks, cuts: Cuts) -> Finding:
         detail += f".{_worst_case(part)}"
         if robust is None:
             verdict = f"and whether that is at most {most} cannot be told"
-            advice = "Attack more examples: the interval shrinks with their square root."
+            advice = (
+                "Attack more examples: the interval shrinks with their square root."
+                if part.gap.interval
+                else ("Attack more examples (examples=): there is no interval.")
+            )
         elif not robust:
             verdict = f"above {most}: attacks take more accuracy than that"
             advice = "Train on attacked inputs, or keep inputs of strangers away from it."
@@ -232,12 +236,12 @@ def _end(number: Number, sign: int) -> float:
 
 def transfer(part: Transfer) -> Finding | None:
     """Whether quantising changes robustness: attacks made at each width, and those made on the model as stored."""
-    stored = part.accuracy.get((0, 0), NONE).value
+    before = part.accuracy.get((0, 0), NONE)
     widths = sorted({bits for _, bits in part.accuracy if bits != 0}, reverse=True)
-    own = {bits: value for bits in widths if (value := part.accuracy.get((bits, bits), NONE).value) is not None}
-    if stored is None or not own:
+    own = {bits: n for bits in widths if (n := part.accuracy.get((bits, bits), NONE)).value is not None}
+    if before.value is None or not own:
         return None
-    changes = {bits: _change(value, stored, part.examples) for bits, value in own.items()}
+    changes = {bits: _change(number, before) for bits, number in own.items()}
     moved = [bits for bits, change in changes.items() if (i := change.interval) is not None and not i[0] <= 0 <= i[1]]
     most = max(changes.values(), key=lambda change: abs(change.value or 0.0))
     said = [f"{interval_text(change, sign=True)} at {bits} bits" for bits, change in changes.items()]
@@ -246,24 +250,31 @@ def transfer(part: Transfer) -> Finding | None:
     clean = [f"{interval_text(n)} {'as stored' if b == 0 else f'at {b} bits'}" for b, n in part.clean.items()]
     more = f" Without an attack: {listed(clean, len(clean))}." if clean else ""
     more += f" Attacks made on the model as stored leave {listed(carried, len(carried))}." if carried else ""
-    title = (
-        f"Quantising changes the accuracy under attack at {listed([f'{bits}' for bits in moved], 6)} bits"
-        if moved
-        else "Quantising does not measurably change the accuracy under attack"
+    unknown = all(change.interval is None for change in changes.values())
+    title, advice = (
+        "Quantising does not measurably change the accuracy under attack",
+        "What was measured on the model as stored can be taken for these widths, as far as the intervals go.",
     )
+    if unknown:
+        title = "Whether quantising changes the accuracy under attack cannot be told"
+        advice = "Attack more examples (examples=): there are no intervals to tell changes from chance."
+    elif moved:
+        title = f"Quantising changes the accuracy under attack at {listed([f'{bits}' for bits in moved], 6)} bits"
+        advice = "Attack the model that is deployed, not the one it was made from."
     return Finding(
         kind="audit_quantised_robustness", severity="info", title=title,
-        detail=f"Accuracy under PGD made on the same weights, beside {num(stored)} as stored: "
+        detail=f"Accuracy under PGD made on the same weights, beside {num(before.value)} as stored: "
         f"{listed(said, len(said))}{on_examples(part.examples)}.{more}",
-        advice="Attack the model that is deployed, not the one it was made from." if moved
-        else "What was measured on the model as stored can be taken for these widths, as far as the intervals go.",
-        evidence=evidence(part.probe, "accuracy", part.examples, most),
+        advice=advice, evidence=evidence(part.probe, "accuracy", part.examples, most),
     )  # fmt: skip
 
 
-def _change(value: float, before: float, n: int | None) -> Number:
-    """With the interval of unpaired examples, which is wider than necessary, never narrower."""
-    if n is None or not (0 <= value <= 1 and 0 <= before <= 1):
-        return Number(value - before)
-    low, high = difference((value, n), (before, n))
-    return Number(value - before, low, high)
+def _change(number: Number, before: Number) -> Number:
+    """Its interval is made of the two shares' own, over examples, as if of different ones: too wide rather than too
+    narrow, as they are the same."""
+    value = (number.value or 0.0) - (before.value or 0.0)
+    if number.interval is None or before.interval is None:
+        return Number(value, no_interval=number.no_interval or before.no_interval or "an accuracy has none")
+    ends = [(n.value or 0.0, *n.interval) for n in (number, before) if n.interval is not None]
+    low, high = difference_of_estimates(*ends)
+    return Number(value, low, high)

@@ -17,7 +17,7 @@ from learnscope.task.losses import CROSS_ENTROPY
 from learnscope.task.shapes import is_single
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.outputs.calibration import brier_scores, class_probabilities
-from learnscope.tensor.outputs.ranks import losses_and_ranks
+from learnscope.tensor.outputs.ranks import CHUNK, losses_and_ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +170,24 @@ def number_of_classes(logits: Tensor) -> int:
 def with_target(logits: Tensor, rows: Tensor | None) -> Tensor:
     """The logits of the positions that have a target; `rows` is None if all have one."""
     return logits if rows is None else logits[rows]
+
+
+def exact_losses(model: nn.Module, task: Task, outputs: Positions, logits: Tensor) -> Tensor:
+    """The losses of a variant's `logits` at the positions of `outputs` that have a target, in float64 from logits as
+    they are: a difference of two losses is far smaller than either, and float32 leaves few digits of it.
+
+    A task with a loss of its own computes it in its own way.
+    """
+    targets = outputs.targets
+    assert targets is not None
+    if not is_cross_entropy(task):
+        return task.each_loss(model, with_target(logits, outputs.rows), targets).double()
+    step = max(1, CHUNK // max(1, logits[:1].numel()))  # a float64 copy of all logits could be too large
+    parts = []
+    for start in range(0, max(targets.shape[0], 1), step):
+        rows = slice(start, start + step) if outputs.rows is None else outputs.rows[start : start + step]
+        parts.append(task.each_loss(model, logits[rows].double(), targets[start : start + step]))
+    return torch.cat(parts)
 
 
 def is_cross_entropy(task: Task) -> bool:

@@ -6,19 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from learnscope.intervals import MeanInterval, ratio_interval
 from learnscope.model.bits.quantise import is_switchable
 from learnscope.model.data import cut, joined
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
-from learnscope.model.outputs.outcomes import is_cross_entropy, predicts_tokens, with_target
+from learnscope.model.outputs.outcomes import exact_losses, is_cross_entropy, predicts_tokens, with_target
 from learnscope.model.outputs.reference import Reference, reference_outputs
 from learnscope.model.outputs.suffix import Suffix
 from learnscope.task import Task, correct
 from learnscope.task.batches import ID_KEYS, first_of
-from learnscope.tensor.bootstrap import ratio_interval
 from learnscope.tensor.outputs.divergence import Comparison, reference_rows, summarise
 
 SWITCHABLE = "the model sets its own precision, in ways that are not known"
@@ -102,7 +103,7 @@ def _compared(
     comparison = base.reference[place].compare(logits)
     by_position = {"kl": comparison.kl, "mse": comparison.mse, "positions": torch.ones_like(comparison.mse)}
     if original.targets is not None:
-        by_position["loss"] = task.each_loss(model, with_target(logits, original.rows), original.targets)
+        by_position["loss"] = exact_losses(model, task, original, logits)
     if right is not None and comparison.broke is not None and comparison.mended is not None:
         # correct now: what was correct and stayed so, and what became so
         by_position["right"] = (right & ~comparison.broke) | comparison.mended
@@ -111,12 +112,12 @@ def _compared(
     return comparison, {name: zero.index_add(0, example, value.detach().double()).cpu() for name, value in values}
 
 
-def interval(scores: Mapping[str, Any], name: str, less: Mapping[str, Any] | None = None) -> tuple[float, float]:
+def interval(scores: Mapping[str, Any], name: str, less: Mapping[str, Any] | None = None) -> MeanInterval:
     """95 % confidence interval of a mean over positions, or of its difference from `less` on the same examples."""
-    values, positions = (torch.tensor(scores["sums"][key], dtype=torch.float64) for key in (name, "positions"))
+    values = np.array(scores["sums"][name])
     if less is not None:
-        values = values - torch.tensor(less["sums"][name], dtype=torch.float64)
-    return ratio_interval(values, positions)
+        values = values - np.array(less["sums"][name])
+    return ratio_interval(values, scores["sums"]["positions"])
 
 
 @torch.no_grad()

@@ -42,7 +42,8 @@ class BitOptimum(BitProbe):
 
     Notes: `verdict` ("mixed" or "uniform"), `recommended` (unit → bits; a unit that is not named stays as stored),
     `recommended_name`, `bits` by configuration, `held_out` (false if there is one example only), `expected` (the sum of
-    damages that was minimised), `solved`, `sensitivities` ("measured" or "file"), `examples`, `positions`, `scheme`.
+    damages that was minimised), `solved`, `sensitivities` ("measured" or "file"), `verdict_reason` (why it could not be
+    told whether the mix is better), `no_intervals` (the same for the frontier), `examples`, `positions`, `scheme`.
 
     `sensitivities` names a file of `model.bits.sensitivities`, measured before with the same scheme; it is then
     not known whether its examples are others than those held out here.
@@ -82,8 +83,8 @@ class BitOptimum(BitProbe):
         ]
         tried = [self._configuration(moment, "original", {}), optimal, *rivals]
         self.forget(moment, "held out")
-        front = frontier(tried)
-        best = recommended(optimal, [item for item in rivals if item.name.startswith("uniform")], **budget)
+        front, judged = frontier(tried)
+        best, unsure = recommended(optimal, [item for item in rivals if item.name.startswith("uniform")], **budget)
         units = self.units(moment)
         chosen = [solved.choice.get(u.name, round(8 * alone.stored[u.name] / max(1, u.numel))) for u in units]
         limit = (
@@ -104,6 +105,8 @@ class BitOptimum(BitProbe):
             "sensitivities": "measured" if self.sensitivities is None else "file",
             "merged": {point.name: list(point.merged) for point in front if point.merged},
             "left_out": left_out,
+            **judged,
+            **({} if unsure is None else {"verdict_reason": unsure}),
             "held_out": self.batches(moment, "held out") is not self.batches(moment, "search"),
             **self.notes(original),
         }
@@ -202,10 +205,11 @@ class BitOptimum(BitProbe):
 
 def recommended(
     optimal: Configuration, even: Sequence[Configuration], *, max_bytes: int | None = None, max_kl: float | None = None
-) -> Configuration:
+) -> tuple[Configuration, str | None]:
     """The optimum if it is measurably better than the best uniform width in the same bytes; otherwise that.
 
-    Measurably: the 95 % interval of the paired difference lies above 0; without one (a single example), the means say.
+    Measurably: the 95 % interval of the paired difference lies above 0. Where there is none, it is not known whether
+    the mix is better, and the second result says why.
     Within a damage, a uniform width must keep it too, unless the optimum itself is further off.
     """
     damage = judged_by(optimal.scores)
@@ -214,8 +218,9 @@ def recommended(
     allowed = math.inf if max_kl is None else max(max_kl, own)
     fitting = [item for item in even if item.ledger.packed_bytes <= limit and item.scores[damage] <= allowed]
     if not fitting:
-        return optimal
+        return optimal, None
     rival = min(fitting, key=lambda item: item.scores[damage])
-    low, _ = interval(rival.scores, damage, optimal.scores)
-    better = own < rival.scores[damage] if math.isnan(low) else low > 0
-    return optimal if better else rival
+    if not own < rival.scores[damage]:
+        return rival, None
+    low, _, reason = interval(rival.scores, damage, optimal.scores)
+    return (optimal if low > 0 else rival), reason  # false for NaN

@@ -33,7 +33,8 @@ class BitWidths(BitProbe):
 
     Notes: `family`, `bits` by configuration, `merged` (larger configurations that are not measurably better than one
     on the frontier), `rules` (how mixed ones came about), `left_out` (those that mean nothing for this model, and why),
-    `examples`, `positions`, `scheme`, `judged_by`.
+    `no_intervals` (why differences on the frontier were judged by means alone), `examples`, `positions`, `scheme`,
+    `judged_by`.
     """
 
     configurations: Mapping[str, Layers | Mapping[str, int]] | None = None
@@ -64,13 +65,14 @@ class BitWidths(BitProbe):
             scores = self.variant(moment, bits) if bits else original
             added = _additivity(bits, scores, single)
             tried.append(Configuration(name, bits, scores, self.ledger(moment, bits), added))
-        front = frontier(tried)
+        front, judged = frontier(tried)
         notes: dict[str, Any] = {
             "family": {ORIGINAL: ORIGINAL, **mixes.family},
             "bits": {item.name: dict(item.bits) for item in tried},
             "merged": {point.name: list(point.merged) for point in front if point.merged},
             "rules": mixes.rules,
             "left_out": mixes.left_out,
+            **judged,
             **self.notes(original),
         }
         table = configuration_table(Q, tried, original, front)

@@ -17,7 +17,6 @@ from learnscope.tensor.bits.allocation import FrontierPoint, Point, pareto
 
 _COMPARED = ("kl", "kl_median", "kl_p99", "top1_agree", "cosine", "mse", "broke", "mended")
 _OF_CLASSES = "there are no classes to be right of"
-_FEW = "an interval over examples needs at least two"
 _BYTES = ("block_bits", "model_bits", "packed_bytes", "original_bytes", "compression")
 
 
@@ -38,12 +37,23 @@ def undefined(scores: Mapping[str, Any]) -> dict[str, str]:
     return reasons | ({"cosine": SINGLE} if scores["single"] else {})
 
 
-def frontier(configurations: Sequence[Configuration]) -> list[FrontierPoint]:
-    """By packed bytes and damage; paired over the examples, see `learnscope.tensor.bits.allocation.pareto`."""
+def frontier(configurations: Sequence[Configuration]) -> tuple[list[FrontierPoint], dict[str, str]]:
+    """By packed bytes and damage; paired over the examples, see `learnscope.tensor.bits.allocation.pareto`.
+
+    And a note `no_intervals` if a difference that decided had none, with the reason.
+    """
     by_name = {item.name: item.scores for item in configurations}
     damage = judged_by(configurations[0].scores)
     points = [Point(item.name, item.ledger.packed_bytes, item.scores[damage]) for item in configurations]
-    return pareto(points, lambda a, b: interval(by_name[a], damage, by_name[b]))
+    reasons: list[str] = []
+
+    def paired(larger_damage: str, smaller_damage: str) -> tuple[float, float]:
+        low, high, reason = interval(by_name[larger_damage], damage, by_name[smaller_damage])
+        reasons.extend([] if reason is None else [reason])
+        return low, high
+
+    front = pareto(points, paired)
+    return front, {"no_intervals": reasons[0]} if reasons else {}
 
 
 def configuration_table(
@@ -65,17 +75,27 @@ def _row(item: Configuration, original: Mapping[str, Any]) -> dict[str, float | 
     reasons = undefined(scores)
     reasons |= dict.fromkeys(("broke", "mended", "accuracy"), _OF_CLASSES) if scores["accuracy"] is None else {}
     row = {name: _value(scores.get(name), reasons.get(name)) for name in _COMPARED}
-    few = _FEW if sum(n > 0 for n in scores["sums"]["positions"]) < 2 else None
     loss = scores["loss"]
     missing = "the data has no targets" if loss is None else None
-    row["kl_low"], row["kl_high"] = (_value(end, reasons.get("kl") or few) for end in interval(scores, "kl"))
+    row["kl_low"], row["kl_high"] = _ends(item, reasons.get("kl"), "kl")
     row["loss"] = _value(loss, missing)
     row["loss_change"] = _value(None if loss is None else loss - original["loss"], missing)
-    ends = (math.nan, math.nan) if loss is None else interval(scores, "loss", original)
-    row["loss_change_low"], row["loss_change_high"] = (_value(end, missing or few) for end in ends)
+    row["loss_change_low"], row["loss_change_high"] = _ends(item, missing, "loss", original)
     row["perplexity"] = _perplexity(scores)
     row["accuracy"] = _value(scores["accuracy"], reasons.get("accuracy"))
     return row | {name: getattr(item.ledger, name) for name in _BYTES}
+
+
+def _ends(
+    item: Configuration, missing: str | None, name: str, less: Mapping[str, Any] | None = None
+) -> tuple[float | str, float | str]:
+    """The ends of an interval over examples, or the reason for none, twice."""
+    if missing is not None:
+        return missing, missing
+    if not item.bits and math.isfinite(item.scores[name]):
+        return 0.0, 0.0  # the model beside itself: nothing is estimated
+    low, high, reason = interval(item.scores, name, less)
+    return (low, high) if reason is None else (reason, reason)
 
 
 def _value(value: float | None, reason: str | None) -> float | str:

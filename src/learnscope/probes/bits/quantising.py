@@ -102,7 +102,7 @@ class BitProbe(Probe):
         """What `learnscope.model.outputs.scores.summary` says of the model with these bits; cached."""
         bits = checked_widths(bits, self.units(moment))
         key = {
-            "what": "quantised variant 1",
+            "what": "quantised variant 2",
             "bits": bits,
             "scheme": self.described(),
             "examples": [self.examples, half],

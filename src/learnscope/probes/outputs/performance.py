@@ -9,13 +9,12 @@ from torch import Tensor
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
-from learnscope.intervals import wilson
+from learnscope.intervals import ratio_interval, share_interval
 from learnscope.model.outputs.outcomes import Sums, summed_by_example
 from learnscope.options import check_whole, is_whole
 from learnscope.quantities import Quantity
 from learnscope.quantities.outputs import Performance as Q
 from learnscope.record import Label, Measurement, Table
-from learnscope.tensor.bootstrap import FEWEST, TOO_FEW, ratio_interval
 
 NO_CLASSES = "float targets: numbers, or several yes/no answers, of which none is the right class"
 NO_TOKENS = "the model does not predict tokens: its classes are no vocabulary, or its task has a loss of its own"
@@ -25,8 +24,8 @@ NO_POSITIONS = "no position of the data has a target"
 class Performance(Probe):
     """Loss and accuracy over all of the data, in one pass.
 
-    Intervals are a bootstrap over examples; of shares, Wilson's over examples where each has one position, and where
-    all or none are right, which a bootstrap cannot judge.
+    Intervals are over examples, by `learnscope.intervals.ratio_interval`; of shares, Wilson's where each example has
+    one position, and where all or none are right, which examples drawn again cannot judge.
     Of equal logits the first counts as the largest, as in argmax. A row of logits with a NaN is never right.
     """
 
@@ -47,7 +46,7 @@ class Performance(Probe):
         check_whole(self, resamples=1, seed=0)
 
     def measure(self, moment: Moment) -> Measurement:
-        part = {"what": "performance", "top_k": list(self.top_k), "resamples": self.resamples, "seed": self.seed}
+        part = {"what": "performance 2", "top_k": list(self.top_k), "resamples": self.resamples, "seed": self.seed}
         rows = moment.remember(part, lambda: {"columns": self._rows(moment)})["columns"]
         columns = [
             Q.named(name).column([value], labels, {0: status} if status else {}) for name, labels, value, status in rows
@@ -59,15 +58,15 @@ class Performance(Probe):
         sums = summed_by_example(moment.model, moment.task, batches, self.top_k)
         positions, examples = int(sums.positions.sum()), int((sums.positions > 0).sum())
         loss = float(sums.loss.sum()) / positions if positions else math.nan
-        low, high = ratio_interval(sums.loss, sums.positions, resamples=self.resamples, seed=self.seed)
+        low, high, few = ratio_interval(
+            sums.loss.numpy(), sums.positions.numpy(), resamples=self.resamples, seed=self.seed
+        )
         reason = None if positions else NO_POSITIONS
         if math.isnan(loss) and positions:
             reason = f"the losses of {int(sums.loss.isnan().sum())} of {examples} examples are NaN"
-        few = TOO_FEW if reason is None and examples < FEWEST else reason
-        rows = _with_interval(Q.loss, {}, (loss, low, high), reason, few)
+        rows = _with_interval(Q.loss, {}, (loss, low, high), reason, reason or few)
         if sums.tokens:
-            few = TOO_FEW if examples < FEWEST else reason
-            rows += _with_interval(Q.perplexity, {}, (_exp(loss), _exp(low), _exp(high)), reason, few)
+            rows += _with_interval(Q.perplexity, {}, (_exp(loss), _exp(low), _exp(high)), reason, reason or few)
         else:
             rows += _with_interval(Q.perplexity, {}, _NOTHING, NO_TOKENS, NO_TOKENS)
         rows += self._share(Q.accuracy, {}, sums.right, sums)
@@ -76,17 +75,13 @@ class Performance(Probe):
         return [*rows, (Q.examples.name, {}, examples, None), (Q.positions.name, {}, positions, None)]
 
     def _share(self, quantity: Quantity, labels: dict[str, Label], right: Tensor | None, sums: Sums) -> list[_Row]:
-        positions, examples = float(sums.positions.sum()), int((sums.positions > 0).sum())
+        positions = float(sums.positions.sum())
         if right is None or not positions:
             reason = f"the model has only {sums.classes} classes" if positions else NO_POSITIONS
             reason = NO_CLASSES if sums.classes is None else reason
             return _with_interval(quantity, labels, _NOTHING, reason, reason)
-        share = float(right.sum()) / positions
-        if share in (0.0, 1.0) or positions == examples:
-            ends = wilson(share, examples)
-        else:
-            ends = ratio_interval(right, sums.positions, resamples=self.resamples, seed=self.seed)
-        return _with_interval(quantity, labels, (share, *ends), None, TOO_FEW)
+        low, high, few = share_interval(right.numpy(), sums.positions.numpy(), resamples=self.resamples, seed=self.seed)
+        return _with_interval(quantity, labels, (float(right.sum()) / positions, low, high), None, few)
 
 
 _Row = tuple[str, dict[str, Label], float | None, str | None]

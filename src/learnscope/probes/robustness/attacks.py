@@ -10,16 +10,15 @@ from itertools import pairwise
 from typing import Any
 
 from learnscope.core.moment import Moment
-from learnscope.intervals import difference
+from learnscope.intervals import share_difference_interval
 from learnscope.model.robustness.ball import Threat
 from learnscope.model.robustness.target import What
 from learnscope.options import check_whole
 from learnscope.probes.robustness.attack_runner import AttackProbe, AttackRunner
-from learnscope.probes.robustness.shared import REGRESSION, bootstrap, check_numbers, column, means, outcome_columns
+from learnscope.probes.robustness.shared import REGRESSION, check_numbers, column, means, outcome_columns
 from learnscope.quantities import Quantity
 from learnscope.quantities.robustness import Attacks as Q
 from learnscope.record import Column, Label, Measurement, Table
-from learnscope.tensor.bootstrap import TOO_FEW
 
 EPSILONS: Mapping[What, Sequence[float]] = {"embeddings": (0.25, 0.5, 1.0), "inputs": (0.01, 0.03, 0.1)}
 ROUNDING = 1e-6
@@ -152,14 +151,10 @@ def _gap_columns(attacks: Sequence[Attack]) -> list[Column]:
     at_largest = [attack.result for attack in by_gradient if attack.epsilon == largest]
     worst = min(at_largest, key=_accuracy)
     positions = clean["positions"]
-    lost = [a - b for a, b in zip(clean["correct"], worst["correct"], strict=True)]
-    low, high = bootstrap(lost, positions)
-    if low == high:  # all alike: a bootstrap knows nothing of what it has not seen
-        examples = sum(n > 0 for n in positions)
-        low, high = difference((_accuracy(clean), examples), (_accuracy(worst), examples))
-    gap = sum(lost) / sum(positions) if sum(positions) else math.nan
-    numbers = zip(quantities, (gap, low, high), (None, TOO_FEW, TOO_FEW), strict=True)
-    return [column(quantity, value, {}, reason) for quantity, value, reason in numbers]
+    low, high, reason = share_difference_interval(clean["correct"], worst["correct"], positions)
+    gap = (sum(clean["correct"]) - sum(worst["correct"])) / sum(positions) if sum(positions) else math.nan
+    numbers = zip(quantities, (gap, low, high), (None, reason, reason), strict=True)
+    return [column(quantity, value, {}, why) for quantity, value, why in numbers]
 
 
 def _flag_columns(attacks: Sequence[Attack]) -> list[Column]:

@@ -6,11 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
-from learnscope.intervals import wilson
+from learnscope.intervals import mean_interval, share_interval
 from learnscope.model.data import DataError
 from learnscope.model.outputs.example_sums import ExampleSums
 from learnscope.model.robustness.target import What, attack_target
@@ -19,7 +17,6 @@ from learnscope.quantities import Quantities, Quantity
 from learnscope.quantities.robustness import Attacks, BitRobustness
 from learnscope.record import Column, Label
 from learnscope.task import IGNORE
-from learnscope.tensor.bootstrap import TOO_FEW, mean_interval, ratio_interval
 
 REGRESSION = "float targets: there is no right and wrong, and outputs are numbers, not distributions"
 EXAMPLES: Mapping[What, int] = {"embeddings": 8, "inputs": 32}
@@ -88,10 +85,9 @@ def outcome_columns(
 ) -> list[Column]:
     """`accuracy` with its interval over examples, and `loss`."""
     correct, positions = sums["correct"], sums["positions"]
-    low, high = (None, None) if correct is None else interval(correct, positions)
-    reason = REGRESSION if correct is None else TOO_FEW
+    low, high, reason = (None, None, REGRESSION) if correct is None else share_interval(correct, positions)
     return [
-        column(quantities.accuracy, means(sums)["accuracy"], labels, reason),
+        column(quantities.accuracy, means(sums)["accuracy"], labels, REGRESSION),
         column(quantities.accuracy_low, low, labels, reason),
         column(quantities.accuracy_high, high, labels, reason),
         column(quantities.loss, means(sums)["loss"], labels),
@@ -111,19 +107,6 @@ def over_seeds(
             quantity = quantities.named(f"{name}_mean{end}")
             columns.append(column(quantity, number, labels, None if defined else REGRESSION))
     return columns
-
-
-def interval(correct: Sequence[float], positions: Sequence[int]) -> tuple[float, float]:
-    """Of a share: by a bootstrap over examples; Wilson's over examples where all or none of the positions are right,
-    about which a bootstrap says nothing, and where each example has one position."""
-    share, examples = _ratio(correct, positions), sum(n > 0 for n in positions)
-    if examples > 1 and (share in (0.0, 1.0) or max(positions) == 1):
-        return wilson(share, examples)
-    return bootstrap(correct, positions)
-
-
-def bootstrap(numerator: Sequence[float], denominator: Sequence[float]) -> tuple[float, float]:
-    return ratio_interval(torch.tensor(numerator, dtype=torch.float64), torch.tensor(denominator, dtype=torch.float64))
 
 
 def column(quantity: Quantity, value: float | None, labels: Mapping[str, Label], reason: str | None = None) -> Column:

@@ -13,7 +13,7 @@ from learnscope.findings.bits.bit_widths import MEASURES, recommended_configurat
 from learnscope.findings.cost.deployment import audit_deployment
 from learnscope.findings.robustness.robustness import within
 from learnscope.reading.audit import PARTS, Audit, read_audit
-from learnscope.reading.audit_numbers import NONE, Number, on_examples, signed, size
+from learnscope.reading.audit_numbers import NONE, Number, ends_text, on_examples, signed, size
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, num
 from learnscope.report.audit.marks import LIMIT, message, tile, values, without_stem
@@ -61,7 +61,7 @@ def dashboard_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | No
 
 
 def _short(number: Number) -> str:
-    return "" if number.interval is None else f"95 % interval {num(number.interval[0])} to {num(number.interval[1])}"
+    return f"95 % interval {ends_text(number)}" if number.interval is not None else shorten(ends_text(number), 40)
 
 
 def _why(audit: Audit, part: str, number: Number | None = None) -> str:
@@ -112,8 +112,8 @@ def _bits(audit: Audit, cuts: Cuts) -> Tile:  # noqa: ARG001 (judged by no cut)
         return "Recommended bit widths", "n/a", _why(audit, "optimum"), QUIET
     packed, bits, change = best["packed_bytes"].value, best["block_bits"].value, best["loss_change"]
     loss = "" if change.value is None else f"; loss {signed(change.value)}"
-    if change.interval is not None:
-        loss += f" ({signed(change.interval[0])} to {signed(change.interval[1])})"
+    if loss and (ends := ends_text(change, signed)):
+        loss += f" ({shorten(ends, 32)})"
     label, value = f"Recommended: {shorten(best.name, 24)}, in blocks", f"{num(bits)} bits" if bits is not None else ""
     return label, value or best.name, f"{size(packed) if packed is not None else 'size n/a'}{loss}", INK
 

@@ -8,7 +8,7 @@ from typing import Any
 from learnscope.findings.bits.bit_widths import MEASURES, recommended_configuration, unseen
 from learnscope.findings.robustness.robustness import worst_attack
 from learnscope.reading.audit import PARTS, Audit
-from learnscope.reading.audit_numbers import DISTURBED, Number, at_level, duration, signed, size
+from learnscope.reading.audit_numbers import DISTURBED, Number, at_level, duration, ends_text, signed, size
 from learnscope.reading.words import capital, num
 from learnscope.report.audit.panels import AuditFigure
 from learnscope.report.markdown import escape, table
@@ -80,12 +80,11 @@ def _section(rows: list[Row], audit: Audit, parts: Sequence[str]) -> list[str]:
 
 
 def row(name: str, number: Number, n: int | None, write: Any = num) -> Row:
-    """A row of the table; a missing number has its reason in place of an interval."""
+    """A row of the table; a missing number, or a missing interval, has its reason in place of the interval."""
     sample = "" if n is None else f"{n:,}"
     if number.value is None:
         return name, "n/a", number.reason or "not measured", sample
-    ends = "" if number.interval is None else "{} to {}".format(*map(write, number.interval))
-    return name, write(number.value), ends, sample
+    return name, write(number.value), ends_text(number, write), sample
 
 
 def _cell(number: Number, write: Any = num) -> str:

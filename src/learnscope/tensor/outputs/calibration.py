@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,8 +35,9 @@ def usable_bins(n: int, bins: int) -> int:
 def calibration_error(confidence: Tensor, correct: Tensor, bins: int) -> float:
     """Expected calibration error Σ_b (n_b/n)·|accuracy_b − mean confidence_b| over bins of equal mass.
 
-    Bin of a prediction: ⌊r·bins/n⌋, with r predictions less confident; equal confidences thus share a bin, whatever
-    the order of the data.
+    The bins are those of scikit-learn's `calibration_curve(strategy="quantile")`: their inner edges are the quantiles
+    k/bins of the confidences, interpolated linearly, and a confidence on an edge belongs to the bin below it. Equal
+    confidences thus share a bin, whatever the order of the data, and a bin may be empty.
     """
     n = len(confidence)
     if n == 0 or bins < 1 or not bool(confidence.isfinite().all()):
@@ -53,9 +55,13 @@ def reliability(confidence: Tensor, correct: Tensor, bins: int) -> Tensor:
 def _bin_sums(confidence: Tensor, correct: Tensor, bins: int) -> Tensor:
     """Σ confidence, Σ correct and the number of each bin, `[3, bins]`."""
     confidence = confidence.double()
-    rank = torch.searchsorted(confidence.sort().values, confidence)
+    # equal probabilities may differ in their last digit, by the order in which a softmax adds
+    values = confidence.numpy().round(12)
+    # NumPy's, not torch's: the last digit of an edge decides where a confidence beside it belongs
+    edges = np.percentile(values, np.linspace(0, 1, bins + 1) * 100)[1:-1]
+    place = torch.from_numpy(np.searchsorted(edges, values))
     rows = torch.stack([confidence, correct.double(), torch.ones_like(confidence)])
-    return torch.zeros(3, bins, dtype=torch.float64).index_add_(1, rank * bins // len(confidence), rows)
+    return torch.zeros(3, bins, dtype=torch.float64).index_add_(1, place, rows)
 
 
 def membership_auc(train_losses: Tensor, test_losses: Tensor) -> float:
