@@ -124,7 +124,7 @@ def whole_audit(folder: Path, *, quick: bool) -> tuple[float, float]:
     model.save_pretrained(folder / "model")
     command = [
         sys.executable, "-m", "learnscope.cli", "audit", "--model_path", str(folder / "model"),
-        "--output_dir", str(folder / "results"), "--threads", "1" if quick else "2",
+        "--output_dir", str(folder / "results"), "--data_split", "validation", "--threads", "1" if quick else "2",
         *(["--examples", "16"] if quick else []),
     ]  # fmt: skip
     started = time.perf_counter()

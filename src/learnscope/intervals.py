@@ -177,7 +177,8 @@ def ratio_ends(above: Floats, below: Floats, *, resamples: int = 1000, seed: int
 
 def _alike(above: Floats, below: Floats) -> NDArray[np.bool_]:
     each = above / below
-    return np.ptp(each, -1) <= _ALIKE * abs(each).max(-1)
+    alike: NDArray[np.bool_] = np.ptp(each, -1) <= _ALIKE * abs(each).max(-1)
+    return alike
 
 
 def _times_drawn(generator: np.random.Generator, draws: int, n: int) -> Floats:

@@ -27,6 +27,7 @@ def test_a_signal_ends_the_run_and_then_the_process_as_always(tmp_path: Path, na
     assert process.pid is not None
     os.kill(process.pid, getattr(signal, name))
     process.join(60)
+    process.kill()  # if it is still there, so that it does not run for ever
     assert process.exitcode == -getattr(signal, name), error.read_text()
     run = ls.open_run(folder)
     assert run.status == run.manifest["status"] == f"terminated by {name}"

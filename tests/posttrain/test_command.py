@@ -115,7 +115,7 @@ def misfit(folder: Path) -> list[str]:
 def no_tokenizer(folder: Path) -> list[str]:
     for path in folder.glob("tokenizer*"):
         path.unlink()
-    return ["tokenizer", "input_ids"]
+    return ["no tokenizer was found", "--tokenizer", "input_ids"]
 
 
 def empty(folder: Path) -> list[str]:
@@ -132,7 +132,7 @@ def test_what_cannot_be_audited_is_refused_and_earlier_results_stay(
     (results / "analysis_results.json").write_text('{"earlier": 1}')
     said = spoil(tiny)
     spoiled = files(tiny)
-    data = ["--data", "nothing.jsonl"] if spoil is empty else []
+    data = {empty: ["--data", "nothing.jsonl"], no_tokenizer: ["--data_split", "validation"]}.get(spoil, [])
     assert main(["audit", "--model_path", "model.pt", *data]) == 2
     error = capsys.readouterr().err
     assert error.startswith("learnscope audit: ")

@@ -162,7 +162,7 @@ def test_a_configuration_read_off_shapes(tmp_path: Path) -> None:
     assert any("n_head=2 is assumed" in note and "config_path" in note for note in loaded.notes)
     odd = tf.GPT2LMHeadModel(gpt2_config(n_embd=40))
     torch.save(odd.state_dict(), tmp_path / "odd.pt")
-    with pytest.raises(PosttrainError, match=r"heads cannot be read .*40 is no multiple .*config_path, with n_head"):
+    with pytest.raises(PosttrainError, match=r"heads cannot be read .*40 is no multiple .*config_path=, with n_head"):
         load_model(tmp_path / "odd.pt")
     torch.save(MADE["llama"]().state_dict(), tmp_path / "llama.pt")
     with pytest.raises(PosttrainError, match=r"llama.pt has no configuration: .*config_path"):
@@ -288,7 +288,7 @@ def test_what_is_no_model(gpt2: Any, tmp_path: Path) -> None:
             load_model(given)
     with pytest.raises(PosttrainError, match=r"there is no configuration .*none\.json"):
         load_model(tmp_path / "loose" / "weights.pt", tmp_path / "none.json")
-    with pytest.raises(PosttrainError, match="config_path is for weights from a file"):
+    with pytest.raises(PosttrainError, match="config_path= is for weights from a file"):
         load_model(gpt2, tmp_path / "loose" / "config.json")
     with pytest.raises(PosttrainError, match="device='abacus'"):
         load_model(gpt2, device="abacus")

@@ -16,7 +16,7 @@ from learnscope.record import Record
 from posttrain.trained import trained_gpt2
 from seeds.posttrain import TREE, put
 
-SHORT = ("--examples", "6", "--length", "24")
+SHORT = ("--examples", "6", "--length", "24", "--data_split", "validation")
 
 
 def audit(model: Path, folder: Path, *more: str) -> Path:

@@ -29,7 +29,7 @@ def analyzer() -> ModelAnalyzer:
 
 @pytest.fixture(scope="module")
 def data(analyzer: ModelAnalyzer) -> Any:
-    return analyzer.data(examples=24, length=64)
+    return analyzer.data(split="validation", examples=24, length=64)
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learnscope.characters import visible
-from learnscope.cli.commands import at_least_one, command, fail
+from learnscope.cli.commands import at_least_one, command, fail, whole_from_zero
+from learnscope.cli.flags import in_flags
 
 if TYPE_CHECKING:
     from learnscope.posttrain.command import AuditOptions
 
 EXAMPLES = """examples:
   learnscope audit                                   a small GPT-2 made here, on a built-in text
-  learnscope audit --model_path runs/gpt2            a Hugging Face folder, on the same text
+  learnscope audit --model_path model.pt             a state dictionary, on sequences sampled from the model itself
+  learnscope audit --model_path runs/gpt2 --data_split validation      a Hugging Face folder, on a built-in text
   learnscope audit --model_path model.pt --config_path config.json --data_split 'validation[:100]'
   learnscope audit --model_path model.pt --data held_out.jsonl --parts performance bit_widths
   learnscope audit --model_path a.pt b.pt --output_dir compared        several models side by side
@@ -45,16 +47,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model_path", metavar="PATH", nargs="+", default=[], help=models)
     parser.add_argument("--config_path", metavar="FILE", type=Path, help=config)
     parser.add_argument("--output_dir", metavar="DIR", type=Path, default=out, help=f"for the report (default: {out})")
-    parser.add_argument("--data_split", metavar="SPLIT", help="such as validation[:100] or test[10%%:20%%]")
+    split = "such as validation[:100] or test[10%%:20%%]; without --data, of a built-in text"
+    parser.add_argument("--data_split", metavar="SPLIT", help=split)
     data = parser.add_argument_group("data")
-    data.add_argument("--data", metavar="SOURCE", help="a .txt or .jsonl file, a datasets folder, or a name on the hub")
+    source = "a .txt or .jsonl file, a datasets folder, or a name on the hub (default: sampled from the model itself)"
+    data.add_argument("--data", metavar="SOURCE", help=source)
     data.add_argument("--tokenizer", metavar="PATH", help="its folder or file, or 'bytes' (default: beside the model)")
-    data.add_argument("--examples", metavar="N", type=at_least_one, default=256, help="at most N (default: 256)")
+    data.add_argument("--text_column", metavar="NAME", help="the column of the texts (default: text)")
+    data.add_argument("--label_column", metavar="NAME", help="of a classifier's answers (default: label or labels)")
+    examples = "at most N (default: 256, fewer for a large model)"
+    data.add_argument("--examples", metavar="N", type=at_least_one, help=examples)
     data.add_argument("--batch_size", metavar="N", type=at_least_one, default=8, help="(default: 8)")
-    data.add_argument("--length", metavar="N", type=at_least_one, default=128, help="tokens per example (default: 128)")
+    length = "tokens per example (default: 128, or 64 of the model's own samples)"
+    data.add_argument("--length", metavar="N", type=at_least_one, help=length)
+    seed = "of the sequences sampled from the model if no data are named (default: 0)"
+    data.add_argument("--seed", metavar="N", type=whole_from_zero, default=0, help=seed)
     what = parser.add_argument_group("what is examined")
     parts = ["performance", "bit_widths", "robustness"]
     what.add_argument("--parts", nargs="+", choices=parts, default=parts, help="(default: all three)")
+    thorough = "leave nothing out for the sake of time (default: about two minutes for a GPT-2 of two layers)"
+    what.add_argument("--thorough", action="store_true", help=thorough)
     what.add_argument("--max_mb", metavar="X", type=_positive, help="budget of the mix of widths, in MB (10⁶ bytes)")
     what.add_argument("--max_kl", metavar="X", type=_positive, help="or the damage allowed: mean KL in nats per token")
     what.add_argument("--export", metavar="FILE", type=Path, help="write the recommended mix, packed (.safetensors)")
@@ -88,12 +100,15 @@ def run(args: argparse.Namespace) -> int:
     from learnscope.report.terminal import print_findings
     from learnscope.sources.hushed import quiet
 
-    say = (lambda _: None) if args.quiet else print
+    def say(line: str) -> None:
+        if not args.quiet:
+            print(in_flags(line), flush=True)
+
     try:
         with quiet(say, about="audit"):
             runs = audited(_options(args, named(args.model_path)), say)
     except (PosttrainError, ValueError) as error:
-        return fail("learnscope audit", error)
+        return fail("learnscope audit", ValueError(in_flags(str(error))))
     except KeyboardInterrupt:
         cached = "what was measured is cached, and the same command goes on from there"
         print(f"interrupted; {'nothing is cached (--no_cache)' if args.no_cache else cached}", file=sys.stderr)
@@ -141,7 +156,7 @@ def _solve(args: argparse.Namespace) -> int:
             raise SensitivityError("give the budget: either --max_mb or --max_kl")
         mix = measured.solve(max_bytes=_bytes(args), max_kl=args.max_kl)
     except (SensitivityError, NoAllocation) as error:
-        return fail("learnscope audit", error)
+        return fail("learnscope audit", ValueError(in_flags(str(error))))
     width = max(map(len, measured.weights))
     for unit in measured.weights:
         print(f"{visible(unit):{width}}  {f'{mix.choice[unit]} bits' if unit in mix.choice else 'as stored'}")

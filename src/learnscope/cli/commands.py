@@ -29,6 +29,12 @@ def at_least_one(text: str) -> int:
     return int(text)
 
 
+def whole_from_zero(text: str) -> int:
+    if int(text) < 0:
+        raise argparse.ArgumentTypeError(f"a whole number of at least 0 is needed, not {text}")
+    return int(text)
+
+
 def from_zero(text: str) -> float:
     """An argument that is a number from 0 on."""
     if not 0 <= float(text) < math.inf:

@@ -9,7 +9,7 @@ from typing import Any
 from learnscope.comparison.series import SeriesOf
 from learnscope.findings.bits.bit_widths import recommended_configuration
 from learnscope.reading.audit import PROBES, Audit, read_audit
-from learnscope.reading.audit_numbers import NONE, Number, ends_text, size
+from learnscope.reading.audit_numbers import NONE, OWN_SAMPLES, Number, ends_text, size
 from learnscope.reading.gather import class_of
 from learnscope.reading.words import count, listed, num
 from learnscope.run import Run
@@ -63,7 +63,7 @@ def audit_rows(audits: Mapping[str, Audit]) -> list[tuple[str, ...]]:
     rows = []
     for metric in METRICS:
         numbers = {name: metric.get(audit) for name, audit in audits.items()}
-        best = clear_best(numbers, metric)
+        best = clear_best(numbers, metric) if _same_data(metric, audits) else None
         cells = [_cell(number, metric) + (" ★" if name == best else "") for name, number in numbers.items()]
         rows.append((metric.name, *cells))
     return rows
@@ -78,8 +78,15 @@ def audit_json(audits: Mapping[str, Audit]) -> list[dict[str, Any]]:
             name: {"value": n.value, "low": n.low, "high": n.high, "why": n.reason, "no_interval": n.no_interval}
             for name, n in numbers.items()
         }
-        out.append({"metric": metric.name, "numbers": values, "best": clear_best(numbers, metric)})
+        best = clear_best(numbers, metric) if _same_data(metric, audits) else None
+        out.append({"metric": metric.name, "numbers": values, "best": best})
     return out
+
+
+def _same_data(metric: Metric, audits: Mapping[str, Audit]) -> bool:
+    """False for what depends on the data if a model was examined on sequences that it made up itself."""
+    parts = [getattr(audit, metric.part) for audit in audits.values()]
+    return metric.part not in ("quality", "attacks") or not any(part is not None and part.own_samples for part in parts)
 
 
 def _cell(number: Number, metric: Metric) -> str:
@@ -104,6 +111,12 @@ def clear_best(numbers: Mapping[str, Number], metric: Metric) -> str | None:
 def notes(audits: Mapping[str, Audit]) -> list[str]:
     """Why numbers may not be comparable."""
     out = []
+    own = [name for name, a in audits.items() if any(p is not None and p.own_samples for p in (a.quality, a.attacks))]
+    if own:
+        out.append(
+            f"{listed(own, len(own))} {'was' if len(own) == 1 else 'were each'} examined on {OWN_SAMPLES}: losses, "
+            "accuracies and robustness gaps cannot be compared, and none is marked as the best."
+        )
     examples = {name: a.quality.n_examples for name, a in audits.items() if a.quality is not None}
     if len(set(examples.values())) > 1:
         each = [f"{name} on {count(n, 'example') if n is not None else 'n/a'}" for name, n in examples.items()]

@@ -52,6 +52,8 @@ class Subject:
     test_data: Sequence[Any] | None = None
     tokenizer: Any = None
     """Of a language model, if it is known: to show texts."""
+    sampled: bool = False
+    """Whether `holdout` was sampled from the model itself: its loss there is no quality on any data."""
     groups: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     """Patterns of parameter names, by the user's name of the group."""
     names: list[str] = field(default_factory=list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,16 @@ from torch import nn
 from learnscope.findings import Cuts, find
 from learnscope.options import explain_options
 from learnscope.posttrain.bit_widths import BitWidthAnalyzer
-from learnscope.posttrain.data import load_data
+from learnscope.posttrain.data import is_texts, load_data
+from learnscope.posttrain.depth import LENGTH, SAMPLED_LENGTH
 from learnscope.posttrain.errors import PosttrainError
+from learnscope.posttrain.estimate import Estimate
 from learnscope.posttrain.loading import load_model
 from learnscope.posttrain.performance import PerformanceAnalyzer
+from learnscope.posttrain.planner import Planner
+from learnscope.posttrain.reader import reader_of
 from learnscope.posttrain.robustness import RobustnessAnalyzer
+from learnscope.posttrain.samples import reader_without_data, sampled_batches
 from learnscope.posttrain.session import AuditSession
 from learnscope.reading.gather import one_pass
 from learnscope.record import Finding, plain_json
@@ -47,6 +52,10 @@ class ModelAnalyzer:
             dictionary. No code from a file is run.
         config_path: the configuration of a state dictionary that has none beside it or inside it.
         tokenizer: a tokenizer, its folder or file, or "bytes"; by default the one beside the model.
+        thorough: whether to spare no time. Otherwise a large model is examined on fewer examples, or on fewer tokens
+            of each, so that all three parts take about two minutes for a GPT-2 of two layers; reports say what was
+            left out. The choice depends on the model and the data, never on the machine.
+        seed: of the sequences that are sampled from the model if there are no data.
         task: how a batch becomes logits and targets, where the defaults do not recognise it.
         device: where the model is moved to; by default it stays where it is.
         cache: a folder in which results are cached by content, so that nothing is computed twice.
@@ -58,7 +67,7 @@ class ModelAnalyzer:
     def __init__(
         self, model: str | Path | nn.Module, config_path: str | Path | None = None, *, tokenizer: Any = None,
         task: Task | None = None, device: Any = None, cache: str | Path | None = None, progress: bool = True,
-        name: str | None = None,
+        name: str | None = None, thorough: bool = False, seed: int = 0,
     ) -> None:  # fmt: skip
         loaded = load_model(model, config_path, tokenizer, device)
         self.model, self.tokenizer, self.origin = loaded.model, loaded.tokenizer, loaded.origin
@@ -74,39 +83,94 @@ class ModelAnalyzer:
         self.results: dict[str, dict[str, Any]] = {}
         self.findings: list[Finding] = []
         """Findings of the last report."""
+        self.planner, self.seed = Planner(self.session, thorough=thorough), seed
         self._about_data: dict[str, Any] = {}
 
     def analyze_performance(self, data_loader: Any = None) -> dict[str, Any]:
         """Loss, perplexity and accuracy; latency, throughput, memory; where the time goes."""
-        return self._analyze("performance", self.performance_analyzer.analyze, data_loader)
+        self.results["performance"] = self.performance_analyzer.analyze(self.data(data_loader))
+        return self.results["performance"]
 
     def analyze_bit_widths(self, data_loader: Any = None, **options: Any) -> dict[str, Any]:
         """Which layers need their bits, what configurations cost, and the best one for a budget.
 
         Options are those of `BitWidthAnalyzer.analyze`, such as `max_bytes` or `max_kl`.
         """
-        return self._analyze("bit_widths", self.bit_width_analyzer.analyze, data_loader, **options)
+        data = self.planner.fixed(self.data(data_loader))
+        share = self.planner.depth(data).bits
+        options = {"examples": share.examples, **options}
+        part = self.planner.part("bit_widths", data, share, options)
+        timed = self.planner.timed(data, part, share)
+        self.results["bit_widths"] = self.bit_width_analyzer.analyze(part, timed_on=timed, **options)
+        return self.results["bit_widths"]
 
     def analyze_robustness(self, data_loader: Any = None, **options: Any) -> dict[str, Any]:
-        """Attacks, noise and changed inputs, and how bit widths affect attacks."""
-        return self._analyze("robustness", self.robustness_analyzer.analyze, data_loader, **options)
+        """Attacks, noise and changed inputs, and how bit widths affect attacks.
+
+        Options are those of `RobustnessAnalyzer.analyze`, such as `examples` or `epsilons`.
+        """
+        data = self.planner.fixed(self.data(data_loader))
+        depth = self.planner.depth(data)
+        steps = {"steps": depth.steps, "transfer_steps": depth.transfer_steps}
+        options = {"examples": depth.attacks.examples, **steps, **options}
+        part = self.planner.part("robustness", data, depth.attacks, options)
+        self.results["robustness"] = self.robustness_analyzer.analyze(part, **options)
+        return self.results["robustness"]
 
     def analyze(self, data_loader: Any = None) -> dict[str, dict[str, Any]]:
         """All three, on the same data."""
-        data = self.data(data_loader)
+        data = self.planner.fixed(self.data(data_loader))
         self.analyze_performance(data)
         self.analyze_bit_widths(data)
         self.analyze_robustness(data)
         return self.results
 
-    def data(self, source: Any = None, **options: Any) -> Any:
-        """Batches for this model: from a file, a folder or a name, or from the built-in text; batches as they are.
+    def data(
+        self, source: Any = None, *, split: str | None = None, length: int | None = None, examples: int | None = None,
+        **options: Any,
+    ) -> Any:  # fmt: skip
+        """Batches for this model: from a file, a folder or a name; batches as they are.
 
-        Options are those of `learnscope.posttrain.data.load_data`, such as `split` and `examples`.
+        Without a source they are sampled from the model itself, or taken from the built-in text if a split of it is
+        named. Options are those of `learnscope.posttrain.data.load_data`, such as `split` and `batch_size`. By default
+        there are 256 examples, or fewer if the model is large, of 128 tokens (64 of the model's own).
         """
-        batches = load_data(source, model=self.model, tokenizer=self.tokenizer, **options)
+        batches: Any = source
+        if source is None and split is None:
+            reader = reader_without_data(self.model)
+            length = length or min(LENGTH if self.planner.thorough else SAMPLED_LENGTH, reader.positions or LENGTH)
+            examples = examples or self.planner.affordable(length, sampled=True)
+            batches = sampled_batches(
+                self.model, examples=examples, length=length, seed=self.seed, memo=self.session.memo,
+                progress=self.session.progress, **options,
+            )  # fmt: skip
+        elif source is None or isinstance(source, str | Path) or examples is not None or is_texts(source):
+            length = length or LENGTH
+            if examples is None:
+                examples = self.planner.affordable(min(length, reader_of(self.model).positions or length))
+            batches = load_data(
+                source, model=self.model, tokenizer=self.tokenizer, split=split, length=length, examples=examples,
+                **options,
+            )  # fmt: skip
+        elif split is not None:
+            load_data(source, model=self.model, split=split)  # refuses it
         self._about_data = dict(getattr(batches, "about", {})) or self._about_data
         return batches
+
+    def check_data(self, source: Any, split: str | None) -> None:
+        """Refuse a model that needs other data than these, before anything is computed."""
+        if source is None and split is None:
+            reader_without_data(self.model)
+        elif source is None and self.tokenizer is None:
+            raise PosttrainError(
+                f"split={split!r} is of the built-in text, and no tokenizer was found for "
+                f"{type(self.model).__name__}: give tokenizer=, or data= with input_ids, or leave split= out, and the "
+                "model is examined on sequences that are sampled from itself"
+            )
+
+    def estimates(self, data: Any, parts: Sequence[str] = PARTS) -> tuple[Estimate, Estimate]:
+        """How long the parts will take on these data, and how long thorough ones would, from a timed forward pass."""
+        return self.planner.estimates(self.planner.fixed(data), parts)
 
     @property
     def run(self) -> Run:
@@ -128,7 +192,10 @@ class ModelAnalyzer:
             )
         config: Any = getattr(self.model, "config", None)
         shown = {key: value for key in _SHOWN if (value := getattr(config, key, None)) is not None}
-        facts = {"origin": self.origin, "configuration": shown, "data": self._about_data, "notes": self.notes}
+        facts = {
+            "origin": self.origin, "configuration": shown, "data": self._about_data, "reduced": self.planner.reduced,
+            "notes": self.notes,
+        }  # fmt: skip
         about = {key: value for key, value in facts.items() if value}
         folder, cuts = Path(output_dir), with_thresholds(cuts, thresholds)
         reader = one_pass(self.session.save(folder, plain_json(about)).reader)
@@ -136,10 +203,6 @@ class ModelAnalyzer:
         self.findings = find(reader, cuts)
         write_json(folder / "findings.json", [finding.to_json() for finding in self.findings])
         return folder
-
-    def _analyze(self, part: str, analyze: Any, data_loader: Any, **options: Any) -> dict[str, Any]:
-        self.results[part] = analyze(self.data(data_loader), **options)
-        return self.results[part]
 
 
 def with_thresholds(cuts: Cuts | None, thresholds: Mapping[str, float] | None) -> Cuts:

@@ -118,16 +118,20 @@ class BitWidthAnalyzer:
         }
 
     def analyze(
-        self, data_loader: Any, max_bytes: int | None = None, max_kl: float | None = None, **options: Any
-    ) -> dict[str, Any]:
-        """All of it, on the same data: `sensitivity`, `configurations`, `pareto_frontier`, `optimal`, `exported`."""
+        self, data_loader: Any, max_bytes: int | None = None, max_kl: float | None = None, *, timed_on: Any = None,
+        **options: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """All of it: `sensitivity`, `configurations`, `pareto_frontier`, `optimal`, `exported`.
+
+        `timed_on` are the data whose first batch the exported copies are timed on, where they are not the same.
+        """
         # refuses wrong options and impossible budgets before anything is measured
         BitOptimum(max_bytes=max_bytes, max_kl=max_kl, **options).check_fits(self.session.model)
         with self.session.sharing(data_loader):
             sensitivity = self.analyze_layer_sensitivity(data_loader, **options)
             configurations = self.test_configurations(data_loader, **options)
             optimal = self.find_optimal_configuration(data_loader, max_bytes, max_kl, **options)
-            exported = self.measure_exported_speed(data_loader)
+        exported = self.measure_exported_speed(data_loader if timed_on is None else timed_on)
         return {
             "sensitivity": sensitivity,
             "configurations": configurations,
@@ -240,5 +244,7 @@ def _frontier(record: Record, tested: Mapping[str, Mapping[str, Any]]) -> list[d
 
 
 def _about(record: Record) -> dict[str, Any]:
-    names = ("examples", "positions", "scheme", "judged_by", "rerun", "rerun_reason")
+    names = (
+        "examples", "examples_given", "positions", "data", "reduced", "scheme", "judged_by", "rerun", "rerun_reason",
+    )  # fmt: skip
     return {name: record.notes[name] for name in names if name in record.notes}

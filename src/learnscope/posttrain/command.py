@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from learnscope.comparison import compare
 from learnscope.posttrain.analyzer import PARTS, ModelAnalyzer, with_thresholds
 from learnscope.posttrain.builtin import make_builtin
 from learnscope.posttrain.errors import PosttrainError
+from learnscope.posttrain.estimate import in_words
 from learnscope.posttrain.session import check_folder
 from learnscope.progress import progress_bar
 from learnscope.record import Finding
@@ -39,9 +40,16 @@ class AuditOptions:
     device: str | None = None
     data: Any = None
     split: str | None = None
+    text_column: str | None = None
+    label_column: str | None = None
     batch_size: int = 8
-    length: int = 128
-    examples: int | None = 256
+    length: int | None = None
+    """Tokens of an example; None: 128, or 64 of sequences that are sampled from the model."""
+    examples: int | None = None
+    """At most; None: 256, or fewer if the model is large and the audit is not thorough."""
+    seed: int = 0
+    """Of the sequences that are sampled from the model where there are no data."""
+    thorough: bool = False
     parts: Sequence[str] = PARTS
     max_bytes: int | None = None
     max_kl: float | None = None
@@ -68,6 +76,8 @@ def audited(options: AuditOptions, say: Say) -> dict[str, tuple[Run, list[Findin
         torch.set_num_threads(options.threads)
     models = dict(options.models)
     if not models:
+        split = options.split if options.data is not None else options.split or "validation"
+        options = replace(options, split=split)  # of the text that it is trained on
         folder = options.output_dir / "built-in_model"
         if not (folder / "config.json").is_file():
             say("no model was named: a small GPT-2 is trained on the standard library's help texts first …")
@@ -75,7 +85,7 @@ def audited(options: AuditOptions, say: Say) -> dict[str, tuple[Run, list[Findin
             models["built-in"] = make_builtin(folder, show=show)
     if len(models) > 1:  # refuse what cannot be loaded before the first takes its time
         for name, model in models.items():
-            _analyzer(name, model, options, options.output_dir)
+            _analyzer(name, model, options, options.output_dir)  # also refused: one that needs other data
     folders = _folders(models, options.output_dir)
     for folder in folders.values():
         check_folder(folder)
@@ -92,35 +102,41 @@ def audited(options: AuditOptions, say: Say) -> dict[str, tuple[Run, list[Findin
 def _check(options: AuditOptions) -> None:
     """Refuse wrong options before minutes are spent."""
     with_thresholds(None, options.thresholds)
-    asked, export = {"max_mb": options.max_bytes, "max_kl": options.max_kl}, options.export
+    asked, export = {"max_bytes": options.max_bytes, "max_kl": options.max_kl}, options.export
     budgets = {name: value for name, value in asked.items() if value is not None}
     if not options.parts or not set(options.parts) <= set(PARTS):
         raise PosttrainError(f"parts={list(options.parts)!r}: some of {', '.join(PARTS)} are needed")
     if len(budgets) > 1:
-        raise PosttrainError("give one budget, bytes (--max_mb) or damage (--max_kl): the other is what is made small")
+        raise PosttrainError("give one budget, bytes (max_bytes=) or damage (max_kl=): the other is what is made small")
     for name, value in budgets.items():
         if not 0 < value < math.inf:
-            raise PosttrainError(f"--{name}: a number above 0 is needed")
+            raise PosttrainError(f"{name}={value!r}: a number above 0 is needed")
     if export is not None and len(options.models) > 1:
-        raise PosttrainError("--export writes the weights of one model: audit the models one by one to export them")
+        raise PosttrainError("export= writes the weights of one model: audit the models one by one to export them")
     if export is not None and "bit_widths" not in options.parts:
-        raise PosttrainError("--export writes the recommended bit widths, which --parts leaves out: add bit_widths")
+        raise PosttrainError("export= writes the recommended bit widths, which parts= leaves out: add bit_widths")
     if budgets and "bit_widths" not in options.parts:
-        raise PosttrainError("a budget is for the bit widths, which --parts leaves out: add bit_widths")
+        raise PosttrainError("a budget is for the bit widths, which parts= leaves out: add bit_widths")
     if export is not None and (export.suffix != ".safetensors" or export.is_dir()):
-        raise PosttrainError(f"--export {export}: name a file that ends in .safetensors")
+        raise PosttrainError(f"export={str(export)!r}: name a file that ends in .safetensors")
     for folder in (options.output_dir, *options.output_dir.parents):
         if folder.exists() and not folder.is_dir():
-            raise PosttrainError(f"{folder} is a file: name a folder for the report (--output_dir)")
+            raise PosttrainError(f"{folder} is a file: name a folder for the report (output_dir=)")
 
 
 def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say: Say) -> tuple[Run, list[Finding]]:
     for note in analyzer.notes:
         say(f"{analyzer.name}: {note}")
+    columns = {"text_column": options.text_column, "label_column": options.label_column}
+    named = {name: column for name, column in columns.items() if column is not None}
+    if options.data is None and options.split is None:
+        say(f"{analyzer.name}: no data were given, so it is examined on its own samples (seed={options.seed})")
     data = analyzer.data(
         options.data, split=options.split, batch_size=options.batch_size, length=options.length,
-        examples=options.examples,
+        examples=options.examples, **named,
     )  # fmt: skip
+    for line in _planned(analyzer, data, options):
+        say(f"{analyzer.name}: {line}")
     for part in options.parts:
         say(f"{analyzer.name}: {part.replace('_', ' ')} …")
         if part == "performance":
@@ -137,11 +153,31 @@ def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say
     return open_run(folder), analyzer.findings
 
 
+def _planned(analyzer: ModelAnalyzer, data: Any, options: AuditOptions) -> list[str]:
+    """What will be done, how long it will take, and what is left out."""
+    batches = analyzer.planner.fixed(data)
+    planned, thorough = analyzer.planner.estimates(batches, options.parts)
+    each = [
+        f"{part.replace('_', ' ')} {in_words(planned.seconds[part])} ({planned.forwards[part]:,} forward passes of an "
+        "example)"
+        for part in options.parts
+    ]
+    lines = [f"about {in_words(planned.total)}, from a timed forward pass: {', '.join(each)}"]
+    left_out = analyzer.planner.left_out(batches, options.parts)
+    lines += [f"{part.replace('_', ' ')}: {text}" for part, text in left_out.items()]
+    if left_out:
+        lines.append(f"thorough= leaves none of that out, and takes about {in_words(thorough.total)}")
+    return lines
+
+
 def _analyzer(name: str, model: Any, options: AuditOptions, folder: Path) -> ModelAnalyzer:
-    return ModelAnalyzer(
+    analyzer = ModelAnalyzer(
         model, options.config_path, tokenizer=options.tokenizer, device=options.device, name=name,
-        cache=folder / CACHE if options.cache else None, progress=options.progress,
+        cache=folder / CACHE if options.cache else None, progress=options.progress, thorough=options.thorough,
+        seed=options.seed,
     )  # fmt: skip
+    analyzer.check_data(options.data, options.split)
+    return analyzer
 
 
 def named(paths: Sequence[str | Path]) -> dict[str, str | Path]:

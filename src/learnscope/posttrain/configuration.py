@@ -28,7 +28,7 @@ HEAD = 64
 HEADS = ("LMHeadModel", "ForCausalLM", "ForSequenceClassification", "ForImageClassification")
 _GPT2 = {"n_embd", "n_layer", "n_head"}
 _BLOCK = re.compile(r"^h\.(\d+)\.attn\.c_attn\.weight$")
-_CURE = "load it with the package that knows it and pass the model itself"
+_CURE = "load it with the package that knows it and pass the model itself to ModelAnalyzer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def find_configuration(path: Path, config_path: Path | None, weights: Mapping[st
         return _completed({}, f"the shapes in {path}", shapes)
     raise PosttrainError(
         f"{path} has no configuration: there is no {beside}, none in the file, and the names of its tensors are not "
-        "GPT-2's; give one with config_path (--config_path config.json), or pass the model itself"
+        "GPT-2's; give one with config_path= (a config.json), or pass the model itself to ModelAnalyzer"
     )
 
 
@@ -86,12 +86,12 @@ def _completed(fields: dict[str, Any], where: str, shapes: dict[str, int] | None
         if width % HEAD:
             raise PosttrainError(
                 f"{where}: the number of attention heads cannot be read off them, and {width} is no multiple of the "
-                f"usual {HEAD} entries a head; give the configuration with config_path, with n_head in it"
+                f"usual {HEAD} entries a head; give the configuration with config_path=, with n_head in it"
             )
         full["n_head"] = width // HEAD
         notes.append(
             f"n_head={full['n_head']} is assumed ({HEAD} entries a head), since shapes do not tell it; if it is not "
-            "so, give the configuration with config_path"
+            "so, give the configuration with config_path="
         )
         warnings.warn(notes[-1], PosttrainWarning, stacklevel=2)
     # the published GPT-2's, which smaller vocabularies do not have
@@ -141,7 +141,7 @@ def build(configuration: Configuration) -> nn.Module:
     if importlib.util.find_spec("transformers") is None:
         raise PosttrainError(
             "models from files need the package transformers, which is not installed: pip install 'learnscope[hf]'; "
-            "or pass the model itself"
+            "or pass the model itself to ModelAnalyzer"
         )
     from transformers.initialization import no_init_weights  # transformers sets its own level when it is imported
 

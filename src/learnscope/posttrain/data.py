@@ -60,8 +60,7 @@ def load_data(
     """
     batch_size = whole_number("batch_size", batch_size, 1)
     examples = None if examples is None else whole_number("examples", examples, 1)
-    texts = isinstance(source, list) and bool(source) and all(isinstance(text, str) for text in source)
-    if not (source is None or isinstance(source, str | Path) or texts):
+    if not (source is None or isinstance(source, str | Path) or is_texts(source)):
         if split is not None:
             raise PosttrainError(f"split={split!r} is for data that are named; of batches, pass those that are meant")
         return source if examples is None else fixed_batches(source, examples=examples)
@@ -93,6 +92,10 @@ def load_data(
     return Batches([collated(part, pad, reader) for part in parts], about)
 
 
+def is_texts(source: Any) -> bool:
+    return isinstance(source, list) and bool(source) and all(isinstance(text, str) for text in source)
+
+
 def _rows(source: Any, split: str | None) -> tuple[Any, dict[str, Any], list[str]]:
     """Rows, facts about them, and a note where a split's name was ignored."""
     try:
@@ -107,8 +110,8 @@ def _rows(source: Any, split: str | None) -> tuple[Any, dict[str, Any], list[str
             return builtin_rows(split), {"source": BUILTIN, "split": split}, []
         rows = read_rows(source, split=split)
     except SourceError as error:
-        word = {"name": "data: ", "split": "split: "}.get(error.about or "", "")
-        raise PosttrainError(f"{word}{error}") from None
+        wrong = {"name": f"data={str(source)!r}: ", "split": f"split={split!r}: "}.get(error.about or "", "")
+        raise PosttrainError(f"{wrong}{error}") from None
     alone = split is not None and Path(source).expanduser().is_file() and Split.parse(split).name is not None
     notes = [f"{source} is one set of rows, which split={split!r} was taken from"] if alone else []
     return rows, {"source": str(source), "split": split}, notes

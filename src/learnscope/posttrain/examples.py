@@ -82,7 +82,7 @@ class Encoder:
         if column is None:
             raise PosttrainError(
                 f"the data have the columns {', '.join(columns)}, and neither text nor input_ids: say which holds the "
-                "text (text_column)"
+                "text (text_column=)"
             )
         if column != IDS and self.tokenizer is None:
             raise PosttrainError(NO_TOKENIZER.format(self.reader.name))
@@ -91,7 +91,7 @@ class Encoder:
         if label is None and self.reader.answer != "tokens":
             raise PosttrainError(
                 f"{self.reader.name} is judged by its answers, and the data have none (columns {', '.join(columns)}): "
-                "say which holds them (label_column)"
+                "say which holds them (label_column=)"
             )
         return column, label
 

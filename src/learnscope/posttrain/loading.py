@@ -51,7 +51,7 @@ def load_model(
     """
     if isinstance(path_or_model, nn.Module):
         if config_path is not None:
-            raise PosttrainError("config_path is for weights from a file; the model that is given has its own")
+            raise PosttrainError("config_path= is for weights from a file; the model that is given has its own")
         return Loaded(_on(path_or_model, device), load_tokenizer(tokenizer), type(path_or_model).__name__)
     if not isinstance(path_or_model, str | Path):
         raise PosttrainError(f"a model is a module or a path, not a {type(path_or_model).__name__}")
@@ -66,7 +66,7 @@ def load_model(
     except PosttrainError as error:
         raise PosttrainError(
             f"{error} (configuration: {configuration.where}); give the configuration that the weights were saved with "
-            "(config_path)"
+            "(config_path=)"
         ) from None
     own, problems = (load_tokenizer(tokenizer), []) if tokenizer is not None else tokenizer_beside(path)
     return Loaded(_on(model, device), own, str(path_or_model), (*configuration.notes, *notes, *problems))

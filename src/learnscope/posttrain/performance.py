@@ -31,10 +31,14 @@ class PerformanceAnalyzer:
         self.session = session
 
     def compute_basic_metrics(self, data_loader: Any, **options: Any) -> dict[str, Any]:
-        """`loss`, `perplexity`, `accuracy` with `_low` and `_high`, `top_k_accuracy` by k, `examples`, `positions`."""
+        """`loss`, `perplexity`, `accuracy` with `_low` and `_high`, `top_k_accuracy` by k, `examples`, `positions`.
+
+        `data` is "the model's own samples" where there are no other data: the loss is then the model's entropy.
+        """
         metrics: dict[str, Any] = {}
         reasons: dict[str, str] = {}
-        for entry in entries_of([self.session.measure(Performance(**options), data_loader)]):
+        record = self.session.measure(Performance(**options), data_loader)
+        for entry in entries_of([record]):
             if "k" not in entry.labels:
                 metrics |= values_of(entry)
                 reasons |= entry.reasons
@@ -43,7 +47,7 @@ class PerformanceAnalyzer:
             for name, value in values_of(entry).items():
                 metrics.setdefault(name, {})[k] = value
             reasons |= {f"{name}[{k}]": reason for name, reason in entry.reasons.items()}
-        return {**metrics, "reasons": reasons}
+        return {**metrics, **record.notes, "reasons": reasons}
 
     def benchmark_inference_speed(self, data_loader: Any, **options: Any) -> dict[str, Any]:
         """Throughput and latencies of the data's own batch; `prefill` and `decode` beside it; all settings as `sweep`.

@@ -48,8 +48,9 @@ def reader_of(model: nn.Module) -> Reader:
     vocabulary = _vocabulary(inner, config)
     if vocabulary is None:
         raise PosttrainError(
-            f"{name} reads no tokens, so no text can be made into batches for it: pass a loader of batches that it "
-            "takes, such as (inputs, targets) or a dictionary with pixel_values and labels"
+            f"{name} reads no tokens, so no text can be made into batches for it: examine it in Python, "
+            "ModelAnalyzer(model).analyze(loader), with batches that it takes, such as (inputs, targets) or a "
+            "dictionary with pixel_values and labels"
         )
     positions = getattr(config, "max_position_embeddings", None)
     # RoBERTa counts positions from after the padding's: no token uses the rows before
@@ -128,17 +129,18 @@ def load_tokenizer(given: Any) -> Any:
             return _from_path(path)
         except Exception as error:  # noqa: BLE001  (each kind of tokenizer fails on a damaged file in its own way)
             raise PosttrainError(
-                f"tokenizer {given}: {first_line(error)}; name a folder or file that tokenizer.save_pretrained wrote"
+                f"tokenizer={str(given)!r}: {first_line(error)}; name a folder or file that "
+                "tokenizer.save_pretrained wrote"
             ) from None
     if path.suffix == ".json" or str(given).startswith((".", "/", "~")):
-        raise PosttrainError(f"tokenizer: there is no file or folder {given}{near_names(path)}")
+        raise PosttrainError(f"tokenizer={str(given)!r}: there is no such file or folder{near_names(path)}")
     from transformers import AutoTokenizer
 
     try:
         with hushed():
             return AutoTokenizer.from_pretrained(str(given), trust_remote_code=False)
     except Exception as error:  # noqa: BLE001  (the hub, the network and the format each raise their own)
-        raise PosttrainError(f"tokenizer {given!r}: there is no such folder here, and {hub_reason(error)}") from None
+        raise PosttrainError(f"tokenizer={given!r}: there is no such folder here, and {hub_reason(error)}") from None
 
 
 def tokenizer_beside(path: Path) -> tuple[Any, list[str]]:

@@ -13,6 +13,7 @@ from learnscope.probes.robustness.bit_robustness import BitRobustness
 from learnscope.probes.robustness.input_perturbation import InputPerturbation
 from learnscope.probes.robustness.noise_robustness import NoiseRobustness
 
+GAP = ("robustness_gap", "robustness_gap_low", "robustness_gap_high", "examples")
 FLAGS = ("pgd_at_least_fgsm", "monotone_in_epsilon", "monotone_in_steps", "random_below_attack")
 
 
@@ -40,15 +41,14 @@ class RobustnessAnalyzer:
         attacks = entries(record, "attack")
         clean = attacks["clean"][0]
         model = entries(record, "model")["model"][0]
-        names = ("robustness_gap", "robustness_gap_low", "robustness_gap_high", "reasons")
         return {
             "clean": clean,
             **{scope: attacks[scope] for scope in ("random", "fgsm", "pgd")},
-            **{name: model[name] for name in names if name in model},
+            **record.notes,
+            **{name: model[name] for name in (*GAP, "reasons") if name in model},
             "flags": {name: math.nan if math.isnan(model[name]) else bool(model[name]) for name in FLAGS},
             "norm": clean["norm"],
             "unit": clean["unit"],
-            **record.notes,
         }
 
     def test_noise_robustness(
@@ -86,16 +86,21 @@ class RobustnessAnalyzer:
     @explain_options
     def analyze(
         self, data_loader: Any, *, epsilons: Sequence[float] | None = None, examples: int | None = None,
-        clip: tuple[float, float] | None = None,
+        clip: tuple[float, float] | None = None, steps: int = Attacks.steps, transfer_steps: int = BitRobustness.steps,
     ) -> dict[str, Any]:  # fmt: skip
-        """All four, on the same data: `adversarial`, `noise`, `perturbations`, `bits`, `robustness_gap`, `flags`."""
+        """All four, on the same data: `adversarial`, `noise`, `perturbations`, `bits`, `robustness_gap`, `flags`.
+
+        `steps` are those of PGD, `transfer_steps` those of attacks across bit widths.
+        """
         with self.session.sharing(data_loader):
-            adversarial = self.test_adversarial_robustness(data_loader, epsilons, examples=examples, clip=clip)
+            adversarial = self.test_adversarial_robustness(
+                data_loader, epsilons, examples=examples, clip=clip, steps=steps
+            )
             return {
                 "adversarial": adversarial,
                 "noise": self.test_noise_robustness(data_loader, examples=examples),
                 "perturbations": self.test_input_perturbations(data_loader, examples=examples),
-                "bits": self.test_bit_robustness(data_loader, examples=examples, clip=clip),
-                "robustness_gap": adversarial["robustness_gap"],
+                "bits": self.test_bit_robustness(data_loader, examples=examples, clip=clip, steps=transfer_steps),
+                **{name: adversarial[name] for name in GAP},
                 "flags": adversarial["flags"],
             }

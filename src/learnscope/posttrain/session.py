@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from learnscope.core.subject import Subject
 from learnscope.model.data import fixed_batches
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.reader import check_tokens
-from learnscope.reading.audit_numbers import Entry, entries_of
+from learnscope.reading.audit_numbers import OWN_SAMPLES, Entry, entries_of
 from learnscope.record import Record
 from learnscope.run import Run, open_run
 from learnscope.session.manifest import new_manifest
@@ -54,6 +55,8 @@ class AuditSession:
         self.memo = ResultCache(folder)
         self._measured: dict[str, tuple[Probe, Record]] = {}
         self._shared: Moment | None = None
+        self._reduced: str | None = None
+        """What of the data was left out, in words."""
 
     def measure(self, probe: Probe, data_loader: Any) -> Record:
         """Fire the probe on these data: a loader, a data set, a list of batches, or one batch. Errors are raised."""
@@ -62,8 +65,19 @@ class AuditSession:
         label = session.add(probe).label
         session.open(self.model)
         record = session.measure(moment)[label]
+        record = replace(record, notes={**record.notes, **self._facts(moment, record.notes.get("examples"))})
         self._measured[label] = probe, record
         return record
+
+    def _facts(self, moment: Moment, examples: int | None) -> dict[str, Any]:
+        """What the numbers rest on, beyond what the probe itself knows."""
+        facts: dict[str, Any] = {"data": OWN_SAMPLES} if moment.subject.sampled else {}
+        given = sum(map(moment.task.size, moment.subject.holdout or ()))
+        if examples is not None and examples < given:
+            facts["examples_given"] = given
+        if self._reduced is not None:
+            facts["reduced"] = self._reduced
+        return facts
 
     @contextmanager
     def sharing(self, data_loader: Any) -> Iterator[None]:
@@ -73,6 +87,10 @@ class AuditSession:
             yield
         finally:
             self._shared = None
+
+    def task_of(self, batches: Sequence[Any]) -> Task:
+        """How these batches are read."""
+        return self.task or task_for(batches[0], self.model)
 
     def record(self, probe: str) -> Record | None:
         """The last record of the probe with this name, if it has measured."""
@@ -103,10 +121,13 @@ class AuditSession:
 
     def _moment(self, data_loader: Any) -> Moment:
         batches = fixed_batches(data_loader, self.task)
+        about = getattr(data_loader, "about", {})
+        self._reduced = about.get("reduced")
         check_tokens(self.model, batches)
-        task = self.task or task_for(batches[0], self.model)
+        task = self.task_of(batches)
         subject = Subject(self.model, task=task, holdout=batches, tokenizer=self.tokenizer)
         subject.memo, subject.show_progress = self.memo, self.progress
+        subject.sampled = about.get("source") == OWN_SAMPLES
         return Moment(step=0, phase="audit", source="audit", subject=subject)
 
 

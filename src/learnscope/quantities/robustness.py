@@ -37,6 +37,7 @@ class Attacks(Quantities):
     epsilon_token = _attack(
         "ε as a share of the distance to the nearest other token, mean over what it bounds", when="for token ids"
     )
+    examples = not_drawn("how many examples the numbers beside it rest on", kinds=("attack", "model"), labels=_ATTACK)
     robustness_gap, robustness_gap_low, robustness_gap_high = with_interval(
         own_figure("clean − worst attacked accuracy at the largest ε", better="lower", when="for classes"), _PAIRED
     )
@@ -98,3 +99,4 @@ class BitRobustness(Quantities):
         _accuracy("share of positions predicted right", kinds=("transfer", "bits"), labels=_WIDTHS), _EXAMPLES
     )
     loss = not_drawn("Σ losses / Σ positions", kinds=("transfer", "bits"), labels=_WIDTHS, better="lower")
+    examples = not_drawn("how many examples these rest on", kinds=("transfer", "bits"), labels=_WIDTHS)

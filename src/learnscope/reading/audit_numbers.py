@@ -17,6 +17,8 @@ DISTURBED = {
     "input_dropout": ("dropped inputs", "share"), "input_noise": ("noise on the inputs", "σ"),
 }  # fmt: skip
 """The name of each kind of noise, and the unit of its level."""
+OWN_SAMPLES = "the model's own samples"
+"""The note `data` of what was measured on sequences that the model itself made up."""
 _E = TypeVar("_E", bound="Entry")
 _T = TypeVar("_T")
 
@@ -129,6 +131,21 @@ class Part:
     def examples(self) -> int | None:
         return self.notes.get("examples")
 
+    @property
+    def given(self) -> int | None:
+        """How many examples there were to choose from, if that is known."""
+        return self.notes.get("examples_given")
+
+    @property
+    def own_samples(self) -> bool:
+        """Whether it was measured on sequences that the model itself made up."""
+        return self.notes.get("data") == OWN_SAMPLES
+
+    @property
+    def on(self) -> str:
+        """What the numbers rest on, in words that follow them."""
+        return on_examples(self.examples, self.given, self.notes.get("data"))
+
 
 def entries_of(records: Iterable[Record]) -> list[Entry]:
     """The numbers of all these records; a later record replaces what an earlier one has too."""
@@ -196,12 +213,16 @@ def ends_text(number: Number, write: Callable[[float], str] = num) -> str:
     return "" if number.value is None or number.no_interval is None else f"no interval: {number.no_interval}"
 
 
-def on_examples(examples: int | None) -> str:
+def on_examples(examples: int | None, given: int | None = None, data: str | None = None) -> str:
+    """What a number rests on: how many examples, of how many that were given, and of what, if that is not data.
+
+    >>> on_examples(64), on_examples(None), on_examples(8, 96), on_examples(1, 1, OWN_SAMPLES)
+    (' on 64 examples', '', ' on 8 of 96 examples', " on 1 example of the model's own samples")
     """
-    >>> on_examples(64), on_examples(None)
-    (' on 64 examples', '')
-    """
-    return "" if examples is None else f" on {count(examples, 'example')}"
+    if examples is None:
+        return ""
+    counted = count(examples, "example") if given in (None, examples) else f"{examples:,} of {count(given, 'example')}"
+    return f" on {counted}" + (f" of {data}" if data else "")
 
 
 def widths(bits: Mapping[str, int]) -> str:

@@ -17,6 +17,10 @@ class Quality(Part):
     n_examples, positions = CountOf(outputs.Performance.examples), CountOf(outputs.Performance.positions)
 
     @property
+    def examples(self) -> int | None:
+        return self.n_examples
+
+    @property
     def top_k(self) -> dict[int, Number]:
         by_k = {int(k): entry["top_k_accuracy"] for entry in self.entries if (k := entry.labels.get("k"))}
         return dict(sorted(by_k.items()))

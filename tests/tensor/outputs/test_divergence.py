@@ -403,3 +403,15 @@ def test_the_first_largest_is_that_of_argmax(length: int, dtype: torch.dtype) ->
     assert first_largest(logits.t().contiguous().t()).tolist() == expected.tolist()
     logits[3, length // 3] = NAN
     assert first_largest(logits)[3] == -1
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [None, torch.tensor([2, 0])])
+def test_rows_of_the_reference_leave_it_as_it_is(kind: torch.dtype, rows: Tensor | None) -> None:
+    a, b = torch.randn(2, 3, 5, dtype=kind, generator=torch.Generator().manual_seed(0))
+    before = a.clone()
+    facts = divergence.reference_rows(a, rows)
+    assert torch.equal(a, before)
+    with_facts, without = (compare_logits(a, b, rows=rows, facts=each) for each in (facts, None))
+    for name in ("kl", "cosine", "mse", "agree"):
+        assert torch.equal(getattr(with_facts, name), getattr(without, name)), name

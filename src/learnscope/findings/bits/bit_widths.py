@@ -6,7 +6,7 @@ import numpy as np
 
 from learnscope.findings import analysis
 from learnscope.reading.audit import Audit, read_audit
-from learnscope.reading.audit_numbers import NONE, duration, evidence, interval_text, on_examples, size, widths
+from learnscope.reading.audit_numbers import NONE, duration, evidence, interval_text, size, widths
 from learnscope.reading.audit_parts import Configuration, Configurations, Exported, Optimum, Sensitivity, Tried
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, listed, num, percent
@@ -94,7 +94,7 @@ def recommended(part: Optimum) -> Finding | None:
         kind="audit_recommended_bits", severity="info",
         title=f"Recommended widths: {bits}" + (f", {facts}" if facts else ""),
         detail=f"With {item.name}, the {MEASURES[measure]} to the model itself is {interval_text(item[measure])}"
-        f"{on_examples(part.examples)} {unseen(part)}. {damage(item)}",
+        f"{part.on} {unseen(part)}. {damage(item)}",
         advice=advice, scopes=list(part.recommended),
         evidence=evidence(part.probe, measure, part.examples, item[measure]),
     )  # fmt: skip
@@ -119,7 +119,7 @@ def mixed_or_uniform(part: Optimum) -> Finding | None:
         kind="audit_mixed_wins" if wins else "audit_uniform_as_good", severity="info",
         title=f"Mixed widths are {'better' if wins else 'no better'} than {best.name}",
         detail=f"The best mix has a {MEASURES[measure]} of {interval_text(mixed[measure])} in {sizes[0]}, "
-        f"{best.name} {interval_text(best[measure])} in {sizes[1]}{on_examples(part.examples)} {unseen(part)}."
+        f"{best.name} {interval_text(best[measure])} in {sizes[1]}{part.on} {unseen(part)}."
         + (f" Their difference has no interval: {unsure}." if unsure and not wins else ""),
         advice=f"Use the mix: {widths(part.chosen)}." if wins else f"Use {best.name}: one width for all is simpler.",
         evidence=evidence(part.probe, measure, part.examples, mixed[measure]),
@@ -149,7 +149,7 @@ def smallest_near(part: Configurations, cuts: Cuts) -> Finding | None:
             kind="audit_near_not_known", severity="warning",
             title=f"Whether any configuration stays within a KL of {num(cuts.audit_kl)} cannot be told",
             detail=f"On average {item.name} does, with a mean KL of {interval_text(item['kl'])}"
-            f"{on_examples(part.examples)}. {damage(item)}",
+            f"{part.on}. {damage(item)}",
             advice="Compare the outputs on more examples: --examples, or examples= of BitWidths.",
             evidence=evidence(part.probe, "kl", part.examples, item["kl"]), scopes=[item.name],
         )  # fmt: skip
@@ -159,7 +159,7 @@ def smallest_near(part: Configurations, cuts: Cuts) -> Finding | None:
             kind="audit_no_width_near", severity="warning",
             title=f"None of {count(len(tried), 'configuration')} stays within a KL of {num(cuts.audit_kl)}",
             detail=f"The closest, {closest.name}, has a mean KL of {interval_text(closest['kl'])}"
-            f"{on_examples(part.examples)}. {damage(closest)}",
+            f"{part.on}. {damage(closest)}",
             advice="Leave the most sensitive weights at more bits, or use groups of weights with scales of their own.",
             evidence=evidence(part.probe, "kl", part.examples, closest["kl"]), scopes=[closest.name],
         )  # fmt: skip
@@ -170,7 +170,7 @@ def smallest_near(part: Configurations, cuts: Cuts) -> Finding | None:
         kind="audit_smallest_near", severity="info",
         title=f"The smallest configuration within a KL of {num(cuts.audit_kl)} is {item.name}: {_size_facts(item)}",
         detail=f"Its mean KL to the model itself is {interval_text(item['kl'])}"
-        f"{on_examples(part.examples)}. {damage(item)}{doubt}",
+        f"{part.on}. {damage(item)}{doubt}",
         advice=f"Of {count(len(tried), 'configuration')} tried, {len(tried) - len(near) - len(smaller)} are further "
         "off: audit_kl in Cuts moves what counts as near.",
         evidence=evidence(part.probe, "kl", part.examples, item["kl"]), scopes=[item.name],
@@ -209,7 +209,7 @@ def not_finite(part: Configurations, cuts: Cuts) -> Finding | None:
     return Finding(
         kind="audit_bits_not_finite", severity="warning",
         title=f"{count(len(bad), 'configuration')} {'gives' if len(bad) == 1 else 'give'} outputs that are not finite",
-        detail=f"Loss or KL of {listed(bad, cuts.names_listed)} is NaN or infinite{on_examples(part.examples)}.",
+        detail=f"Loss or KL of {listed(bad, cuts.names_listed)} is NaN or infinite{part.on}.",
         advice="Do not use these widths; look at the most sensitive unit for where the outputs break.",
         evidence=Evidence(probe=part.probe, name="kl", n=part.examples or len(part.items)), scopes=bad,
     )  # fmt: skip
@@ -228,7 +228,7 @@ def not_additive(part: Configurations, cuts: Cuts) -> Finding | None:
         title=f"Units quantised together do other damage than alone in {len(off)} of "
         f"{count(len(ratios), 'configuration')}",
         detail=f"The farthest off, {worst.name}, has a {MEASURES[part.judged_by]} of "
-        f"{interval_text(worst[part.judged_by])}{on_examples(part.examples)}, {more} the sum over its units alone "
+        f"{interval_text(worst[part.judged_by])}{part.on}, {more} the sum over its units alone "
         f"(ratio {num(ratio)}).",
         advice="Do not choose widths by the sensitivities of single units alone: try the whole configuration, as was "
         "done here.",
@@ -256,7 +256,7 @@ def sensitive(part: Sensitivity, cuts: Cuts) -> Finding | None:
     return Finding(
         kind="audit_sensitive_units", severity="info", title=f"The most sensitive unit at {bits} bits is {most}",
         detail=f"Alone at {bits} bits, it has a {MEASURES[measure]} of {num(costs[most])}{times}; the least sensitive, "
-        f"{least}, has {num(costs[least])}{on_examples(part.examples)}.{split}",
+        f"{least}, has {num(costs[least])}{part.on}.{split}",
         advice=f"Give more bits to {listed(ordered[: min(3, len(ordered) // 2)], cuts.names_listed)} first, and fewer "
         f"to {least}.",
         evidence=Evidence(probe=part.probe, name=measure, n=part.examples or len(costs), value=costs[most]),

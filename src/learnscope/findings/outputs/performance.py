@@ -6,7 +6,7 @@ import numpy as np
 
 from learnscope.findings import analysis
 from learnscope.reading.audit import read_audit
-from learnscope.reading.audit_numbers import Number, duration, evidence, interval_text, on_examples, size
+from learnscope.reading.audit_numbers import Number, duration, evidence, interval_text, size
 from learnscope.reading.audit_parts import Layers, Memory, Quality, Speed
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, listed, num, percent
@@ -44,13 +44,19 @@ def quality(part: Quality) -> Finding | None:
     others |= {f"top-{k} accuracy": number for k, number in part.top_k.items()}
     also = [f"{name} {interval_text(number)}" for name, number in others.items() if number.value is not None]
     places = f" ({count(part.positions, 'predicted position')})" if part.positions else ""
-    detail = f"Loss {interval_text(part.loss)}{on_examples(part.n_examples)}{places}."
+    detail = f"Loss {interval_text(part.loss)}{part.on}{places}."
     detail += f" Also {listed(also, len(also))}." if also else ""
     return Finding(
         kind="audit_quality", severity="info", detail=detail,
-        title=f"The loss is {num(part.loss.value)}{on_examples(part.n_examples)}", advice=_sure(part.loss),
+        title=f"The loss is {num(part.loss.value)}{part.on}", advice=OWN_LOSS if part.own_samples else _sure(part.loss),
         evidence=evidence(part.probe, "loss", part.n_examples, part.loss),
     )  # fmt: skip
+
+
+OWN_LOSS = (
+    "It is the model's entropy, how uncertain it is of what it makes up itself, and says nothing about how good it is: "
+    "give data for that."
+)
 
 
 def _sure(loss: Number) -> str:

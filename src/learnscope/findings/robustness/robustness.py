@@ -16,7 +16,6 @@ from learnscope.reading.audit_numbers import (
     at_level,
     evidence,
     interval_text,
-    on_examples,
 )
 from learnscope.reading.audit_parts import Attack, Attacks, Level, Levels, Transfer
 from learnscope.reading.cuts import Cuts
@@ -64,7 +63,7 @@ def gap(part: Attacks, cuts: Cuts) -> Finding:
             detail=f"There is none: {part.gap.reason}.", advice="Measure accuracy under attack on data with labels.",
             evidence=Evidence(probe=part.probe, name="robustness_gap", n=part.examples or 0),
         )  # fmt: skip
-    detail = f"The gap is {interval_text(part.gap)}{on_examples(part.examples)}"
+    detail = f"The gap is {interval_text(part.gap)}{part.on}"
     robust, nothing = within(part.gap, cuts.audit_robustness_gap), nothing_to_lose(part, cuts)
     if nothing is not None:
         verdict = f"which says nothing: {nothing}"
@@ -88,9 +87,12 @@ def gap(part: Attacks, cuts: Cuts) -> Finding:
         else:
             verdict = f"at most {most}: the model withstands these attacks"
             advice = "It holds for these attacks only, at these sizes; see the flags beside them."
+    # the title says at once if it rests on less than was given, or on no data at all
+    partly = part.given is not None or part.own_samples
+    stated = f"{interval_text(part.gap)}{part.on}" if partly else num(part.gap.value)
     return Finding(
         kind="audit_robustness_gap", severity="warning" if nothing is None and robust is False else "info",
-        title=f"The robustness gap is {num(part.gap.value)}, {verdict}", detail=detail, advice=advice,
+        title=f"The robustness gap is {stated}, {verdict}", detail=detail, advice=advice,
         evidence=evidence(part.probe, "robustness_gap", part.examples, part.gap),
     )  # fmt: skip
 
@@ -140,7 +142,7 @@ def masked(part: Attacks, cuts: Cuts) -> Finding | None:
     return Finding(
         kind="audit_gradient_masking", severity="warning",
         title="The attacks may have failed rather than the model held: gradient masking is suspected",
-        detail=f"Signs{on_examples(part.examples)}: {listed(doubts, len(doubts))}."
+        detail=f"Signs{part.on}: {listed(doubts, len(doubts))}."
         + (f" Not measured: {listed(unknown, len(unknown))}." if unknown else ""),
         advice="Do not take the robustness gap for robustness: attack with more steps and restarts first.",
         evidence=evidence(part.probe, name, part.examples, value),
@@ -200,7 +202,7 @@ def perturbed(part: Levels, name: str, levels: Sequence[Level]) -> Finding:
     changed = strongest.changed.value
     detail = f"From {num(clean)} on clean inputs to {interval_text(last)} at {at_level(name, strongest.level)}"
     detail += f" ({percent(changed)} of the inputs changed)" if changed is not None else ""
-    detail += f", over {count(strongest.seeds or 0, 'seed')}{on_examples(part.examples)}."
+    detail += f", over {count(strongest.seeds or 0, 'seed')}{part.on}."
     moved = sign * ((last.value or 0.0) - clean)
     better = -sign * (_end(last, -sign) - clean) > 0
     doubt = "" if hurt[-1] or better else ", which cannot be told from chance"
@@ -264,7 +266,7 @@ def transfer(part: Transfer) -> Finding | None:
     return Finding(
         kind="audit_quantised_robustness", severity="info", title=title,
         detail=f"Accuracy under PGD made on the same weights, beside {num(before.value)} as stored: "
-        f"{listed(said, len(said))}{on_examples(part.examples)}.{more}",
+        f"{listed(said, len(said))}{part.on}.{more}",
         advice=advice, evidence=evidence(part.probe, "accuracy", part.examples, most),
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -120,42 +121,55 @@ def interval(scores: Mapping[str, Any], name: str, less: Mapping[str, Any] | Non
     return ratio_interval(values, scores["sums"]["positions"])
 
 
-@torch.no_grad()
-def positions_of_examples(model: nn.Module, task: Task, batches: Sequence[Any]) -> list[int]:
-    """Number of positions with a target of each example: 0 for one that is all padding or has no label."""
-    counts: list[int] = []
-    with guard(model):
-        for batch in batches:
-            example = task.positions(model, task.to(batch, model_device(model))).example
-            counts += torch.bincount(example, minlength=task.size(batch)).tolist()
-    return counts
-
-
-def halves(task: Task, batches: Sequence[Any], counts: Sequence[int] | None = None) -> tuple[list[Any], list[Any]]:
-    """Split the examples alternately into two halves: one to search on, one that the search has not seen.
+def sides(task: Task, batches: Sequence[Any], counts: Sequence[int] | None = None) -> list[list[int | None]]:
+    """For each example of each batch, the half that it belongs to, alternately 0 and 1.
 
     Examples with the same id (parts of one document) go to the same half. If the task has its own `take()`, whole
-    batches alternate. Examples without a position that counts are in neither half.
+    batches alternate. Examples without a position that counts are in neither half: None.
     """
-    sides: tuple[list[Any], list[Any]] = ([], [])
     side_of: dict[Any, int] = {}
     whole_batches = type(task).take is not Task.take
+    found: list[list[int | None]] = []
     number = start = 0
     for batch in batches:
         size = task.size(batch)
         positions = [1] * max(size, 1) if counts is None else counts[start : start + size]
         start += size
         ids = None if whole_batches else _documents(task, batch)
-        parts: tuple[list[Any], list[Any]] = ([], [])
+        of_batch: list[int | None] = []
         for place in range(1 if whole_batches else size):
+            side = None
             if any(positions) if whole_batches else positions[place]:
                 document = ("number", number) if ids is None else ("id", ids[place])
                 side = side_of.setdefault(document, len(side_of) % 2)
-                parts[side].append(batch if whole_batches else cut(task, batch, place, place + 1))
                 number += 1
-        for half, part in zip(sides, parts, strict=True):
-            half.extend(joined(task, part, max_bytes=1 << 62))
-    return sides
+            of_batch.append(side)
+        found.append(of_batch * size if whole_batches else of_batch)
+    return found
+
+
+def halves(task: Task, batches: Sequence[Any], counts: Sequence[int] | None = None) -> tuple[list[Any], list[Any]]:
+    """The examples of the two `sides`: one to search on, one that the search has not seen."""
+    both: tuple[list[Any], list[Any]] = ([], [])
+    whole_batches = type(task).take is not Task.take
+    for batch, of_batch in zip(batches, sides(task, batches, counts), strict=True):
+        for number, half in enumerate(both):
+            places = [place for place, side in enumerate(of_batch) if side == number]
+            part = [cut(task, batch, place, place + 1) for place in places if not whole_batches]
+            half.extend(joined(task, part, max_bytes=1 << 62) if not whole_batches else [batch] * bool(places))
+    return both
+
+
+def on_part(scores: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
+    """The means and sums of the examples at these places, from the sums of all: what running them alone would give.
+
+    Quantiles and shares of positions are not among them.
+    """
+    sums = {name: [values[place] for place in places] for name, values in scores["sums"].items()}
+    positions = math.fsum(sums["positions"])
+    means = {name: math.fsum(values) / positions for name, values in sums.items() if name != "positions"}
+    kinds = {name: scores[name] for name in ("regression", "single", "tokens", "rerun") if name in scores}
+    return {**kinds, **means, "positions": int(positions), "sums": sums}
 
 
 def _documents(task: Task, batch: Any) -> list[Any] | None:

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from learnscope.model.data import DataError
 from learnscope.model.guard import guard
 from learnscope.model.landscape.double_backward import extra_backward
-from learnscope.model.outputs.example_sums import ExampleSums, example_sums, example_sums_of_pass
+from learnscope.model.outputs.example_sums import ExampleSums, KeptOutputs, example_sums, example_sums_of_pass
 from learnscope.model.robustness.target import Target, token_ids
 from learnscope.model.robustness.token_noise import with_tokens
 from learnscope.model.robustness.token_units import nearest_within
-from learnscope.task import Outputs, Task
+from learnscope.task import Task
 from learnscope.tensor.context import arithmetic_dtype
 from learnscope.tensor.robustness.perturbation import (
     Ball,
@@ -49,14 +49,26 @@ class Attacked:
     """Losses of examples that were NaN on the way: such a point never counts as the worst."""
 
 
-def fgsm(model: nn.Module, task: Task, target: Target, ball: Ball, *, clip: Clip = None) -> Attacked:
+Start = tuple[Tensor, Tensor]
+"""The gradient of the loss at the input itself, and the mean loss of each example there."""
+
+
+def gradient_at_input(model: nn.Module, task: Task, target: Target) -> Start:
+    """Where every attack begins: it is the same for all sizes, and need not be computed for each."""
+    with attackable(model):
+        return _gradient(model, task, target, _zeros(target))
+
+
+def fgsm(
+    model: nn.Module, task: Task, target: Target, ball: Ball, *, clip: Clip = None, start: Start | None = None
+) -> Attacked:
     """The fast gradient sign method: one step of the whole radius from the input itself, within `clip`.
 
-    δ = ε·sign(∇L) for L∞, ε·∇L/‖∇L‖ of each cell for L2; L is the sum of the task's losses.
+    δ = ε·sign(∇L) for L∞, ε·∇L/‖∇L‖ of each cell for L2; L is the sum of the task's losses. `start` is the gradient at
+    the input where it is known.
     """
     _check_clip(target, clip)
-    with attackable(model):
-        gradient, losses = _gradient(model, task, target, _zeros(target))
+    gradient, losses = start or gradient_at_input(model, task, target)
     step = ascend(gradient, ball) * ball.radius.to(gradient.dtype)
     return Attacked(clipped(step, target.origin, clip), *_count_zeros(gradient, ball, losses))
 
@@ -64,13 +76,14 @@ def fgsm(model: nn.Module, task: Task, target: Target, ball: Ball, *, clip: Clip
 def pgd(
     model: nn.Module, task: Task, target: Target, ball: Ball, *, steps: int = 10, restarts: int = 1,
     generator: torch.Generator | None = None, clip: Clip = None, step_size: float | None = None,
+    start: Start | None = None,
 ) -> Attacked:  # fmt: skip
     """Projected gradient descent (arXiv 1706.06083): steps of α = 2.5 ε/steps, each projected back into the ball.
 
     The first start is the input itself: if the loss is nearly linear, steps from there end at FGSM's point, while
     steps from a random point end only near it, which would look like a weak attack. Every other start is drawn
     uniformly from the ball (without a generator it is the input again). Of all points after a step, each example keeps
-    the one with its highest mean loss. `step_size` is α/ε.
+    the one with its highest mean loss. `step_size` is α/ε, `start` the gradient at the input where it is known.
     """
     _check_clip(target, clip)
     best: Tensor | None = None
@@ -78,14 +91,15 @@ def pgd(
     share = 2.5 / steps if step_size is None else step_size
     zeros = total = not_finite = 0
     with attackable(model):
-        for start in range(restarts):
+        for number in range(restarts):
             delta = torch.zeros_like(worst)
-            if start > 0 and generator is not None:
+            if number > 0 and generator is not None:
                 delta = uniform(ball, worst, generator)
             delta = clipped(delta, target.origin, clip)
             for step in range(steps + 1):
                 last = step == steps
-                gradient, losses = _gradient(model, task, target, delta, backward=not last)
+                known = start if number == step == 0 else None
+                gradient, losses = known or _gradient(model, task, target, delta, backward=not last)
                 if step:
                     best = torch.full_like(losses, -torch.inf) if best is None else best
                     better = losses > best
@@ -108,7 +122,7 @@ def random_perturbation(target: Target, ball: Ball, generator: torch.Generator, 
 
 @torch.no_grad()
 def attacked_sums(
-    model: nn.Module, task: Task, target: Target, delta: Tensor | None, reference: Outputs | None = None
+    model: nn.Module, task: Task, target: Target, delta: Tensor | None, reference: KeptOutputs | None = None
 ) -> ExampleSums:
     """Loss, accuracy and KL on the perturbed batch; KL is to `reference`, the outputs on the unperturbed batch."""
     with guard(model), target.added(delta) as batch:

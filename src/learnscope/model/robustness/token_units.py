@@ -108,20 +108,44 @@ def nearest_within(origin: Tensor, attacked: Tensor, radius: Tensor, table: Tens
     """
     chosen = []
     rows = table.double()
+    centre = rows.mean(0) if len(rows) else rows.new_zeros(rows.shape[1])
     step = max(1, CHUNK // max(1, len(rows)))
     for chunk, moved, limit in zip(origin.split(step), attacked.split(step), radius.split(step), strict=True):
         chunk, moved = chunk.double(), moved.double()
-        from_origin = torch.cdist(chunk, rows, p=torch.inf if norm == "linf" else 2.0, **_EXACT)
-        from_attacked = torch.cdist(moved, rows, **_EXACT)
-        to_original = torch.linalg.vector_norm(moved - chunk, dim=1)
         # a radius that equals the distance to a token must include that token, despite rounding
-        from_attacked[(from_origin > limit[:, None].double() * (1 + 1e-6)) | (from_origin == 0)] = torch.inf
-        nearest, row = from_attacked.min(1)
-        chosen.append(torch.where(nearest < to_original, row, -1))
+        at, row = _rows_within(chunk, rows, centre, limit.double() * (1 + 1e-6), norm)
+        best = torch.linalg.vector_norm(moved - chunk, dim=1)
+        found = torch.full((len(chunk),), -1, dtype=torch.int64, device=rows.device)
+        for pairs in torch.arange(len(at), device=at.device).split(max(1, CHUNK // max(1, rows.shape[1]))):
+            distance = torch.linalg.vector_norm(moved[at[pairs]] - rows[row[pairs]], dim=1)
+            nearest = best.scatter_reduce(0, at[pairs], distance, "amin")
+            hits = pairs[(distance == nearest[at[pairs]]) & (distance < best[at[pairs]])]
+            first = torch.full_like(found, len(rows)).scatter_reduce(0, at[hits], row[hits], "amin")
+            found, best = torch.where(first < len(rows), first, found), nearest
+        chosen.append(found)
     return torch.cat(chosen) if chosen else torch.empty(0, dtype=torch.int64)
 
 
-_EXACT: dict[str, Any] = {"compute_mode": "donot_use_mm_for_euclid_dist"}
+def _rows_within(points: Tensor, rows: Tensor, centre: Tensor, limit: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+    """Pairs of a point and a row that differs from it and is at most `limit` away, by point and then by row.
+
+    L2 distances are first estimated by a matrix product, whose error is far below the margin that is left here; those
+    that may be within the limit are computed from the differences.
+    """
+    if norm == "linf":
+        distance = torch.cdist(points, rows, p=torch.inf)
+        at, row = ((distance <= limit[:, None]) & (distance > 0)).nonzero(as_tuple=True)
+        return at, row
+    near, far = points - centre, rows - centre
+    size = near.square().sum(1, keepdim=True) + far.square().sum(1)
+    squared = size - 2 * (near @ far.T)
+    at, row = (squared <= limit[:, None].square() + NEAR * size).nonzero(as_tuple=True)
+    kept = []
+    for pairs in torch.arange(len(at), device=at.device).split(max(1, CHUNK // max(1, rows.shape[1]))):
+        distance = torch.linalg.vector_norm(points[at[pairs]] - rows[row[pairs]], dim=1)
+        kept.append(pairs[(distance <= limit[at[pairs]]) & (distance > 0)])
+    inside = torch.cat(kept) if kept else at
+    return at[inside], row[inside]
 
 
 def token_count(embedding: nn.Module) -> int:

@@ -56,7 +56,7 @@ class BitOptimum(BitProbe):
     """In nats a position (mean squared error for regression), of the sum over units."""
     sensitivities: str | None = None
 
-    cost = "a forward pass over half of the examples for each unit and width, and over the others for a few mixes"
+    cost = "a forward pass over the examples for each unit and width, unless it was measured, and a few over each half"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,7 +91,7 @@ class BitOptimum(BitProbe):
             Q.budget_bytes.column([budget["max_bytes"]]) if self.max_kl is None else Q.budget_kl.column([self.max_kl])
         )
         tables = [
-            configuration_table(Q, tried, original, front),
+            configuration_table(Q, tried, original, front, sampled=moment.subject.sampled),
             Table("unit", [unit.name for unit in units], [Q.chosen_bits.column(chosen)]),
             Table("model", ["model"], [limit, Q.mixed_wins.column([int(best is optimal)])]),
         ]

@@ -75,7 +75,7 @@ class BitWidths(BitProbe):
             **judged,
             **self.notes(original),
         }
-        table = configuration_table(Q, tried, original, front)
+        table = configuration_table(Q, tried, original, front, sampled=moment.subject.sampled)
         return Measurement([table], notes=notes, finish=with_cosine_reasons)
 
     def _mixes(self, units: Sequence[Unit], single: Mapping[str, Mapping[int, float]] | None) -> Mixes:

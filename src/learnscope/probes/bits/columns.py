@@ -10,7 +10,7 @@ from typing import Any
 from learnscope.model.bits.ledger import Ledger
 from learnscope.model.outputs.scores import interval
 from learnscope.probes.bits.quantising import judged_by
-from learnscope.probes.outputs.columns import REGRESSION, SINGLE
+from learnscope.probes.outputs.columns import REGRESSION, SAMPLED, SINGLE
 from learnscope.quantities.bits import BitWidths
 from learnscope.record import Table
 from learnscope.tensor.bits.allocation import FrontierPoint, Point, pareto
@@ -58,11 +58,13 @@ def frontier(configurations: Sequence[Configuration]) -> tuple[list[FrontierPoin
 
 def configuration_table(
     quantities: type[BitWidths], configurations: Sequence[Configuration], original: Mapping[str, Any],
-    front: Sequence[FrontierPoint],
+    front: Sequence[FrontierPoint], *, sampled: bool = False,
 ) -> Table:  # fmt: skip
+    """A row a configuration; on sequences that were `sampled` from the model itself there is no perplexity."""
     on_frontier = {point.name for point in front}
     rows = [
         {**_row(item, original), "on_frontier": int(item.name in on_frontier), "additivity": item.additivity}
+        | ({"perplexity": SAMPLED} if sampled else {})
         for item in configurations
     ]
     columns = [quantities.named(name).cells([row[name] for row in rows]) for name in rows[0]]

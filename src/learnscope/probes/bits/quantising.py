@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal
 
 from learnscope.core.moment import Moment
@@ -13,7 +14,7 @@ from learnscope.model.bits.mixes import uniform
 from learnscope.model.bits.quantise import checked_widths, quantised
 from learnscope.model.bits.quantised_units import Unit, find_units
 from learnscope.model.bits.sensitivities import Sensitivities
-from learnscope.model.outputs.scores import halves, originals, positions_of_examples, score, score_original
+from learnscope.model.outputs.scores import halves, on_part, originals, score, score_original, sides
 from learnscope.options import check_whole, is_whole
 from learnscope.tensor.bits.quantize import WHOLE_BITS, Granularity, QuantiseError, Scheme, checked_bits
 
@@ -135,14 +136,27 @@ class BitProbe(Probe):
             return batches
 
         def split() -> tuple[list[Any], list[Any]]:
-            key = {"what": "positions that count 1", "examples": self.examples}
-            positions = moment.remember(
-                key, lambda: {"each": positions_of_examples(moment.model, moment.task, batches)}
-            )
-            return halves(moment.task, batches, positions["each"])
+            return halves(moment.task, batches, self._positions(moment))
 
         search, held_out = moment.once(("halves", self.examples), split)
         return search if half == "search" or not held_out else held_out
+
+    def _positions(self, moment: Moment) -> list[int]:
+        """How many positions of each example count."""
+
+        def counted() -> list[int]:
+            return [int(count) for count in self.variant(moment, {})["sums"]["positions"]]
+
+        return moment.once(("positions that count", self.examples), counted)
+
+    def _alone(self, moment: Moment, unit: str, width: int, half: Half) -> dict[str, Any]:
+        """The scores of one unit at a width; of one half from the sums of all examples, which other probes need too."""
+        whole = self.variant(moment, {unit: width})
+        if half == "all":
+            return whole
+        batches = moment.holdout_batches(self.examples)
+        numbered = enumerate(chain(*sides(moment.task, batches, self._positions(moment))))
+        return on_part(whole, [place for place, side in numbered if side == int(half == "held out")])
 
     def forget(self, moment: Moment, half: Half) -> None:
         """Free outputs that no other probe asks for."""
@@ -152,7 +166,7 @@ class BitProbe(Probe):
         """Scores of every unit alone at every width."""
         pairs = [(unit.name, width) for unit in self.units(moment) for width in self.widths()]
         return {
-            (unit, width): self.variant(moment, {unit: width}, half)
+            (unit, width): self._alone(moment, unit, width, half)
             for unit, width in moment.track(pairs, "units in fewer bits")
         }
 

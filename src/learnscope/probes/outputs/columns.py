@@ -18,6 +18,7 @@ REGRESSION = "float targets: the outputs are numbers, not distributions"
 SINGLE = "one number a position has no direction"
 NO_POSITION = "no position has a target"
 ZEROS = "at some position all outputs of the model, or of the variant, are 0: they have no direction"
+SAMPLED = "the sequences are the model's own samples: their loss is its entropy, and no perplexity on any text"
 _Variant = TypeVar("_Variant")
 _OF_DISTRIBUTIONS = (
     VariantOutputs.kl, VariantOutputs.kl_median, VariantOutputs.kl_p99, VariantOutputs.top1_agree,

@@ -12,6 +12,7 @@ from learnscope.core.probe import At, Probe
 from learnscope.intervals import ratio_interval, share_interval
 from learnscope.model.outputs.outcomes import Sums, summed_by_example
 from learnscope.options import check_whole, is_whole
+from learnscope.probes.outputs.columns import SAMPLED
 from learnscope.quantities import Quantity
 from learnscope.quantities.outputs import Performance as Q
 from learnscope.record import Label, Measurement, Table
@@ -47,6 +48,7 @@ class Performance(Probe):
 
     def measure(self, moment: Moment) -> Measurement:
         part = {"what": "performance 2", "top_k": list(self.top_k), "resamples": self.resamples, "seed": self.seed}
+        part |= {"sampled": True} if moment.subject.sampled else {}
         rows = moment.remember(part, lambda: {"columns": self._rows(moment)})["columns"]
         columns = [
             Q.named(name).column([value], labels, {0: status} if status else {}) for name, labels, value, status in rows
@@ -65,7 +67,9 @@ class Performance(Probe):
         if math.isnan(loss) and positions:
             reason = f"the losses of {int(sums.loss.isnan().sum())} of {examples} examples are NaN"
         rows = _with_interval(Q.loss, {}, (loss, low, high), reason, reason or few)
-        if sums.tokens:
+        if moment.subject.sampled:
+            rows += _with_interval(Q.perplexity, {}, _NOTHING, SAMPLED, SAMPLED)
+        elif sums.tokens:
             rows += _with_interval(Q.perplexity, {}, (_exp(loss), _exp(low), _exp(high)), reason, reason or few)
         else:
             rows += _with_interval(Q.perplexity, {}, _NOTHING, NO_TOKENS, NO_TOKENS)

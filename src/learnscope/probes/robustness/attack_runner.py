@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
-from learnscope.model.outputs.example_sums import joined_sums, outputs_of_batches
+from learnscope.model.outputs.example_sums import KeptOutputs, joined_sums, outputs_of_batches
 from learnscope.model.robustness.attack import (
     Attacked,
     Clip,
+    Start,
     attacked_sums,
     changed_texts,
     fgsm,
+    gradient_at_input,
     pgd,
     random_perturbation,
 )
@@ -25,7 +27,6 @@ from learnscope.model.robustness.target import Target, What, find_target
 from learnscope.model.robustness.token_units import real_tokens, token_count, token_table, vocabulary_digest
 from learnscope.options import check_whole
 from learnscope.probes.robustness.shared import RobustnessProbe, check_counted
-from learnscope.task import Outputs
 from learnscope.tensor.robustness.perturbation import NORMS, Ball, Norm
 
 T = TypeVar("T")
@@ -114,8 +115,8 @@ class AttackRunner:
     def fgsm(self, epsilon: float) -> dict[str, Any]:
         model, task = self.moment.model, self.moment.task
         attacked = [
-            fgsm(model, task, target, ball, clip=self.clip)
-            for target, ball in zip(self.targets, self.balls(epsilon), strict=True)
+            fgsm(model, task, target, ball, clip=self.clip, start=start)
+            for target, ball, start in zip(self.targets, self.balls(epsilon), self._starts, strict=True)
         ]
         return self._result(attacked, epsilon)
 
@@ -130,14 +131,17 @@ class AttackRunner:
         """Those of PGD against the weights that the model has now."""
         model, task, generator = self.moment.model, self.moment.task, self._generator(0)
         return [
-            pgd(model, task, target, ball, steps=steps, restarts=restarts, generator=generator, clip=self.clip)
-            for target, ball in zip(self.targets, self.balls(epsilon), strict=True)
-        ]
+            pgd(
+                model, task, target, ball, steps=steps, restarts=restarts, generator=generator, clip=self.clip,
+                start=start,
+            )
+            for target, ball, start in zip(self.targets, self.balls(epsilon), self._starts, strict=True)
+        ]  # fmt: skip
 
     def evaluate(self, deltas: Sequence[Tensor | None] | None = None, *, compared: bool = True) -> dict[str, Any]:
         """The model on the batches with these perturbations, or without any; `compared` with its outputs on them."""
         model, task, count = self.moment.model, self.moment.task, len(self.batches)
-        references: Sequence[Outputs | None] = [None] * count
+        references: Sequence[KeptOutputs | None] = [None] * count
         if compared:
             references = self._once("kept outputs", lambda: outputs_of_batches(model, task, self.batches))
         each = zip(self.targets, deltas or [None] * count, references, strict=True)
@@ -151,6 +155,14 @@ class AttackRunner:
     def balls(self, epsilon: float) -> list[Ball]:
         pairs = zip(self.targets, self._distances, strict=True)
         return [unit_ball(target, self.threat, distances).of(epsilon) for target, distances in pairs]
+
+    @property
+    def _starts(self) -> list[Start | None]:
+        """The gradients at the inputs, which attacks of all sizes begin with; None where the weights are exchanged."""
+        model, task = self.moment.model, self.moment.task
+        if self.moment.cache.sealed:
+            return [None] * len(self.targets)
+        return self._once("input gradients", lambda: [gradient_at_input(model, task, each) for each in self.targets])
 
     @property
     def _distances(self) -> list[Tensor | None]:

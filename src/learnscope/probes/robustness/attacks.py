@@ -15,7 +15,7 @@ from learnscope.model.robustness.ball import Threat
 from learnscope.model.robustness.target import What
 from learnscope.options import check_whole
 from learnscope.probes.robustness.attack_runner import AttackProbe, AttackRunner
-from learnscope.probes.robustness.shared import REGRESSION, check_numbers, column, means, outcome_columns
+from learnscope.probes.robustness.shared import REGRESSION, check_numbers, column, counted, means, outcome_columns
 from learnscope.quantities import Quantity
 from learnscope.quantities.robustness import Attacks as Q
 from learnscope.record import Column, Label, Measurement, Table
@@ -146,15 +146,16 @@ def _gap_columns(attacks: Sequence[Attack]) -> list[Column]:
     by_gradient = [attack for attack in attacks if attack.scope in ("fgsm", "pgd")]
     largest = max(attack.epsilon for attack in by_gradient)
     quantities = (Q.robustness_gap, Q.robustness_gap_low, Q.robustness_gap_high)
+    positions = clean["positions"]
+    examples = column(Q.examples, counted(positions), {})
     if clean["correct"] is None:
-        return [column(quantity, None, {}, REGRESSION) for quantity in quantities]
+        return [*(column(quantity, None, {}, REGRESSION) for quantity in quantities), examples]
     at_largest = [attack.result for attack in by_gradient if attack.epsilon == largest]
     worst = min(at_largest, key=_accuracy)
-    positions = clean["positions"]
     low, high, reason = share_difference_interval(clean["correct"], worst["correct"], positions)
     gap = (sum(clean["correct"]) - sum(worst["correct"])) / sum(positions) if sum(positions) else math.nan
     numbers = zip(quantities, (gap, low, high), (None, reason, reason), strict=True)
-    return [column(quantity, value, {}, why) for quantity, value, why in numbers]
+    return [*(column(quantity, value, {}, why) for quantity, value, why in numbers), examples]
 
 
 def _flag_columns(attacks: Sequence[Attack]) -> list[Column]:

@@ -83,7 +83,7 @@ def means(sums: Sums) -> dict[str, float | None]:
 def outcome_columns(
     quantities: type[Attacks] | type[BitRobustness], sums: Sums, labels: Mapping[str, Label]
 ) -> list[Column]:
-    """`accuracy` with its interval over examples, and `loss`."""
+    """`accuracy` with its interval over examples, `loss`, and how many examples these are."""
     correct, positions = sums["correct"], sums["positions"]
     low, high, reason = (None, None, REGRESSION) if correct is None else share_interval(correct, positions)
     return [
@@ -91,7 +91,13 @@ def outcome_columns(
         column(quantities.accuracy_low, low, labels, reason),
         column(quantities.accuracy_high, high, labels, reason),
         column(quantities.loss, means(sums)["loss"], labels),
+        column(quantities.examples, counted(positions), labels),
     ]
+
+
+def counted(positions: Sequence[int]) -> int:
+    """How many examples have a position that counts."""
+    return sum(n > 0 for n in positions)
 
 
 def over_seeds(

@@ -13,7 +13,7 @@ from learnscope.findings.bits.bit_widths import MEASURES, recommended_configurat
 from learnscope.findings.cost.deployment import audit_deployment
 from learnscope.findings.robustness.robustness import within
 from learnscope.reading.audit import PARTS, Audit, read_audit
-from learnscope.reading.audit_numbers import NONE, Number, ends_text, on_examples, signed, size
+from learnscope.reading.audit_numbers import NONE, Number, ends_text, signed, size
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, num
 from learnscope.report.audit.marks import LIMIT, message, tile, values, without_stem
@@ -74,7 +74,7 @@ def _quality(audit: Audit, cuts: Cuts) -> Tile:  # noqa: ARG001 (judged by no cu
         return "Quality", "n/a", _why(audit, "quality"), QUIET
     name, number = next(((n, v) for n, v in (("Perplexity", part.perplexity), ("Accuracy", part.accuracy))
                          if v.value is not None), ("Loss", part.loss))  # fmt: skip
-    label = f"{name}{on_examples(part.n_examples)}"
+    label = f"{name}{part.on}"
     if number.value is None:
         return label, "n/a", f"{number.reason}", INK
     more = f"; accuracy {num(part.accuracy.value)}" if name != "Accuracy" and part.accuracy.value is not None else ""
@@ -124,7 +124,7 @@ def _gap(audit: Audit, cuts: Cuts) -> Tile:
         return "Robustness gap", "n/a", _why(audit, "attacks", None if part is None else part.gap), QUIET
     colour = {True: GOOD, False: LIMIT, None: INK}[within(part.gap, cuts.audit_robustness_gap)]
     asked = f"{_short(part.gap)}; at most {num(cuts.audit_robustness_gap)} asked for"
-    return f"Robustness gap{on_examples(part.examples)}", num(part.gap.value), asked, colour
+    return f"Robustness gap{part.on}", num(part.gap.value), asked, colour
 
 
 def _plot_speed(axes: Axes, audit: Audit, cuts: Cuts) -> bool:

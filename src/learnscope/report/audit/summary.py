@@ -8,7 +8,17 @@ from typing import Any
 from learnscope.findings.bits.bit_widths import MEASURES, recommended_configuration, unseen
 from learnscope.findings.robustness.robustness import worst_attack
 from learnscope.reading.audit import PARTS, Audit
-from learnscope.reading.audit_numbers import DISTURBED, Number, at_level, duration, ends_text, signed, size
+from learnscope.reading.audit_numbers import (
+    DISTURBED,
+    OWN_SAMPLES,
+    Number,
+    Part,
+    at_level,
+    duration,
+    ends_text,
+    signed,
+    size,
+)
 from learnscope.reading.words import capital, num
 from learnscope.report.audit.panels import AuditFigure
 from learnscope.report.markdown import escape, table
@@ -31,8 +41,8 @@ def summary_text(
         "rests on.",
         "## Model configuration", *_configuration(manifest, about),
         "## Key performance metrics", *_section(_performance(audit), audit, ("quality", "speed", "memory", "layers")),
-        "## Optimal bit-width configuration", *_bits(audit),
-        "## Robustness summary",
+        "## Optimal bit-width configuration", *_rests_on(audit.optimum), *_bits(audit),
+        "## Robustness summary", *_rests_on(audit.attacks),
         *_section(_robustness(audit), audit, ("attacks", "noise", "perturbations", "transfer")),
         *(["## Figures"] if drawn else []),
     ]  # fmt: skip
@@ -79,12 +89,34 @@ def _section(rows: list[Row], audit: Audit, parts: Sequence[str]) -> list[str]:
     return out + ([escape("Not measured. " + " ".join(missing))] if missing else [])
 
 
-def row(name: str, number: Number, n: int | None, write: Any = num) -> Row:
-    """A row of the table; a missing number, or a missing interval, has its reason in place of the interval."""
-    sample = "" if n is None else f"{n:,}"
+def row(name: str, number: Number, n: int | Part | None, write: Any = num) -> Row:
+    """A row of the table; a missing number, or a missing interval, has its reason in place of the interval.
+
+    Of a part, its examples are n.
+    """
+    sample = _examples(n) if isinstance(n, Part) else "" if n is None else f"{n:,}"
     if number.value is None:
         return name, "n/a", number.reason or "not measured", sample
     return name, write(number.value), ends_text(number, write), sample
+
+
+def _where(part: Part) -> str:
+    return f" on {OWN_SAMPLES}" if part.own_samples else ""
+
+
+def _rests_on(part: Part | None) -> list[str]:
+    """What the numbers of a section rest on, where that is less or other than data that were given."""
+    if part is None or not (part.own_samples or part.notes.get("reduced")):
+        return []
+    said = [f"All of it{_where(part)}"] if part.own_samples else []
+    said += [f"to save time: {part.notes['reduced']}"] if part.notes.get("reduced") else []
+    return [escape(f"{capital('; '.join(said))}.")]
+
+
+def _examples(part: Part) -> str:
+    if part.examples is None:
+        return ""
+    return f"{part.examples:,}" + ("" if part.given in (None, part.examples) else f" of {part.given:,}")
 
 
 def _cell(number: Number, write: Any = num) -> str:
@@ -96,7 +128,8 @@ def _performance(audit: Audit) -> list[Row]:
     if (quality := audit.quality) is not None:
         tops = {f"top-{k} accuracy": number for k, number in quality.top_k.items()}
         numbers = {"loss": quality.loss, "perplexity": quality.perplexity, "accuracy": quality.accuracy, **tops}
-        out += [row(name, number, quality.n_examples) for name, number in numbers.items()]
+        where = _where(quality)
+        out += [row(f"{name}{where}", number, quality) for name, number in numbers.items()]
     if audit.speed is not None and audit.speed.settings:
         for setting in audit.speed.settings:
             rate, unit = setting.rate
@@ -122,8 +155,8 @@ def _bits(audit: Audit) -> list[str]:
     best, part = recommended_configuration(audit), audit.optimum
     if best is not None and part is not None:
         rows = [
-            row(f"{MEASURES[part.judged_by]} to the model itself", best[part.judged_by], part.examples),
-            row("change of the loss", best["loss_change"], part.examples, signed),
+            row(f"{MEASURES[part.judged_by]} to the model itself", best[part.judged_by], part),
+            row("change of the loss", best["loss_change"], part, signed),
             row("packed size", best["packed_bytes"], None, size), row("compression", best["compression"], None),
             row("bits a weight in blocks", best["block_bits"], None),
             row("bits a weight in the whole model", best["model_bits"], None),
@@ -179,14 +212,14 @@ def _robustness(audit: Audit) -> list[Row]:
     out: list[Row] = []
     if audit.attacks is not None:
         part = audit.attacks
-        out.append(row("robustness gap", part.gap, part.examples))
+        out.append(row("robustness gap", part.gap, part))
         if part.clean is not None:
-            out.append(row("accuracy, clean", part.clean.accuracy, part.examples))
+            out.append(row("accuracy, clean", part.clean.accuracy, part))
         worst = worst_attack(part)
         if worst is not None:
             name = f"accuracy, {worst.name.upper()} of {worst.norm} epsilon {num(worst.epsilon)} ({worst.unit})"
-            out.append(row(name, worst.accuracy, part.examples))
-        out += [row(f"flag: {text}", part[flag], part.examples, lambda value: "yes" if value else "no")
+            out.append(row(name, worst.accuracy, part))
+        out += [row(f"flag: {text}", part[flag], part, lambda value: "yes" if value else "no")
                 for flag, text in FLAGS.items()]  # fmt: skip
     for levels in (audit.noise, audit.perturbations):
         for name, each in ({} if levels is None else levels.by_name()).items():
@@ -199,5 +232,5 @@ def _robustness(audit: Audit) -> list[Row]:
             if made in (0, tested):  # attacks on the model as stored, and on the very weights that they are tested on
                 widths = [f"{bits} bits" if bits else "stored" for bits in (made, tested)]
                 name = f"accuracy, PGD made on {widths[0]}, tried on {widths[1]}"
-                out.append(row(name, number, audit.transfer.examples))
+                out.append(row(name, number, audit.transfer))
     return out

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from learnscope.findings.bits.bit_widths import MEASURES
 from learnscope.reading.audit import read_audit
-from learnscope.reading.audit_numbers import Number, on_examples
+from learnscope.reading.audit_numbers import Number
 from learnscope.reading.audit_parts import Configuration, Tried
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, num
@@ -72,7 +72,7 @@ def configurations_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure
     handles += cost.get_legend_handles_labels()[0]
     figure.legend(handles=handles, loc="lower center", ncols=5, fontsize=10, frameon=False)
     left_out = len(ordered) - len(shown)
-    facts = f"{count(len(shown), 'configuration')}{on_examples(part.examples)}; 95 % intervals"
+    facts = f"{count(len(shown), 'configuration')}{part.on}; 95 % intervals"
     facts += f"; {left_out:,} more off the frontier are left out" if left_out else ""
     head(figure, "Configurations of bit widths", facts)
     return figure
@@ -151,7 +151,7 @@ def accuracy_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | Non
         handles += [Line2D([], [], ls="", marker=f"${place}$", color=INK, label=shorten(item.name, 24))
                     for place, item in enumerate(numbered, 1)]  # fmt: skip
     figure.legend(handles=handles, loc="lower center", ncols=5, fontsize=9, frameon=False)
-    head(figure, "Accuracy over bits", f"{count(len(items), 'configuration')}{on_examples(part.examples)}; "
+    head(figure, "Accuracy over bits", f"{count(len(items), 'configuration')}{part.on}; "
          "filled: on the Pareto frontier of size and " + MEASURES[part.judged_by])  # fmt: skip
     return figure
 

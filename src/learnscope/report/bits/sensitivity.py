@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 
 from learnscope.findings.bits.bit_widths import MEASURES
 from learnscope.reading.audit import read_audit
-from learnscope.reading.audit_numbers import NONE, on_examples
+from learnscope.reading.audit_numbers import NONE
 from learnscope.reading.audit_parts import Unit
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, num
@@ -92,7 +92,7 @@ def sensitivity_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | 
     facts = (
         f"{MEASURES[measure]}{' in nats' if measure == 'kl' else ''} to the model itself when one unit alone has so "
     )
-    facts += f"few bits; {count(len(part.units), 'unit')}{unnamed}{on_examples(part.examples)}"
+    facts += f"few bits; {count(len(part.units), 'unit')}{unnamed}{part.on}"
     head(figure, "Sensitivity of layers to bits", facts)
     return figure
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from learnscope.reading.audit import read_audit
-from learnscope.reading.audit_numbers import DISTURBED, NONE, Number, on_examples
+from learnscope.reading.audit_numbers import DISTURBED, NONE, Number
 from learnscope.reading.audit_parts import Attack, Attacks, Level, Levels, Transfer
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, count, num, percent
@@ -147,7 +147,7 @@ def noise_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
     legend_below(figure, 3)
     seeds = {level.seeds for level in part.levels if level.seeds}
     over = f"mean and 95 % interval over {min(seeds)} seeds" if seeds else ""
-    facts = f"{over}{on_examples(part.examples)}".strip()
+    facts = f"{over}{part.on}".strip()
     head(figure, "Robustness to noise on the weights", facts)
     return figure
 
@@ -189,7 +189,7 @@ def perturbation_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure |
     legend_below(figure, 4)
     seeds = {level.seeds for level in part.levels if level.seeds and level.name != "clean"}
     over = f"mean and 95 % interval over {min(seeds)} seeds" if seeds else "seeds not recorded"
-    head(figure, "Robustness to damaged inputs", f"{over}{on_examples(part.examples)}")
+    head(figure, "Robustness to damaged inputs", f"{over}{part.on}")
     return figure
 
 

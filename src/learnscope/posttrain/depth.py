@@ -1,0 +1,125 @@
+"""How deep an audit goes: on how many examples, of how many tokens, with how many steps of an attack.
+
+Chosen by what the model takes, never by a clock: the same model and data are examined alike on every machine, and what
+was computed before is found again. Tokens are given up before examples, since intervals are over examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from learnscope.model.cost.calls import resized, token_length
+from learnscope.posttrain.data import Batches
+from learnscope.posttrain.effort import OneExample, Passes, bit_passes, robustness_passes
+from learnscope.task import IGNORE, Task
+
+EXAMPLES, LENGTH = 256, 128
+"""Of the data, at most."""
+SAMPLED_LENGTH = 64
+"""Tokens of a sequence that the model makes up itself."""
+WANTED = 32
+"""Examples to examine bit widths and robustness on: the interval of a share is at most a third wide."""
+ENOUGH = {"bit_widths": 24, "robustness": 16}
+"""Examples below which tokens are given up first. The optimum of bits is tried on half of them."""
+LEAST_READ, FEWEST = 16, 8
+"""Examples that are read, and that a part is examined on, however large the model is."""
+SHORTEST = 16
+WORK = {"performance": 0.3e12, "bit_widths": 1.0e12, "robustness": 2.3e12}
+"""Multiply-adds that each part may take: about a minute in all of two cores."""
+STEPS, TRANSFER_STEPS = 10, 5
+FEWER_STEPS, FEWER_TRANSFER_STEPS = 5, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What of the data a part is examined on; `tokens` is 0 where examples are not cut."""
+
+    examples: int
+    tokens: int = 0
+
+    def words(self, given: int, length: int, *, steps: int = STEPS) -> str:
+        """What is used of these data and of the steps of an attack, where that is less than is wanted."""
+        parts = [f"{self.examples} of {given} examples"] if self.examples < min(WANTED, given) else []
+        if self.tokens and self.tokens < length:
+            parts.append(f"the first {self.tokens} of {length} tokens of each")
+        if steps < STEPS:
+            parts.append(f"attacks of {steps} steps, not {STEPS}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """What of the data each part uses, and the steps of attacks."""
+
+    bits: Share
+    attacks: Share
+    steps: int = STEPS
+    transfer_steps: int = TRANSFER_STEPS
+
+
+def affordable(part: str, passes: Passes, one: OneExample, wanted: int) -> Share:
+    """As many examples as are wanted if the work allows it; else fewer tokens of each, then fewer examples."""
+    tokens = one.tokens
+    while True:
+        short = one.shortened(tokens)
+        count = min(wanted, int(WORK[part] / max(passes.work(short), 1.0)))
+        if count >= min(wanted, ENOUGH[part]) or tokens // 2 < SHORTEST:
+            return Share(max(count, min(wanted, FEWEST)), tokens if tokens < one.tokens else 0)
+        tokens //= 2
+
+
+def examples_of_text(one: OneExample, *, sampled: bool = False) -> int:
+    """How many examples are read, or sampled: every one is run once, and sampling takes as long as another pass."""
+    count = int(WORK["performance"] / max(Passes(plain=2 if sampled else 1).work(one), 1.0))
+    return max(LEAST_READ, min(EXAMPLES, count - count % 8))
+
+
+def choose_depth(model: nn.Module, one: OneExample, given: int, *, thorough: bool = False) -> Depth:
+    """The depth for a model, given what one example takes and how many there are; `one.tokens` 0: none can be cut."""
+    wanted = min(WANTED, given)
+    if thorough:
+        return Depth(Share(wanted), Share(wanted))
+    steps, transfer_steps = STEPS, TRANSFER_STEPS
+    share = affordable("robustness", robustness_passes(steps, transfer_steps), one, wanted)
+    if share.examples < wanted or share.tokens:
+        steps, transfer_steps = FEWER_STEPS, FEWER_TRANSFER_STEPS
+        share = affordable("robustness", robustness_passes(steps, transfer_steps), one, wanted)
+    return Depth(affordable("bit_widths", bit_passes(model), one, wanted), share, steps, transfer_steps)
+
+
+def can_shorten(task: Task, batches: Sequence[Any]) -> bool:
+    """Whether examples are sequences with a target at every token, so that the first tokens alone make sense."""
+    if type(task).take is not Task.take:
+        return False
+    for batch in batches:
+        targets, length = task.targets(batch), token_length(batch)
+        if not length or (targets is not None and (targets.is_floating_point() or targets.shape[1:] != (length,))):
+            return False
+        if targets is None:
+            continue
+        short = task.targets(resized(task, batch, task.size(batch), min(SHORTEST, length)))
+        assert short is not None
+        counted, left = ((each[:, 1:] != IGNORE).any(1) for each in (targets, short))
+        if bool((counted & ~left).any()):  # the answer to a long question is at its end
+            return False
+    return True
+
+
+def shortened(task: Task, batches: Sequence[Any], share: Share, about: dict[str, Any]) -> Batches:
+    """The batches with only the first tokens of each example, and these facts about them."""
+    if not share.tokens:
+        return Batches(batches, about)
+    cut: list[Any] = [
+        resized(task, batch, task.size(batch), min(share.tokens, token_length(batch))) for batch in batches
+    ]
+    return Batches(cut, about)
+
+
+def timed_part(task: Task, part: Batches, about: Mapping[str, Any]) -> Batches:
+    """The first example alone, of as many tokens as the part uses: copies in integers may be a hundred times slower."""
+    first = task.take(part[0], 1)
+    return Batches([first], {**about, "reduced": f"timed on one example of {token_length(first)} tokens"})

@@ -1,0 +1,111 @@
+"""What examining a model takes: passes over examples, counted before they are run, and operations of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from learnscope.model.bits.mixes import default_mixes
+from learnscope.model.bits.quantised_units import UnitsError, find_units
+from learnscope.model.cost.calls import call_of, counted_flops, token_length
+from learnscope.model.guard import guard
+from learnscope.model.outputs.evaluate import model_device
+from learnscope.probes.bits.bit_optimum import BitOptimum
+from learnscope.probes.bits.bit_sensitivity import BitSensitivity
+from learnscope.probes.robustness.attacks import EPSILONS, Attacks
+from learnscope.probes.robustness.bit_robustness import BitRobustness
+from learnscope.probes.robustness.input_perturbation import InputPerturbation
+from learnscope.probes.robustness.noise_robustness import NoiseRobustness
+from learnscope.task import Task
+
+RIVALS = 3
+"""Mixes that the optimum is compared with, at most."""
+PER_OUTPUT = {"plain": 50.0, "compared": 150.0, "gradient": 100.0}
+"""Multiply-adds of a matrix product that take as long as what is done with one of the outputs in a pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneExample:
+    """What a forward pass over one example takes."""
+
+    operations: float
+    outputs: int
+    """Logits, of all positions."""
+    tokens: int
+    """0 if the inputs are no token ids."""
+
+    def shortened(self, tokens: int) -> OneExample:
+        """The same of fewer tokens."""
+        if not self.tokens or tokens >= self.tokens:
+            return self
+        share = tokens / self.tokens
+        return OneExample(self.operations * share, round(self.outputs * share), tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """How often an example is run: with a loss, beside the model's own outputs, and back for a gradient."""
+
+    plain: float = 0.0
+    compared: float = 0.0
+    gradient: float = 0.0
+
+    def __add__(self, other: Passes) -> Passes:
+        return Passes(self.plain + other.plain, self.compared + other.compared, self.gradient + other.gradient)
+
+    @property
+    def forwards(self) -> float:
+        return self.plain + self.compared + self.gradient
+
+    def work(self, one: OneExample) -> float:
+        """In multiply-adds of a matrix product."""
+        times: Mapping[str, tuple[float, int]] = {
+            "plain": (self.plain, 1), "compared": (self.compared, 1), "gradient": (self.gradient, 2),
+        }  # fmt: skip
+        return sum(n * (way * one.operations + PER_OUTPUT[kind] * one.outputs) for kind, (n, way) in times.items())
+
+
+def one_example(model: nn.Module, task: Task, batch: Any) -> OneExample:
+    """Counted on the first example of a batch; operations that cannot be counted are two for each weight and token."""
+    first = task.to(task.take(batch, 1), model_device(model))
+    tokens = token_length(first)
+    with torch.no_grad(), guard(model):
+        call = call_of(model, task, first)
+        counted = counted_flops(call.run)
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    operations = counted / 2 if isinstance(counted, int) else weights * max(tokens, 1)
+    return OneExample(float(operations), call.logits.numel(), tokens)
+
+
+def bit_passes(model: nn.Module) -> Passes:
+    """Of one example, by sensitivities, configurations and the optimum, which looks at one half after the other."""
+    try:
+        units = find_units(model)
+    except UnitsError:
+        return Passes()
+    alone = len(units) * len({*BitSensitivity.bits, *BitOptimum.bits})
+    mixes = default_mixes(units, BitSensitivity.bits, None)
+    different = {tuple(sorted(bits.items())) for bits in mixes.bits.values()}
+    search, held_out = 2, 2 + RIVALS
+    return Passes(compared=1 + alone + len(different) + (search + held_out) / 2)
+
+
+def robustness_passes(steps: int, transfer_steps: int) -> Passes:
+    """Of one example, by attacks, noise, changed inputs, and attacks across bit widths."""
+    sizes, fewer = len(EPSILONS["embeddings"]), max(1, steps // 3)
+    twice = fewer < steps
+    # all attacks begin with the same gradient; the last step of PGD needs a loss only
+    attacks = Passes(
+        plain=1 + sizes + twice,
+        compared=1 + sizes * (Attacks.seeds + 2) + twice,
+        gradient=1 + sizes * (steps - 1) + twice * (fewer - 1),
+    )
+    noise = Passes(compared=NoiseRobustness.seeds * (len(NoiseRobustness.sigmas) + len(NoiseRobustness.bits)))
+    changed = Passes(plain=1 + 2 * InputPerturbation.seeds * len(InputPerturbation.levels))
+    widths = 1 + len(BitRobustness.bits)
+    transfer = Passes(plain=widths + widths * (widths + 1), gradient=widths * transfer_steps - 1)
+    return attacks + noise + changed + transfer

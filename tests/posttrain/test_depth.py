@@ -1,0 +1,249 @@
+"""How deep an audit goes: planned passes beside those that run, what is given up first, and what never changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as tf
+
+from learnscope.cli import main
+from learnscope.core.moment import Moment
+from learnscope.core.subject import Subject
+from learnscope.model.robustness.attack import fgsm, gradient_at_input, pgd
+from learnscope.model.robustness.ball import Threat, unit_ball
+from learnscope.model.robustness.target import find_target
+from learnscope.posttrain import ModelAnalyzer, PosttrainError
+from learnscope.posttrain.data import Batches
+from learnscope.posttrain.depth import (
+    ENOUGH,
+    FEWEST,
+    SHORTEST,
+    STEPS,
+    WANTED,
+    WORK,
+    Share,
+    can_shorten,
+    choose_depth,
+    examples_of_text,
+    shortened,
+)
+from learnscope.posttrain.effort import OneExample, Passes, bit_passes, one_example, robustness_passes
+from learnscope.posttrain.estimate import estimated, timed_forward
+from learnscope.probes.bits.bit_optimum import BitOptimum
+from learnscope.probes.bits.bit_sensitivity import BitSensitivity
+from learnscope.probes.bits.bit_widths import BitWidths
+from learnscope.store.memo import ResultCache
+from learnscope.task import HuggingFaceTask
+
+TASK = HuggingFaceTask()
+REAL = OneExample(operations=64 * (768 * 50257 + 2 * 7.1e6), outputs=64 * 50257, tokens=64)
+"""A sequence of 64 tokens through a GPT-2 of two layers with its real vocabulary."""
+
+
+def gpt2() -> Any:
+    torch.manual_seed(0)
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    return tf.GPT2LMHeadModel(
+        tf.GPT2Config(vocab_size=60, n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.5, **ends)
+    ).eval()
+
+
+def tokens(rows: int, length: int, seed: int = 0) -> dict[str, Any]:
+    ids = torch.randint(1, 60, (rows, length), generator=torch.Generator().manual_seed(seed))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+
+
+@contextmanager
+def counting(model: Any) -> Iterator[list[int]]:
+    """The number of examples in every call of the model."""
+    calls: list[int] = []
+
+    def count(_model: Any, _args: Any, kwargs: dict[str, Any]) -> None:
+        calls.append(len(kwargs["input_ids"]))
+
+    handle = model.register_forward_pre_hook(count, with_kwargs=True)
+    try:
+        yield calls
+    finally:
+        handle.remove()
+
+
+def test_the_planned_passes_are_those_that_run() -> None:
+    model, batch = gpt2(), tokens(8, 12)
+    analyzer = ModelAnalyzer(model, progress=False)
+    with counting(model) as calls, analyzer.session.sharing([batch]):
+        analyzer.bit_width_analyzer.analyze_layer_sensitivity([batch])
+        analyzer.bit_width_analyzer.test_configurations([batch])
+        analyzer.bit_width_analyzer.find_optimal_configuration([batch])
+    planned = 8 * bit_passes(model).forwards
+    assert 0.9 * planned <= sum(calls) <= 1.05 * planned
+    for steps, transfer in ((10, 5), (5, 3)):
+        model = gpt2()
+        analyzer = ModelAnalyzer(model, progress=False)
+        with counting(model) as calls:
+            analyzer.robustness_analyzer.analyze([batch], examples=8, steps=steps, transfer_steps=transfer)
+        planned = 8 * robustness_passes(steps, transfer).forwards
+        assert 0.95 * planned <= sum(calls) <= 1.1 * planned
+
+
+def test_operations_of_an_example_are_counted() -> None:
+    model = gpt2()
+    one = one_example(model, TASK, tokens(3, 20))
+    blocks = sum(p.numel() for name, p in model.named_parameters() if ".h." in name and p.ndim == 2)
+    attention = 2 * 2 * 20 * 16  # queries and keys, weights and values, of a token in two layers
+    assert one == OneExample(20 * (blocks + 60 * 16 + attention), 20 * 60, 20)
+    assert one.shortened(5).operations == one.operations / 4
+    assert one.shortened(40) == one
+    forward, back = Passes(plain=1).work(one), Passes(gradient=1).work(one)
+    assert back >= 2 * forward > 0
+
+
+def test_a_small_model_is_examined_on_all_that_is_wanted() -> None:
+    model = gpt2()
+    depth = choose_depth(model, one_example(model, TASK, tokens(1, 64)), 256)
+    assert (depth.bits, depth.attacks, depth.steps) == (Share(WANTED), Share(WANTED), STEPS)
+    assert depth.attacks.words(256, 64) == ""
+    assert examples_of_text(one_example(model, TASK, tokens(1, 64))) == 256
+
+
+def test_a_large_model_gives_up_tokens_then_steps_then_examples() -> None:
+    model = gpt2()
+    depth = choose_depth(model, REAL, 64)
+    for share, passes, part in (
+        (depth.bits, bit_passes(model), "bit_widths"),
+        (depth.attacks, robustness_passes(depth.steps, depth.transfer_steps), "robustness"),
+    ):
+        assert share.examples >= ENOUGH[part]
+        assert SHORTEST <= share.tokens < 64
+        assert share.examples * passes.work(REAL.shortened(share.tokens)) <= WORK[part]
+    assert depth.steps < STEPS
+    huge = OneExample(1e3 * REAL.operations, REAL.outputs, 64)
+    assert choose_depth(model, huge, 64).bits == Share(FEWEST, SHORTEST)
+    assert choose_depth(model, huge, 3).attacks == Share(3, SHORTEST), "of three examples, all"
+    whole = choose_depth(model, REAL, 64, thorough=True)
+    assert (whole.bits, whole.attacks, whole.steps) == (Share(WANTED), Share(WANTED), STEPS)
+    uncut = choose_depth(model, OneExample(REAL.operations, REAL.outputs, 0), 64)
+    assert uncut.bits.tokens == uncut.attacks.tokens == 0
+
+
+def test_only_the_first_tokens_of_plain_texts_are_taken() -> None:
+    plain = tokens(4, 40)
+    assert can_shorten(TASK, [plain])
+    made = shortened(TASK, [plain], Share(4, 16), {"reduced": "x"})
+    assert isinstance(made, Batches)
+    assert made.about == {"reduced": "x"}
+    for name in ("input_ids", "attention_mask", "labels"):
+        assert torch.equal(made[0][name], plain[name][:, :16])
+    assert shortened(TASK, [plain], Share(4), {})[0] is plain
+    padded = {**plain, "attention_mask": torch.tensor([[1] * 40, [1] * 9 + [0] * 31, [1] * 40, [1] * 40])}
+    padded["labels"] = torch.where(padded["attention_mask"] == 1, plain["labels"], -100)
+    assert can_shorten(TASK, [padded])
+    answers = {**plain, "labels": torch.cat([torch.full((4, 30), -100), plain["labels"][:, 30:]], 1)}
+    assert not can_shorten(TASK, [answers]), "only the end of each has targets"
+    assert not can_shorten(TASK, [{**plain, "labels": torch.zeros(4, dtype=torch.int64)}]), "a class for each"
+    assert not can_shorten(TASK, [(torch.rand(3, 4), torch.arange(3))])
+
+
+def test_the_estimate_is_a_timed_pass_times_the_passes_planned() -> None:
+    model = gpt2()
+    ticks = iter([0.0, 2.0])
+    assert timed_forward(model, TASK, tokens(2, 8), clock=lambda: next(ticks)) == 2.0
+    depth = choose_depth(model, REAL, 64)
+    slow, fast = (estimated(model, REAL, 64, depth, ("performance", "robustness"), speed) for speed in (1e9, 1e10))
+    assert slow.forwards == fast.forwards
+    assert slow.forwards["performance"] == 64
+    for part, seconds in slow.seconds.items():
+        assert seconds > fast.seconds[part]
+    work = 64 * Passes(plain=1).work(REAL)
+    assert slow.seconds["performance"] - fast.seconds["performance"] == pytest.approx(work / 1e9 - work / 1e10)
+    assert slow.total == sum(slow.seconds.values())
+
+
+def test_what_is_left_out_is_said_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With less work allowed, a small model is treated as a large one is."""
+    model = gpt2()
+    one = one_example(model, TASK, tokens(1, 48))
+    for part, passes in (("bit_widths", bit_passes(model)), ("robustness", robustness_passes(5, 3))):
+        monkeypatch.setitem(WORK, part, 17.5 * passes.work(one.shortened(24)))
+        monkeypatch.setitem(ENOUGH, part, 16)
+    model.config.architectures = ["GPT2LMHeadModel"]
+    model.save_pretrained(tmp_path / "m")
+    command = ["audit", "--model_path", str(tmp_path / "m"), "--output_dir", str(tmp_path / "out"), "--length", "48"]
+    assert main([*command, "--examples", "20", "--parts", "bit_widths", "robustness"]) == 0
+    printed = capsys.readouterr().out
+    bits = "17 of 20 examples, the first 24 of 48 tokens of each"
+    assert f"m: bit widths: {bits}\n" in printed
+    assert f"m: robustness: {bits}, attacks of 5 steps, not 10\n" in printed
+    assert "m: --thorough leaves none of that out, and takes about" in printed
+    body = json.loads((tmp_path / "out" / "analysis_results.json").read_text())
+    assert body["about"]["reduced"]["bit_widths"] == bits
+    notes = body["bit_widths"]["sensitivity"]["notes"]
+    assert (notes["examples"], notes["examples_given"], notes["reduced"]) == (17, 20, bits)
+    assert notes["positions"] == 17 * 23
+    attacks = body["robustness"]["attacks"]
+    assert attacks["notes"]["reduced"].startswith(bits)
+    assert {row["labels"].get("steps") for row in attacks["rows"] if row["scope"] == "pgd"} == {1, 5}
+    summary = (tmp_path / "out" / "summary_report.md").read_text()
+    assert summary.count(f"o save time: {bits}") == 2
+    assert "| 17 of 20 |" in summary
+    assert "on 17 of 20 examples" in (tmp_path / "out" / "insights.md").read_text()
+    assert "on 17 of 20 examples" in printed
+    assert body["bit_widths"]["exported"]["notes"]["reduced"] == "timed on one example of 24 tokens"
+
+
+def test_damages_of_one_half_from_the_sums_of_all_are_those_of_running_it() -> None:
+    """Padded batches, examples without a target, and documents in parts."""
+    model = gpt2()
+    first, second = tokens(5, 12), tokens(6, 9, seed=1)
+    first["labels"] = first["labels"].clone()
+    first["labels"][1] = -100
+    first["example_ids"], second["example_ids"] = torch.tensor([1, 2, 3, 3, 4]), torch.tensor([5, 5, 6, 7, 8, 9])
+
+    def moment() -> Moment:
+        return Moment(step=0, phase="audit", source="audit", subject=Subject(model, task=TASK, holdout=[first, second]))
+
+    alone, shared = moment(), moment()
+    shared.subject.memo = ResultCache()
+    probe = BitOptimum()
+    BitSensitivity().measure(shared)
+    BitWidths().measure(shared)
+    with counting(model) as calls:
+        found = probe.single_units(shared, "search")
+    assert len(calls) == 2 * 4, "only what was not measured yet: 3 bits of four units, on two batches"
+    assert len(found) == 4 * 4
+    for (unit, width), scores in found.items():
+        expected = probe.variant(alone, {unit: width}, "search")
+        assert scores["kl"] == pytest.approx(expected["kl"], rel=1e-4), (unit, width)
+        assert scores["sums"]["positions"] == expected["sums"]["positions"]
+    both = [probe.measure(each).notes for each in (moment(), shared)]
+    assert both[0] == both[1], "the same to the last digit, whatever was measured before"
+
+
+def test_attacks_that_share_their_first_gradient_are_the_same_bit_for_bit() -> None:
+    model = gpt2()
+    target = find_target(model, TASK, tokens(4, 10))
+    start = gradient_at_input(model, TASK, target)
+    for epsilon in (0.1, 0.5):
+        ball = unit_ball(target, Threat("l2", "token", "relative"), None).of(epsilon)
+        for attack, options in ((fgsm, {}), (pgd, {"steps": 3}), (pgd, {"steps": 2, "restarts": 2})):
+            generators = (torch.Generator().manual_seed(0) for _ in range(2))
+            more: list[dict[str, Any]] = [{}, {}] if attack is fgsm else [{"generator": g} for g in generators]
+            own: Any = attack(model, TASK, target, ball, **options, **more[0])  # type: ignore[operator]
+            given: Any = attack(model, TASK, target, ball, **options, **more[1], start=start)  # type: ignore[operator]
+            assert torch.equal(own.delta, given.delta)
+            assert (own.zero_gradients, own.gradients) == (given.zero_gradients, given.gradients)
+
+
+def test_a_wrong_token_is_named_before_anything_is_counted() -> None:
+    batch = tokens(2, 5)
+    batch["input_ids"][0, 0] = 60
+    with pytest.raises(PosttrainError, match="batch 0 has token 60"):
+        ModelAnalyzer(gpt2(), progress=False).analyze_robustness([batch])
