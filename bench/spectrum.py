@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import learnscope as ls
-from learnscope.session.steps import StepEnds
+from learnscope.session.steps.ends import StepEnds
 from learnscope.tensor.adapters.spectrum import Factors, decompose_factors, spectrum_numbers
 from learnscope.training import builtin
 from learnscope.training.command import train

@@ -24,7 +24,7 @@ from learnscope.analysis import (
     ParameterChangeMetrics,
     SparseQualityMetrics,
 )
-from learnscope.session import clipping
+from learnscope.session.steps import clipping
 
 
 def create(**options: Any) -> ModelAnalysisManager:

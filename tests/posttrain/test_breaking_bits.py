@@ -165,7 +165,7 @@ def test_mixes_are_those_of_brute_force_and_never_lose_to_a_uniform_width_in_the
 
 
 def test_a_mix_is_not_said_to_beat_a_width_that_takes_more_bytes() -> None:
-    model, data = gpt2(), [batch(12)]
+    model, data = gpt2(), [batch(32)]
     one = analyzer(model)
     sizes = {n: c["packed_bytes"] for n, c in one.bit_width_analyzer.test_configurations(data).items()}
     told = one.bit_width_analyzer.find_optimal_configuration(data, max_bytes=sizes["uniform_8"] - 64, bits=[8, 7])
@@ -251,12 +251,12 @@ def test_reports_about_numbers_speak_of_squared_errors(tmp_path: Path) -> None:
         config(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
                    max_position_embeddings=16, num_labels=1)
     )  # fmt: skip
-    data = {**batch(6), "labels": torch.randn(6, generator=torch.Generator().manual_seed(2))}
+    data = {**batch(20), "labels": torch.randn(20, generator=torch.Generator().manual_seed(2))}
     one = analyzer(model)
     for probe in (one.bit_width_analyzer.analyze_layer_sensitivity, one.bit_width_analyzer.test_configurations):
         probe([data], bits=[4, 2])
     told = one.bit_width_analyzer.find_optimal_configuration([data], bits=[4, 2], max_bytes=10**9)
-    assert told["recommended"] == {}
+    assert set(told["recommended"].values()) <= {16}, "whatever fits, and 16 bits are as good as what is stored"
     one.generate_comprehensive_report(tmp_path)
     summary = (tmp_path / "summary_report.md").read_text(encoding="utf-8")
     insights = (tmp_path / "insights.md").read_text(encoding="utf-8")

@@ -139,7 +139,7 @@ def test_models_are_told_apart_by_name_and_folder(folder: Path, monkeypatch: pyt
     ("options", "message"),
     [
         ({"export": Path("model.bin")}, "name a file that ends in .safetensors"),
-        ({"max_kl": 1.0, "parts": ("performance",)}, "which --parts leaves out: add bit_widths"),
+        ({"max_kl": 1.0, "parts": ("performance",)}, "which parts= leaves out: add bit_widths"),
         ({"output_dir": Path("file/below/it")}, "file is a file: name a folder"),
     ],
 )

@@ -209,7 +209,7 @@ def test_a_probe_that_the_loop_feeds_is_held_too() -> None:
 def test_work_outside_a_firing_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients read before a clip, micro-batches metered in hooks, weights copied for the next comparison."""
     from learnscope.model.weights.snapshot import Snapshot
-    from learnscope.session import backwards, clipping
+    from learnscope.session.steps import backwards, clipping
 
     def slowed(function: Any) -> Any:
         def slow(*args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,7 @@ from torch import nn
 
 import learnscope as ls
 from learnscope.core.handed import HandedOver
-from learnscope.session.feed import Feed
+from learnscope.session.steps.feed import Feed
 
 
 class Loop:

@@ -179,7 +179,7 @@ def test_refusals_leave_no_hook_and_no_folder_behind(tmp_path: Path) -> None:
 def test_closing_takes_every_hook_away(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.nn.utils import clip_grad
 
-    from learnscope.session import clipping
+    from learnscope.session.steps import clipping
 
     # sessions that other tests left open may listen still
     monkeypatch.setattr(clipping, "_listeners", [])

@@ -24,7 +24,7 @@ from learnscope.session.engine import Bound
 from learnscope.session.manual import ManualSession, UnstoredBackend
 from learnscope.session.opening import open_backend
 from learnscope.session.ranks import is_silent
-from learnscope.session.steps import StepEnds, as_optimizers
+from learnscope.session.steps.ends import StepEnds, as_optimizers
 from learnscope.task import Task
 
 CURES = {

@@ -13,8 +13,8 @@ from learnscope.core.gradients import Gradients, joined
 from learnscope.core.probe import Probe
 from learnscope.core.stepped import Stepped
 from learnscope.core.subject import Subject
-from learnscope.session.clipping import GradientReader
 from learnscope.session.engine import Bound
+from learnscope.session.steps.clipping import GradientReader
 from learnscope.tensor.gradients.gradient import sum_squares
 
 
