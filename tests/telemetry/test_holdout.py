@@ -186,7 +186,7 @@ def test_logits_that_are_not_finite(tmp_path: Path) -> None:
     assert found["predictions"][3] == -1
     assert found["accuracy"] == pytest.approx(right.mean())
     assert found["loss"] is None
-    assert status[f"{SECTION}.loss"] == "nan"
+    assert status[f"{SECTION}.loss"] == "nan: the loss of 1 of 8 positions is not finite, first that of example 3"
     assert "2 are not finite" in status[f"{SECTION}.logits"]
 
 

@@ -76,8 +76,8 @@ def _trial(task: Task, model: nn.Module, batch: Any) -> Trial:
     try:
         outputs = task._read(model, batch, raw, own if isinstance(task, OwnLossTask) else None)
     except (ValueError, IndexError) as error:
-        targets = task.targets(batch)
-        if targets is None or targets.is_floating_point() or targets.shape != (rows,):
+        targets, own_loss = task.targets(batch), task.chosen_loss is not None or type(task).losses is not Task.losses
+        if own_loss or targets is None or targets.is_floating_point() or targets.shape != (rows,):
             raise
         raise _LossError(
             f"the loss of the data given could not be computed ({error}). Probes of features and labels go on; for "
