@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 REFERENCES := .venv/.references
 
-.PHONY: env demo test names lint types unit soak bench clean
+.PHONY: env demo test names lint types unit soak lowest pythons bench clean
 
 env: $(STAMP)
 
@@ -39,9 +39,42 @@ unit: env
 
 soak: env $(REFERENCES)
 	$(BIN)/pytest -m soak -n 0
+	$(BIN)/python tests/soak.py
+
+# With the lowest versions that pyproject.toml allows: the tests that need nothing but the mandatory dependencies and
+# learnscope[sql], in an environment that has nothing else.
+LOWEST := .venv-lowest/bin/python
+CORE := $(addprefix tests/,cli comparison core earlier faults findings hostile ledger model/landscape model/weights \
+	probes/gradients probes/landscape probes/updates quantities reading report session store tensor)
+NOT_CORE := $(addprefix --ignore tests/,hostile/test_guarantees.py report/adapters session/test_frameworks.py)
+
+lowest:
+	test -x $(LOWEST) || $(PYTHON) -m venv .venv-lowest
+	$(LOWEST) -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[sql]' \
+		'pytest>=8' 'pytest-xdist>=3.6' 'hypothesis>=6.100'
+	$(LOWEST) -m pytest -n 2 -m "not soak" $(CORE) $(NOT_CORE)
+
+# With other versions of Python, for which there may be no torch without CUDA: what reads runs and does without torch.
+PYTHONS := 3.12 3.13
+WITHOUT_TORCH := $(addprefix tests/,earlier store test_intervals.py quantities/test_recorded.py \
+	reading/test_changepoints.py reading/test_proportions.py comparison/test_audits.py comparison/test_parting.py \
+	comparison/test_table.py findings/features findings/gradients findings/landscape findings/outputs \
+	findings/test_audit.py findings/test_sentences.py findings/updates/test_frozen.py findings/updates/test_rates.py \
+	findings/updates/test_unchanged_groups.py findings/updates/test_update_quality.py report/audit report/features \
+	report/telemetry report/updates report/test_figures.py report/test_other_figures.py report/test_report.py)
+
+pythons: env
+	for version in $(PYTHONS); do python=.venv-$$version/bin/python; \
+		test -x $$python || python$$version -m venv .venv-$$version || exit 1; \
+		$$python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r tests/without_torch.txt && \
+		$$python -m pip install --quiet --disable-pip-version-check --no-deps -e . && \
+		$$python -m compileall -q src && \
+		$(BIN)/mypy -n 2 --python-version $$version && \
+		$$python -m pytest -o filterwarnings= -m "not soak" $(WITHOUT_TORCH) || exit 1; \
+	done
 
 bench: env
 	for claim in bench/*.py; do echo "== $$claim"; $(BIN)/python $$claim || exit 1; done
 
 clean:
-	rm -rf .venv runs build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-* runs build dist .mypy_cache .ruff_cache .pytest_cache

@@ -12,17 +12,27 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # TRL tells the hub of every trainer that is made; tests need no network and use none.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
+from hypothesis import HealthCheck, settings
 
+import soak
 from forked import run_module
 
-torch.set_num_threads(1)
+try:
+    import torch
+
+    torch.set_num_threads(1)
+except ModuleNotFoundError:  # `make pythons` tests what does without it
+    torch = None  # type: ignore[assignment]
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")  # a machine that others use too is no failure
 
 TOGETHER = {
     "forked": (
@@ -37,6 +47,8 @@ TOGETHER = {
     "names": ("contract/test_names.py", "test_architecture.py"),
 }  # fmt: skip
 """Files that one worker runs, as each worker would build again what they share: models, a process to fork from."""
+COUNTED: set[str] = set()
+"""The long tests of this run that have counted something."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -55,6 +67,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByGroup(config, log)
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keep what a long test has counted; in the process that reports all tests, not in its workers."""
+    counted = report.when == "call" and report.passed and "soak" in report.keywords and report.user_properties
+    if counted and "PYTEST_XDIST_WORKER" not in os.environ:
+        counts: Counter[str] = Counter()
+        for name, number in report.user_properties:
+            counts[name] += int(number)  # type: ignore[call-overload]
+        soak.keep(report.nodeid, counts, report.duration)
+        COUNTED.add(report.nodeid.partition("[")[0])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if COUNTED:
+        terminalreporter.section("counted", sep="-")
+        terminalreporter.write(soak.table({test: cases for test, cases in soak.read().items() if test in COUNTED}))
+        terminalreporter.write_line(f"kept, with those of other runs, in {os.path.relpath(soak.KEPT)}")
+
+
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # what was imported stays: collections need not go through it again and again
@@ -63,6 +93,9 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _one_look_at_git() -> Iterator[None]:
     """Two processes for every session that a test opens, of which there are thousands."""
+    if torch is None:
+        yield
+        return
     from learnscope.session import manifest
 
     with pytest.MonkeyPatch.context() as patch:
@@ -85,6 +118,9 @@ def grokked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _forked_passes() -> Iterator[None]:
     """The memory of a pass is measured in a process that is forked, not started: its imports take seconds.
     (In tests/model/cost/test_memory.py it is started, as for users.)"""
+    if torch is None:
+        yield
+        return
     from learnscope.model.cost import memory
 
     forking = SimpleNamespace(run=run_module, TimeoutExpired=memory.subprocess.TimeoutExpired)
@@ -95,4 +131,5 @@ def _forked_passes() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _same_start() -> None:
-    torch.manual_seed(0)
+    if torch is not None:
+        torch.manual_seed(0)

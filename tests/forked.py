@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -49,6 +50,17 @@ def run_program(
         process.kill()
         assert status is not None, f"{program.name} takes more than {timeout} seconds"
         return CompletedProcess([str(program), *arguments], status, out.read_text(), error.read_text())
+
+
+def wait_until(happened: Callable[[], bool], process: ForkServerProcess, error: Path, timeout: float = 120) -> None:
+    """Until something is seen of a program that runs; fails if that ends before, or takes longer."""
+    stop = time.monotonic() + timeout
+    while not happened():
+        assert process.is_alive(), error.read_text()
+        if time.monotonic() > stop:
+            process.kill()
+            raise AssertionError(f"nothing is seen of the program after {timeout} seconds: {error.read_text()}")
+        time.sleep(0.01)
 
 
 def run_module(command: Sequence[str], **_options: Any) -> CompletedProcess[str]:

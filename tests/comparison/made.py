@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 import learnscope as ls
 from findings.made_run import MadeRun
 from learnscope.run import Run
 from learnscope.store.backend import FolderBackend
+
+if TYPE_CHECKING:
+    from torch import nn  # runs written by hand do without torch
 
 Values = Mapping[int, float | None]
 
@@ -36,6 +36,8 @@ def compared(*runs: MadeRun, **options: Any) -> ls.Comparison:
 
 
 def small_model() -> nn.Sequential:
+    from torch import nn
+
     return nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 3))
 
 
@@ -44,6 +46,8 @@ def train(
     probes: Sequence[Any] | None = None, model: nn.Module | None = None, save_at: Sequence[int] = (),
 ) -> nn.Module:  # fmt: skip
     """A seeded training under watch; the same bits every time, until from a step on its batches come in reverse."""
+    import torch
+
     torch.manual_seed(0)
     fresh = small_model()
     model = fresh if model is None else model
@@ -56,7 +60,7 @@ def train(
     probes = [ls.Loss(), ls.GradientFlow(every=1), ls.ParameterChange(every=2)] if probes is None else probes
     with ls.watch(model, optimizer, run=folder, probes=probes) as w:
         for step, place in enumerate(order, start=1):
-            loss = nn.functional.cross_entropy(model(inputs[place]), targets[place])
+            loss = torch.nn.functional.cross_entropy(model(inputs[place]), targets[place])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

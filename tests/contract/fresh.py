@@ -31,6 +31,11 @@ def generators() -> dict[str, str]:
     return {name: hashlib.sha256(state).hexdigest() for name, state in states.items()}
 
 
+def hashed_weights(model: nn.Module) -> str:
+    weights = b"".join(value.detach().numpy().tobytes() for value in model.state_dict().values())
+    return hashlib.sha256(weights).hexdigest()
+
+
 def loop(names: list[str], *, watched: bool) -> dict[str, str]:
     """Order, noise and dropout each come from another generator, so that a draw from any of them is seen."""
     random.seed(1), np.random.seed(2), torch.manual_seed(3)
@@ -64,8 +69,7 @@ def loop(names: list[str], *, watched: bool) -> dict[str, str]:
     if w is not None:
         w.end_epoch()
         w.close()
-    weights = b"".join(value.detach().numpy().tobytes() for value in model.state_dict().values())
-    return {"weights": hashlib.sha256(weights).hexdigest(), **generators()}
+    return {"weights": hashed_weights(model), **generators()}
 
 
 def with_lora(model: nn.Module) -> nn.Module:

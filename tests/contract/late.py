@@ -46,6 +46,16 @@ class LateProbe(ls.Probe):
         import_late("settle")
 
 
+class CarelessProbe(ls.Probe):
+    """Draws at every measurement and says that it only reads: the control that a comparison must notice."""
+
+    every: int = 1
+    reads_only: ClassVar[bool] = True
+
+    def measure(self, moment: Any) -> Any:
+        return {"drawn": random.random() + np.random.random() + float(torch.rand(1))}
+
+
 class LateSink:
     """Imports at its first record and when it is closed."""
 

@@ -40,6 +40,19 @@ def test_the_same_findings(name: str) -> None:
     assert [core(finding) for finding in now] == [core(finding) for finding in then]
 
 
+def same_row(now: str, then: str) -> bool:
+    """Numbers may differ by one in their last digit: from Python 3.12 on, sums of floats round differently."""
+
+    def same(a: str, b: str) -> bool:
+        first, second = (re.fullmatch(r"\s*(\d+\.(\d+))(.*)", text) for text in (a, b))
+        if first is None or second is None or (len(first[2]), first[3]) != (len(second[2]), second[3]):
+            return a == b
+        return abs(float(first[1]) - float(second[1])) < 1.5 * 10.0 ** -len(first[2])
+
+    cells = [row.split("|") for row in (now, then)]
+    return len(cells[0]) == len(cells[1]) and all(map(same, *cells))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_tables_and_figures_in_the_report(name: str, tmp_path: Path) -> None:
     now = ls.open_run(FOLDERS / name).report(tmp_path / "report").read_text()
@@ -48,5 +61,6 @@ def test_the_same_tables_and_figures_in_the_report(name: str, tmp_path: Path) ->
     def kept(text: str, pattern: str) -> list[str]:
         return [line for line in text.splitlines() if re.match(pattern, line)]
 
-    assert kept(now, r"\|") == kept(then, r"\|")
+    rows = list(zip(kept(now, r"\|"), kept(then, r"\|"), strict=True))
+    assert [pair for pair in rows if not same_row(*pair)] == []
     assert set(kept(then, r"!\[")) <= set(kept(now, r"!\["))

@@ -7,6 +7,7 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -46,6 +47,27 @@ def disk_full() -> None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (8192, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
             step(model, optimizer, w)
     print(w.steps)
+
+
+def no_room_for_weights() -> None:
+    """The previous weights are to be kept on a disk that is too small for them."""
+    from faults.private import mount_small_disk
+
+    disk = FOLDER.with_name("disk")
+    disk.mkdir()
+    try:
+        mount_small_disk(disk, 2**16)
+    except OSError as error:
+        print(f"no disk of its own: {error}")
+        return
+    tempfile.tempdir = str(disk)
+    model = torch.nn.Linear(300, 300)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    try:
+        ls.watch(model, optimizer, run=FOLDER, probes=[ls.ParameterChange(snapshot_device="disk")])
+    except OSError as error:
+        print(error)
+    print(sorted(path.name for path in disk.rglob("*")))
 
 
 def truncated() -> None:
@@ -136,5 +158,6 @@ def forks() -> None:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
     warnings.simplefilter("always")
     globals()[CASE]()

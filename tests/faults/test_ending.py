@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import learnscope as ls
-from forked import run_program, start_program
+from forked import run_program, start_program, wait_until
 
 PROGRAM = Path(__file__).with_name("losing_run.py")
 
@@ -20,9 +20,7 @@ PROGRAM = Path(__file__).with_name("losing_run.py")
 def test_a_signal_ends_the_run_and_then_the_process_as_always(tmp_path: Path, name: str) -> None:
     out, error, folder = tmp_path / "out", tmp_path / "error", tmp_path / "run"
     process = start_program(PROGRAM, "waits", str(folder), folder=tmp_path, out=out, error=error)
-    while not (out.exists() and "ready" in out.read_text()):
-        assert process.is_alive(), error.read_text()
-        time.sleep(0.01)
+    wait_until(lambda: out.exists() and "ready" in out.read_text(), process, error)
     time.sleep(0.3)
     assert process.pid is not None
     os.kill(process.pid, getattr(signal, name))
@@ -41,9 +39,8 @@ def test_a_signal_ends_the_run_and_then_the_process_as_always(tmp_path: Path, na
 def test_a_killed_run_is_called_killed_everywhere(tmp_path: Path) -> None:
     out, error, folder = tmp_path / "out", tmp_path / "error", tmp_path / "run"
     process = start_program(PROGRAM, "waits", str(folder), folder=tmp_path, out=out, error=error)
-    while not (out.exists() and "ready" in out.read_text() and (folder / "records.jsonl").stat().st_size):
-        assert process.is_alive(), error.read_text()
-        time.sleep(0.01)
+    records = folder / "records.jsonl"
+    wait_until(lambda: out.exists() and "ready" in out.read_text() and records.stat().st_size > 0, process, error)
     assert ls.open_run(folder).status == "running"
     process.kill()
     process.join()

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 import learnscope as ls
-from forked import start_program
+from forked import start_program, wait_until
 
 PROGRAM = Path(__file__).with_name("killed_run.py")
-KILLS = 4
+KILLS, MANY_KILLS = 4, 40
 """Of each kind of work."""
 
 
@@ -25,9 +27,7 @@ def run_and_kill(work: str, folder: Path, after: float) -> int:
     folder.parent.mkdir(exist_ok=True, parents=True)
     out, error = folder.with_name("out"), folder.with_name("error")
     process = start_program(PROGRAM, work, str(folder), folder=folder.parent, out=out, error=error)
-    while not (out.exists() and out.read_text().startswith("ready\n")):
-        assert process.is_alive(), error.read_text()
-        time.sleep(0.01)
+    wait_until(lambda: out.exists() and out.read_text().startswith("ready\n"), process, error)
     time.sleep(after)
     process.kill()
     process.join()
@@ -142,13 +142,13 @@ CHECKS = {
 def test_a_killed_process_leaves_a_run_that_goes_on(tmp_path: Path, work: str) -> None:
     for seed in range(KILLS):
         CHECKS[work](tmp_path / str(seed) / "run", random.Random(seed).uniform(0.0, 0.8))
-    print(f"{KILLS} kills of {work}")
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("work", CHECKS)
-def test_many_kills(tmp_path: Path, work: str) -> None:
+def test_many_kills(tmp_path: Path, work: str, record_property: Callable[[str, object], None]) -> None:
     """The same at forty random points each: two hundred."""
-    for seed in range(40):
+    for seed in range(MANY_KILLS):
         CHECKS[work](tmp_path / str(seed) / "run", random.Random(1000 + seed).uniform(0.0, 1.5))
-    print(f"40 kills of {work}")
+        shutil.rmtree(tmp_path / str(seed))
+    record_property("kills", MANY_KILLS)

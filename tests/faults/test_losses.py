@@ -42,6 +42,18 @@ def test_a_full_disk_makes_a_run_degraded(tmp_path: Path) -> None:
     assert finding.title == f"{records['lost']} records of 120 are missing"
 
 
+def test_weights_that_find_no_room_on_disk_refuse_the_session(tmp_path: Path) -> None:
+    """Their file is mapped: without its space taken beforehand, the system would kill the training."""
+    out, _ = run_case("no_room_for_weights", tmp_path)
+    if out.startswith("no disk of its own"):
+        pytest.skip(out)
+    refusal, left = out.splitlines()
+    assert "snapshot_device='disk' finds no room for 360,000 bytes in" in refusal
+    assert refusal.endswith("set TMPDIR to a larger disk, or use snapshot_device='cpu'")
+    assert left == "[]"
+    assert ls.open_run(tmp_path / "run").status.startswith("interrupted by OSError")
+
+
 def test_records_that_somebody_cut_off_are_missed(tmp_path: Path) -> None:
     out, warned = run_case("truncated", tmp_path)
     assert out == "20"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -50,11 +52,12 @@ def construct(probe: type[ls.Probe], options: dict[str, Any]) -> bool:
     return True
 
 
-def check(name: str, data: st.DataObject) -> None:
+def check(name: str, data: st.DataObject) -> bool:
+    """Draw a configuration and try it; whether it was accepted."""
     probe: type[ls.Probe] = getattr(ls, name)
     required = {key: value for key, value in CHEAP.get(name, {}).items() if key in ("path", "run")}
     chosen = data.draw(st.lists(st.sampled_from(options_of(probe)), min_size=1, max_size=3, unique=True))
-    construct(probe, required | {option: data.draw(VALUES, label=option) for option in chosen})
+    return construct(probe, required | {option: data.draw(VALUES, label=option) for option in chosen})
 
 
 @pytest.mark.parametrize("name", packaged())
@@ -66,10 +69,18 @@ def test_options_are_accepted_or_refused_by_name(name: str, data: st.DataObject)
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", packaged())
-@settings(max_examples=LONG, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_many_more_options(name: str, data: st.DataObject) -> None:
-    check(name, data)
+def test_many_more_options(name: str, record_property: Callable[[str, object], None]) -> None:
+    ends: Counter[bool] = Counter()
+
+    @settings(max_examples=LONG, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(data=st.data())
+    def each(data: st.DataObject) -> None:
+        ends[check(name, data)] += 1
+
+    each()
+    record_property("configurations", ends.total())
+    record_property("accepted", ends[True])
+    record_property("refused", ends[False])
 
 
 @pytest.mark.parametrize("name", packaged())

@@ -4,6 +4,7 @@ or the session is refused on opening by the name of the parameter."""
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -145,7 +146,15 @@ def test_any_of_them_together(kinds: list[str], batch: str) -> None:
 
 
 @pytest.mark.soak
-@settings(max_examples=LONG, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
-@given(kinds=KINDS, batch=st.sampled_from(sorted(BATCHES)))
-def test_many_more_of_them_together(kinds: list[str], batch: str) -> None:
-    check(kinds, batch)
+def test_many_more_of_them_together(record_property: Callable[[str, object], None]) -> None:
+    ends: Counter[str] = Counter()
+
+    @settings(max_examples=LONG, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(kinds=KINDS, batch=st.sampled_from(sorted(BATCHES)))
+    def each(kinds: list[str], batch: str) -> None:
+        ends[check(kinds, batch)] += 1
+
+    each()
+    record_property("combinations of odd tensors", ends.total())
+    for end, number in sorted(ends.items()):
+        record_property(end, number)

@@ -134,7 +134,11 @@ class Watch:
         if not again:  # before anything is written
             engine.open_probes(engine.moment("open", step or 0))
         steps, epoch = begin(engine, resume=resume, step=step)
-        self._loop = loop(engine, steps=steps, epoch=epoch or 0, clock=clock)
+        try:
+            self._loop = loop(engine, steps=steps, epoch=epoch or 0, clock=clock)
+        except BaseException as error:  # no room for a copy of the weights
+            finish(engine, interrupted_by(error), last_step=steps)
+            raise
         self._loop_loss = LoopLoss(engine)
         passes = self._open_again() if again else None
         self._restored = passes is not None

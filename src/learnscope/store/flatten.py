@@ -102,10 +102,9 @@ class Flat:
         kept = np.ones(batch.num_rows, bool) if left_out is None else ~left_out
         for key in ("probe", "phase", "source"):
             self._header[key].append(self._codes(key, batch.column(key), quoted))
+        places = pa.array(np.arange(batch.num_rows), mask=~kept)  # if_else garbles slices of texts in older pyarrows
         for key in ("step", "attempt", "epoch", "time", "cost"):
-            self._header[key].append(
-                pc.if_else(pa.array(kept), batch.column(key), pa.scalar(None, batch.column(key).type))
-            )
+            self._header[key].append(batch.column(key).take(places))
         step, attempt = (_integers(self._header[key][-1], kept) for key in ("step", "attempt"))
         for later, start in self._starts.items():
             kept &= ~((attempt < later) & (step > start))

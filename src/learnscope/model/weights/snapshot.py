@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,10 +57,13 @@ class Snapshot:
         self.device, self.dtype = device, dtype
         if device != "disk":
             check_reachable(device)
-        self._folder = tempfile.TemporaryDirectory(prefix="learnscope-") if device == "disk" else None
-        self._tensors = {
-            name: self._place(number, p) for number, (name, p) in enumerate(parameters.items()) if p.is_floating_point()
-        }
+        weights = {name: p for name, p in parameters.items() if p.is_floating_point()}
+        if device == "disk":
+            self._tensors = self._mapped(weights)
+        else:
+            self._tensors = {
+                name: torch.empty(p.shape, dtype=self._dtype_of(p), device=device) for name, p in weights.items()
+            }
         self.update(parameters, step)
 
     @property
@@ -92,12 +97,35 @@ class Snapshot:
                     f"since the snapshot at step {self.step}: the model was rebuilt; {cure}"
                 )
 
-    def _place(self, number: int, parameter: Tensor) -> Tensor:
-        dtype = parameter.dtype if self.dtype == "native" else getattr(torch, self.dtype)
-        if self._folder is None:
-            return torch.empty(parameter.shape, dtype=dtype, device=self.device)
-        if parameter.numel() == 0:  # an empty file cannot be mapped
-            return torch.empty(parameter.shape, dtype=dtype)
-        path = Path(self._folder.name) / f"{number}.bin"
-        flat = torch.from_file(str(path), shared=True, size=parameter.numel(), dtype=dtype)
-        return flat.view(parameter.shape)
+    def _dtype_of(self, parameter: Tensor) -> torch.dtype:
+        dtype: torch.dtype = parameter.dtype if self.dtype == "native" else getattr(torch, self.dtype)
+        return dtype
+
+    def _mapped(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Memory in files, whose names are gone as soon as they are mapped: a killed process leaves none behind."""
+        tensors = {}
+        with tempfile.TemporaryDirectory(prefix="learnscope-", ignore_cleanup_errors=True) as folder:
+            for number, (name, p) in enumerate(weights.items()):
+                dtype, path = self._dtype_of(p), Path(folder) / f"{number}.bin"
+                if p.numel() == 0:  # an empty file cannot be mapped
+                    tensors[name] = torch.empty(p.shape, dtype=dtype)
+                    continue
+                _reserve(path, p.numel() * dtype.itemsize)
+                tensors[name] = torch.from_file(str(path), shared=True, size=p.numel(), dtype=dtype).view(p.shape)
+        return tensors
+
+
+def _reserve(path: Path, size: int) -> None:
+    """A file that has its space on disk: where there is none, writing to the mapped file would kill the process."""
+    with path.open("wb") as file:
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # file systems that cannot reserve
+                place = f"{path.parent.parent} ({error.strerror})"
+                raise OSError(
+                    error.errno,
+                    f"snapshot_device='disk' finds no room for {size:,} bytes in {place}: "
+                    "set TMPDIR to a larger disk, or use snapshot_device='cpu'",
+                ) from error
