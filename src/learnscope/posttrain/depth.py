@@ -28,7 +28,7 @@ ENOUGH = {"bit_widths": 24, "robustness": 16}
 LEAST_READ, FEWEST = 16, 8
 """Examples that are read, and that a part is examined on, however large the model is."""
 SHORTEST = 16
-WORK = {"performance": 0.3e12, "bit_widths": 1.0e12, "robustness": 2.3e12}
+WORK = {"performance": 0.3e12, "bit_widths": 1.0e12, "robustness": 1.4e12}
 """Multiply-adds that each part may take: about a minute in all of two cores."""
 STEPS, TRANSFER_STEPS = 10, 5
 FEWER_STEPS, FEWER_TRANSFER_STEPS = 5, 3
