@@ -16,9 +16,11 @@ from learnscope.posttrain.depth import Depth, Share
 from learnscope.posttrain.effort import OneExample, Passes, bit_passes, robustness_passes
 from learnscope.task import Task
 
-FIXED = {"performance": 14.0, "bit_widths": 12.0, "robustness": 3.0}
+FIXED = {"performance": 22.0, "bit_widths": 12.0, "robustness": 3.0}
 """Seconds of each part that do not depend on the model: warming up and timing passes, a process to measure memory in,
 compiling."""
+NOISE = 6000.0
+"""Work of drawing all noise on the weights, for each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ def estimated(
         passes, share = planned[part]
         forwards[part] = round(share.examples * passes.forwards)
         work = share.examples * passes.work(one.shortened(share.tokens) if share.tokens else one)
+        if part == "robustness":
+            work += NOISE * sum(parameter.numel() for parameter in model.parameters())
         seconds[part] = FIXED[part] + work / speed
     return Estimate(forwards, seconds)
 
