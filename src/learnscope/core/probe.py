@@ -105,6 +105,10 @@ class Probe:
         step for which that has been handed over, and measures at the end of the epoch and of the session.
         """
 
+    def reads_spread(self) -> bool:
+        """Whether it reads the spread of the gradients' entries, which a clip would round: it is then taken before."""
+        return False
+
     def settle(self, state: dict[str, Any]) -> None:
         """Called before the session's state is saved: entries of it that begin with `_` are not. Optional."""
 

@@ -69,6 +69,9 @@ class GradientFlow(Probe):
     reads_only = True
     cost = "one pass over the gradients; the weights too, every `weights_every` steps"
 
+    def reads_spread(self) -> bool:
+        return self.variance
+
     def measure(self, moment: Moment) -> Measurement:
         gradients = moment.gradients
         idle = _idle_groups(moment, gradients)

@@ -144,7 +144,7 @@ class StepEnds:
         readers = self._owner.clip_readers()
         if not readers:
             return None
-        spread = any(getattr(bound.probe, "variance", False) for bound in readers)
+        spread = any(bound.probe.reads_spread() for bound in readers)
         with self._engine.charged(readers):
             clipped = self._reader.on_clip(parameters, max_norm, total_norm, spread=spread)
         return None if clipped is None else self._engine.safely(clipped)
