@@ -67,6 +67,11 @@ class Column:
 
     def finished(self, values: Sequence[float | int | None]) -> Column:
         """The column with plain numbers; values that are not finite become ``None`` with a status."""
+        try:
+            if not self.status and math.isfinite(sum(values)):  # type: ignore[arg-type]  (of all of them, then)
+                return self if values is self.values else Column(self.name, values, self.labels, self.status)
+        except (TypeError, OverflowError):
+            pass  # one is missing, or a whole number is beyond floats
         clean, status = list(values), dict(self.status)
         for position, value in enumerate(values):
             if value is None:
@@ -101,10 +106,15 @@ class Measurement:
     notes: Mapping[str, Any] = field(default_factory=dict)
     finish: Callable[[Sequence[Table]], Sequence[Table]] | None = None
     """Applied to the tables once their values have been read, for what depends on the values."""
+    packed: Mapping[str, Any] = field(default_factory=dict)
+    """Small tensors of which `unpack` makes further tables once they have been read, as arrays in float64, with one
+    wait for the device."""
+    unpack: Callable[[Mapping[str, Any]], Sequence[Table]] | None = None
     examples: Any = None
     """A ledger of examples; the run keeps the last one as its `examples.parquet`."""
 
 
+_ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 HEADER = ("probe", "step", "epoch", "phase", "source", "attempt", "time", "cost")
 """The keys that every recorded line has besides its tables."""
 
@@ -136,12 +146,14 @@ class Record:
 
     def to_json(self) -> str:
         """One strict JSON object on one line."""
-        body: dict[str, Any] = {name: getattr(self, name) for name in HEADER}
-        body |= {"time": round(self.time, 6), "cost": round(self.cost, 7)}
-        body["tables"] = [_table_to_json(table) for table in self.tables]
-        optional = {"arrays": self.arrays, "notes": dict(self.notes), "error": self.error}
-        body |= {key: value for key, value in optional.items() if value}
-        return visible_json(json.dumps(body, separators=(",", ":"), allow_nan=False))
+        body: dict[str, Any] = {
+            "probe": self.probe, "step": self.step, "epoch": self.epoch, "phase": self.phase, "source": self.source,
+            "attempt": self.attempt, "time": round(self.time, 6), "cost": round(self.cost, 7),
+            "tables": [_table_to_json(table) for table in self.tables],
+        }  # fmt: skip
+        optional = (("arrays", self.arrays), ("notes", dict(self.notes)), ("error", self.error))
+        body.update((key, value) for key, value in optional if value)
+        return visible_json(_ENCODE(body))
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Record:

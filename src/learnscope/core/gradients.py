@@ -44,8 +44,9 @@ class Gradients:
 
 
 def read_gradients(
-    subject: Subject, gradients: Mapping[int, Tensor], origin: str = "accumulated", among: Collection[int] | None = None
-) -> Gradients:
+    subject: Subject, gradients: Mapping[int, Tensor], origin: str = "accumulated",
+    among: Collection[int] | None = None, scale: float | Tensor = 1.0,
+) -> Gradients:  # fmt: skip
     """Gradients, given by position among the subject's parameters, with their statistics.
 
     Missing are those of the other trainable parameters, or of those `among` them.
@@ -53,7 +54,7 @@ def read_gradients(
     positions = sorted(gradients)
     names, tensors = [subject.names[i] for i in positions], [gradients[i] for i in positions]
     missing = missing_names(subject, gradients, among)
-    return Gradients(names, positions, tensors, missing, gradient_statistics(tensors), origin=origin)
+    return Gradients(names, positions, tensors, missing, gradient_statistics(tensors), scale=scale, origin=origin)
 
 
 def missing_names(subject: Subject, present: Collection[int], among: Collection[int] | None = None) -> list[str]:

@@ -49,5 +49,11 @@ class HandedOver:
     """What each of several optimizers stepped with; None where all is as it stands in the optimizers."""
 
     def needs_met(self) -> set[str]:
-        met = {"logged": bool(self.logged), "batch": self.batch is not None, "examples": bool(self.examples)}
-        return {need for need, is_met in met.items() if is_met}
+        met = set()
+        if self.logged:
+            met.add("logged")
+        if self.batch is not None:
+            met.add("batch")
+        if self.examples:
+            met.add("examples")
+        return met

@@ -14,7 +14,7 @@ from learnscope.model.weights.content import data_content, model_content, task_c
 from learnscope.names import group_parameters, match_parameters, optimizer_groups
 from learnscope.store.memo import ResultCache
 from learnscope.task import Task
-from learnscope.tensor.segments import Segments
+from learnscope.tensor.segments import JointSegments, Segments
 
 KEPT_SEGMENTS = 64
 """Groupings of parameters that are cached: a few for each set of parameters that probes look at."""
@@ -66,6 +66,7 @@ class Subject:
     _held: list[tuple[int, ...]] = field(default_factory=list)
     _scopes: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     _segments: dict[tuple[str, tuple[int, ...]], Segments] = field(default_factory=dict)
+    _joint: JointSegments | None = None
 
     def __post_init__(self) -> None:
         self.refresh()
@@ -128,6 +129,17 @@ class Subject:
                 del self._segments[next(iter(self._segments))]
             self._segments[key] = Segments(members)
         return self._segments[key]
+
+    def joint_segments(self, kinds: Sequence[str], positions: Sequence[int]) -> JointSegments:
+        """The scopes of several kinds over the parameters at `positions`, to be added up together."""
+        segments = {kind: self.segments(kind, positions) for kind in kinds}
+        known = self._joint
+        if known is None or known.kinds.keys() != segments.keys() or any(
+            known.kinds[kind] is not each for kind, each in segments.items()
+        ):  # fmt: skip
+            self._joint = JointSegments(segments, [self.parameters[i].numel() for i in positions])
+        assert self._joint is not None
+        return self._joint
 
     def scopes(self, by: str) -> dict[str, list[int]]:
         """Positions of the parameters of each layer, component, optimizer group or named group, in order."""

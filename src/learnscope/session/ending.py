@@ -124,6 +124,10 @@ def _stop_listening() -> None:
 def _on_signal(number: int, _frame: FrameType | None) -> None:
     """Close the runs, then end as the process would have without us."""
     for engine in _in_folders():
+        if engine.writing:  # a moment later, or the lines would be there twice or not at all
+            engine.after_writing = lambda: _on_signal(number, None)
+            return
+    for engine in _in_folders():
         _end(engine, f"terminated by {signal.Signals(number).name}")
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

@@ -7,7 +7,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,11 +19,11 @@ from learnscope.core.subject import Subject
 from learnscope.model.guard import guard, preserve_rng
 from learnscope.record import Measurement, Record
 from learnscope.session.budget import Budget
-from learnscope.session.materialise import as_measurement, read_arrays, read_tables, waits_for_device
+from learnscope.session.materialise import as_measurement, read_arrays, read_packed, read_tables, waits_for_device
 from learnscope.session.subject import check_needs, check_parameters
 from learnscope.session.writing import Writer
 from learnscope.sinks.base import Sink
-from learnscope.store.backend import Backend
+from learnscope.store.backend import Arrays, Backend
 
 FED = frozenset({"logged", "batch", "examples"})
 """Needs that the loop meets by calling the session, so that whether they are met is known only while it runs."""
@@ -64,6 +64,23 @@ class Bound:
         return {key: value for key, value in self.state.items() if not key.startswith("_")}
 
 
+@dataclass(slots=True)
+class Firing:
+    """A measurement on its way to its record."""
+
+    bound: Bound
+    step: int
+    epoch: int | None
+    phase: str
+    time: float
+    started: float
+    measured: Measurement | None = None
+    skipped: int = 0
+    """Firings before it that the budget did not allow."""
+    cost: float | None = None
+    """Of the measuring, if it was left to be read later."""
+
+
 class Engine(Writer):
     """Fires probes, writes what they return, and never lets their failures reach the training loop."""
 
@@ -79,8 +96,10 @@ class Engine(Writer):
         strict: bool = False,
         budget: float | None = None,
         record_command: bool = True,
+        write_every: int = 1,
+        write_seconds: float = 0.0,
     ) -> None:
-        super().__init__(backend, sinks, strict=strict)
+        super().__init__(backend, sinks, strict=strict, write_every=write_every, write_seconds=write_seconds)
         self.subject, self.source, self.provides = subject, source, frozenset(provides)
         self.budget = Budget(budget)
         self.guarding = False
@@ -91,7 +110,7 @@ class Engine(Writer):
         """Whether somebody else closes it when the process ends."""
         self.record_command = record_command
         self.bound: list[Bound] = []
-        self._pending: list[tuple[Bound, Record, Measurement]] = []
+        self._pending: list[Firing] = []
         for probe in probes:
             self.add(probe)
 
@@ -167,33 +186,46 @@ class Engine(Writer):
             return
         started = time.perf_counter()
         moment.state = bound.state
-        measured = self._attempt(bound, moment, lambda: as_measurement(bound.probe.measure(moment)), "measure")
-        if measured is not None:
-            skipped, bound.skipped = bound.skipped, 0
-            notes = {**measured.notes, **({"skipped_by_budget": skipped} if skipped else {})}
-            record = self._record(bound, moment, notes=notes)
-            if bound.probe.every == 1 and waits_for_device(measured):
-                self._pending.append((bound, replace(record, cost=time.perf_counter() - started), measured))
-                if len(self._pending) >= PENDING_LIMIT:
-                    self.flush()
-            else:
-                self.flush()
-                self._attempt(bound, moment, lambda: self._finish(record, measured, started), "record")
+        firing = Firing(bound, moment.step, moment.epoch, moment.phase, time.time(), started)
+        if bound.probe.reads_only:
+            self._attempt(bound, moment, lambda: self._measure(firing, moment) and self._read(firing), "measure")
+        elif self._attempt(bound, moment, lambda: self._measure(firing, moment), "measure"):
+            self._attempt(bound, moment, lambda: self._read(firing), "record")
         bound.fired += 1
         bound.waiting = 0
         self.budget.charge(bound.label, time.perf_counter() - started)
 
+    def _measure(self, firing: Firing, moment: Moment) -> bool:
+        firing.measured = as_measurement(firing.bound.probe.measure(moment))
+        return firing.measured is not None
+
+    def _read(self, firing: Firing) -> None:
+        """Make the record, or leave its numbers on the device if it may be read with others later."""
+        assert firing.measured is not None
+        bound = firing.bound
+        firing.skipped, bound.skipped = bound.skipped, 0
+        if bound.probe.every == 1 and waits_for_device(firing.measured):
+            firing.cost = time.perf_counter() - firing.started
+            self._pending.append(firing)
+            if len(self._pending) >= PENDING_LIMIT:
+                self.flush()
+        else:
+            self.flush()
+            self._finish(firing)
+
     def flush(self) -> None:
-        """Read and write the records whose numbers were left on the device."""
+        """Read the numbers that were left on the device, and make their records."""
+        if not self._pending:
+            return
         pending, self._pending = self._pending, []
-        for bound, record, measured in pending:
+        for firing in pending:
             try:
-                with bound.first_time("record"):
-                    self._finish(record, measured)
+                with firing.bound.first_time("record"):
+                    self._finish(firing)
             except Exception as error:  # as for a record that is read at once
                 if self.strict:
                     raise
-                self._report(bound, record, error)
+                self._report(firing.bound, firing, error)
 
     def safely(self, action: Callable[P, R]) -> Callable[P, R | None]:
         """`action` with a warning in place of an error that would stop the training, unless the session is strict."""
@@ -214,27 +246,36 @@ class Engine(Writer):
 
     def close(self) -> None:
         self.flush()
+        self.write_out()
         self.close_sinks()
 
     def memories(self) -> list[str]:
         return [b.label for b in self.bound if "previous" in b.probe.needs or b.saved_state()]
 
-    def _finish(self, record: Record, measured: Measurement, started: float | None = None) -> None:
-        tables = read_tables(measured.tables)
+    def _finish(self, firing: Firing) -> None:
+        """Read what was measured, and write its record."""
+        measured = firing.measured
+        assert measured is not None
+        tables = list(measured.tables)
+        if measured.unpack is not None:
+            tables += measured.unpack(read_packed(measured.packed))
+        tables = read_tables(tables)
         if measured.finish is not None:
             tables = list(measured.finish(tables))
+        notes = {**measured.notes, **({"skipped_by_budget": firing.skipped} if firing.skipped else {})}
         reference = None
         if measured.arrays:
-            arrays = read_arrays(measured.arrays)
-            name = f"arrays/{record.probe}-{record.step:010d}-{record.phase}-{record.attempt}.safetensors"
-            if self.store_file(f"arrays of {record.probe}", lambda: self.backend.put_arrays(name, arrays)):
-                reference = name
-            else:
-                record = replace(record, notes={**record.notes, "arrays": "could not be written"})
+            reference = f"arrays/{firing.bound.label}-{firing.step:010d}-{firing.phase}-{self.attempt}.safetensors"
+            if not self._put_arrays(firing.bound.label, reference, read_arrays(measured.arrays)):
+                reference, notes = None, {**notes, "arrays": "could not be written"}
         if (ledger := measured.examples) is not None:
             self.store_file("the ledger of examples", lambda: self.backend.put_examples(ledger))
-        cost = record.cost if started is None else time.perf_counter() - started
-        self.write(replace(record, tables=tables, arrays=reference, cost=cost))
+        cost = time.perf_counter() - firing.started if firing.cost is None else firing.cost
+        self.write(self._record(firing.bound, firing, firing.time, cost, tables=tables, arrays=reference, notes=notes))
+
+    def _put_arrays(self, label: str, reference: str, arrays: Arrays) -> bool:
+        stored = self.store_file(f"arrays of {label}", lambda: self.backend.put_arrays(reference, arrays))
+        return bool(stored)
 
     def _attempt(self, bound: Bound, moment: Moment, action: Any, part: str) -> Any:
         guarded = part != "record" and not bound.probe.reads_only
@@ -250,7 +291,7 @@ class Engine(Writer):
         finally:
             self.guarding = False
 
-    def _report(self, bound: Bound, moment: Moment | Record, error: Exception) -> None:
+    def _report(self, bound: Bound, moment: Moment | Firing, error: Exception) -> None:
         if not bound.warned:
             bound.warned = True
             text = "".join(traceback.format_exception(error))
@@ -260,10 +301,10 @@ class Engine(Writer):
                 ProbeWarning,
                 stacklevel=4,
             )
-        self.write(self._record(bound, moment, error=f"{type(error).__name__}: {error}"))
+        self.write(self._record(bound, moment, time.time(), 0.0, error=f"{type(error).__name__}: {error}"))
 
-    def _record(self, bound: Bound, moment: Moment | Record, **content: Any) -> Record:
+    def _record(self, bound: Bound, moment: Moment | Firing, when: float, cost: float, **content: Any) -> Record:
         return Record(
             probe=bound.label, step=moment.step, epoch=moment.epoch, phase=moment.phase, source=self.source,
-            attempt=self.attempt, time=time.time(), cost=0.0, **content,
+            attempt=self.attempt, time=when, cost=cost, **content,
         )  # fmt: skip

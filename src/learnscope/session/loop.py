@@ -51,6 +51,7 @@ class Loop:
         """What was seen of backward passes, since the last training step, before an optimizer last stepped."""
         self._seen_when_opened = 0
         self._micro_batches: MicroBatches | None = None
+        self._fed: tuple[int, list[tuple[Bound, frozenset[str], bool]]] | None = None
         self._ends = StepEnds(engine, self)
         self._ends.attach(self.subject.optimizers, clock)
 
@@ -200,8 +201,11 @@ class Loop:
         for bound in due:
             key = snapshot_key(bound.probe)
             moment.snapshot = self.snapshots.get(key) if key is not None else None
-            with self._backwards.paused():
+            if bound.probe.reads_only:  # no backward of its own
                 self.engine.fire(bound, moment)
+            else:
+                with self._backwards.paused():
+                    self.engine.fire(bound, moment)
             if moment.snapshot is not None and key is not None:
                 used[key] = bound
         for key, bound in used.items():
@@ -211,10 +215,8 @@ class Loop:
     def _complete(self, step: int, handed: HandedOver) -> None:
         """The loop has handed over everything for `step`: fire the probes that need it."""
         available, moment = handed.needs_met(), self.moment("after_step", step=step, handed=handed)
-        for bound in self.engine.bound:
-            needs = bound.probe.needs & FED
-            collects = collects_until_epoch(bound.probe)
-            if not needs or (not collects and (bound.probe.at == "epoch" or not is_due(bound.probe.every, step))):
+        for bound, needs, collects in self._fed_probes():
+            if not collects and not is_due(bound.probe.every, step):
                 continue
             if needs <= available:
                 if collects:
@@ -226,6 +228,14 @@ class Loop:
                 bound.unfed += 1
                 if bound.unfed == UNFED_LIMIT and not bound.fired:
                     self.engine.warn(f"{bound.label} unfed", unfed_message(bound))
+
+    def _fed_probes(self) -> list[tuple[Bound, frozenset[str], bool]]:
+        """The probes that the loop hands something over for at its steps, what that is, and whether they collect it."""
+        if self._fed is None or self._fed[0] != len(self.engine.bound):  # one may be added while the loop runs
+            fed = [(b, b.probe.needs & FED, collects_until_epoch(b.probe)) for b in self.engine.bound]
+            kept = [each for each in fed if each[1] and (each[2] or each[0].probe.at != "epoch")]
+            self._fed = (len(self.engine.bound), kept)
+        return self._fed[1]
 
     def _read_meter(self) -> MicroBatches | None:
         meter, self._meter = self._meter, None

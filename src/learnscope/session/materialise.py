@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,13 @@ from torch import Tensor
 
 from learnscope.record import Column, Measurement, Row, Table
 
+_PLAIN = frozenset({float, int})
+
 
 def as_measurement(returned: Any) -> Measurement | None:
     """Whatever a probe may return as a Measurement; None if it measured nothing."""
+    if type(returned) is Table:
+        return Measurement([returned])
     if returned is None or isinstance(returned, Measurement):
         return returned
     if isinstance(returned, Mapping):
@@ -38,6 +41,8 @@ def _as_table(row: Row) -> Table:
 
 
 def waits_for_device(measurement: Measurement) -> bool:
+    if measurement.packed:
+        return not all(tensor.is_cpu for tensor in measurement.packed.values())
     columns = (column.values for table in measurement.tables for column in table.columns)
     parts = (part for values in columns for part in (values if isinstance(values, list | tuple) else [values]))
     return any(isinstance(part, Tensor) and part.device.type != "cpu" for part in parts)
@@ -45,6 +50,8 @@ def waits_for_device(measurement: Measurement) -> bool:
 
 def read_tables(tables: Sequence[Table]) -> list[Table]:
     """The tables with plain numbers. All tensors of a device come over in one transfer."""
+    if all(_is_plain(column.values) for table in tables for column in table.columns):
+        return [Table(t.kind, t.scopes, [_finish(column, t, {}) for column in t.columns]) for t in tables]
     parts: dict[torch.device, list[Tensor]] = {}
     for table in tables:
         for column in table.columns:
@@ -52,12 +59,24 @@ def read_tables(tables: Sequence[Table]) -> list[Table]:
                 if isinstance(part, Tensor):
                     parts.setdefault(part.device, []).append(part)
     numbers = {device: iter(_transfer(tensors)) for device, tensors in parts.items()}
-    return [replace(table, columns=[_finish(column, table, numbers) for column in table.columns]) for table in tables]
+    return [Table(t.kind, t.scopes, [_finish(column, t, numbers) for column in t.columns]) for t in tables]
+
+
+def read_packed(packed: Mapping[str, Tensor]) -> dict[str, NDArray[np.float64]]:
+    """Small tensors of one device as arrays in float64, in one transfer."""
+    tensors = [tensor.detach() for tensor in packed.values()]
+    if all(tensor.is_cpu for tensor in tensors):
+        return {name: tensor.double().numpy() for name, tensor in zip(packed, tensors, strict=True)}
+    device = next(tensor.device for tensor in tensors if not tensor.is_cpu)
+    shapes, parts = [tensor.shape for tensor in tensors], _transfer([tensor.to(device) for tensor in tensors])
+    return {
+        name: np.array(part, np.float64).reshape(shape) for name, shape, part in zip(packed, shapes, parts, strict=True)
+    }
 
 
 def _is_plain(values: Any) -> bool:
     """Whether a column is a list of plain numbers, as most are, and needs no reading."""
-    return type(values) is list and all(type(value) is float or type(value) is int for value in values)
+    return type(values) is list and _PLAIN.issuperset(map(type, values))
 
 
 def read_arrays(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
@@ -96,8 +115,9 @@ def _transfer(tensors: Sequence[Tensor]) -> list[list[float]]:
 
 
 def _finish(column: Column, table: Table, numbers: dict[torch.device, Any]) -> Column:
-    values: list[float | int | None] = column.values if _is_plain(column.values) else []
-    for part in () if values else _parts(column):
+    plain = _is_plain(column.values)
+    values: list[float | int | None] = column.values if plain else []
+    for part in () if plain else _parts(column):
         if isinstance(part, Tensor):
             values.extend(next(numbers[part.device]))
         else:

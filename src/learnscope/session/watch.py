@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from learnscope.core.handed import Examples
 from learnscope.core.probe import Probe
 from learnscope.model.guard import preserve_rng
-from learnscope.options import explain_options
+from learnscope.options import explain_options, whole_number
 from learnscope.probes.gradients.gradient_flow import GradientFlow
 from learnscope.probes.outputs.loss import Loss
 from learnscope.probes.updates.learning_rate import LearningRate
@@ -68,6 +68,8 @@ def watch(
     resume: bool = False,
     step: int | None = None,
     record_command: bool = True,
+    write_every: int = 50,
+    write_seconds: float = 1.0,
 ) -> Watch:
     """Record what happens inside `model` while the loop that follows trains it.
 
@@ -96,7 +98,13 @@ def watch(
         resume: continue the run in the folder, if there is one.
         step: with resume, the step of the checkpoint that training continues from (default: the last recorded).
         record_command: False leaves the command line out of run.json; known secrets in it are hidden in any case.
+        write_every: records are written together, at the latest when they are of so many steps: what a kill may lose.
+            1 writes each at once. Those of a failure, or of numbers that are not finite, are written at once anyway.
+        write_seconds: the same in seconds, as seen when the loop next takes a step or logs.
     """
+    whole_number("write_every", write_every, 1)
+    if not isinstance(write_seconds, float | int) or not write_seconds >= 0:
+        raise ValueError(f"write_seconds={write_seconds!r}: seconds, a number from 0")
     check_model(model)
     optimizers = as_optimizers(optimizer, model)
     clocks = as_optimizers(clock, model)
@@ -117,6 +125,8 @@ def watch(
             strict=strict,
             budget=budget,
             record_command=record_command,
+            write_every=write_every,
+            write_seconds=write_seconds,
         )
         for bound in engine.bound:
             bound.by_default = probes is None
@@ -140,6 +150,8 @@ class Watch:
             finish(engine, interrupted_by(error), last_step=steps)
             raise
         self._loop_loss = LoopLoss(engine)
+        self._learn_loss, self._hand_over = engine.safely(self._loop_loss.logged), engine.safely(self._loop.hand_over)
+        self._logs = any("logged" in bound.probe.needs for bound in engine.bound)
         passes = self._open_again() if again else None
         self._restored = passes is not None
         engine.closer = self._end
@@ -172,15 +184,16 @@ class Watch:
 
     def log(self, **values: float | Tensor) -> None:
         """Record numbers of this step, such as the loss. Tensors are read later, without waiting for them."""
-        self._engine.safely(self._loop_loss.logged)(values.get("loss"))
-        if self._loop.listens and not any("logged" in bound.probe.needs for bound in self._engine.bound):
+        self._learn_loss(values.get("loss"))
+        if self._loop.listens and not self._logs:
             self._engine.add(Loss())
-        self._engine.safely(self._loop.hand_over)(logged=values)
+            self._logs = True
+        self._hand_over(logged=values)
 
     def batch(self, batch: Any) -> None:
         """Hand over the step's batch, for probes that look at batches."""
         self._engine.safely(self._loop_loss.batch)(batch)
-        self._engine.safely(self._loop.hand_over)(batch=batch)
+        self._hand_over(batch=batch)
 
     def examples(self, ids: Any, logits: Tensor, targets: Tensor, *, inputs: Any = None, groups: Any = None) -> None:
         """Hand over the loop's own logits with the examples' ids, for probes that follow examples.
@@ -196,7 +209,7 @@ class Watch:
         """
         targets = torch.as_tensor(targets).detach()
         self._engine.safely(self._loop_loss.examples)(logits, targets)
-        self._engine.safely(self._loop.hand_over)(examples=Examples(ids, logits.detach(), targets, inputs, groups))
+        self._hand_over(examples=Examples(ids, logits.detach(), targets, inputs, groups))
 
     def micro_batch(self, size: float) -> None:
         """Say how many examples or tokens the coming micro-batch has; the noise scale then counts in them."""

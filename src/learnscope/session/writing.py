@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from learnscope.core.probe import ProbeWarning
 from learnscope.model.guard import preserve_rng
-from learnscope.record import Record
+from learnscope.record import Record, nonfinite
 from learnscope.sinks.base import Sink
-from learnscope.store.backend import WRITE_ERRORS, Backend
+from learnscope.store.backend import WRITE_ERRORS, Backend, LinesLost
 
 R = TypeVar("R")
 FIRST_NOTE, NOTES_APART = 1.0, 60.0
@@ -23,8 +23,18 @@ FIRST_NOTE, NOTES_APART = 1.0, 60.0
 class Writer:
     """Writes to a run and to sinks, and counts what could not be written instead of stopping the training."""
 
-    def __init__(self, backend: Backend, sinks: Sequence[Sink], *, strict: bool) -> None:
+    def __init__(
+        self, backend: Backend, sinks: Sequence[Sink], *, strict: bool, write_every: int = 1, write_seconds: float = 0.0
+    ) -> None:
         self.backend, self.sinks, self.strict = backend, list(sinks), strict
+        self.write_every, self.write_seconds = write_every, write_seconds
+        """Records wait until they are of so many steps, or the first of them has waited for so long."""
+        self._waiting = 0
+        self._first_step, self._first_time = 0, 0.0
+        """Of the records that wait."""
+        self.writing = False
+        self.after_writing: Callable[[], object] | None = None
+        """What a signal had to put off until the records that were being written are there."""
         self.attempt = 0
         self.last_step = 0
         self.written = self.lost = self.files_lost = 0
@@ -43,14 +53,16 @@ class Writer:
         """Append to the run and pass to the sinks; a failure of either does not stop the training."""
         if self.inherited:
             return
-        try:
-            self.backend.append(record.to_json())
-            self.written += 1
-        except WRITE_ERRORS as error:
-            if self.strict:
-                raise
-            self.lost += 1
-            self.warn("store", f"a record could not be written ({error}); training goes on, records are being lost")
+        self.backend.append_later(record.to_json())
+        if not self._waiting:
+            self._first_step, self._first_time = record.step, record.time
+        self._waiting += 1
+        if (
+            record.step - self._first_step >= self.write_every - 1
+            or record.time - self._first_time >= self.write_seconds
+            or _is_alarming(record)
+        ):
+            self.write_out()
         self.last_step = max(self.last_step, record.step)
         for sink in self.sinks:
             self._pass_on(record, sink)
@@ -58,6 +70,26 @@ class Writer:
             self._pause = min(2 * self._pause, NOTES_APART)
             self._next_note = record.time + self._pause
             self.store_file("run.json", self.note)
+
+    def write_out(self) -> None:
+        """Write the records that wait; those that cannot be written are counted, and training goes on."""
+        waiting, self._waiting = self._waiting, 0
+        if self.inherited or not waiting:
+            return
+        self.writing = True
+        try:
+            self.backend.write_out()
+            self.written += waiting
+        except LinesLost as error:
+            self.lost += error.lost
+            self.written += max(0, waiting - error.lost)
+            if self.strict:
+                raise
+            self.warn("store", f"a record could not be written ({error}); training goes on, records are being lost")
+        finally:
+            self.writing = False
+            if self.after_writing is not None:
+                self.after_writing()
 
     def _pass_on(self, record: Record, sink: Sink) -> None:
         known = id(sink) in self._known_sinks
@@ -90,6 +122,7 @@ class Writer:
 
     def note(self, status: str | None = None, **facts: Any) -> None:
         """Say in run.json how much has been written, which probes have a memory, and other facts of the attempt."""
+        self.write_out()
         manifest = self.backend.last_manifest()
         if not manifest:  # a session that writes no run
             return
@@ -108,3 +141,12 @@ class Writer:
                 sink.close()
             except Exception:  # noqa: BLE001  (as in _pass_on)
                 self.warn(f"sink {id(sink)}", f"{type(sink).__name__} failed to close:\n{traceback.format_exc()}")
+
+
+def _is_alarming(record: Record) -> bool:
+    """Whether a record has to be there if the process dies next: of a failure, or of numbers that are not finite."""
+    return record.error is not None or any(
+        column.status and any(map(nonfinite, column.status.values()))
+        for table in record.tables
+        for column in table.columns
+    )

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from learnscope.record import SCHEMA_VERSION, Record
 from learnscope.store.files import remove_leftovers, write_atomically, write_json, write_text
-from learnscope.store.lines import LineFile, records_in
+from learnscope.store.lines import CutError, LineFile, records_in
 from learnscope.store.locks import Busy
 from learnscope.store.manifest import NotAManifest, read_manifest
 
@@ -24,6 +24,14 @@ Arrays = Mapping[str, NDArray[Any]]
 
 class RunError(Exception):
     """A run cannot be opened or written as asked; the message says why and what to do."""
+
+
+class LinesLost(RunError):
+    """Lines that were to be written later could not be; `lost` says how many."""
+
+    def __init__(self, lost: int, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.lost = lost
 
 
 WRITE_ERRORS = (OSError, RunError, SafetensorError)
@@ -67,6 +75,12 @@ class MemoryBackend:
     def append(self, line: str) -> None:
         self._lines.append(line.encode())
 
+    def append_later(self, line: str) -> None:
+        self.append(line)
+
+    def write_out(self) -> None:
+        """There is nothing to write."""
+
     def records(self, problems: list[str]) -> Iterator[Record]:
         return records_in(list(self._lines), problems)
 
@@ -97,6 +111,7 @@ class FolderBackend:
         self.path = path
         self._file: LineFile | None = None
         self._manifest: dict[str, Any] | None = None
+        self._later: list[str] = []
 
     @classmethod
     def create(cls, path: Path) -> FolderBackend:
@@ -149,10 +164,38 @@ class FolderBackend:
     def append(self, line: str) -> None:
         self._open().append(line)
 
+    def append_later(self, line: str) -> None:
+        """Append with the next `write_out`, which comes before anything else of this run is read or written here."""
+        self._later.append(line)
+
+    def write_out(self) -> None:
+        """Write the lines that were kept back. If not all can be written, as many as possible are."""
+        lines, self._later = self._later, []
+        if not lines:
+            return
+        try:
+            self._open().append(*lines)
+        except WRITE_ERRORS as error:
+            if lost := self._one_by_one(lines, error):
+                raise LinesLost(lost, error) from error
+
+    def _one_by_one(self, lines: list[str], error: Exception) -> int:
+        """Write what can be written after all together could not; returns how many lines are lost."""
+        lost = 0
+        if isinstance(error, CutError):  # lines of before are lost: at least the run says so
+            lines, lost = lines[1:], 1
+        for line in lines:
+            try:
+                self._open().append(line)
+            except WRITE_ERRORS:
+                lost += 1
+        return lost
+
     def records(self, problems: list[str]) -> Iterator[Record]:
         """Every record in the order of writing; what is wrong with other lines is added to `problems`."""
         from learnscope.store.parts import opened
 
+        self.write_out()
         with opened(self.path) as parts:
             yield from parts.records(problems)
 
@@ -185,9 +228,12 @@ class FolderBackend:
         return self.path / "state" / f"step-{step:010d}.safetensors"
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        try:
+            self.write_out()
+        finally:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
 
     def _open(self) -> LineFile:
         if self._file is None:

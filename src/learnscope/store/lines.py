@@ -11,8 +11,12 @@ from learnscope.record import Record
 from learnscope.store.locks import Lock
 
 
+class CutError(OSError):
+    """Another process has cut off the end of a file that is being written."""
+
+
 class LineFile:
-    """Opened for appending and locked. One write per line, so that a killed process leaves at most one torn line."""
+    """Opened for appending and locked. One write for lines that come together: a kill leaves at most one torn line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,20 +37,20 @@ class LineFile:
         """Whether this process opened the file; a child forked from it has only inherited it."""
         return os.getpid() == self._owner
 
-    def append(self, line: str) -> None:
-        """Write a line; in a forked child, nothing: the parent goes on writing."""
+    def append(self, *lines: str) -> None:
+        """Write all lines or none; in a forked child, nothing: the parent goes on writing."""
         if self._file is None:
             raise ValueError(f"{self.path} is closed")
         if not self.is_ours:
             return
         self._check()
-        data = line.encode() + b"\n"
+        data = "".join(f"{line}\n" for line in lines).encode()
         try:
             written = os.write(self._file, data)
             if written != len(data):
                 raise OSError(f"only {written} of {len(data)} bytes fitted")
         except OSError:
-            # on a full disk part of the line may be written: cut it off, so that the next line starts clean
+            # on a full disk a part may be written: cut it off, so that the next line starts clean
             os.ftruncate(self._file, self._good_size)
             raise
         self._good_size += len(data)
@@ -61,7 +65,7 @@ class LineFile:
             lost = self._good_size - there.st_size
             _end_torn_line(self._file)
             self._good_size = os.fstat(self._file).st_size
-            raise OSError(f"another process cut {lost:,} bytes off the end of {self.path}")
+            raise CutError(f"another process cut {lost:,} bytes off the end of {self.path}")
 
     def check_place(self) -> None:
         """Notice that the folder was moved or removed, so that nothing is written beside another run's lines."""

@@ -10,7 +10,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 WIDTH = 512
@@ -149,6 +151,10 @@ class Pack:
     template: list[Tensor]
     """A placeholder for each member, followed by the zeros that fill its last row."""
     owner: Tensor
+    starts: NDArray[np.int64]
+    """The first row of each member."""
+    padding: NDArray[np.float64]
+    """The zeros that fill the last row of each."""
 
     def fill(self, tensors: Sequence[Tensor]) -> Batch:
         """The matrix of these tensors."""
@@ -169,8 +175,8 @@ class Plan:
 
 
 @functools.lru_cache(maxsize=64)
-def plan(kinds: tuple[Kind, ...], pack_below: int) -> Plan:
-    """Sort tensors into packs of one dtype and device with at most about `PIECE` entries."""
+def plan(kinds: tuple[Kind, ...], pack_below: int, limit: int = PIECE) -> Plan:
+    """Sort tensors into packs of one dtype and device with at most about `limit` entries."""
     large, padding = [], [0] * len(kinds)
     open_packs: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     closed: list[list[int]] = []
@@ -181,7 +187,7 @@ def plan(kinds: tuple[Kind, ...], pack_below: int) -> Plan:
             padding[index] = -entries % WIDTH
             members = open_packs.setdefault((dtype, device), [])
             members.append(index)
-            if sum(kinds[member][0] + padding[member] for member in members) >= PIECE:
+            if sum(kinds[member][0] + padding[member] for member in members) >= limit:
                 closed.append(open_packs.pop((dtype, device)))
     packs = []
     for members in [*closed, *open_packs.values()]:
@@ -189,5 +195,8 @@ def plan(kinds: tuple[Kind, ...], pack_below: int) -> Plan:
         zeros = torch.zeros(WIDTH, dtype=dtype, device=device)
         template = [part for member in members for part in (zeros, zeros[: padding[member]])]
         owner = [member for member in members for _ in range(_row_count(kinds[member][0]))]
-        packs.append(Pack(members, template, torch.tensor(owner, dtype=torch.int64, device=device)))
+        rows = [_row_count(kinds[member][0]) for member in members]
+        starts = np.cumsum([0, *rows[:-1]], dtype=np.int64)
+        gaps = np.array([padding[member] for member in members], np.float64)
+        packs.append(Pack(members, template, torch.tensor(owner, dtype=torch.int64, device=device), starts, gaps))
     return Plan(packs, large, padding)

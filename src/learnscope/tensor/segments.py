@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -17,12 +19,20 @@ class Segments:
         self._from = torch.tensor([i for indices in self.members for i in indices], dtype=torch.int64, device="cpu")
         lengths = torch.tensor([len(indices) for indices in self.members], dtype=torch.int64, device="cpu")
         self._to = torch.repeat_interleave(torch.arange(len(self.scopes), device="cpu"), lengths)
+        self._gathered = self._from.numpy().copy()
+        self._starts = (lengths.cumsum(0) - lengths).numpy()
 
     def sum(self, values: Tensor) -> Tensor:
         """Σ over each scope's members, along the first dimension."""
         self._move(values.device)
         out = values.new_zeros(len(self.scopes), *values.shape[1:])
         return out.index_add_(0, self._to, values[self._from])
+
+    def sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The same of numbers that have been read."""
+        if not self.scopes:
+            return np.zeros((0, *values.shape[1:]))
+        return np.add.reduceat(values[self._gathered], self._starts, axis=0)
 
     def max(self, values: Tensor) -> Tensor:
         """The largest of each scope's members; a NaN among them gives NaN."""
@@ -45,3 +55,21 @@ class Segments:
     def _move(self, device: torch.device) -> None:
         if self._from.device != device:
             self._from, self._to = self._from.to(device), self._to.to(device)
+
+
+class JointSegments:
+    """Several kinds of scopes over the same numbers, added up together."""
+
+    def __init__(self, kinds: Mapping[str, Segments], entries: Sequence[int]) -> None:
+        self.kinds = dict(kinds)
+        self.entries = np.array(entries, np.float64)
+        """Of each tensor: a further number to add up."""
+        starts = np.cumsum([0, *(len(segments.scopes) for segments in kinds.values())]).tolist()
+        self._slices = dict(zip(kinds, map(slice, starts, starts[1:]), strict=False))
+        scopes = (indices for segments in kinds.values() for indices in segments.members)
+        self._all = Segments({str(place): indices for place, indices in enumerate(scopes)})
+
+    def sums(self, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """Σ over the members of each scope, by kind."""
+        sums = self._all.sums(values)
+        return {kind: sums[rows] for kind, rows in self._slices.items()}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import learnscope as ls
-from learnscope.probes.gradients.gradient_flow import UNKNOWN_WEIGHTS
+from learnscope.probes.gradients.flow_tables import UNKNOWN_WEIGHTS
 from learnscope.tensor.gradients.noise import Weighting, noise_scale_parts
 from probes.reference import rows, values
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from learnscope.core.gradients import Gradients
 from learnscope.core.moment import Moment
 from learnscope.quantities import Quantity
 from learnscope.quantities.gradients import GradientFlow as Q
-from learnscope.record import Column, Label, Table
+from learnscope.record import Column, Label
 from learnscope.tensor.gradients.gradient import gradient_spread
 
 
@@ -28,7 +28,9 @@ class GradientRows:
     @classmethod
     def of(cls, moment: Moment, gradients: Gradients) -> GradientRows:
         table = gradients.table
-        before = table.sum_squares / torch.as_tensor(gradients.scale, device=table.sum_squares.device).double() ** 2
+        before = table.sum_squares
+        if not (isinstance(gradients.scale, float) and gradients.scale == 1.0):
+            before = before / torch.as_tensor(gradients.scale, device=before.device).double() ** 2
         factors = gradients.coefficients
         stepped = before if factors is None else before * factors.to(before.device) ** 2
         entries = before.new_tensor([moment.subject.parameters[i].numel() for i in gradients.positions])
@@ -50,20 +52,15 @@ class GradientRows:
         return [quantity.column(sums.sqrt(), {**marked, "stage": s}, status) for s, sums in stages.items()]
 
 
-def with_spread(moment: Moment, gradients: Gradients, table: Table, labels: Mapping[str, Label]) -> Table:
-    """The table with the mean and the unbiased variance of g over the entries of each scope.
+def spread(moment: Moment, gradients: Gradients, kind: str) -> Tensor:
+    """Mean and unbiased variance of g over the entries of each scope of a kind, `[2, scopes]`.
 
     A pass of its own over the gradients: before a clip if there is one, which may round small entries to 0. The loss
     scale is divided out again.
     """
     mean, centred = moment.once("gradient_spread", lambda: _unscaled_spread(gradients))
-    entries = [moment.subject.parameters[i].numel() for i in gradients.positions]
-    segments = moment.subject.segments(table.kind, gradients.positions)
-    count = torch.tensor(entries, dtype=torch.float64, device="cpu")
-    single = dict.fromkeys((segments.sum(count) == 1).nonzero().flatten().tolist(), "one entry has no variance")
-    middle, variance = segments.spread(count.to(mean.device), mean, centred)
-    columns = [Q.mean.column(middle, labels), Q.variance.column(variance, labels, single)]
-    return replace(table, columns=[*table.columns, *columns])
+    entries = mean.new_tensor([moment.subject.parameters[i].numel() for i in gradients.positions])
+    return torch.stack(moment.subject.segments(kind, gradients.positions).spread(entries, mean, centred))
 
 
 def _unscaled_spread(gradients: Gradients) -> tuple[Tensor, Tensor]:

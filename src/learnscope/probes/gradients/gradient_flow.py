@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -13,9 +12,10 @@ from learnscope.core.handed import MicroBatches
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.core.stepped import NOT_STEPPED
-from learnscope.probes.gradients.flow_rows import GradientRows, with_spread
+from learnscope.probes.gradients.flow_rows import spread
+from learnscope.probes.gradients.flow_tables import FlowTables
 from learnscope.quantities.gradients import GradientFlow as Q
-from learnscope.record import Column, Measurement, Table
+from learnscope.record import Measurement, Table
 from learnscope.tensor.gradients.gradient import sum_squares
 from learnscope.tensor.gradients.noise import Weighting, noise_scale_parts
 from learnscope.tensor.gradients.sketch import SIZE, sketch, sketched_cosines
@@ -24,11 +24,6 @@ EARLY = 10
 """Measurements from the start of a run that always have everything."""
 
 NO_GRADIENTS = "no parameter has a gradient"
-ZERO = "its gradient is 0: it has no direction"
-UNKNOWN_WEIGHTS = (
-    "its micro-batches have unequal sizes, and how the loop weighs them is not known: say so, "
-    "GradientFlow(weighted_by='number'), 'size' or 'sum'"
-)
 
 
 class GradientFlow(Probe):
@@ -80,38 +75,43 @@ class GradientFlow(Probe):
             norm = Q.norm.column([None], {"stage": "stepped"}, {0: NO_GRADIENTS})
             missing = Q.without_gradient.column([len(gradients.missing)])
             return Measurement([Table("model", ["model"], [norm, missing]), *self._idle(moment)], notes=notes)
-        flow = GradientRows.of(moment, gradients)
-        tables = [self._model(moment, flow), self._layers(moment, flow)]
-        tables += [_table(moment, flow, kind) for kind in self._kinds(moment)]
-        tables += [*self._idle(moment), _candidates(moment, flow)]
-        if self.variance:  # of the model, the layers and the components
-            tables[:3] = [with_spread(moment, gradients, table, flow.labels) for table in tables[:3]]
-        return Measurement(tables, finish=_once_read, notes=notes)
+        micro = moment.micro_batches if self.noise_scale else None
+        unknown = micro is not None and self.weighted_by is None and len(set(micro.sizes or ())) > 1
+        plan = FlowTables(
+            moment.subject.joint_segments(("model", "layer", *self._kinds(moment)), gradients.positions),
+            {} if gradients.origin == "accumulated" else {"origin": gradients.origin},
+            gradients.names,
+            moment.subject.backward_order,
+            len(gradients.missing),
+            None if micro is None else "micro-batches" if micro.sizes is None else "as given to w.micro_batch",
+            unknown,
+            micro is not None and micro.of_one_rank,
+            self._idle(moment),
+        )
+        return Measurement(packed=self._numbers(moment, gradients, micro, unknown), unpack=plan, notes=notes)
 
-    def _model(self, moment: Moment, flow: GradientRows) -> Table:
-        gradients = flow.gradients
-        bad = (gradients.table.nan + gradients.table.inf) > 0
-        columns = [
-            Q.nonfinite_tensors.column(bad.sum().reshape(1)),
-            Q.without_gradient.column([len(gradients.missing)]),
-        ]
+    def _numbers(
+        self, moment: Moment, gradients: Gradients, micro: MicroBatches | None, unknown: bool
+    ) -> dict[str, Tensor]:
+        """All that is to be read from the device; see `flow_tables.Arrays`."""
+        table = gradients.table
+        numbers = {"squares": table.sum_squares, "zeros": table.zeros, "nan": table.nan, "inf": table.inf}
+        if not (isinstance(gradients.scale, float) and gradients.scale == 1.0):
+            numbers["scale"] = torch.as_tensor(gradients.scale, device=table.sum_squares.device).double()
         if gradients.coefficients is not None:
-            columns.append(Q.clip_coefficient.column(gradients.coefficients.min().reshape(1)))
-        if self.noise_scale and moment.micro_batches is not None:
-            columns += self._noise(moment, moment.micro_batches, flow.numbers[:, 0].sum())
-        return _table(moment, flow, "model", columns)
-
-    def _layers(self, moment: Moment, flow: GradientRows) -> Table:
-        columns = []
-        positions = flow.gradients.positions
+            numbers["coefficients"] = gradients.coefficients
+        if micro is not None:
+            scale = numbers.get("scale", torch.ones((), dtype=torch.float64, device=table.sum_squares.device))
+            numbers["noise"] = self._noise(moment, micro, (table.sum_squares / scale.square()).sum(), unknown)
         if self._weighs(moment):
-            weights = moment.once("weight_sum_squares", lambda: _weight_squares(moment, positions))
-            segments = moment.subject.segments("layer", positions)
-            ratio = (segments.sum(flow.numbers[:, 0]) / segments.sum(weights)).sqrt()
-            columns.append(Q.gradient_to_weight.column(ratio, flow.labels))
-        if self.stability:
-            columns += self._stability(moment, flow.gradients)
-        return _table(moment, flow, "layer", columns)
+            positions = gradients.positions
+            numbers["weights"] = moment.once("weight_sum_squares", lambda: _weight_squares(moment, positions))
+        if self.stability and (cosines := self._stability(moment, gradients)) is not None:
+            numbers["stability"] = cosines
+        if self.variance:
+            for kind in ("model", "layer", "component"):
+                numbers[f"spread {kind}"] = spread(moment, gradients, kind)
+        return numbers
 
     def _kinds(self, moment: Moment) -> list[str]:
         return ["component", *moment.subject.group_kinds, *(["tensor"] if self.per_tensor else [])]
@@ -137,9 +137,8 @@ class GradientFlow(Probe):
         often = moment.source != "watch" or not isinstance(self.every, int) or self.every >= self.weights_every
         return often or moment.step % self.weights_every == 0
 
-    def _noise(self, moment: Moment, micro: MicroBatches, total: Tensor) -> list[Column]:
-        """Unbiased S and |G|² of this step, and the ratio of their running averages."""
-        unknown = self.weighted_by is None and len(set(micro.sizes or ())) > 1
+    def _noise(self, moment: Moment, micro: MicroBatches, total: Tensor, unknown: bool) -> Tensor:
+        """The ratio of the running averages of S and |G|², and both of this step, unbiased."""
         squares = torch.stack(list(micro.sum_squares))
         signal, noise = noise_scale_parts(squares, micro.accumulated, micro.sizes, self.weighted_by or "size")
         # the micro-batches may still carry the loss scale: bring them to the units of the gradient itself; one that is
@@ -154,29 +153,20 @@ class GradientFlow(Probe):
             average = torch.where(last.isfinite(), average, value)
             state[key] = torch.where(value.isfinite(), average, last).reshape(())
         ratio = torch.where(state["signal"] > 0, state["noise"] / state["signal"], torch.nan)
-        unit = "micro-batches" if micro.sizes is None else "as given to w.micro_batch"
-        scale = Q.noise_scale.column(ratio.reshape(1), {"unit": unit})
-        if micro.of_one_rank:
-            return [scale]
-        if unknown:
-            return [scale, Q.noise.cells([UNKNOWN_WEIGHTS]), Q.signal.cells([UNKNOWN_WEIGHTS])]
-        return [
-            scale,
-            Q.noise.column((noise * units).reshape(1)),
-            Q.signal.column((signal * units).reshape(1)),
-        ]
+        return torch.stack([ratio.reshape(()), (noise * units).reshape(()), (signal * units).reshape(())])
 
-    def _stability(self, moment: Moment, gradients: Gradients) -> list[Column]:
+    def _stability(self, moment: Moment, gradients: Gradients) -> Tensor | None:
+        """Cosine with the previous measurement and its error, by layer."""
         state = moment.state
         now = torch.stack([sketch(g, self.sketch_size) for g in gradients.tensors]).double()
         last, names = state.get("sketch"), state.get("sketch_names")
         state["sketch"], state["sketch_names"] = now, list(gradients.names)
         if last is None or names != list(gradients.names) or last.shape != now.shape:
-            return []
+            return None
         entries = [g.numel() for g in gradients.tensors]
         segments = moment.subject.segments("layer", gradients.positions)
         cosine, error = sketched_cosines(now, last.to(now.device), entries, segments)
-        return [Q.stability.column(cosine), Q.stability_error.column(error)]
+        return torch.stack([cosine, error])
 
 
 def _weight_squares(moment: Moment, positions: Sequence[int]) -> Tensor:
@@ -196,58 +186,3 @@ def _idle_groups(moment: Moment, gradients: Gradients) -> list[str]:
     """The groups of optimizers that did not step."""
     unstepped = set(gradients.unstepped)
     return [name for name, members in moment.subject.scopes("group").items() if unstepped.intersection(members)]
-
-
-def _table(moment: Moment, flow: GradientRows, kind: str, more: Sequence[Column] | None = None) -> Table:
-    """Norms; with `more` columns also what is zero, NaN or infinite."""
-    segments = moment.subject.segments(kind, flow.gradients.positions)
-    before, stepped, zeros, nan, inf, entries = segments.sum(flow.numbers).unbind(1)
-    columns = flow.norm_columns(before, stepped)
-    if more is not None:
-        columns += [Q.zero_share.column(zeros / entries), Q.nan.column(nan), Q.inf.column(inf), *more]
-    return Table(kind, segments.scopes, columns)
-
-
-def _candidates(moment: Moment, flow: GradientRows) -> Table:
-    """Bad entries of every tensor in backward order; only the first is kept once they are read."""
-    reached = {name: place for place, name in enumerate(moment.subject.backward_order)}
-    names = flow.gradients.names
-    # what the recorded backward never reached comes last, in the reverse of the model's order
-    order = sorted(range(len(names)), key=lambda i: (reached.get(names[i], len(reached)), -i))
-    bad = flow.numbers[:, 3] + flow.numbers[:, 4]
-    return Table("tensor", [names[i] for i in order], [Q.first_nonfinite.column(bad[order])])
-
-
-def _once_read(tables: Sequence[Table]) -> list[Table]:
-    """Say why there is no noise scale or stability, and keep only the first tensor that is not finite."""
-    model, layers, *others, candidates = tables
-    rest = [_with_noise_reason(model), _with_stability_reasons(layers), *others]
-    for name, value in zip(candidates.scopes, candidates.columns[0].values, strict=True):
-        if value:
-            return [*rest, Table("tensor", [name], [Q.first_nonfinite.column([value])])]
-    return rest
-
-
-def _with_noise_reason(model: Table) -> Table:
-    unknown = any(UNKNOWN_WEIGHTS in column.status.values() for column in model.columns)
-    status = {0: UNKNOWN_WEIGHTS if unknown else "the smoothed signal is not positive"}
-    columns = [
-        replace(c, status=status) if c.name == Q.noise_scale.name and c.values[0] is None else c for c in model.columns
-    ]
-    return replace(model, columns=columns)
-
-
-def _with_stability_reasons(layers: Table) -> Table:
-    """A gradient without a direction: 0 or not finite, now or then."""
-    norms = next(column.values for column in layers.columns if column.name == Q.norm.name)
-    why = [
-        "its gradient is not finite" if norm is None else "its gradient is or was 0 or not finite" if norm else ZERO
-        for norm in norms
-    ]
-    columns = []
-    for column in layers.columns:
-        if column.name in (Q.stability.name, Q.stability_error.name):
-            missing = [place for place, value in enumerate(column.values) if value is None]
-            column = replace(column, status={place: why[place] for place in missing})
-        columns.append(column)
-    return replace(layers, columns=columns)

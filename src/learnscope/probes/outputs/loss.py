@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
+from learnscope.quantities import Quantity
 from learnscope.quantities.outputs import Loss as Q
 from learnscope.record import Table
 
@@ -25,7 +28,7 @@ class Loss(Probe):
                     raise ValueError(
                         f"w.log({name}=…) was given a tensor of shape {tuple(value.shape)}; log one number"
                     )
-            logged, deviation = Q.logged.at(key=name), Q.deviation.at(key=name)
+            logged, deviation = _quantities(name)
             if len(values) == 1:
                 columns.append(logged.column(list(values)))
             else:
@@ -33,3 +36,8 @@ class Loss(Probe):
                 stacked = torch.stack([part.to(parts[0].device) for part in parts])
                 columns += [logged.column(stacked.mean().reshape(1)), deviation.column(stacked.std().reshape(1))]
         return Table("model", ["model"], columns)
+
+
+@lru_cache(maxsize=256)
+def _quantities(name: str) -> tuple[Quantity, Quantity]:
+    return Q.logged.at(key=name), Q.deviation.at(key=name)

@@ -118,6 +118,8 @@ class GradientReader:
     def read(self, scale: float | Tensor, among: Collection[int] | None = None) -> Gradients:
         """The gradients (of `among`) as the optimizer is given them, with their statistics from before a clip."""
         gradients = current_tensors(self._subject, among)
+        if not self._rows:  # no clip was seen
+            return read_gradients(self._subject, gradients, among=among, scale=scale)
         clipped = {i: gradient for i, gradient in gradients.items() if self._is_clipped(i, gradient)}
         others = {i: gradient for i, gradient in gradients.items() if i not in clipped}
         tables = {id(table): table for table, *_ in (self._rows[i] for i in clipped)}

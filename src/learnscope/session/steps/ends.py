@@ -181,10 +181,14 @@ class StepEnds:
         if found_inf is not None and bool(found_inf.item()):
             self._skipping = id(optimizer)  # fused, under a GradScaler: its hooks fire, its step does nothing
             return
-        last, due = self._turns.completes(optimizer), self._owner.due_probes()
-        with self._engine.charged(due) if self._readings.several and due else nullcontext():
-            # a fused step divides the gradients themselves by the scale
-            self._readings.take(optimizer, 1.0 if scale is None else scale, due, keep=not last or scale is not None)
+        last, scale = self._turns.completes(optimizer), 1.0 if scale is None else scale
+        if self._readings.several:
+            due = self._owner.due_probes()
+            with self._engine.charged(due) if due else nullcontext():
+                # a fused step divides the gradients themselves by the scale
+                self._readings.take(optimizer, scale, due, keep=not last or isinstance(scale, Tensor))
+        else:
+            self._readings.take_single(scale)
         first, self._taken = not self._taken, True
         if first:
             self._owner.step_opened()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, strided
 
 from learnscope.core.handed import Examples, HandedOver
 
@@ -71,14 +71,27 @@ class Feed:
         if self._step != step:
             self.flush()
         self._step = step
-        for name, value in content.get("logged", {}).items():
-            self._logged.setdefault(name, []).append(value)
-        self._batch = content.get("batch", self._batch)
-        self._examples += [content["examples"]] if "examples" in content else []  # one for each micro-batch
+        if "logged" in content:
+            for name, value in content["logged"].items():
+                self._logged.setdefault(name, []).append(value)
+        if "batch" in content:
+            self._batch = content["batch"]
+        if "examples" in content:
+            self._examples.append(content["examples"])  # one for each micro-batch
 
 
 def _copied(content: dict[str, Any]) -> dict[str, Any]:
     """With copies of logged tensors: the loop may go on adding to its own before the value is read."""
-    logged = content.get("logged", {}).items()
-    copies = {name: value.detach().clone() if isinstance(value, Tensor) else value for name, value in logged}
-    return {**content, "logged": copies}
+    if "logged" not in content:
+        return content
+    return {**content, "logged": {name: _own(value) for name, value in content["logged"].items()}}
+
+
+def _own(value: Any) -> Any:
+    """A number; a tensor on an accelerator is read later, so that nothing waits for it."""
+    if not isinstance(value, Tensor):
+        return value
+    if value.is_cpu and value.numel() == 1 and value.layout is strided:
+        number = value.detach().item()
+        return int(number) if isinstance(number, bool) else number
+    return value.detach().clone()

@@ -59,9 +59,8 @@ class Readings:
         return len(self._optimizers) > 1
 
     def take(self, optimizer: Optimizer, scale: float | Tensor, due: Sequence[Bound], *, keep: bool) -> None:
-        """Read what an optimizer is about to step with; `keep` copies of it if it does not step last."""
-        self._scale = scale
-        if not self.several or not due:
+        """Read what one of several is about to step with; `keep` copies of it if it does not step last."""
+        if not due:
             return
         earlier, held = self._read.get(id(optimizer)), self._held(optimizer)
         options = [_as_it_is(group) for group in optimizer.param_groups]
@@ -74,6 +73,10 @@ class Readings:
             if keep and any("weight_norms" in bound.probe.uses for bound in due):
                 reading.weights = self._weights(reading.gradients.positions)
         self._read[id(optimizer)] = reading
+
+    def take_single(self, scale: float | Tensor) -> None:
+        """A single optimizer is about to step: its gradients can be read until it has."""
+        self._scale = scale
 
     def stepped_single(self) -> None:
         """A step of a single optimizer has been taken; a fused one has divided the gradients by the scale."""

@@ -3,15 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from learnscope.tensor.context import arithmetic_dtype, plain, plain_arithmetic
 from learnscope.tensor.kernels import COMPILED_DTYPES, Form, compiled_gradient_partials, wants_compiler
-from learnscope.tensor.rows import SMALLEST_SAFE, Batch, batches, pieces, plan, workspace
+from learnscope.tensor.rows import SMALLEST_SAFE, WIDTH, Batch, Pack, batches, pieces, plan, workspace
 
-PACK_BELOW = 1 << 17
-"""Smaller gradients are packed: half a dozen calls per tensor take longer than copying 512 KiB."""
+PACK_BELOW = 1 << 15
+"""Smaller gradients are packed: half a dozen calls per tensor take longer than copying 128 KiB."""
+
+CACHED = 1 << 17
+"""Entries that are read twice on a CPU while they are in the cache of one core."""
 
 CHUNK_ROWS = 2048
 """Rows reduced at a time on a CPU, so that they are still in the cache when they are read again."""
@@ -20,6 +25,8 @@ SPREAD_CHUNK = 1 << 16
 """Entries whose mean and centred squares are computed at a time, in float64."""
 
 SQUARES, ZEROS, NAN, INF = range(4)
+
+_PLAIN = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,21 +117,81 @@ def _statistics(tensors: Sequence[Tensor], form: Form, *, counting: bool) -> Ten
         stored = [_stored(index, tensor) for index, tensor in enumerate(tensors)]
         compiled = wants_compiler(sum(values.numel() for values in stored), form)
         table = torch.zeros(4 if counting else 1, len(tensors), dtype=torch.float64, device=device)
-        layout = plan(tuple((values.numel(), values.dtype, values.device) for values in stored), PACK_BELOW)
+        layout = plan(tuple((values.numel(), values.dtype, values.device) for values in stored), PACK_BELOW, CACHED)
         padding = layout.padding.copy()
         for pack in layout.packs:
-            _add(table, pack.fill(stored), compiled=False)
+            batch = pack.fill(stored)
+            if table.is_cpu and batch.rows[0].is_cpu and batch.rows[0].dtype is torch.float32:
+                table.numpy()[:, pack.members] = _of_pack(batch.rows[0], pack, counting)
+            else:
+                _add(table, batch, compiled=False)
         for index in layout.large:
+            if not compiled and table.is_cpu and _is_rows(stored[index]):
+                table.numpy()[:, index] = _of_large(stored[index].view(-1, WIDTH), counting)
+                continue
             read = sum(_add(table, batch, compiled, index) for batch in batches([(stored[index],)], PACK_BELOW))
             padding[index] = read - stored[index].numel()
         if counting:
             # Entries that a sparse gradient does not store are zero; the padding of a row is not an entry.
             unread = [t.numel() - part.numel() - gap for t, part, gap in zip(tensors, stored, padding, strict=True)]
-            table[ZEROS] += torch.tensor(unread, dtype=torch.float64, device="cpu").to(device, non_blocking=True)
+            if table.is_cpu:
+                table.numpy()[ZEROS] += unread
+            else:
+                table[ZEROS] += torch.tensor(unread, dtype=torch.float64, device="cpu").to(device, non_blocking=True)
     return table
 
 
+def _is_rows(tensor: Tensor) -> bool:
+    """Whether a tensor is whole rows of float32 in the memory of the host, as large ones are in most models."""
+    is_float = tensor.is_cpu and tensor.dtype is torch.float32
+    return is_float and tensor.numel() % WIDTH == 0 and tensor.is_contiguous()
+
+
+def _of_large(rows: Tensor, counting: bool) -> NDArray[np.float64]:
+    """The statistics of one tensor, `[4 or 1]`."""
+    total = np.zeros(4 if counting else 1)
+    for start in range(0, len(rows), CACHED // WIDTH):
+        chunk = rows[start : start + CACHED // WIDTH]
+        norms = torch.linalg.vector_norm(chunk, dim=1).numpy().astype(np.float64)
+        if norms.min() >= SMALLEST_SAFE**0.5 and norms.max() < np.inf:
+            total[SQUARES] += norms @ norms
+            if counting:
+                total[ZEROS] += _count_zeros(chunk)
+        else:
+            total += _reduce(chunk, compiled=False, counting=counting).sum(1).numpy()
+    return total
+
+
+def _of_pack(rows: Tensor, pack: Pack, counting: bool) -> NDArray[np.float64]:
+    """The statistics of each member of a pack of float32 on a CPU, `[4 or 1, members]`: few calls, as rows are few."""
+    out = np.zeros((4 if counting else 1, len(rows)))
+    out[SQUARES] = torch.linalg.vector_norm(rows, dim=1).numpy()
+    out[SQUARES] *= out[SQUARES]
+    # most gradients have no zeros, and a look at all of them together is cheaper than a count of each row
+    has_zeros = counting and _count_zeros(rows) != pack.padding.sum()
+    if has_zeros:
+        out[ZEROS] = torch.eq(rows, 0, out=workspace("count", len(rows), torch.float32, rows.device)).sum(1).numpy()
+    if not (out[SQUARES].min() >= SMALLEST_SAFE and out[SQUARES].max() < np.inf):
+        table = torch.from_numpy(out)
+        suspect = _suspects(table[SQUARES])
+        if counting:
+            suspect &= table[ZEROS] != WIDTH  # a row of zeros is small and right
+        _put_right(rows, table, suspect)
+    sums: NDArray[np.float64] = np.add.reduceat(out, pack.starts, axis=1)
+    if counting and not has_zeros:
+        sums[ZEROS] = pack.padding
+    return sums
+
+
+def _count_zeros(rows: Tensor) -> int:
+    is_zero = workspace("zeros", len(rows), torch.bool, rows.device).numpy()
+    return int(np.count_nonzero(np.equal(rows.numpy(), 0, out=is_zero)))
+
+
 def _stored(index: int, grad: Tensor) -> Tensor:
+    """The entries of a gradient that are in memory, as an ordinary tensor."""
+    if type(grad) is Tensor and grad.dtype in _PLAIN and grad.layout is torch.strided and not grad.is_inference():
+        return grad  # as nearly all are
     if not grad.is_floating_point():
         raise TypeError(f"gradient {index} is {grad.dtype}: statistics need floats")
     grad = plain(grad)
