@@ -49,6 +49,8 @@ class Plan:
     """Whether the loop stands in `with`; else it is closed by hand, or by nobody if it does not come to that."""
     share: float
     """Between 0 and 1, to choose with."""
+    write_every: int
+    """Steps of which records may wait before they are written."""
 
     def chooses(self, *options: Any) -> Any:
         return options[int(self.share * len(options))]
@@ -59,6 +61,7 @@ POOL = ("GradientFlow", "ParameterChange", "Holdout", "ExampleLedger", "Momentum
 
 def draw(kind: str, seed: int) -> Plan:
     chance = random.Random(f"{kind} {seed}")
+    waits = kind != "truncated file"  # of which there would be nothing yet
     steps = chance.randrange(6, 25)
     at = chance.randrange(1, steps)
     chosen = chance.sample(POOL, chance.randrange(1, len(POOL)))
@@ -67,7 +70,7 @@ def draw(kind: str, seed: int) -> Plan:
         width=chance.choice([2, 16, 64, 400]), batch=chance.randrange(1, 9),
         probes=tuple((name, chance.randrange(1, 4)) for name in chosen),
         state_every=chance.randrange(1, 8), epoch_every=chance.randrange(2, 8), adam=chance.random() < 0.5,
-        within=chance.random() < 0.5, share=chance.random(),
+        within=chance.random() < 0.5, share=chance.random(), write_every=chance.choice([1, 3, 50]) if waits else 1,
     )  # fmt: skip
 
 
@@ -84,7 +87,7 @@ def watch(plan: Plan, model: nn.Module, optimizer: torch.optim.Optimizer, folder
     names = {name: every for name, every in plan.probes if name != "Momentum" or plan.adam}
     probes = [ls.LearningRate(every=1), ls.Loss(), *(make[name](every=every) for name, every in names.items())]
     data = [(torch.zeros(4, FEATURES), torch.zeros(4).long())]
-    return ls.watch(model, optimizer, run=folder, probes=probes, holdout=data)
+    return ls.watch(model, optimizer, run=folder, probes=probes, holdout=data, write_every=plan.write_every)
 
 
 def train(plan: Plan, folder: Path | None) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """A program that is killed from outside while it writes a run folder. Prints each number when it is safe on disk.
 
-python killed_run.py WORK FOLDER     what it does in the folder, until it is killed: one of the functions below
+python killed_run.py WORK FOLDER [WRITE_EVERY]     what it does in the folder, until it is killed: one of the functions
+                                                   below; records are written every so many steps, by default all
 """
 
 import sys
@@ -11,6 +12,7 @@ import torch
 import learnscope as ls
 
 WORK, FOLDER = (sys.argv[1], Path(sys.argv[2])) if __name__ == "__main__" else ("", Path())
+WRITE_EVERY = int(sys.argv[3]) if WORK and len(sys.argv) > 3 else 1
 
 
 def make() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -34,7 +36,8 @@ def train() -> None:
     model, optimizer = make()
     data = [(torch.randn(16, 6), torch.randint(3, (16,)))]
     probes = [ls.GradientFlow(every=1), ls.ParameterChange(every=1), ls.LearningRate(every=1), ls.Holdout(every=3)]
-    w = ls.watch(model, optimizer, run=FOLDER, probes=probes, holdout=data, strict=True)
+    options = {"probes": probes, "holdout": data, "strict": True, "write_every": WRITE_EVERY, "write_seconds": 60.0}
+    w = ls.watch(model, optimizer, run=FOLDER, **options)
     say("ready")
     while True:
         step(model, optimizer)

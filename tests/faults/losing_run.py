@@ -71,7 +71,7 @@ def no_room_for_weights() -> None:
 
 
 def truncated() -> None:
-    model, optimizer, w = watched()
+    model, optimizer, w = watched(write_every=1)
     with w:
         for number in range(20):
             if number == 10:

@@ -147,7 +147,8 @@ def check_killed(plan: Plan, room: Path) -> str:
     run = ls.open_run(room / "run")
     assert run.status == "killed"
     assert len(run.problems) <= 1
-    assert steps_in(run)[: said(done)] == list(range(1, said(done) + 1))
+    safe = said(done) if plan.write_every == 1 else max(0, said(done) - plan.write_every)
+    assert steps_in(run)[:safe] == list(range(1, safe + 1))
     return go_on(plan, room / "run")
 
 

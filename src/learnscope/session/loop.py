@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,6 +84,7 @@ class Loop:
         self.feed.flush()
         self._fire(self.engine.due("epoch", self.epoch + 1), self.moment("epoch"))
         self.epoch += 1
+        self.engine.write_out()
 
     def conclude(self, *, finished: bool) -> None:
         """The loop is over: probes that collect hand-overs measure, and so do those with at="end"."""
@@ -186,6 +188,7 @@ class Loop:
             handed = HandedOver(stepped=self._ends.stepped())
             self._fire(self._after, self.moment("after_step", take_gradients=self._ends.gradients, handed=handed))
         self.feed.stepped(self.steps)
+        self.engine.write_in_time(time.time())
         self._plan_step(passes)
 
     # helpers

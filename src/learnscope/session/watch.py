@@ -100,7 +100,7 @@ def watch(
         record_command: False leaves the command line out of run.json; known secrets in it are hidden in any case.
         write_every: records are written together, at the latest when they are of so many steps: what a kill may lose.
             1 writes each at once. Those of a failure, or of numbers that are not finite, are written at once anyway.
-        write_seconds: the same in seconds, as seen when the loop next takes a step or logs.
+        write_seconds: the same in seconds, as seen when the loop next takes a step.
     """
     whole_number("write_every", write_every, 1)
     if not isinstance(write_seconds, float | int) or not write_seconds >= 0:
@@ -235,6 +235,7 @@ class Watch:
             engine.safely(loop.settle)()
             engine.safely(loop.feed.flush)()
             engine.flush()
+            engine.safely(engine.write_out)()
             for bound in engine.bound:
                 engine.safely(bound.probe.settle)(bound.state)
         name = f"the state of step {self.steps:,}"

@@ -28,10 +28,10 @@ class Writer:
     ) -> None:
         self.backend, self.sinks, self.strict = backend, list(sinks), strict
         self.write_every, self.write_seconds = write_every, write_seconds
-        """Records wait until they are of so many steps, or the first of them has waited for so long."""
-        self._waiting = 0
-        self._first_step, self._first_time = 0, 0.0
-        """Of the records that wait."""
+        """Records wait until they are of so many steps, or nothing was written for so long."""
+        self._waiting = self._first_waiting = 0
+        """Records that wait, and the step of the first."""
+        self._last_write = 0.0
         self.writing = False
         self.after_writing: Callable[[], object] | None = None
         """What a signal had to put off until the records that were being written are there."""
@@ -55,14 +55,12 @@ class Writer:
             return
         self.backend.append_later(record.to_json())
         if not self._waiting:
-            self._first_step, self._first_time = record.step, record.time
+            self._first_waiting = record.step
         self._waiting += 1
-        if (
-            record.step - self._first_step >= self.write_every - 1
-            or record.time - self._first_time >= self.write_seconds
-            or _is_alarming(record)
-        ):
+        if record.step - self._first_waiting >= self.write_every - 1 or _is_alarming(record):
             self.write_out()
+        else:
+            self.write_in_time(record.time)
         self.last_step = max(self.last_step, record.step)
         for sink in self.sinks:
             self._pass_on(record, sink)
@@ -71,12 +69,17 @@ class Writer:
             self._next_note = record.time + self._pause
             self.store_file("run.json", self.note)
 
+    def write_in_time(self, now: float) -> None:
+        """Write the records that wait if nothing was written for long; called at the end of every step too."""
+        if self._waiting and not 0 <= now - self._last_write < self.write_seconds:
+            self.write_out()
+
     def write_out(self) -> None:
         """Write the records that wait; those that cannot be written are counted, and training goes on."""
         waiting, self._waiting = self._waiting, 0
         if self.inherited or not waiting:
             return
-        self.writing = True
+        self.writing, self._last_write = True, time.time()
         try:
             self.backend.write_out()
             self.written += waiting
