@@ -110,6 +110,7 @@ class Engine(Writer):
         """Whether somebody else closes it when the process ends."""
         self.record_command = record_command
         self.bound: list[Bound] = []
+        self._sorted: tuple[int, dict[str, list[Bound]]] = (0, {})
         self._pending: list[Firing] = []
         for probe in probes:
             self.add(probe)
@@ -146,12 +147,20 @@ class Engine(Writer):
         """
         return [
             bound
-            for bound in self.bound
-            if bound.probe.at == at
-            and (not bound.probe.needs & FED or bound.waiting)
+            for bound in self._measuring(at)
+            if (not bound.probe.needs & FED or bound.waiting)
             and (at in ("once", "end") or is_due(bound.probe.every, number))
             and self.granted(bound)
         ]
+
+    def _measuring(self, at: str) -> list[Bound]:
+        """The probes of one moment of the loop."""
+        if len(self.bound) != self._sorted[0]:
+            by_moment: dict[str, list[Bound]] = {}
+            for bound in self.bound:
+                by_moment.setdefault(bound.probe.at, []).append(bound)
+            self._sorted = (len(self.bound), by_moment)
+        return self._sorted[1].get(at, [])
 
     def granted(self, bound: Bound) -> bool:
         """Whether the budget lets a due probe fire; if not, its next record will say that it was skipped."""

@@ -68,7 +68,7 @@ class StepEnds:
         self._readings = Readings(engine.subject, self._reader)
         self._handles: list[Any] = []
         self._search: Any = None
-        self._turns = Turns((), None)
+        self._turns, self._single = Turns((), None), False
         self._open = self._looking = self._known = self._taken = False
         self._skipping: int | None = None
         """The optimizer whose step that is being taken does nothing."""
@@ -90,6 +90,9 @@ class StepEnds:
         self._detach()
         followed = list(dict.fromkeys([*optimizers, *([] if clock is None else [clock])]))
         self._turns, self._open = Turns(followed, clock, self._turns.order), False
+        self._single = len(followed) == 1  # each of its steps is a training step
+        if self._single:  # it comes before those that are found later
+            self._turns.order = [id(followed[0])]
         self._readings.follow(followed, clock)
         if not followed:
             return
@@ -150,11 +153,12 @@ class StepEnds:
         return None if clipped is None else self._engine.safely(clipped)
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        self._comes(begins_anew=(begins_anew := self._turns.begins_anew(optimizer)))
-        if begins_anew:
-            if not self._turns.has_clock:
-                self._owner.out_of_turn()
-            self._finish()
+        if not self._single:
+            self._comes(begins_anew=(begins_anew := self._turns.begins_anew(optimizer)))
+            if begins_anew:
+                if not self._turns.has_clock:
+                    self._owner.out_of_turn()
+                self._finish()
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             self._start(optimizer)
@@ -181,7 +185,7 @@ class StepEnds:
         if found_inf is not None and bool(found_inf.item()):
             self._skipping = id(optimizer)  # fused, under a GradScaler: its hooks fire, its step does nothing
             return
-        last, scale = self._turns.completes(optimizer), 1.0 if scale is None else scale
+        last, scale = self._single or self._turns.completes(optimizer), 1.0 if scale is None else scale
         if self._readings.several:
             due = self._owner.due_probes()
             with self._engine.charged(due) if due else nullcontext():
@@ -199,6 +203,10 @@ class StepEnds:
     def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         skipped, self._skipping = self._skipping == id(optimizer), None
         self._reader.stepped()
+        if self._single:
+            self._readings.stepped_single()
+            self._finish()
+            return
         if skipped and self._turns.is_clock(optimizer):  # as if it had not been called
             if not self._turns.any_done:
                 self._finish()
