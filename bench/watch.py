@@ -96,10 +96,12 @@ def one_run(make: Callable[[], Loop], probes: Callable[[], list[ls.Probe]], step
     ratios, differences = [], []
     for turn in range(2):
         (model, optimizer, watched_step), (_, _, plain_step) = loops if turn else loops[::-1]
-        with tempfile.TemporaryDirectory() as folder:
-            with ls.watch(model, optimizer, run=Path(folder) / "run", probes=probes(), strict=True) as w:
-                one_round(w, watched_step, plain_step, 3)  # to warm up
-                watched, plain = one_round(w, watched_step, plain_step, steps)
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            ls.watch(model, optimizer, run=Path(folder) / "run", probes=probes(), strict=True) as w,
+        ):
+            one_round(w, watched_step, plain_step, 3)  # to warm up
+            watched, plain = one_round(w, watched_step, plain_step, steps)
         ratios.append(watched / plain)
         differences.append((watched - plain) / steps * 1e3)
     return math.sqrt(ratios[0] * ratios[1]), sum(differences) / 2

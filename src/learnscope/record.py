@@ -68,7 +68,8 @@ class Column:
     def finished(self, values: Sequence[float | int | None]) -> Column:
         """The column with plain numbers; values that are not finite become ``None`` with a status."""
         try:
-            if not self.status and math.isfinite(sum(values)):  # type: ignore[arg-type]  (of all of them, then)
+            # if the sum is finite, all of them are
+            if not self.status and math.isfinite(sum(values)):  # type: ignore[arg-type]
                 return self if values is self.values else Column(self.name, values, self.labels, self.status)
         except (TypeError, OverflowError):
             pass  # one is missing, or a whole number is beyond floats

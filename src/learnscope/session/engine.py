@@ -197,15 +197,18 @@ class Engine(Writer):
         moment.state = bound.state
         firing = Firing(bound, moment.step, moment.epoch, moment.phase, time.time(), started)
         if bound.probe.reads_only:
-            self._attempt(bound, moment, lambda: self._measure(firing, moment) and self._read(firing), "measure")
+            self._attempt(bound, moment, lambda: self._measure(firing, moment, then_read=True), "measure")
         elif self._attempt(bound, moment, lambda: self._measure(firing, moment), "measure"):
             self._attempt(bound, moment, lambda: self._read(firing), "record")
         bound.fired += 1
         bound.waiting = 0
         self.budget.charge(bound.label, time.perf_counter() - started)
 
-    def _measure(self, firing: Firing, moment: Moment) -> bool:
+    def _measure(self, firing: Firing, moment: Moment, *, then_read: bool = False) -> bool:
+        """Whether anything was measured; a probe that needs no guard can be read in the same attempt."""
         firing.measured = as_measurement(firing.bound.probe.measure(moment))
+        if firing.measured is not None and then_read:
+            self._read(firing)
         return firing.measured is not None
 
     def _read(self, firing: Firing) -> None:
