@@ -68,9 +68,8 @@ class Column:
     def finished(self, values: Sequence[float | int | None]) -> Column:
         """The column with plain numbers; values that are not finite become ``None`` with a status."""
         try:
-            # if the sum is finite, all of them are
             if not self.status and math.isfinite(sum(values)):  # type: ignore[arg-type]
-                return self if values is self.values else Column(self.name, values, self.labels, self.status)
+                return Column(self.name, values, self.labels)  # all are finite
         except (TypeError, OverflowError):
             pass  # one is missing, or a whole number is beyond floats
         clean, status = list(values), dict(self.status)
@@ -108,8 +107,7 @@ class Measurement:
     finish: Callable[[Sequence[Table]], Sequence[Table]] | None = None
     """Applied to the tables once their values have been read, for what depends on the values."""
     packed: Mapping[str, Any] = field(default_factory=dict)
-    """Small tensors of which `unpack` makes further tables once they have been read, as arrays in float64, with one
-    wait for the device."""
+    """Small tensors of which `unpack` makes further tables once they have been read, as arrays in float64."""
     unpack: Callable[[Mapping[str, Any]], Sequence[Table]] | None = None
     examples: Any = None
     """A ledger of examples; the run keeps the last one as its `examples.parquet`."""

@@ -20,7 +20,7 @@ from learnscope.core.handed import HandedOver
 from learnscope.core.moment import Moment
 from learnscope.core.probe import prepares
 from learnscope.run import Run
-from learnscope.session.engine import Bound
+from learnscope.session.bound import Bound
 from learnscope.session.manual import ManualSession, UnstoredBackend
 from learnscope.session.opening import open_backend
 from learnscope.session.ranks import is_silent

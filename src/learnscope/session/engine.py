@@ -6,8 +6,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, ParamSpec, TypeVar
 
@@ -17,7 +16,8 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe, ProbeWarning, is_due
 from learnscope.core.subject import Subject
 from learnscope.model.guard import guard, preserve_rng
-from learnscope.record import Measurement, Record
+from learnscope.record import Record
+from learnscope.session.bound import Bound, Firing
 from learnscope.session.budget import Budget
 from learnscope.session.materialise import as_measurement, read_arrays, read_packed, read_tables, waits_for_device
 from learnscope.session.subject import check_needs, check_parameters
@@ -31,54 +31,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 PENDING_LIMIT = 16
 """Records whose numbers may still be on an accelerator before all are read with one wait."""
-
-
-@dataclass(slots=True)
-class Bound:
-    """A probe in a session: its label, its state, and counts of what happened to it."""
-
-    probe: Probe
-    label: str
-    by_default: bool = False
-    """Whether nobody has chosen it: a session without `probes=` has it."""
-    state: dict[str, Any] = field(default_factory=dict)
-    fired: int = 0
-    unfed: int = 0
-    """Steps at which it was due, and the loop did not hand over what it needs."""
-    waiting: int = 0
-    """Hand-overs since it last fired, for a probe that collects them until the epoch ends."""
-    skipped: int = 0
-    warned: bool = False
-    begun: set[str] = field(default_factory=set)
-    """The parts of a measurement that have run at least once."""
-
-    def first_time(self, part: str) -> AbstractContextManager[None]:
-        """Holds the generators when a part runs for the first time: what it imports then may draw random numbers."""
-        if part in self.begun:
-            return nullcontext()
-        self.begun.add(part)
-        return preserve_rng()
-
-    def saved_state(self) -> dict[str, Any]:
-        """The probe's state, without what it keeps only between the two halves of one measurement."""
-        return {key: value for key, value in self.state.items() if not key.startswith("_")}
-
-
-@dataclass(slots=True)
-class Firing:
-    """A measurement on its way to its record."""
-
-    bound: Bound
-    step: int
-    epoch: int | None
-    phase: str
-    time: float
-    started: float
-    measured: Measurement | None = None
-    skipped: int = 0
-    """Firings before it that the budget did not allow."""
-    cost: float | None = None
-    """Of the measuring, if it was left to be read later."""
 
 
 class Engine(Writer):

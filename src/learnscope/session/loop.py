@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 from learnscope.core.handed import HandedOver, MicroBatches
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe, is_due, prepares
-from learnscope.session.engine import FED, Bound, Engine
+from learnscope.session.bound import Bound
+from learnscope.session.engine import FED, Engine
 from learnscope.session.steps.backwards import Backwards, MicroBatchMeter, is_one_of_several
 from learnscope.session.steps.ends import StepEnds
 from learnscope.session.steps.feed import Feed

@@ -19,7 +19,8 @@ from learnscope.model.guard import preserve_rng
 from learnscope.record import Record
 from learnscope.run import Run
 from learnscope.session import ending
-from learnscope.session.engine import Bound, Engine
+from learnscope.session.bound import Bound
+from learnscope.session.engine import Engine
 from learnscope.session.opening import begin, check_model, open_backend
 from learnscope.sinks.base import LastRecords, Sink
 from learnscope.store.backend import Backend, MemoryBackend, RunError

@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 
 from learnscope.core.subject import Subject
 from learnscope.run import open_run
-from learnscope.session.engine import Bound, Engine
+from learnscope.session.bound import Bound
+from learnscope.session.engine import Engine
 from learnscope.session.loop import Loop
 from learnscope.store.backend import MemoryBackend
 

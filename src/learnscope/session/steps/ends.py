@@ -14,7 +14,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from learnscope.core.gradients import Gradients
 from learnscope.core.stepped import Stepped
-from learnscope.session.engine import Bound, Engine
+from learnscope.session.bound import Bound
+from learnscope.session.engine import Engine
 from learnscope.session.steps import clipping
 from learnscope.session.steps.readings import Readings
 from learnscope.session.steps.turns import Turns

@@ -13,7 +13,7 @@ from learnscope.core.gradients import Gradients, joined
 from learnscope.core.probe import Probe
 from learnscope.core.stepped import Stepped
 from learnscope.core.subject import Subject
-from learnscope.session.engine import Bound
+from learnscope.session.bound import Bound
 from learnscope.session.steps.clipping import GradientReader
 from learnscope.tensor.gradients.gradient import sum_squares
 
