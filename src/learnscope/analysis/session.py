@@ -24,7 +24,8 @@ from learnscope.session.bound import Bound
 from learnscope.session.manual import ManualSession, UnstoredBackend
 from learnscope.session.opening import open_backend
 from learnscope.session.ranks import is_silent
-from learnscope.session.steps.ends import StepEnds, as_optimizers
+from learnscope.session.steps.ends import StepEnds
+from learnscope.session.steps.optimizers import as_optimizers
 from learnscope.task import Task
 
 CURES = {

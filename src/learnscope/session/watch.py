@@ -34,7 +34,7 @@ from learnscope.session.opening import (
     state_missing,
 )  # fmt: skip
 from learnscope.session.ranks import SilentLoop, first_step, is_silent, silent_engine
-from learnscope.session.steps.ends import as_optimizers
+from learnscope.session.steps.optimizers import as_optimizers
 from learnscope.session.subject import make_subject, provided
 from learnscope.session.user_checkpoint import write_checkpoint
 from learnscope.sinks.base import Sink

@@ -30,7 +30,7 @@ from learnscope.probes.updates.weight_delta import WeightDelta
 from learnscope.quantities import gradients, updates
 from learnscope.record import Record
 from learnscope.session.manual import ManualSession
-from learnscope.session.steps.ends import unwrap_optimizer
+from learnscope.session.steps.optimizers import unwrap_optimizer
 from learnscope.store.backend import RunError
 from learnscope.task import PairTask, Task, task_for
 from learnscope.telemetry.config import DEFAULT_GROUPS, TelemetryConfig

@@ -28,7 +28,7 @@ from learnscope.record import Record
 from learnscope.run import Run, open_run
 from learnscope.session.manual import ManualSession, States, UnstoredBackend
 from learnscope.session.opening import check_model
-from learnscope.session.steps.ends import unwrap_optimizer
+from learnscope.session.steps.optimizers import unwrap_optimizer
 from learnscope.store.backend import MemoryBackend, RunError
 from learnscope.store.files import write_json
 from learnscope.trackers.config import check_options

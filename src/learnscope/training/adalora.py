@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 from typing_extensions import override
 
-from learnscope.session.steps.ends import unwrap_optimizer
+from learnscope.session.steps.optimizers import unwrap_optimizer
 from learnscope.store.files import write_atomically
 from learnscope.training.errors import TrainError
 from learnscope.training.settings.config import PeftConfig
