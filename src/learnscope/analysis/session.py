@@ -35,7 +35,6 @@ CURES = {
 }
 """What a metric lacks, and what to do about it."""
 
-
 OWN = f"{MetricComputer.__module__.rpartition('.')[0]}."
 """Where the computers are that come with the analysis: the records of their probes are all there is to them."""
 

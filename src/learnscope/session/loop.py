@@ -17,6 +17,7 @@ from learnscope.session.steps.backwards import Backwards, MicroBatchMeter, is_on
 from learnscope.session.steps.ends import StepEnds
 from learnscope.session.steps.feed import Feed
 from learnscope.session.subject import snapshot_key, take_snapshots
+from learnscope.session.unfired import unfed_message
 
 REFRESH = 50
 """Every so many steps the model's parameters are read anew: they may be other objects by then."""
@@ -266,10 +267,3 @@ class Loop:
 def collects_until_epoch(probe: Probe) -> bool:
     """Whether a probe collects what the loop hands over at every step (`prepare`) and measures once an epoch."""
     return probe.at == "epoch" and bool(probe.needs & FED) and prepares(probe)
-
-
-def unfed_message(bound: Bound) -> str:
-    """Which call is missing for a probe that needs what the loop hands over."""
-    calls = {"logged": "w.log(loss=loss)", "batch": "w.batch(batch)", "examples": "w.examples(ids, logits, targets)"}
-    missing = ", ".join(calls[need] for need in sorted(bound.probe.needs & FED))
-    return f"{bound.label} has recorded nothing: call {missing} in the loop, or leave this probe out"

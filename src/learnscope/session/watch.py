@@ -22,7 +22,7 @@ from learnscope.probes.updates.parameter_change import ParameterChange
 from learnscope.run import Run
 from learnscope.session.ending import finish, interrupted_by
 from learnscope.session.engine import FED, Engine
-from learnscope.session.loop import Loop, unfed_message
+from learnscope.session.loop import Loop
 from learnscope.session.loop_loss import LoopLoss
 from learnscope.session.opening import (
     begin,
@@ -36,6 +36,7 @@ from learnscope.session.opening import (
 from learnscope.session.ranks import SilentLoop, first_step, is_silent, silent_engine
 from learnscope.session.steps.optimizers import as_optimizers
 from learnscope.session.subject import make_subject, provided
+from learnscope.session.unfired import warn_of_unfired
 from learnscope.session.user_checkpoint import write_checkpoint
 from learnscope.sinks.base import Sink
 from learnscope.task import Task
@@ -266,7 +267,7 @@ class Watch:
             self._engine.safely(self._engine.close)()
         self._finish(status)
         if status == "finished":  # a loop that was cut short says nothing about schedules
-            self._warn_of_unfired()
+            warn_of_unfired(self._engine, self.steps - self._loop.first_step, epochs=self._loop.epoch)
 
     def _finish(self, status: str) -> None:
         skipped = self._loop.skipped_steps
@@ -287,19 +288,3 @@ class Watch:
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         self.close("finished" if error is None else interrupted_by(error))
-
-    def _warn_of_unfired(self) -> None:
-        taken = self.steps - self._loop.first_step
-        for bound in self._engine.bound:
-            if bound.fired or taken == 0:
-                continue
-            if bound.probe.needs & FED and isinstance(bound.probe.every, int) and bound.probe.every <= taken:
-                self._engine.warn(f"{bound.label} unfed", unfed_message(bound))
-            elif bound.probe.at == "epoch":
-                if self._loop.epoch == 0:
-                    self._engine.warn(bound.label, f"{bound.label} looks once an epoch: call w.end_epoch() in the loop")
-            elif not bound.by_default:
-                self._engine.warn(
-                    bound.label,
-                    f"{bound.label}(every={bound.probe.every}) was never due in {taken} steps: make it more frequent",
-                )
