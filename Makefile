@@ -30,6 +30,7 @@ lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python scripts/write_names.py --check
+	$(BIN)/python bench/tools/table.py --check
 
 types: env
 	$(BIN)/mypy -n 2
@@ -73,8 +74,12 @@ pythons: env
 		$$python -m pytest -o filterwarnings= -m "not soak" $(WITHOUT_TORCH) || exit 1; \
 	done
 
+# Goes on after a bound that is missed or a script that fails, and says at the end which these were.
 bench: env
-	for claim in bench/*.py; do echo "== $$claim"; $(BIN)/python $$claim || exit 1; done
+	@failed=; \
+	for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script || failed="$$failed $$script"; done; \
+	echo "== table"; $(BIN)/python bench/tools/table.py || failed="$$failed bench/tools/table.py"; \
+	if [ -n "$$failed" ]; then echo "a bound missed, or an error:$$failed"; exit 1; fi
 
 clean:
 	rm -rf .venv .venv-* runs build dist .mypy_cache .ruff_cache .pytest_cache

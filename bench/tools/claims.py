@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -50,13 +50,15 @@ class Claim:
         return "held" if self.figure <= self.bound else "missed"
 
 
-def keep(name: str, claims: Sequence[Claim], folder: Path = RESULTS) -> None:
-    """Keep the claims of one script, in place of those that it had."""
+def keep(name: str, claims: Sequence[Claim], folder: Path = RESULTS, absent: Mapping[str, str] | None = None) -> None:
+    """Keep the claims of one script, in place of those that it had; `absent`: peers not measured, and why."""
     import torch
 
     folder.mkdir(exist_ok=True)
     facts = {"date": datetime.date.today().isoformat(), "machine": machine(), "torch": torch.__version__}
-    body = {**facts, "claims": [asdict(claim) for claim in claims]}
+    body: dict[str, object] = {**facts, "claims": [asdict(claim) for claim in claims]}
+    if absent:
+        body["absent"] = dict(absent)
     (folder / f"{name}.json").write_text(json.dumps(body, indent=1) + "\n")
 
 

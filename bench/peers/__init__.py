@@ -1,0 +1,1 @@
+"""Other projects that watch a training loop, each in an environment of its own."""

@@ -1,0 +1,171 @@
+"""Make one table of all benchmarks: docs/benchmarks.md, from bench/results/*.json.
+
+    python bench/tools/table.py [--check]
+
+Writes the page and prints its table. `--check` writes nothing, and fails if the page is not what the files give.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from tools.claims import RESULTS, Claim
+
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+FEWEST = 5
+"""Runs of a claim that has a bound, and of a peer."""
+HEAD = ("claim", "figure (all runs)", "unit", "limit", "bound", "verdict", "peer, in the same run", "threads", "on")
+ABOVE = """\
+# Benchmarks
+
+Made by `python bench/tools/table.py` from `bench/results/`, in which every run is kept; `make bench` measures all of it
+again and ends with this table. One script alone: `python bench/watch.py`; each says with `--help` what it does.
+
+A figure is the median of all its runs, with the lowest and the highest and how many there were. The limit is what no
+implementation could be better than. A bound is a goal that was set beforehand, or what a peer took: it is **held**
+or **missed** by all runs, or the figure **wavers** across it. A peer is another project doing comparable work in the
+same run, by a median of its own. For all figures, less is better.
+
+"""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What one script has kept."""
+
+    script: str
+    date: str
+    machine: str
+    torch: str
+    claims: Sequence[Claim]
+    absent: Mapping[str, str]
+    """Peers that were not measured, and why."""
+
+    @classmethod
+    def of(cls, script: str, body: Mapping[str, Any]) -> Results:
+        claims = [Claim(**claim) for claim in body["claims"]]
+        return cls(script, body["date"], body["machine"], body["torch"], claims, body.get("absent", {}))
+
+    @property
+    def where(self) -> str:
+        return f"{self.machine}, torch {self.torch}"
+
+    def faults(self) -> list[str]:
+        """Claims that have too few runs to be one."""
+        few = [f"{self.script}: {c.name}: {len(c.runs)} runs" for c in self.claims if len(c.runs) < least(c)]
+        return few + [
+            f"{self.script}: {c.name}: {len(c.peer_runs)} runs of {c.peer}"
+            for c in self.claims
+            if c.peer and len(c.peer_runs) < FEWEST
+        ]
+
+
+def least(claim: Claim) -> int:
+    return 1 if claim.bound is None else FEWEST
+
+
+def read(folder: Path = RESULTS) -> tuple[list[Results], list[str]]:
+    """The results by script, and the names of files in another form."""
+    found, others = [], []
+    for path in sorted(folder.glob("*.json")):
+        body = json.loads(path.read_text(encoding="utf-8"))
+        if "claims" in body:
+            found.append(Results.of(path.stem, body))
+        else:
+            others.append(path.name)
+    return found, others
+
+
+def page(results: Sequence[Results]) -> str:
+    machines = list(dict.fromkeys(one.where for one in results))
+    notes: list[str] = []
+    parts = [ABOVE, aligned([HEAD, *rows(results, machines, notes)])]
+    if machines:
+        parts.append("\nMachines: " + "; ".join(f"{letter(i)}: {name}" for i, name in enumerate(machines)) + ".\n")
+    if notes:
+        parts.append("\nNotes\n\n" + "".join(f"{number}. {note}\n" for number, note in enumerate(notes, 1)))
+    absent = [f"- {peer}: {reason}\n" for one in results for peer, reason in one.absent.items()]
+    if absent:
+        parts.append("\nPeers that were not measured\n\n" + "".join(absent))
+    return "".join(parts)
+
+
+def rows(results: Sequence[Results], machines: Sequence[str], notes: list[str]) -> list[tuple[str, ...]]:
+    """A row for each claim; its note goes to the end of the page."""
+    made = []
+    for one in results:
+        for claim in one.claims:
+            name = f"{one.script}: {claim.name}"
+            if claim.note:
+                if claim.note not in notes:
+                    notes.append(claim.note)
+                name += f" ({notes.index(claim.note) + 1})"
+            peer = f"{claim.peer}: {figure(claim.peer_runs)}" if claim.peer else ""
+            verdict = claim.verdict if claim.verdict in ("", "held") else f"**{claim.verdict}**"
+            on = f"{letter(machines.index(one.where))}, {one.date}"
+            made.append((
+                name, figure(claim.runs), claim.unit, number(claim.limit), number(claim.bound), verdict, peer,
+                str(claim.threads), on,
+            ))  # fmt: skip
+    return made
+
+
+def figure(runs: Sequence[float]) -> str:
+    """The median, and between which runs it lies."""
+    if len(runs) == 1:
+        return f"{number(runs[0])} (one run)"
+    return f"{number(statistics.median(runs))} ({number(min(runs))} to {number(max(runs))}, {len(runs)} runs)"
+
+
+def number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def letter(place: int) -> str:
+    return chr(ord("A") + place)
+
+
+def aligned(table: Sequence[Sequence[str]]) -> str:
+    """A Markdown table that can be read as text, too."""
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in table]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    cells.insert(1, ["-" * width for width in widths])
+    return "".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |\n" for row in cells
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
+    options = parser.parse_args()
+    results, others = read()
+    for name in others:
+        print(f"bench/results/{name} is in an older form: left out", file=sys.stderr)
+    faults = [fault for one in results for fault in one.faults()]
+    for fault in faults:
+        print(f"too few runs: {fault}; at least {FEWEST} are needed", file=sys.stderr)
+    if faults:
+        return 1
+    text = page(results)
+    stale = not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text
+    if options.check:
+        if stale:
+            print("docs/benchmarks.md is out of date: run `python bench/tools/table.py`", file=sys.stderr)
+        return int(stale)
+    PAGE.write_text(text, encoding="utf-8")
+    print("\n".join(line for line in text.splitlines() if line.startswith("|")))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
