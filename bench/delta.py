@@ -1,10 +1,9 @@
 """What the statistics of changes cost beside `torch.dot` over the same buffers, and how right they are.
 
-    python bench/delta.py [--quick] [--threads 2]
+    python bench/delta.py [--quick] [--runs 5] [--threads 1]
 
-Times are medians of repetitions that alternate with the dot product. Exits with 1 if a stated bound is missed.
-On a machine that others use as well, threads wait for each other and the ratios grow without end; the rows
-"one thread" are in processor time, which waiting does not count, and tell such a run from a real regression.
+Every run is a ratio of medians of calls that alternate with the dot product, in processor time at one thread, which
+waiting for other programs does not count; with more threads, in elapsed time. Exits with 1 if a bound is missed.
 """
 
 import argparse
@@ -15,33 +14,24 @@ import time
 from collections.abc import Callable
 
 import torch
-from tools.figures import interleaved, peak_beyond_now, report, save
+from tools.claims import Claim, keep, show
+from tools.figures import interleaved, peak_beyond_now
 from torch import Tensor
 
 from learnscope.tensor.gradients.gradient import gradient_statistics
-from learnscope.tensor.gradients.sketch import sketch
 from learnscope.tensor.updates.delta import DeltaTable, compiler_available, delta_statistics
 
-THRESHOLDS = [1e-4, 1e-3, 1e-2]
-BOUNDS = {
-    "compiled / dot, one tensor": 2.0,
-    "chunked / dot, one tensor": 10.0,
-    "compiled / dot, GPT-2": 3.0,
-    "largest relative error of a norm": 1e-6,
-    "extra memory compiled, MiB": 64.0,
-    "extra memory chunked, MiB": 64.0,
-    "gradients of a small model, ms": 1.0,
-}
+THRESHOLDS = [1e-8, 1e-6, 1e-4]
+ERROR = 1e-6
+"""The largest relative error of a norm."""
+MEMORY = 64.0
+"""MiB beyond the two copies."""
 
 
-def ratio(times: dict[str, list[float]], name: str) -> float:
-    return statistics.median(times[name]) / statistics.median(times["dot"])
-
-
-def buffers(entries: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
+def buffers(entries: int, scale: float = 1.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
     old = torch.randn(entries, generator=generator).mul_(scale)
-    new = torch.randn(entries, generator=generator).mul_(1e-3 * scale).add_(old)
+    new = torch.randn(entries, generator=generator).mul_(1e-5 * scale).add_(old)
     return new, old
 
 
@@ -55,24 +45,33 @@ def gpt2_shapes(quick: bool) -> list[torch.Size]:
     return [parameter.shape for parameter in model.parameters()]  # a tied head is listed once
 
 
-def time_one(entries: int, repeats: int) -> dict[str, float]:
+def ratios(runs: int, repeats: int, work: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
+    """For each run, how many dot products a call takes, by name; `work` has a `dot`."""
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    found: dict[str, list[float]] = {name: [] for name in work if name != "dot"}
+    for _ in range(runs):
+        times = interleaved(work, repeats, clock)
+        for name, values in found.items():
+            values.append(statistics.median(times[name]) / statistics.median(times["dot"]))
+    return found
+
+
+def one_tensor(entries: int, runs: int, repeats: int, threads: int) -> list[Claim]:
     new, old = buffers(entries)
-    runs: dict[str, Callable[[], object]] = {
+    work: dict[str, Callable[[], object]] = {
         "dot": lambda: torch.dot(new, old),
-        "compiled": lambda: delta_statistics([new], [old], THRESHOLDS, form="compiled"),
+        "fused": lambda: delta_statistics([new], [old], THRESHOLDS, form="compiled"),
         "chunked": lambda: delta_statistics([new], [old], THRESHOLDS, form="chunked"),
     }
-    times = interleaved(runs, repeats)
-    result = {f"{form} / dot, one tensor": ratio(times, form) for form in ("compiled", "chunked")}
-    result["dot, ms"] = statistics.median(times["dot"]) * 1e3
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    times = interleaved(runs, max(3, repeats // 2), time.thread_time)
-    torch.set_num_threads(threads)
-    return result | {f"{form} / dot, one thread": ratio(times, form) for form in ("compiled", "chunked")}
+    found = ratios(runs, repeats, work)
+    size = f"{entries // 1_000_000} M entries"
+    return [
+        Claim(f"fused delta / dot, {size}", found["fused"], bound=1.6, limit=1.0, threads=threads),
+        Claim(f"delta without a compiler / dot, {size}", found["chunked"], bound=12.0, limit=1.0, threads=threads),
+    ]
 
 
-def time_gpt2(quick: bool, repeats: int) -> dict[str, float]:
+def gpt2(quick: bool, runs: int, repeats: int, threads: int) -> list[Claim]:
     shapes = gpt2_shapes(quick)
     lengths = [shape.numel() for shape in shapes]
     flat_new, flat_old = buffers(sum(lengths))
@@ -80,16 +79,16 @@ def time_gpt2(quick: bool, repeats: int) -> dict[str, float]:
         [part.view(shape) for part, shape in zip(torch.split_with_sizes(flat, lengths), shapes, strict=True)]
         for flat in (flat_new, flat_old)
     )
-    runs: dict[str, Callable[[], object]] = {
+    work: dict[str, Callable[[], object]] = {
         "dot": lambda: torch.dot(flat_new, flat_old),
-        "compiled": lambda: delta_statistics(new, old, THRESHOLDS, form="compiled"),
-        "chunked": lambda: delta_statistics(new, old, THRESHOLDS, form="chunked"),
+        "fused": lambda: delta_statistics(new, old, THRESHOLDS, form="compiled"),
         "gradients": lambda: gradient_statistics(new, form="compiled"),
-        "sketch": lambda: [sketch(tensor) for tensor in new],
     }
-    times = interleaved(runs, repeats)
-    result = {f"{name} / dot, GPT-2": ratio(times, name) for name in runs if name != "dot"}
-    return result | {"GPT-2 tensors": len(shapes), "GPT-2 entries": sum(lengths)}
+    found = ratios(runs, repeats, work)
+    return [
+        Claim("fused delta / dot, tensors of GPT-2", found["fused"], bound=2.0, limit=1.0, threads=threads),
+        Claim("statistics of gradients / dot, tensors of GPT-2", found["gradients"], limit=0.5, threads=threads),
+    ]
 
 
 def exact_norms(new: Tensor, old: Tensor) -> dict[str, float]:
@@ -111,16 +110,16 @@ def relative_errors(table: DeltaTable, truth: dict[str, float]) -> list[float]:
     return errors
 
 
-def accuracy(entries: int) -> dict[str, float]:
-    cases = {f"entries near {scale:g}": buffers(entries // 8, scale) for scale in (1e-38, 1e-25, 1e-12, 1e30)}
-    cases["many entries"] = buffers(entries)
-    cases["equal steps"] = torch.full((entries // 8,), 0.7), torch.full((entries // 8,), 0.1)
-    worst = {}
-    for name, (new, old) in cases.items():
+def accuracy(entries: int, seed: int) -> float:
+    """The largest error over tiny and huge entries, many, and all alike; both forms."""
+    cases = [buffers(entries // 8, scale, seed) for scale in (1e-38, 1e-25, 1e-12, 1e30)]
+    cases += [buffers(entries, seed=seed), (torch.full((entries // 8,), 0.7 + seed), torch.full((entries // 8,), 0.1))]
+    errors: list[float] = []
+    for new, old in cases:
         truth = exact_norms(new, old)
-        tables = [delta_statistics([new], [old], THRESHOLDS, form=form) for form in ("compiled", "chunked")]
-        worst[f"error, {name}"] = max(error for table in tables for error in relative_errors(table, truth))
-    return worst | {"largest relative error of a norm": max(worst.values())}
+        for form in ("compiled", "chunked"):
+            errors += relative_errors(delta_statistics([new], [old], THRESHOLDS, form=form), truth)  # type: ignore[arg-type]
+    return max(errors)
 
 
 def measure_memory(form: str, entries: int) -> float:
@@ -130,57 +129,39 @@ def measure_memory(form: str, entries: int) -> float:
     return peak_beyond_now(lambda: delta_statistics([new], [old], THRESHOLDS, form=form))  # type: ignore[arg-type]
 
 
-def memory(entries: int, threads: int) -> dict[str, float]:
-    result = {}
-    for form in ("compiled", "chunked"):
-        command = [sys.executable, __file__, "--memory", form, "--entries", str(entries), "--threads", str(threads)]
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        result[f"extra memory {form}, MiB"] = float(output.split()[-1])
-    return result
-
-
-def small_model(threads: int) -> dict[str, float]:
-    generator = torch.Generator().manual_seed(0)
-    grads = [torch.randn(s, generator=generator) for s in [(192, 128), (192,), (256, 192), (256,)] * 7]
-    torch.set_num_threads(1)
-    times = interleaved({"gradients": lambda: gradient_statistics(grads)}, 200, time.thread_time)
-    torch.set_num_threads(threads)
-    return {"gradients of a small model, ms": statistics.median(times["gradients"]) * 1e3}
-
-
-def compile_time() -> dict[str, float]:
-    start = time.perf_counter()
-    if not compiler_available():
-        raise SystemExit("torch.compile does not work here: nothing to compare")
-    new, old = buffers(1 << 16)
-    delta_statistics([new], [old], THRESHOLDS, form="compiled")
-    return {"first compiled call, s": time.perf_counter() - start}
+def memory(entries: int, threads: int, runs: int) -> list[float]:
+    """Of runs in processes of their own."""
+    command = [sys.executable, __file__, "--memory", "compiled", "--entries", str(entries), "--threads", str(threads)]
+    outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(runs)]
+    return [float(output.split()[-1]) for output in outputs]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes, one thread: does it run, not how fast it is")
-    parser.add_argument("--threads", type=int, default=2)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes, one run: does it run, not how fast it is")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--entries", type=int)
-    parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--memory", choices=["compiled", "chunked"], help=argparse.SUPPRESS)
     options = parser.parse_args()
-    threads, repeats = (1, 1) if options.quick else (options.threads, options.repeats)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(options.threads)
     entries = options.entries or (1_000_000 if options.quick else 100_000_000)
     if options.memory:
         print(measure_memory(options.memory, entries))
         return 0
-    figures: dict[str, float] = compile_time()
-    figures |= small_model(threads)
-    figures |= time_one(entries, repeats)
-    figures |= time_gpt2(options.quick, repeats)
-    figures |= memory(entries, threads)
-    figures |= accuracy(entries)
-    held = report(figures, BOUNDS)
+    if not compiler_available():
+        raise SystemExit("torch.compile does not work here: nothing to compare")
+    runs, repeats = (1, 1) if options.quick else (options.runs, 5)
+    claims = one_tensor(entries, runs, repeats, options.threads)
+    claims += gpt2(options.quick, runs, repeats, options.threads)
+    errors = [accuracy(entries // 4, seed) for seed in range(runs)]
+    claims.append(Claim("statistics of changes, largest relative error of a norm", errors, bound=ERROR, unit=""))
+    beyond = memory(entries, options.threads, runs)
+    claims.append(Claim("fused delta, memory beyond the copies", beyond, bound=MEMORY, unit="MiB"))
+    held = show(claims)
     if options.quick:
         return 0
-    save("delta", figures, BOUNDS, entries=entries)
+    keep("delta", claims)
     return 0 if held else 1
 
 

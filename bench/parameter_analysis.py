@@ -1,11 +1,11 @@
 """What an analysis of a GPT-2 costs: parameter change beside one read of both copies, sparse quality beside forwards.
 
-    python bench/parameter_analysis.py [--quick] [--threads 2]
+    python bench/parameter_analysis.py [--quick] [--runs 5] [--threads 1]
 
 A measurement of the parameter change goes through `ModelAnalysisManager`, per layer and component, and includes the
 new snapshot. It takes turns with `torch.dot` over two vectors as long as the model, which reads both copies once; and
 so does the usual code of this field: a delta of every tensor, joined into one, and a statistic at a time. The sparse
-quality takes turns with as many plain forwards of the same batch. Figures are medians.
+quality takes turns with as many plain forwards of the same batch; its figure is the number of forwards that it takes.
 """
 
 from __future__ import annotations
@@ -16,21 +16,14 @@ import time
 from collections.abc import Callable
 
 import torch
-from tools.figures import in_fresh_process, interleaved, peak_beyond_now, report, save
+from tools.claims import Claim, keep, show
+from tools.figures import in_fresh_process, interleaved, peak_beyond_now
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from learnscope.analysis import AnalysisConfig, ModelAnalysisManager
 
-BOUNDS = {
-    "parameter change / dot": 6.0,
-    "beyond model and snapshot, MiB": 64.0,
-    "three thresholds with a random baseline / 7 forwards": 1.2,
-    "ns an entry, 124 M / 10 M": 1.25,  # not more than linear
-    "ns an entry, 124 M / 1 M": 1.25,
-}
 SIZES = {
-    "1 M": {"n_layer": 4, "n_embd": 128, "n_head": 4, "vocab_size": 1000},
     "10 M": {"n_layer": 5, "n_embd": 384, "n_head": 6, "vocab_size": 2000},
     "124 M": {},
 }
@@ -78,8 +71,8 @@ def usual_code(model: torch.nn.Module, old: dict[str, Tensor]) -> dict[str, floa
     return found
 
 
-def parameter_change(options: dict[str, int], repeats: int) -> tuple[dict[str, float], float]:
-    """The ratios to a dot product, and nanoseconds an entry."""
+def parameter_change(options: dict[str, int], runs: int, repeats: int) -> dict[str, list[float]]:
+    """Of each run the ratios to a dot product, and nanoseconds an entry."""
     model = gpt2(**options)
     entries = sum(p.numel() for p in model.parameters())
     vectors = torch.randn(entries), torch.randn(entries)
@@ -87,18 +80,27 @@ def parameter_change(options: dict[str, int], repeats: int) -> tuple[dict[str, f
     manager.on_optimizer_step(model)
     old = {name: p.detach().clone() for name, p in model.named_parameters()}
     train_a_little(model)
-    start = time.perf_counter()
-    manager.on_optimizer_step(model)
-    figures = {"first measurement, compiling, s": time.perf_counter() - start}
-    runs: dict[str, Callable[[], object]] = {
-        "parameter change": lambda: manager.on_optimizer_step(model),
-        "usual code": lambda: usual_code(model, old),
+    manager.on_optimizer_step(model)  # compiles
+    measurements: dict[str, Callable[[], object]] = {
+        "change": lambda: manager.on_optimizer_step(model),
+        "usual": lambda: usual_code(model, old),
     }
-    for name, run in runs.items():  # apart: a dot product beside gigabytes of fresh memory takes three times as long
-        times = interleaved({"dot": lambda: torch.dot(*vectors), "run": run}, repeats)
-        dot, each = (statistics.median(times[key]) for key in ("dot", "run"))
-        figures |= {f"{name} / dot": each / dot, f"dot beside {name}, ms": dot * 1e3, f"{name}, ms": each * 1e3}
-    return figures, figures["parameter change, ms"] / entries * 1e6
+    found: dict[str, list[float]] = {"change": [], "usual": [], "ns an entry": []}
+    for _ in range(runs):
+        for (
+            name,
+            run,
+        ) in measurements.items():  # apart: beside gigabytes of fresh memory a dot takes three times as long
+            times = interleaved({"dot": lambda: torch.dot(*vectors), "run": run}, repeats, clock())
+            dot, each = (statistics.median(times[key]) for key in ("dot", "run"))
+            found[name].append(each / dot)
+            found["ns an entry"] += [each / entries * 1e9] if name == "change" else []
+    return found
+
+
+def clock() -> Callable[[], float]:
+    """Processor time at one thread: waiting for other programs is not counted."""
+    return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
 def measurement_memory(quick: bool) -> float:
@@ -111,67 +113,65 @@ def measurement_memory(quick: bool) -> float:
     return peak_beyond_now(lambda: manager.on_optimizer_step(model))
 
 
-def sparse_quality(quick: bool, repeats: int) -> dict[str, float]:
+def sparse_quality(quick: bool, runs: int) -> list[float]:
+    """How many forwards of the batch a measurement takes that needs ten: both baselines at three thresholds."""
     model = gpt2(**(QUICK if quick else {}))
     tokens = torch.randint(500, (4, 128), generator=torch.Generator().manual_seed(2))
     batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
-
-    def forwards(count: int) -> None:
+    config = AnalysisConfig(interval=1, param_change_enabled=False, sparse_quality_include_random_changed=True)
+    manager = ModelAnalysisManager.create(config, strict=True)
+    manager.on_optimizer_step(model, inputs=batch)
+    now, found = clock(), list[float]()
+    for run in range(runs + 1):
         model.eval()
+        start = now()
         with torch.no_grad():
-            for _ in range(count):
+            for _ in range(10):
                 model(**batch)
+        forward = (now() - start) / 10
         model.train()
-
-    def analysis(changed: bool) -> Callable[[], object]:
-        config = AnalysisConfig(interval=1, param_change_enabled=False, sparse_quality_include_random_changed=changed)
-        manager = ModelAnalysisManager.create(config, strict=True)
-        manager.on_optimizer_step(model, inputs=batch)
-
-        def measure() -> None:
-            train_a_little(model)
-            start = time.perf_counter()
-            metrics = manager.on_optimizer_step(model, inputs=batch)
-            spent.append(time.perf_counter() - start)
-            assert metrics["sparse/kl_at_1e-04_random"] > metrics["sparse/kl_at_1e-06"] >= 0
-
-        return measure
-
-    figures = {}
-    for name, changed, count in (("a random baseline", False, 7), ("both baselines", True, 10)):
-        spent: list[float] = []
-        times = interleaved({"forwards": lambda n=count: forwards(n), "analysis": analysis(changed)}, repeats)  # type: ignore[misc]
-        plain = statistics.median(times["forwards"])
-        figures[f"three thresholds with {name} / {count} forwards"] = statistics.median(spent[1:]) / plain
-        figures[f"{count} forwards, s"] = plain
-    return figures
+        train_a_little(model)
+        start = now()
+        metrics = manager.on_optimizer_step(model, inputs=batch)
+        if run:  # the first one compiles
+            found.append((now() - start) / forward)
+        assert metrics["sparse/kl_at_1e-04_random"] > metrics["sparse/kl_at_1e-06"] >= 0
+    return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small sizes, one thread: does it run, not how fast it is")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--quick", action="store_true", help="small sizes, one run: does it run, not how fast it is")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    threads, repeats = (1, 1) if options.quick else (options.threads, options.repeats)
+    threads, runs, repeats = options.threads, *((1, 1) if options.quick else (options.runs, 3))
     torch.set_num_threads(threads)
     if options.memory:
         print(measurement_memory(options.quick))
         return 0
-    figures: dict[str, float] = {}
-    each: dict[str, float] = {}
-    for name, size in SIZES.items():
-        found, each[name] = parameter_change(QUICK if options.quick else size, repeats)
-        figures |= found if name == "124 M" else {}
-    figures |= {f"ns an entry, {name}": value for name, value in each.items()}
-    figures |= {f"ns an entry, 124 M / {name}": each["124 M"] / each[name] for name in ("1 M", "10 M")}
-    figures["beyond model and snapshot, MiB"] = in_fresh_process(__file__, "--threads", str(options.threads))
-    figures |= sparse_quality(options.quick, max(1, repeats - 2))
-    held = report(figures, BOUNDS)
+    changes = {name: parameter_change(QUICK if options.quick else size, runs, repeats) for name, size in SIZES.items()}
+    large, each = changes["124 M"], {name: found["ns an entry"] for name, found in changes.items()}
+    linear = [a / b for a, b in zip(each["124 M"], each["10 M"], strict=True)]
+    beyond = [in_fresh_process(__file__) for _ in range(runs)]
+    forwards = sparse_quality(options.quick, runs)
+    claims = [
+        Claim(
+            "parameter change with its new snapshot / dot, 124 M, three thresholds", large["change"], bound=2.0,
+            limit=1.0, threads=threads, peer="a delta of all tensors, a statistic at a time", peer_runs=large["usual"],
+        ),
+        Claim("parameter change, time an entry of 124 M / of 10 M", linear, bound=1.25, threads=threads),
+        Claim("parameter change, memory beyond model and snapshot", beyond, bound=64.0, unit="MiB", threads=threads),
+        Claim(
+            "sparse quality, three thresholds and both baselines", forwards, bound=10.5, limit=10.0, unit="forwards",
+            threads=threads,
+        ),
+    ]  # fmt: skip
+    held = show(claims)
     if options.quick:
         return 0
-    save("parameter_analysis", figures, BOUNDS)
+    keep("parameter_analysis", claims)
     return 0 if held else 1
 
 

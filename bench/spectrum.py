@@ -1,16 +1,16 @@
-"""What the spectra of adapters cost beside the QR of their factors, and beside decomposing the product.
+"""What tracking adapters costs: one `log_step` of each tracker, and a whole training with both.
 
-    python bench/spectrum.py [--quick]
+    python bench/spectrum.py [--quick] [--runs 5]
 
-Sixteen modules of 1024 × 1024 with float32 adapters of rank 16. Times are medians of repetitions that take turns, in
-processor time of one thread, which waiting for other programs does not count. The product is decomposed for one module
-and counted sixteen times, as modules have nothing in common.
+Sixteen modules of 1024 × 1024 with float32 adapters of rank 16; the factors move between two measurements. Times are
+medians of calls that take turns, in processor time of one thread, which waiting for other programs does not count. The
+least that gradients take is one norm of each; the least that spectra take is the QR of all factors and the values of
+the small cores. Beside the gradients stands a loop of `p.grad.norm().item()`; beside the spectra the singular values of
+one product, counted sixteen times, as modules have nothing in common.
 
-And what tracking costs: the built-in training of `learnscope train` (28 modules at r = 8) with both trackers every 10
-steps; the processor time within the session's own calls (hooks of every step, measurements, records) beside all other,
-from the first step to the last of the same run. Runs with and without in turns differ by more than that for other
-reasons; their ratio is told as well. Without what is no tracking: making the model, checkpoints, figures, and the
-ranks that are tried once at the end, whose time is told.
+The training is that of `learnscope train` (28 modules at r = 8) with both trackers every 10 steps: the processor time
+within the session's own calls (hooks of every step, measurements, records) beside all other, from the first step to the
+last of the same run. Without making the model, checkpoints, figures, and the ranks that are tried once at the end.
 Exits with 1 if a stated bound is missed.
 """
 
@@ -29,24 +29,20 @@ from unittest import mock
 
 import torch
 from rich.console import Console
-from tools.figures import interleaved, report, save
-from torch import Tensor
+from tools.claims import Claim, keep, show
+from tools.figures import interleaved
+from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import learnscope as ls
 from learnscope.session.steps.ends import StepEnds
-from learnscope.tensor.adapters.spectrum import Factors, decompose_factors, spectrum_numbers
+from learnscope.tensor.adapters.spectrum import Factors, decompose_factors
+from learnscope.trackers import GradientFlowTracker, SpectralTracker
 from learnscope.training import builtin
 from learnscope.training.command import train
 from learnscope.training.screen import Screen
 from learnscope.training.settings.parser import parse
 
-BOUNDS = {
-    "spectra / QR core": 2.0,
-    "spectra / SVD of the product": 1 / 500,
-    "largest relative error": 1e-9,
-    "training with tracking / without": 1.02,
-}
 TRACKED = ("--enable_tracking", "--tracking_frequency", "10")
 
 
@@ -65,32 +61,76 @@ def keep_memory() -> None:
             allocator.mallopt(option, 1 << 30)
 
 
-def measure(modules: int, size: int, rank: int, repeats: int) -> dict[str, float]:
+def adapted(modules: int, size: int, rank: int) -> nn.Module:
+    import peft
+
+    torch.manual_seed(0)
+    layers = (
+        nn.ModuleDict({"q_proj": nn.Linear(size, size), "v_proj": nn.Linear(size, size)}) for _ in range(modules // 2)
+    )
+    base = nn.ModuleDict({"layers": nn.ModuleList(layers)})
+    model = peft.get_peft_model(base, peft.LoraConfig(r=rank, target_modules=["q_proj", "v_proj"]))  # type: ignore[arg-type]
+    for name, p in model.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(p, std=0.02)
+        p.grad = torch.randn_like(p) if p.requires_grad else None
+    return model
+
+
+@torch.no_grad()
+def move(model: nn.Module) -> None:
+    for p in model.parameters():
+        if p.requires_grad:
+            p += 1e-3 * torch.randn_like(p)
+
+
+def one_log_step(modules: int, size: int, rank: int, runs: int, repeats: int) -> list[Claim]:
     keep_memory()
-    generator = torch.Generator().manual_seed(0)
-    left = torch.randn(modules, size, rank, generator=generator)
-    right = torch.randn(modules, rank, size, generator=generator)
-    updates = [Factors(b, a, 2.0) for b, a in zip(left, right, strict=True)]
-    runs: dict[str, Callable[[], object]] = {
-        "core": lambda: core_alone(left, right),
-        "spectra": lambda: spectrum_numbers([one.values for one in decompose_factors(updates)]),
-        "vectors": lambda: decompose_factors(updates, vectors=True),
+    model = adapted(modules, size, rank)
+    parts = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    lefts, rights = ([p.detach() for name, p in parts if part in name] for part in ("lora_B", "lora_A"))
+    grads = [p.grad for _, p in parts if p.grad is not None]
+    flow, spectra = GradientFlowTracker(model, log_frequency=1), SpectralTracker(model, log_frequency=1)
+    steps = iter(range(1, 1_000_000))
+    reading: dict[str, Callable[[], object]] = {
+        "gradients": lambda: flow.log_step(next(steps)),
+        "norms": lambda: torch.stack(torch._foreach_norm(grads)).tolist(),  # type: ignore[arg-type]
+        "loop": lambda: {name: p.grad.norm().item() for name, p in model.named_parameters() if p.grad is not None},
     }
-    times = interleaved(runs, repeats, time.thread_time)
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    times = interleaved({"product": lambda: torch.linalg.svdvals(2.0 * (left[0] @ right[0]))}, 3, time.thread_time)
-    product = statistics.median(times["product"])
-    truth = torch.linalg.svdvals(2.0 * (left[0].double() @ right[0].double()))[:rank]
-    found = decompose_factors(updates[:1])[0].values
-    return {
-        "spectra / QR core": medians["spectra"] / medians["core"],
-        "with vectors / QR core": medians["vectors"] / medians["core"],
-        "spectra / SVD of the product": medians["spectra"] / (modules * product),
-        "largest relative error": float(((found - truth).abs() / truth).max()),
-        "spectra, ms": medians["spectra"] * 1e3,
-        "QR core, ms": medians["core"] * 1e3,
-        "SVD of one product, ms": product * 1e3,
+    decomposing: dict[str, Callable[[], object]] = {
+        "moving": lambda: move(model),
+        "spectra": lambda: spectra.log_step(next(steps)),
+        "core": lambda: core_alone(torch.stack(lefts), torch.stack(rights)),
     }
+    found: dict[str, list[float]] = {name: [] for name in (*reading, *decomposing)}
+    for _ in range(runs):  # apart: the spectra would leave nothing of the gradients in the caches
+        for calls, often in ((reading, 10 * repeats), (decomposing, repeats)):
+            for name, times in interleaved(calls, often, time.thread_time).items():
+                found[name].append(statistics.median(times) * 1e3)
+    work = {"product": lambda: torch.linalg.svdvals(2.0 * (lefts[0] @ rights[0]))}
+    products = [t * 1e3 * modules for t in interleaved(work, runs, time.thread_time)["product"]]
+    limits = {name: statistics.median(found[name]) for name in ("norms", "core")}
+    return [
+        Claim(
+            f"adapter gradients, {len(grads)} tensors, one log_step", found["gradients"], bound=0.30,
+            limit=limits["norms"], unit="ms", peer="a loop of p.grad.norm().item()", peer_runs=found["loop"],
+        ),
+        Claim(
+            f"adapter spectra and their drift, {modules} adapters of {size}², r {rank}, one log_step", found["spectra"],
+            bound=8.0, limit=limits["core"], unit="ms", peer="singular values of the products", peer_runs=products,
+        ),
+        Claim("adapter spectra, largest relative error", accuracy(lefts, rights), bound=1e-9, unit=""),
+    ]  # fmt: skip
+
+
+def accuracy(lefts: list[Tensor], rights: list[Tensor]) -> list[float]:
+    """The largest relative error of the singular values of some modules, against those of the product."""
+    errors = []
+    for left, right in list(zip(lefts, rights, strict=True))[:5]:
+        truth = torch.linalg.svdvals(2.0 * (left.double() @ right.double()))[: left.shape[1]]
+        found = decompose_factors([Factors(left, right, 2.0)])[0].values
+        errors.append(float(((found - truth).abs() / truth).max()))
+    return errors
 
 
 TRACKING = (
@@ -134,41 +174,28 @@ def timed(method: Callable[..., Any], inside: list[float]) -> Callable[..., Any]
     return counted
 
 
-def tracking(steps: int, repeats: int) -> dict[str, float]:
+def tracking(steps: int, runs: int) -> list[Claim]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         builtin.make_base_model(folder / "base")
-        seconds: dict[str, list[tuple[float, float]]] = {"untracked": [], "tracked": []}
-        for turn in range(repeats):
-            for kind in ("untracked", "tracked") if turn % 2 else ("tracked", "untracked"):
-                flags = TRACKED if kind == "tracked" else ()
-                seconds[kind].append(trained(folder / "base", folder / f"{kind}-{turn}", steps, *flags))
-        closing = ls.open_run(folder / "tracked-0" / "run").frame("AdapterTruncation")["cost"].iloc[0]
-    own = statistics.median(inside for _, inside in seconds["tracked"])
-    ratios = [total / (total - inside) for total, inside in seconds["tracked"]]
-    turns = [a / b for (a, _), (b, _) in zip(seconds["tracked"], seconds["untracked"], strict=True)]
-    return {
-        "training with tracking / without": statistics.median(ratios),
-        "runs in turns": statistics.median(turns),
-        "untracked step, ms": statistics.median(total for total, _ in seconds["untracked"]) / (steps - 1) * 1e3,
-        "tracking a measurement, ms": own / (steps // 10) * 1e3,
-        "ranks tried at the end, ms": float(closing) * 1e3,
-    }
+        seconds = [trained(folder / "base", folder / str(run), steps, *TRACKED) for run in range(runs)]
+    ratios = [total / (total - inside) for total, inside in seconds]
+    return [Claim("training with both trackers every 10 steps / without", ratios, bound=1.02, limit=1.0)]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes: does it run, not how fast it is")
-    parser.add_argument("--repeats", type=int, default=21)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes, one run: does it run, not how fast it is")
+    parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    figures = measure(4, 128, 8, 3) if options.quick else measure(16, 1024, 16, options.repeats)
+    claims = one_log_step(4, 128, 8, 1, 3) if options.quick else one_log_step(16, 1024, 16, options.runs, 21)
     builtin.STEPS = 3 if options.quick else builtin.STEPS
-    figures |= tracking(20, 1) if options.quick else tracking(100, 5)
-    held = report(figures, BOUNDS)
+    claims += tracking(20, 1) if options.quick else tracking(100, options.runs)
+    held = show(claims)
     if options.quick:
         return 0
-    save("spectrum", figures, BOUNDS)
+    keep("spectrum", claims)
     return 0 if held else 1
 
 

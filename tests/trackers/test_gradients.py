@@ -251,3 +251,50 @@ def test_reading_leaves_no_trace() -> None:
     tracker.log_step(0)
     tracker.create_heatmap("lambda_b")
     assert watched(one.model) == seen
+
+
+def test_a_step_walks_no_model_and_makes_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a log_step needs is planned once; cells are made when somebody asks."""
+    one = adapted("lora")
+    tracker = GradientFlowTracker(one.model, 1)
+    truths: dict[int, dict[tuple[str, str], float]] = {}
+
+    def logged(step: int) -> None:
+        with monkeypatch.context() as patch:
+            if step:
+                for name in ("named_modules", "named_parameters"):
+                    patch.setattr(nn.Module, name, None)
+                patch.setattr("learnscope.trackers.unread.read_tables", None)
+            tracker.log_step(step)
+        truths[step] = gradient_truth(one.model)
+
+    train(one, range(4), logged)
+    for step, truth in truths.items():
+        for (module, component), norm in truth.items():
+            assert tracker.get_layer_history(module)[component][step] == pytest.approx(norm, rel=1e-6, abs=0)
+
+
+def test_an_adapter_added_between_two_steps_is_tracked() -> None:
+    one = adapted("lora")
+    tracker = GradientFlowTracker(one.model, 1)
+    train(one, range(1), tracker.log_step)
+    one.model.add_adapter("second", peft.LoraConfig(r=2, target_modules=["q_proj"]))
+    one.model.set_adapter("second")
+    one.model(**token_batches(1)[0]).logits.sum().backward()
+    tracker.log_step(1)
+    assert set(tracker.modules) == {"default", "second"}
+
+
+def test_a_step_logged_again_replaces_the_earlier_one() -> None:
+    one = adapted("lora")
+    tracker = GradientFlowTracker(one.model, 1)
+    truths: list[dict[tuple[str, str], float]] = []
+
+    def logged(_: int) -> None:
+        tracker.log_step(7)
+        truths.append(gradient_truth(one.model))
+
+    train(one, range(2), logged)
+    assert tracker.steps == [7]
+    for (module, component), norm in truths[-1].items():
+        assert tracker.get_layer_history(module)[component] == [pytest.approx(norm, rel=1e-6, abs=0)]

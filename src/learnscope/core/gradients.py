@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from learnscope.core.subject import Subject
-from learnscope.tensor.gradients.gradient import GradientTable, gradient_spread, gradient_statistics
+from learnscope.tensor.gradients.gradient import GradientTable, gradient_statistics
+from learnscope.tensor.gradients.spread import gradient_spread
 
 
 @dataclass(frozen=True, slots=True)

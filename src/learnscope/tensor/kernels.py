@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from learnscope.tensor.context import alias
-from learnscope.tensor.rows import WIDTH
+from learnscope.tensor.rows import SMALLEST_SAFE, WIDTH
 
 PARTIALS = 7
 """total, l1, sum_squares, largest, old_sum_squares, sign_flips, bits_changed; then one for each threshold."""
@@ -28,11 +28,16 @@ Form = Literal["auto", "compiled", "chunked"]
 Rows = Callable[..., tuple[Tensor, ...]]
 
 
-def _row_partials(new: Tensor, old: Tensor, thresholds: Tensor) -> tuple[Tensor, ...]:
-    """Partials of each row in float32, for rows without NaN, Inf or extreme magnitudes.
+SHARED = 1024
+"""More than a count of a row can be: two counts in one sum, one of them in units of this."""
 
-    Counts are float32 sums of zeros and ones, exact up to 2²⁴: a boolean sum would be converted to int64
-    lane by lane and take ten times as long. Bits are compared after widening, which is one-to-one.
+
+def _row_partials(new: Tensor, old: Tensor, thresholds: Tensor) -> tuple[Tensor, ...]:
+    """Partials of each row in float32, for rows without NaN, Inf or extreme magnitudes; and their float64 totals.
+
+    `thresholds` ascend. Counts are float32 sums of zeros and ones, exact up to 2²⁴: a boolean sum would be converted
+    to int64 lane by lane and take ten times as long. Of two conditions of which the first implies the second, both
+    counts come from one sum. Bits are compared after widening, which is one-to-one.
     """
     new, old = new.view(-1, 512).float(), old.view(-1, 512).float()
     change = new - old
@@ -41,9 +46,32 @@ def _row_partials(new: Tensor, old: Tensor, thresholds: Tensor) -> tuple[Tensor,
     flipped = (new * math.inf) * old < 0
     differs = new.view(torch.int32) != old.view(torch.int32)
     sums = [change.sum(1), size.sum(1), (change * change).sum(1), size.amax(1), (old * old).sum(1)]
-    sums += [flipped.float().sum(1), differs.float().sum(1)]
-    sums += [(size <= threshold).float().sum(1) for threshold in thresholds.unbind()]
-    return tuple(sums)
+    sums += _both_counts(flipped, differs)
+    within = [size <= threshold for threshold in thresholds.unbind()]
+    for low, high in zip(within[::2], within[1::2], strict=False):
+        sums += _both_counts(low, high)
+    sums += [within[-1].float().sum(1)] if len(within) % 2 else []
+    return _with_totals(torch.stack(sums))
+
+
+def _both_counts(rarer: Tensor, wider: Tensor) -> list[Tensor]:
+    """How often each of two conditions holds in every row; wherever `rarer` holds, `wider` does."""
+    both = torch.where(rarer, 1.0 + SHARED, torch.where(wider, 1.0, 0.0)).sum(1)
+    rare = (both * (1 / SHARED)).floor()
+    return [rare, both - SHARED * rare]
+
+
+def _with_totals(rows: Tensor) -> tuple[Tensor, ...]:
+    """The partials, and over all rows in float64: their sums, their maximum for the largest, how many are suspect."""
+    totals = [row.amax().double() if at == LARGEST else row.double().sum() for at, row in enumerate(rows.unbind())]
+    return rows, torch.stack([*totals, suspect_rows(rows).double().sum()])
+
+
+def suspect_rows(rows: Tensor) -> Tensor:
+    """Which partials float32 may not hold: not finite, or squares so small that terms may have underflowed."""
+    l1, squares, largest, old_squares = rows[1], rows[2], rows[LARGEST], rows[4]
+    finite = (l1 + squares + largest + old_squares) < math.inf
+    return ~finite | ((squares < SMALLEST_SAFE) & (largest > 0)) | (old_squares < SMALLEST_SAFE)
 
 
 def _gradient_partials(rows: Tensor) -> tuple[Tensor, ...]:
@@ -108,9 +136,9 @@ def _stacked(partials: tuple[Tensor, ...] | None) -> Tensor | None:
     return None if partials is None else torch.stack(partials)
 
 
-def compiled_partials(new: Tensor, old: Tensor, thresholds: Tensor) -> Tensor | None:
-    """The partials of each row by one fused kernel, or None where compiling fails."""
-    return _stacked(run_compiled(_row_partials, (new.view(-1), old.view(-1)), thresholds))
+def compiled_partials(new: Tensor, old: Tensor, thresholds: Tensor) -> tuple[Tensor, ...] | None:
+    """The partials of each row and their totals by one fused kernel, or None where compiling fails."""
+    return run_compiled(_row_partials, (new.view(-1), old.view(-1)), thresholds)
 
 
 def compiled_gradient_partials(rows: Tensor) -> Tensor | None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from matplotlib.figure import Figure
-from torch import nn
+from torch import Tensor, nn
 
+from learnscope.core.gradients import Gradients, current_tensors, missing_names
 from learnscope.core.moment import NotAvailable
 from learnscope.core.probe import Probe
+from learnscope.core.subject import Subject
 from learnscope.names import resolve
 from learnscope.options import explain_options, known_name
 from learnscope.probes.adapters.adapter_gradients import AdapterGradients
@@ -22,6 +24,7 @@ from learnscope.record import Label
 from learnscope.report.adapters.heatmaps import Scale, draw_heatmap
 from learnscope.report.adapters.lines import draw_comparison
 from learnscope.report.features.evolution import file_part
+from learnscope.tensor.gradients.gradient import GradientTable, sum_squares
 from learnscope.trackers.history import MetricName
 from learnscope.trackers.naming import (
     LETTERS,
@@ -79,6 +82,11 @@ class GradientFlowTracker(Tracker):
     _name, file, folder = NAME, "gradient_flow.pt", "gradient_logs"
     _metric_names: ClassVar[Mapping[str, MetricName]] = {"AdapterGradients": component_name}
     _probes = staticmethod(gradient_probes)
+    _parameters: Sequence[Tensor] | None = None
+    _awaited: Sequence[Tensor] = ()
+    """Of these parameters, at least one has to have a gradient."""
+    _present: tuple[list[str], tuple[bool, ...], list[str], list[int], list[str]] | None = None
+    """All names, which parameters have gradients and are trained; and for these the fields of `Gradients`."""
 
     @partial(explain_options, owner=NAME)
     def __init__(
@@ -98,14 +106,30 @@ class GradientFlowTracker(Tracker):
         """
         return super().log_step(step)
 
-    def _check_ready(self, model: nn.Module) -> None:
+    def _check_ready(self, subject: Subject) -> None:
         only = self._options.track_adapter_only
-        names = [name for name, parameter in model.named_parameters() if parameter.grad is not None]
-        if not any(not only or resolve(name).adapter not in (None, "modules_to_save") for name in names):
+        if self._parameters is not subject.parameters:  # the model has others than when it was last looked at
+            named = zip(subject.names, subject.parameters, strict=True)
+            owned = [(p, resolve(name).adapter) for name, p in named]
+            self._awaited = [p for p, adapter in owned if not only or adapter not in (None, "modules_to_save")]
+            self._parameters = subject.parameters
+        if all(p.grad is None for p in self._awaited):
             raise NotAvailable(
                 f"no {'parameter of an adapter' if only else 'parameter'} has a gradient: call log_step after "
                 "loss.backward() and before optimizer.step() and optimizer.zero_grad()"
             )
+
+    def _gradients(self, subject: Subject) -> Gradients:
+        """Without the counts of zeros, NaN and Inf, which nothing here asks for."""
+        grads = [p.grad for p in subject.parameters]
+        key = (*(grad is None for grad in grads), *(p.requires_grad for p in subject.parameters))
+        if self._present is None or self._present[:2] != (subject.names, key):
+            present = current_tensors(subject)
+            names = [subject.names[position] for position in present]
+            self._present = subject.names, key, names, list(present), missing_names(subject, present)
+        _, _, names, positions, missing = self._present
+        tensors = [grad for grad in grads if grad is not None]
+        return Gradients(names, positions, tensors, missing, GradientTable.uncounted(sum_squares(tensors)))
 
     def components(self, *, adapter: str | None = None) -> list[str]:
         """The parts whose gradients were recorded: `lora_A`, `lora_B`, …"""

@@ -26,10 +26,11 @@ from learnscope.record import Label
 from learnscope.report.adapters.heatmaps import Scale, draw_heatmap
 from learnscope.report.adapters.lines import draw_spectra
 from learnscope.tensor.adapters.spectrum import spectrum_numbers
+from learnscope.trackers.fitting import adapters_in
 from learnscope.trackers.history import LISTS, MetricName, plain_name
 from learnscope.trackers.naming import choose_adapters, find_module, in_words, named_adapters, title_ending
 from learnscope.trackers.panels import final_spectra, heatmap_panels, matrix_words, saved
-from learnscope.trackers.tracker import Options, Tracker, adapters_in
+from learnscope.trackers.tracker import Options, Tracker
 
 NAME = "SpectralTracker"
 NUMBERS = (

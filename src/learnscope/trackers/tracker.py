@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,17 +10,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from torch import nn
 
-from learnscope.core.gradients import current_gradients
+from learnscope.core.gradients import Gradients, current_gradients
 from learnscope.core.moment import NotAvailable
 from learnscope.core.probe import Probe
-from learnscope.model.adapters.inventory import Adapters, find_adapters, method_of
+from learnscope.core.subject import Subject
 from learnscope.model.adapters.parameters import OUTSIDE_ADAPTERS
-from learnscope.model.adapters.start import AdapterError
-from learnscope.names import resolve
-from learnscope.options import known_name, whole_number
+from learnscope.model.structure import Structure
+from learnscope.options import whole_number
 from learnscope.reading.gather import class_of
 from learnscope.reading.words import count
 from learnscope.record import Record
@@ -29,18 +26,14 @@ from learnscope.run import Run, open_run
 from learnscope.session.manual import ManualSession, States, UnstoredBackend
 from learnscope.session.opening import check_model
 from learnscope.session.steps.optimizers import unwrap_optimizer
-from learnscope.store.backend import MemoryBackend, RunError
+from learnscope.store.backend import RunError
 from learnscope.store.files import write_json
 from learnscope.trackers.config import check_options
+from learnscope.trackers.fitting import adapters_in, check_family, check_modules
 from learnscope.trackers.history import History, MetricName
 from learnscope.trackers.tracker_file import TrackerFileError, read_tracker, write_tracker
+from learnscope.trackers.unread import Unread, measure_now
 
-METHODS = {
-    **dict.fromkeys(("lora", "dora", "rslora", "lora+", "loraplus", "lorafa", "pissa", "milora", "milora+"), "lora"),
-    **dict.fromkeys(("layernorm", "layernormtuning", "lntuning"), "layernorm"),
-    "adalora": "adalora", "vera": "vera", "ia3": "ia3",
-}  # fmt: skip
-"""Types of adapters as users and PEFT name them, in small letters, and PEFT's method for each."""
 NOTHING = "nothing has been measured: no step has been logged yet"
 NO_NUMBER = "nothing could be measured at the steps that were logged"
 
@@ -59,15 +52,6 @@ class Options:
         check_options(self)
 
 
-class UntilRead(UnstoredBackend):
-    """For records that are read at once; their arrays are stored until then."""
-
-    put_arrays = MemoryBackend.put_arrays
-
-    def arrays(self, reference: str) -> dict[str, NDArray[Any]]:
-        return self._arrays.pop(reference)
-
-
 class Tracker(ABC):
     """Measures a model every so many steps; a subclass says what, and how to query it."""
 
@@ -80,7 +64,11 @@ class Tracker(ABC):
     """By probe, which of its columns are tracked, and under which names."""
     _options: Options
     _save_dir: Path | None
-    _history: History
+    _kept: History
+    """What was measured, without what nobody has asked for yet."""
+    _unread: list[Unread]
+    _structure: Structure | None
+    """Of the model when its parameters were last looked up."""
     _states: States | None
     """The probes' states from a file, while this tracker has no model."""
     _session: ManualSession | None
@@ -110,21 +98,46 @@ class Tracker(ABC):
             )
         if number % (self._options.log_frequency or 1):
             return False
-        subject = self._session.open(self._session.subject.model)
-        self._check_ready(subject.model)
-        moment = self._session.moment("tracked", step=number, take_gradients=lambda: current_gradients(subject))
-        records = self._session.measure(moment)
-        self._history.measured.pop(number, None)
-        try:
-            self.take(records.values(), self._session.run)
-        except ValueError:  # half a step is not kept
-            del self._history.measured[number]
-            raise
+        session, subject = self._session, self._looked_up(self._session)
+        self._check_ready(subject)
+        moment = session.moment("tracked", step=number, take_gradients=lambda: self._gradients(subject))
+        self._unread.append(measure_now(session, moment))
+        if len(session.bound) > 1:  # two probes may not measure the same adapter: said now, not when somebody reads
+            self._read_all()
         if self._verbose:
             print(f"{self._name}: step {number} logged in {self._history.cost(number):.3f} s")
         return True
 
-    def _check_ready(self, model: nn.Module) -> None:  # noqa: B027  (optional: weights are always there)
+    def _looked_up(self, session: ManualSession) -> Subject:
+        """The model with its parameters, walked again only if its modules or parameters are others."""
+        if self._structure is None or not self._structure.holds():
+            session.open(session.subject.model)
+            self._structure = Structure(session.subject.model)
+        return session.subject
+
+    @property
+    def _history(self) -> History:
+        """With everything that was measured."""
+        if self._unread:
+            self._read_all()
+        return self._kept
+
+    def _read_all(self) -> None:
+        unread, self._unread = self._unread, []
+        for step in unread:
+            self._kept.measured.pop(step.step, None)
+            try:
+                for record, arrays in step.records():
+                    self._kept.take(record, arrays, self._metric_names[record.probe])
+            except ValueError:  # half a step is not kept
+                self._kept.measured.pop(step.step, None)
+                raise
+
+    def _gradients(self, subject: Subject) -> Gradients:
+        """What the probes are given as the gradients of this moment."""
+        return current_gradients(subject)
+
+    def _check_ready(self, subject: Subject) -> None:  # noqa: B027  (optional: weights are always there)
         """Refuse a moment at which there is nothing to measure."""
 
     def save(self, path: str | Path | None = None, *, summary: bool = True) -> Path:
@@ -155,7 +168,7 @@ class Tracker(ABC):
             raise TrackerFileError(f"{path} is damaged ({error}): save the tracker anew") from error
         if model is not None:
             check_model(model)
-            _check_modules(Path(path), history, model)
+            check_modules(Path(path), history, model)
             tracker._track(model, optimizer, states or {})
         return tracker
 
@@ -191,7 +204,7 @@ class Tracker(ABC):
         """What both constructors do; `log_frequency` cannot be None for a tracker with a model."""
         options["log_frequency"] = whole_number("log_frequency", options["log_frequency"], 1)
         self._set(Options(**options), save_dir)
-        _check_family(model, peft_type)
+        check_family(model, peft_type)
         self._track(model, optimizer, {})
         self._verbose = verbose
         if verbose:
@@ -204,12 +217,13 @@ class Tracker(ABC):
         states: States | None = None,
     ) -> None:  # fmt: skip
         self._options, self._save_dir = options, None if save_dir is None else Path(save_dir)
-        self._history, self._states, self._session = history or History(), states, None
+        self._kept, self._states, self._session = history or History(), states, None
+        self._unread, self._structure = [], None
 
     def _track(self, model: nn.Module, optimizer: Any, states: States) -> None:
         """Measure this model from now on. The probes may refuse it, and store its adapters' initial factors."""
         probes = {type(probe).__name__: probe for probe in self._probes(self._options, model)}
-        session = ManualSession(probes, UntilRead(), source="tracker")
+        session = ManualSession(probes, UnstoredBackend(), source="tracker")
         session.restore_states(states, max(self.steps, default=0))
         session.open(model).optimizers = [] if optimizer is None else [unwrap_optimizer(optimizer)]
         self._session = session
@@ -246,45 +260,3 @@ class Tracker(ABC):
         for record in filter(self.reads, records):
             probe = class_of(record.probe)  # a second probe of a class has a number behind its name
             self._history.take(replace(record, probe=probe), run.arrays_of(record), self._metric_names[probe])
-
-
-def adapters_in(model: nn.Module) -> Adapters:
-    """The adapters of a model; it may have none."""
-    try:
-        return find_adapters(model)
-    except AdapterError:
-        return Adapters()
-
-
-def _check_family(model: nn.Module, peft_type: str | None) -> None:
-    """Refuse a type of adapters that the model does not have; they are told by what they are, not by this name."""
-    if peft_type is None:
-        return
-    name = re.sub(r"[^a-z0-9+]", "", str(peft_type).lower())
-    known_name("peft_type", name, METHODS)
-    wanted = METHODS[name]
-    found = {method_of(adapter.parts.family) for adapter in adapters_in(model).items}
-    if found and wanted not in found:
-        raise ValueError(
-            f"peft_type={peft_type!r}, but the adapters of {type(model).__name__} are {', '.join(sorted(found))}: "
-            "leave it out, they are recognised by themselves"
-        )
-
-
-def _check_modules(path: Path, history: History, model: nn.Module) -> None:
-    """Refuse a model that is not the one of the file."""
-    adapters = adapters_in(model)
-    methods = {(adapter.name, adapter.scope): method_of(adapter.parts.family) for adapter in adapters.items}
-    unknown = {scope for scopes in adapters.unknown.values() for scope in scopes}  # their gradients are tracked as well
-    tensors = [resolve(name).clean for name, _ in model.named_parameters()]
-    own = {*tensors, *(name.rpartition(".")[0] for name in tensors)}
-    last = max(history.measured, default=-1)
-    for adapter in history.families:
-        for module, family in history.present(last, adapter).items():
-            same = methods.get((adapter, module)) == method_of(family) or module in unknown
-            if not (module in own if family == OUTSIDE_ADAPTERS else same):
-                owner = "" if family == OUTSIDE_ADAPTERS else f" with an adapter {adapter!r} ({family})"
-                raise TrackerFileError(
-                    f"{path} is of a model that has {module}{owner}, which this {type(model).__name__} lacks: load it "
-                    "with the model it was saved with, or without one for analysis"
-                )

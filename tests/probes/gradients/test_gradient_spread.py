@@ -45,7 +45,7 @@ def test_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any) -> None:
         raise AssertionError("the default path takes no second pass")
 
-    monkeypatch.setattr("learnscope.probes.gradients.flow_rows.gradient_spread", never)
+    monkeypatch.setattr("learnscope.probes.gradients.flow_spread.gradient_spread", never)
     model = mlp(6, 4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     with ls.watch(model, optimizer, probes=[ls.GradientFlow(every=1)], strict=True) as w:

@@ -11,7 +11,7 @@ from scipy import linalg, stats
 from torch import Tensor
 
 from learnscope.tensor.adapters.spectrum import Factors
-from learnscope.tensor.adapters.subspace import SIMILARITY, best_matches, subspace_drifts
+from learnscope.tensor.adapters.subspace import SIMILARITY, best_matches, subspace_drifts, together
 from learnscope.tensor.weights.singular import power_law
 
 
@@ -57,6 +57,34 @@ def test_pairs_of_all_shapes_together_are_scipys() -> None:
         assert largest == pytest.approx(angles.max(), rel=1e-9, abs=1e-12)
         assert drift == pytest.approx(math.sqrt((np.sin(angles) ** 2).mean()), rel=1e-9, abs=1e-12)
     assert subspace_drifts([]) == []
+
+
+@pytest.mark.parametrize("angle", [0.009, 0.011, 0.02])
+def test_angles_on_both_sides_of_where_the_sine_takes_over(angle: float) -> None:
+    a = basis(50, 4, 3)
+    outside = torch.linalg.qr(torch.cat([a, basis(50, 1, 4)], 1)).Q[:, 4]
+    b = a.clone()
+    b[:, 0] = math.cos(angle) * a[:, 0] + math.sin(angle) * outside
+    b = torch.linalg.qr(b @ basis(4, 4, 5)).Q  # the same span in other columns
+    [(largest, drift)] = subspace_drifts([(a, b)])
+    assert (largest, drift) == pytest.approx((angle, math.sin(angle) / 2), rel=1e-9)
+
+
+def test_spans_of_one_decomposition_are_not_copied() -> None:
+    stack = torch.linalg.qr(torch.randn(3, 20, 4, dtype=torch.float64)).Q
+    joined = together(stack.unbind())
+    assert joined.data_ptr() == stack.data_ptr()
+    assert torch.equal(joined, stack)
+    for spans in (
+        [stack[1], stack[0]],
+        [stack[0], stack[2]],
+        [span.clone() for span in stack],
+        [s.contiguous() for s in stack],
+    ):
+        apart = together(spans)
+        assert torch.equal(apart, torch.stack(spans))
+        assert apart.stride() == (80, 1, 20)  # one layout, so that a resumed run gives the same digits
+    assert subspace_drifts([(span, span) for span in stack.unbind()]) == [(0.0, 0.0)] * 3
 
 
 def test_intruders_are_found_where_they_were_put() -> None:

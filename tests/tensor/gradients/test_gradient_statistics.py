@@ -116,3 +116,38 @@ def test_sum_squares() -> None:
     assert sum_squares([]).shape == (0,)
     with pytest.raises(TypeError, match=r"gradient 0 is torch\.int64"):
         sum_squares([torch.tensor([1])])
+
+
+def exact(t: Tensor) -> float:
+    return float(t.detach().double().square().sum())
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-25, 1e-12, 1.0, 1e12, 1e30])
+def test_squares_of_whole_rows_hold_at_every_magnitude(scale: float) -> None:
+    """Tensors that are rows already, as adapters' gradients are, have a way of their own."""
+    tensors = [some(16, 1024, scale=scale), some(1024, 16, scale=scale, seed=1), some(512, scale=scale, seed=2)]
+    assert sum_squares(tensors).tolist() == pytest.approx([exact(t) for t in tensors], rel=1e-6, abs=0)
+
+
+def test_squares_of_whole_rows_of_awkward_tensors() -> None:
+    """Equal entries round alike; zeros, one bad row, other layouts, dtypes and a tensor that requires gradients."""
+    alike = torch.full((16, 1024), 0.1)
+    one_zero = some(4, 512)
+    one_zero[2] = 0
+    bad = some(4, 512)
+    bad[1, 3] = torch.inf
+    turned = some(512, 32).T
+    groups = [
+        [alike, alike * 3], [torch.zeros(2, 512)], [one_zero], [turned, alike], [some(2, 512).requires_grad_()],
+        [some(2, 512), some(2, 512, dtype=torch.float64)], [some(2, 512), some(2, 512, dtype=torch.bfloat16)],
+        [some(512), some(7)],
+    ]  # fmt: skip
+    for tensors in groups:
+        assert sum_squares(tensors).tolist() == pytest.approx([exact(t) for t in tensors], rel=1e-6, abs=0)
+    assert sum_squares([bad, alike]).tolist() == [torch.inf, pytest.approx(exact(alike), rel=1e-6)]
+
+
+def test_counts_that_nobody_made_are_unknown() -> None:
+    table = GradientTable.uncounted(sum_squares([some(512)]))
+    assert table.sum_squares.isfinite().all()
+    assert all(getattr(table, name).isnan().all() for name in ("zeros", "nan", "inf"))

@@ -370,3 +370,30 @@ def test_exact_partials_agree_with_the_fast_ones() -> None:
     fast = kernels.ChunkedPass(torch.float32, new.device)(*matrices, cuts)
     slow = fold.exact_partials(*matrices, cuts.double())
     torch.testing.assert_close(fast.double(), slow[:-2], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "cuts", [[], [0.1], [0.1, 1e-4], [1e-3, 1e-3, 1e-4, 0.0, 1.0], [0.1, math.nan, -1.0, math.inf]]
+)
+def test_thresholds_in_any_order_and_number(form: Form, cuts: list[float]) -> None:
+    """Two counts share one sum inside, for which thresholds are sorted."""
+    new, old = pair(40_000)
+    new[:600] = old[:600]
+    run([new, new[:70]], [old, old[:70]], form, cuts)
+
+
+def test_counts_of_a_full_row_are_exact(form: Form) -> None:
+    """Every entry of a row flips, differs and is within: the largest counts that share one sum."""
+    new, old = torch.full((64 * rows.WIDTH,), 1e-3), torch.full((64 * rows.WIDTH,), -1e-3)
+    table = run([new], [old], form, [2.5e-3, 3e-3, 1e-3])
+    assert table.sign_flips.tolist() == table.bits_changed.tolist() == [64 * rows.WIDTH]
+    assert table.within.tolist() == [[64 * rows.WIDTH, 64 * rows.WIDTH, 0]]
+
+
+def test_one_suspect_row_among_many_is_read_again(form: Form) -> None:
+    """The totals of a batch are used only if no row of it needs float64."""
+    for value in (math.nan, math.inf, 1e-30, 3e38):
+        new, old = pair(40_960)
+        new[512:1024] = old[512:1024] = 0.0
+        new[700] = value
+        run([new], [old], form)

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from learnscope.model.adapters.families import Parts, adalora_parts, ia3_parts, layernorm_parts, lora_parts, vera_parts
 from learnscope.model.adapters.plain import PlainLayer, has_factors
 from learnscope.model.adapters.start import AdapterError
+from learnscope.model.structure import Structure
 from learnscope.names import clean_path
 
 IN_LAYERS = {"LORA", "ADALORA", "VERA", "IA3", "LN_TUNING"}
@@ -50,17 +51,41 @@ def find_adapters(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> Ada
 
     Only small factors are copied, and nothing runs. Raises `AdapterError` if there is no adapter.
     """
-    candidates = (getattr(module, "peft_config", None) for module in model.modules())
-    configs: dict[str, Any] = next((config for config in candidates if isinstance(config, dict)), {})
+    return AdapterPlaces(model).read(optimizers)
+
+
+class AdapterPlaces:
+    """Where a model has adapters, to read them more than once: most of its modules have none."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self._structure = model, Structure(model)
+        candidates = (module for module in model.modules() if isinstance(getattr(module, "peft_config", None), dict))
+        self._configured = next(candidates, None)
+        self._modules = [
+            (clean_path(path), module) for path, module in model.named_modules() if _read_as(module)[0] is not None
+        ]
+
+    def hold(self, model: nn.Module) -> bool:
+        """Whether this is the model, with the same modules and parameters."""
+        return model is self.model and self._structure.holds()
+
+    def read(self, optimizers: Sequence[Optimizer] = ()) -> Adapters:
+        """The adapters as they are now: see `find_adapters`."""
+        configs: dict[str, Any] = {} if self._configured is None else self._configured.peft_config  # type: ignore[assignment]
+        return _read(self.model, self._modules, configs, optimizers)
+
+
+def _read(
+    model: nn.Module, modules: Sequence[tuple[str, nn.Module]], configs: dict[str, Any], optimizers: Sequence[Optimizer]
+) -> Adapters:
     # initial rates: a warm-up from 0 multiplies all by the same factor
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     rates = {id(p): float(group.get("initial_lr", group["lr"])) for group in groups for p in group["params"]}
     adapters, first_scope = Adapters(), dict[tuple[int, int], str]()
-    for path, module in model.named_modules():
+    for scope, module in modules:
         kind, layer = _read_as(module)
         if kind is None:
             continue
-        scope = clean_path(path)
         for name in layer.r if kind == "lora" else _names(layer):
             parts = _parts(kind, layer, name, configs.get(name), rates)
             if isinstance(parts, str):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from operator import attrgetter
 
 import torch
 from torch import Tensor
 
+from learnscope.core.gradients import Gradients
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.core.stepped import NOT_STEPPED
@@ -16,10 +18,8 @@ from learnscope.model.adapters.start import AdapterError
 from learnscope.model.selection import check_max_layers, spread
 from learnscope.names import components, resolve
 from learnscope.probes.adapters.opening import warn_of_unknown
-from learnscope.probes.gradients.flow_rows import GradientRows
 from learnscope.quantities.adapters import AdapterGradients as Q
-from learnscope.record import Measurement, Table
-from learnscope.tensor.segments import Segments
+from learnscope.record import Label, Measurement, Table
 
 KINDS = ("module", "layer", "component", "model")
 
@@ -58,22 +58,25 @@ class AdapterGradients(Probe):
 
     def measure(self, moment: Moment) -> Measurement:
         gradients = moment.gradients
-        rows = self._rows(moment, list(gradients.positions))
+        rows = self._rows(moment, gradients.positions)
         if rows.silent:
             warn_of_unknown(type(self).__name__, rows.silent, moment.state)
-        flow = GradientRows.of(moment, gradients)
-        sums = rows.sums(flow.numbers[:, :2]).split([len(members) for members in rows.tables.values()])
-        tables, idle = [], {id(moment.subject.parameters[position]) for position in gradients.unstepped}
-        for ((kind, *names), members), part in zip(rows.tables.items(), sums, strict=True):
-            labels = dict(zip(_LABELS, names, strict=True))
-            columns = flow.norm_columns(part[:, 0], part[:, 1], labels, rows.reasons(members, idle), Q.norm)
-            tables.append(Table(kind, list(members), columns))
+        idle = {id(moment.subject.parameters[position]) for position in gradients.unstepped}
+        stages = {stage: rows.norms(squares) for stage, squares in stepped_squares(gradients).items()}
+        tables = []
+        for place, (kind, members) in enumerate(zip(rows.kinds, rows.tables.values(), strict=True)):
+            reasons = rows.reasons(members, idle)
+            columns = [
+                Q.norm.column(norms[place], rows.labels(gradients.origin, stage)[place], reasons)
+                for stage, norms in stages.items()
+            ]
+            tables.append(Table(kind, rows.scopes[place], columns))
         return Measurement(tables, notes={"unknown": rows.silent} if rows.silent else {})
 
-    def _rows(self, moment: Moment, positions: list[int]) -> _Rows:
+    def _rows(self, moment: Moment, positions: Sequence[int]) -> _Rows:
         """Those of the last measurement, unless parameters, what is trained, optimizers or gradients have changed."""
         subject = moment.subject
-        key = (*(p.requires_grad for p in subject.parameters), *map(id, subject.optimizers), *positions)
+        key = (*map(_is_trained, subject.parameters), *map(id, subject.optimizers), *positions)
         rows: _Rows | None = moment.state.get("_rows")
         if rows is None or rows.parameters is not subject.parameters or rows.key != key:
             parts, unknown = self._parts(moment)
@@ -98,6 +101,7 @@ class AdapterGradients(Probe):
         return trained_parts(adapters, named, others=not self.adapters_only), adapters.unknown
 
 
+_is_trained = attrgetter("requires_grad")
 _LABELS = ("adapter", "family", "component")
 _Members = dict[str, list[int]]
 """By the scopes of one table, which parts each of them sums."""
@@ -114,16 +118,31 @@ class _Rows:
         self.silent: dict[str, list[str]] = {}
         """Adapters of unknown families without a single parameter that is known to be theirs."""
         self.tables = _tables(parts, max_layers)
-        scopes = [parts_of_scope for members in self.tables.values() for parts_of_scope in members.values()]
-        present = [[row for part in scope if (row := row_of_part[part]) is not None] for scope in scopes]
-        self._count = len(scopes)
-        self._segments = Segments({str(number): rows for number, rows in enumerate(present)})
-        self._filled = torch.tensor([int(number) for number in self._segments.scopes], dtype=torch.int64)
+        self.kinds = [kind for kind, *_ in self.tables]
+        self.scopes = [list(members) for members in self.tables.values()]
+        self._labels: dict[tuple[str, str], list[dict[str, Label]]] = {}
+        self._lengths = [len(scopes) for scopes in self.scopes]
+        summed = [parts_of_scope for members in self.tables.values() for parts_of_scope in members.values()]
+        present = [[row for part in scope if (row := row_of_part[part]) is not None] for scope in summed]
+        self._from = torch.tensor([row for rows in present for row in rows], dtype=torch.int64)
+        self._to = torch.tensor([number for number, rows in enumerate(present) for _ in rows], dtype=torch.int64)
+        self._empty = torch.tensor([0.0 if rows else torch.nan for rows in present], dtype=torch.float64)
 
-    def sums(self, squares: Tensor) -> Tensor:
-        """[scopes of all tables, stages]; NaN where nothing has a gradient."""
-        sums = squares.new_full((self._count, squares.shape[1]), torch.nan)
-        return sums.index_copy_(0, self._filled.to(squares.device), self._segments.sum(squares))
+    def labels(self, origin: str, stage: str) -> list[dict[str, Label]]:
+        """The labels of each table's column, made once."""
+        made = self._labels.get((origin, stage))
+        if made is None:
+            first = {} if origin == "accumulated" else {"origin": origin}
+            own = [dict(zip(_LABELS, names, strict=True)) for _, *names in self.tables]
+            made = self._labels[origin, stage] = [{**first, **names, "stage": stage} for names in own]
+        return made
+
+    def norms(self, squares: Tensor) -> tuple[Tensor, ...]:
+        """The norms of each table's scopes, from Σg² of every gradient; NaN where nothing has a gradient."""
+        if self._from.device != squares.device:
+            self._from, self._to, self._empty = (t.to(squares.device) for t in (self._from, self._to, self._empty))
+        sums = self._empty.index_add(0, self._to, squares[self._from])
+        return torch.split_with_sizes(sums.sqrt_(), self._lengths)
 
     def reasons(self, table: _Members, idle: Collection[int]) -> dict[int, str]:
         """Why a scope has no gradient, by place; asked each time, as adapters are switched on and off.
@@ -138,6 +157,16 @@ class _Rows:
             for place, members in enumerate(table.values())
             if all(self._row_of_part[part] is None for part in members)
         }
+
+
+def stepped_squares(gradients: Gradients) -> dict[str, Tensor]:
+    """Σg² of every gradient as the optimizer gets it; also before a clip, where one was seen."""
+    before, scale = gradients.table.sum_squares, gradients.scale
+    if not isinstance(scale, float) or scale != 1.0:
+        before = before / torch.as_tensor(scale, device=before.device).double() ** 2
+    if gradients.coefficients is None:
+        return {"stepped": before}
+    return {"stepped": before * gradients.coefficients.to(before.device) ** 2, "before_clip": before}
 
 
 def _tables(parts: Sequence[TrainedPart], max_layers: int | None) -> dict[tuple[str, ...], _Members]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
-from learnscope.model.adapters.inventory import find_adapters, grouped
+from learnscope.model.adapters.inventory import AdapterPlaces, grouped
 from learnscope.model.selection import check_max_layers, spread
 from learnscope.names import resolve
 from learnscope.probes.adapters.columns import (
@@ -74,7 +74,10 @@ class AdapterSpectrum(Probe):
         open_adapters(moment)
 
     def measure(self, moment: Moment) -> Measurement:
-        adapters = find_adapters(moment.model, moment.optimizers)
+        places: AdapterPlaces | None = moment.state.get("_places")
+        if places is None or not places.hold(moment.model):
+            places = moment.state["_places"] = AdapterPlaces(moment.model)
+        adapters = places.read(moment.optimizers)
         warn_of_unknown(type(self).__name__, adapters.unknown, moment.state)
         layers = [resolve(f"{adapter.scope}.weight").layer for adapter in adapters.items]
         chosen = set(spread(layers, self.max_layers))

@@ -13,7 +13,7 @@ from learnscope.probes.adapters.columns import Labels, Spectra
 from learnscope.quantities.adapters import AdapterSpectrum as Q
 from learnscope.record import Column
 from learnscope.tensor.adapters.spectrum import NOT_FINITE, ZERO
-from learnscope.tensor.adapters.subspace import subspace_drifts
+from learnscope.tensor.adapters.subspace import subspace_drifts, together
 
 SIDES = {"left": (Q.left_angle, Q.left_drift), "right": (Q.right_angle, Q.right_drift)}
 SINCE = ("previous", "first")
@@ -28,33 +28,41 @@ class Drift:
 
     def columns(self, members: Sequence[Adapter], spectra: Spectra, labels: Labels) -> list[Column]:
         """The angles and drifts of these adapters, whose spans replace the previous ones in the state."""
-        cells: dict[tuple[str, str, int], tuple[float, float] | str] = {}
-        pairs: dict[tuple[str, str, int], tuple[Tensor, Tensor]] = {}
-        for place, adapter in enumerate(members):
-            spans = self._spans(adapter, spectra)
-            for side in SIDES:
-                key = f"{side}/{adapter.name}/{adapter.scope}"
-                for since in SINCE:
-                    then = self._state.get(f"{since}_{key}")
-                    if isinstance(spans, str):
-                        cells[side, since, place] = spans
-                    elif then is None:
-                        cells[side, since, place] = NONE_EARLIER
-                    elif len(then) != len(spans[side]):
-                        lengths = f"then the module had {len(then)} rows or columns, now {len(spans[side])}"
-                        cells[side, since, place] = lengths
-                    else:
-                        pairs[side, since, place] = (then, spans[side])
-                self._store(key, None if isinstance(spans, str) else spans[side])
-        cells |= zip(pairs, subspace_drifts(list(pairs.values())), strict=True)
+        spans = [self._spans(adapter, spectra) for adapter in members]
         columns = []
         for side, quantities in SIDES.items():
+            keys = [f"{side}/{adapter.name}/{adapter.scope}" for adapter in members]
+            now = [own if isinstance(own, str) else own[side] for own in spans]
             for since in SINCE:
-                row = [cells[side, since, place] for place in range(len(members))]
+                cells = self._compared([f"{since}_{key}" for key in keys], now)
                 for which, quantity in enumerate(quantities):
-                    values = [cell if isinstance(cell, str) else cell[which] for cell in row]
+                    values = [cell if isinstance(cell, str) else cell[which] for cell in cells]
                     columns.append(quantity.cells(values, **labels, since=since))
+            for key, span in zip(keys, now, strict=True):
+                self._store(key, None if isinstance(span, str) else span)
         return columns
+
+    def _compared(self, keys: Sequence[str], now: Sequence[Tensor | str]) -> list[tuple[float, float] | str]:
+        """The angle and the drift of each span since the one in the state, or why there is none."""
+        cells: dict[int, tuple[float, float] | str] = {}
+        pairs: dict[int, tuple[Tensor, Tensor]] = {}
+        for place, (key, span) in enumerate(zip(keys, now, strict=True)):
+            then = self._state.get(key)
+            if isinstance(span, str):
+                cells[place] = span
+            elif then is None:
+                cells[place] = NONE_EARLIER
+            elif len(then) != len(span):
+                cells[place] = f"then the module had {len(then)} rows or columns, now {len(span)}"
+            else:
+                pairs[place] = then, span
+        if len({then.shape for then, _ in pairs.values()}) == 1:
+            # after loading they are apart: brought together once, not at every measurement
+            joined = together([then for then, _ in pairs.values()]).unbind()
+            pairs = {place: (then, span) for (place, (_, span)), then in zip(pairs.items(), joined, strict=True)}
+            self._state |= {keys[place]: then for place, (then, _) in pairs.items()}
+        cells |= zip(pairs, subspace_drifts(list(pairs.values())), strict=True)
+        return [cells[place] for place in range(len(keys))]
 
     def _spans(self, adapter: Adapter, spectra: Spectra) -> dict[str, Tensor] | str:
         spectrum = spectra.of(adapter)
@@ -79,7 +87,7 @@ class Drift:
             return
         self._state[f"previous_{key}"] = span
         if f"first_{key}" not in self._state:
-            self._state[f"first_{key}"] = span.clone()
+            self._state[f"first_{key}"] = span
 
     def measured_at(self, step: int) -> dict[str, int]:
         """Called when all are compared: returns the steps they were compared with, and stores this one."""

@@ -12,7 +12,7 @@ from learnscope.core.handed import MicroBatches
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.core.stepped import NOT_STEPPED
-from learnscope.probes.gradients.flow_rows import spread
+from learnscope.probes.gradients.flow_spread import spread
 from learnscope.probes.gradients.flow_tables import FlowTables
 from learnscope.quantities.gradients import GradientFlow as Q
 from learnscope.record import Measurement, Table

@@ -25,7 +25,8 @@ from learnscope.core.gradients import (
     rows_of,
 )
 from learnscope.core.subject import Subject
-from learnscope.tensor.gradients.gradient import GradientTable, gradient_spread, gradient_statistics
+from learnscope.tensor.gradients.gradient import GradientTable, gradient_statistics
+from learnscope.tensor.gradients.spread import gradient_spread
 
 Listener = Callable[[Sequence[Tensor], float, Tensor], Callable[[], object] | None]
 

@@ -6,6 +6,7 @@ values are those of the small core s·R_B R_Aᵀ. Everything from the factors on
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,20 +62,36 @@ class Factors:
             return left @ right
 
 
+class Turns:
+    """The singular vectors of several cores, decomposed when one of them is asked for: few callers do."""
+
+    def __init__(self, cores: Tensor) -> None:
+        self._cores = cores
+
+    @functools.cached_property
+    def both(self) -> tuple[Tensor, Tensor]:
+        """Left and right ones as columns, [cores, r, k]."""
+        with plain_arithmetic(self._cores.device):
+            u, _, v = torch.linalg.svd(self._cores, full_matrices=False)
+            return u, v.mT
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Singular vectors of one side as Q·turn, multiplied only when they are asked for."""
+    """Singular vectors of one side as Q times those of a core, multiplied only when they are asked for."""
 
     q: Tensor
-    turn: Tensor
+    turns: Turns
+    side: int
+    place: int
 
     def vectors(self) -> Tensor:
         """As columns, [m, k]."""
-        return self.q @ self.turn
+        return self.q @ self.turns.both[self.side][self.place]
 
     def span(self, rank: int) -> Tensor:
-        """Orthonormal columns with the span of the first `rank` singular vectors, in memory of their own."""
-        return self.q.clone() if rank == self.turn.shape[1] == self.q.shape[1] else self.q @ self.turn[:, :rank]
+        """Orthonormal columns with the span of the first `rank` singular vectors; their memory must not be written."""
+        return self.q if rank == self.q.shape[1] else self.q @ self.turns.both[self.side][self.place, :, :rank]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +163,13 @@ def _decompose_together(updates: Sequence[Factors], vectors: bool) -> list[Decom
         # the rounding error of a product that is zero is bounded by the factors' norms
         sizes = scaling.abs() * torch.linalg.matrix_norm(r_left) * torch.linalg.matrix_norm(r_right)
         floor = core.shape[-1] * torch.finfo(torch.float64).eps * sizes
+        values = _cleaned(torch.linalg.svdvals(core), floor, broken).unbind()
         if not vectors:
-            values = _cleaned(torch.linalg.svdvals(core), floor, broken)
-            return [Decomposed(own) for own in values.unbind()]
-        u, values, v = torch.linalg.svd(core, full_matrices=False)
-        values = _cleaned(values, floor, broken)
-        lefts = map(Side, q_left.unbind(), u.unbind())
-        rights = map(Side, q_right.unbind(), v.mT.unbind())
-        return list(map(Decomposed, values.unbind(), lefts, rights))
+            return list(map(Decomposed, values))
+        turns, places = Turns(core), range(len(values))
+        lefts = (Side(q, turns, 0, place) for q, place in zip(q_left.unbind(), places, strict=True))
+        rights = (Side(q, turns, 1, place) for q, place in zip(q_right.unbind(), places, strict=True))
+        return list(map(Decomposed, values, lefts, rights))
 
 
 def _cleaned(values: Tensor, floor: Tensor, broken: Tensor) -> Tensor:

@@ -12,8 +12,9 @@ from learnscope.tensor.context import plain, plain_arithmetic
 from learnscope.tensor.grouping import compute_in_groups
 
 INTRUDERS, SIMILARITY = 10, 0.5
-NEAR_RIGHT, NEAR_ZERO = 1e-6, 0.99
-"""Squared cosines: below the first an angle is within 0.06° of a right angle, above the second it is below 6°."""
+NEAR_RIGHT, NEAR_ZERO = 1e-6, 1 - 1e-4
+"""Squared cosines: below the first an angle is within 0.06° of a right angle, above the second it is below 0.6°. The
+square of a sine is then at least 1e-4, and 1 − cos² gives the sine to twelve digits."""
 TOGETHER = 1 << 22
 """Entries of spans of equal shape that are compared by one call."""
 
@@ -39,7 +40,7 @@ def subspace_drifts(pairs: Sequence[Spans]) -> list[tuple[float, float]]:
 def _drifts(pairs: Sequence[Spans]) -> list[tuple[float, float]]:
     device = pairs[0][1].device
     with plain_arithmetic(device):
-        a, b = (torch.stack(spans).to(device).double() for spans in zip(*pairs, strict=True))
+        a, b = (together(spans).to(device).double() for spans in zip(*pairs, strict=True))
         if a.shape[2] < b.shape[2]:
             a, b = b, a
         inner = a.mT @ b
@@ -50,11 +51,32 @@ def _drifts(pairs: Sequence[Spans]) -> list[tuple[float, float]]:
         wide, narrow = cosines[:, 0] < NEAR_RIGHT, cosines[:, 0] > NEAR_ZERO
         if bool(wide.any()):
             angle[wide] = torch.linalg.svdvals(inner[wide])[:, -1].clamp(max=1.0).acos()
-        if bool(narrow.any()):
+        if bool(narrow.all()) and torch.equal(a, b):  # frozen factors: nothing has turned, and no digit is lost
+            angle, drift = torch.zeros_like(angle), torch.zeros_like(drift)
+        elif bool(narrow.any()):
             rest = b[narrow] - a[narrow] @ inner[narrow]  # the part of the smaller span outside the larger
             angle[narrow] = torch.linalg.eigvalsh(rest.mT @ rest)[:, -1].clamp(0.0, 1.0).sqrt().asin()
             drift[narrow] = torch.linalg.matrix_norm(rest) / b.shape[2] ** 0.5
         return list(zip(angle.tolist(), drift.tolist(), strict=True))
+
+
+def together(spans: Sequence[Tensor]) -> Tensor:
+    """Spans of one shape as one tensor [spans, d, k], each column in consecutive memory, as QR leaves them.
+
+    A view where they already are such slices of one tensor: they are then compared without a copy, which would take
+    longer than to compare them. The layout is always the same, and with it every digit of a comparison.
+    """
+    first = spans[0]
+    (d, k), memory = first.shape, first.untyped_storage().data_ptr()
+    start, size, layout = first.data_ptr(), first.nbytes, (1, d)
+    if all(
+        span.stride() == layout
+        and span.data_ptr() == start + size * place
+        and span.untyped_storage().data_ptr() == memory
+        for place, span in enumerate(spans)
+    ):
+        return first.as_strided((len(spans), d, k), (d * k, 1, d))
+    return torch.stack([span.mT for span in spans]).mT
 
 
 def best_matches(weight: Tensor, factors: Factors, k: int = INTRUDERS) -> Tensor:

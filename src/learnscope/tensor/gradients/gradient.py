@@ -1,5 +1,6 @@
 """Statistics of gradients, cheap enough for every step."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from learnscope.tensor.context import arithmetic_dtype, plain, plain_arithmetic
 from learnscope.tensor.kernels import COMPILED_DTYPES, Form, compiled_gradient_partials, wants_compiler
-from learnscope.tensor.rows import SMALLEST_SAFE, WIDTH, Batch, Pack, batches, pieces, plan, workspace
+from learnscope.tensor.rows import SMALLEST_SAFE, WIDTH, Batch, Pack, batches, plan, workspace
 
 PACK_BELOW = 1 << 15
 """Smaller gradients are packed: half a dozen calls per tensor take longer than copying 128 KiB."""
@@ -21,8 +22,8 @@ CACHED = 1 << 17
 CHUNK_ROWS = 2048
 """Rows reduced at a time on a CPU, so that they are still in the cache when they are read again."""
 
-SPREAD_CHUNK = 1 << 16
-"""Entries whose mean and centred squares are computed at a time, in float64."""
+LARGEST_SAFE = 2.0**127
+"""A float32 sum of squares beyond this may have overflowed."""
 
 SQUARES, ZEROS, NAN, INF = range(4)
 
@@ -41,6 +42,12 @@ class GradientTable:
     """entries with g = NaN; they make `sum_squares` NaN"""
     inf: Tensor
     """entries with g = ±∞"""
+
+    @classmethod
+    def uncounted(cls, sum_squares: Tensor) -> "GradientTable":
+        """Squares alone, where nobody asks for the counts: those are NaN."""
+        unknown = torch.full_like(sum_squares, torch.nan)
+        return cls(sum_squares=sum_squares, zeros=unknown, nan=unknown, inf=unknown)
 
 
 def gradient_statistics(grads: Sequence[Tensor], *, form: Form = "auto") -> GradientTable:
@@ -62,43 +69,37 @@ def sum_squares(tensors: Sequence[Tensor], *, form: Form = "auto") -> Tensor:
     >>> sum_squares([torch.tensor([3.0, 4.0]), torch.tensor(2.0)]).tolist()
     [25.0, 4.0]
     """
-    return _statistics(tensors, form, counting=False)[SQUARES]
+    squares = _squares_of_whole_rows(tensors)
+    return _statistics(tensors, form, counting=False)[SQUARES] if squares is None else squares
 
 
-def gradient_spread(grads: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Mean and Σ(g − mean)² of the entries of every gradient, `[grads]` float64 on the first one's device.
+def _squares_of_whole_rows(tensors: Sequence[Tensor]) -> Tensor | None:
+    """Σt² of small float32 tensors on a CPU that can be viewed as whole rows, as adapters' can: one call for each.
 
-    Pieces are centred on their own means and combined by Chan, Golub and LeVeque's rule (1983), so that a spread
-    far below the mean is not lost. NaN where an entry is not finite, 0 for an empty gradient.
-
-    >>> mean, centred = gradient_spread([torch.tensor([1.0, 2.0, 3.0])])
-    >>> mean.tolist(), centred.tolist()
-    ([2.0], [2.0])
+    None for any other tensors, and where a row may have under- or overflowed (a row of zeros among them).
     """
-    device = grads[0].device if grads else torch.device("cpu")
-    with plain_arithmetic(device):
-        spreads = [_spread(_stored(index, grad), grad.numel()).to(device) for index, grad in enumerate(grads)]
-    mean, centred = torch.stack(spreads, 1) if spreads else torch.zeros(2, 0, dtype=torch.float64)
-    return mean, centred
+    lengths = tuple(map(Tensor.numel, tensors))
+    if not whole_rows(lengths) or {t.dtype for t in tensors} != {torch.float32} or not tensors[0].is_cpu:
+        return None
+    with plain_arithmetic(torch.device("cpu")):
+        try:
+            norms = torch.cat([torch.linalg.vector_norm(t.view(-1, WIDTH), 2, 1) for t in tensors])
+        except RuntimeError:  # sparse, on several devices, or in an order that cannot be viewed as rows
+            return None
+        smallest, largest = torch.aminmax(norms)
+        squares = norms.double().square_()
+        if not (float(smallest) ** 2 >= SMALLEST_SAFE and float(largest) ** 2 <= LARGEST_SAFE):
+            return None
+        if len(set(lengths)) == 1:
+            return squares.view(len(lengths), -1).sum(1)
+        parts = squares.split([length // WIDTH for length in lengths])
+        return torch.stack([part.sum() for part in parts])
 
 
-def _spread(values: Tensor, entries: int) -> Tensor:
-    """Mean and centred squares of `entries` numbers: `values`, and zeros for the rest."""
-    counts, means, squares = [], [], []
-    limit = SPREAD_CHUNK if values.device.type == "cpu" else SPREAD_CHUNK << 6
-    for (part,) in pieces((values,), limit):
-        if part.numel():
-            variance, mean = torch.var_mean(part.double(), correction=0)
-            counts.append(float(part.numel()))
-            means.append(mean)
-            squares.append(variance * part.numel())
-    if not counts:
-        return torch.zeros(2, dtype=torch.float64, device=values.device)
-    rest = entries - sum(counts)
-    n = torch.tensor([*counts, rest], dtype=torch.float64, device="cpu").to(values.device, non_blocking=True)
-    mean_of = torch.stack([*means, torch.zeros_like(means[0])])
-    mean = (n * mean_of).sum() / entries
-    return torch.stack([mean, torch.stack(squares).sum() + (n * (mean_of - mean).square()).sum()])
+@functools.lru_cache(maxsize=64)
+def whole_rows(lengths: tuple[int, ...]) -> bool:
+    """Whether these numbers of entries are all of rows, and few enough to be read in one call each."""
+    return bool(lengths) and all(length and length < PACK_BELOW and length % WIDTH == 0 for length in lengths)
 
 
 def row_squares(rows: Tensor) -> Tensor:
@@ -114,26 +115,26 @@ def _statistics(tensors: Sequence[Tensor], form: Form, *, counting: bool) -> Ten
     """`[4, tensors]`, or `[1, tensors]` with the squares alone."""
     device = tensors[0].device if tensors else torch.device("cpu")
     with plain_arithmetic(device):
-        stored = [_stored(index, tensor) for index, tensor in enumerate(tensors)]
-        compiled = wants_compiler(sum(values.numel() for values in stored), form)
+        held = [stored(index, tensor) for index, tensor in enumerate(tensors)]
+        compiled = wants_compiler(sum(values.numel() for values in held), form)
         table = torch.zeros(4 if counting else 1, len(tensors), dtype=torch.float64, device=device)
-        layout = plan(tuple((values.numel(), values.dtype, values.device) for values in stored), PACK_BELOW, CACHED)
+        layout = plan(tuple((values.numel(), values.dtype, values.device) for values in held), PACK_BELOW, CACHED)
         padding = layout.padding.copy()
         for pack in layout.packs:
-            batch = pack.fill(stored)
+            batch = pack.fill(held)
             if table.is_cpu and batch.rows[0].is_cpu and batch.rows[0].dtype is torch.float32:
                 table.numpy()[:, pack.members] = _of_pack(batch.rows[0], pack, counting)
             else:
                 _add(table, batch, compiled=False)
         for index in layout.large:
-            if not compiled and table.is_cpu and _is_rows(stored[index]):
-                table.numpy()[:, index] = _of_large(stored[index].view(-1, WIDTH), counting)
+            if not compiled and table.is_cpu and _is_rows(held[index]):
+                table.numpy()[:, index] = _of_large(held[index].view(-1, WIDTH), counting)
                 continue
-            read = sum(_add(table, batch, compiled, index) for batch in batches([(stored[index],)], PACK_BELOW))
-            padding[index] = read - stored[index].numel()
+            read = sum(_add(table, batch, compiled, index) for batch in batches([(held[index],)], PACK_BELOW))
+            padding[index] = read - held[index].numel()
         if counting:
             # Entries that a sparse gradient does not store are zero; the padding of a row is not an entry.
-            unread = [t.numel() - part.numel() - gap for t, part, gap in zip(tensors, stored, padding, strict=True)]
+            unread = [t.numel() - part.numel() - gap for t, part, gap in zip(tensors, held, padding, strict=True)]
             if table.is_cpu:
                 table.numpy()[ZEROS] += unread
             else:
@@ -188,7 +189,7 @@ def _count_zeros(rows: Tensor) -> int:
     return int(np.count_nonzero(np.equal(rows.numpy(), 0, out=is_zero)))
 
 
-def _stored(index: int, grad: Tensor) -> Tensor:
+def stored(index: int, grad: Tensor) -> Tensor:
     """The entries of a gradient that are in memory, as an ordinary tensor."""
     if type(grad) is Tensor and grad.dtype in _PLAIN and grad.layout is torch.strided and not grad.is_inference():
         return grad  # as nearly all are

@@ -92,8 +92,6 @@ def _check(new: Sequence[Tensor], old: Sequence[Tensor]) -> None:
 def _table(fold: Fold, pairs: Sequence[Group]) -> DeltaTable:
     total, l1, sum_squares, largest, old_sum_squares, sign_flips, bits = fold.columns[:PARTIALS]
     entries = torch.tensor([new.numel() for new, _ in pairs], dtype=torch.float64, device="cpu")
-    # rows are padded with pairs of zeros, which are within every threshold that is not negative
-    padding = fold.entries_read - entries
     comparable = [common_dtype(new.dtype, old.dtype) == old.dtype for new, old in pairs]
     return DeltaTable(
         entries=entries,
@@ -107,7 +105,7 @@ def _table(fold: Fold, pairs: Sequence[Group]) -> DeltaTable:
         bits_changed=bits.where(torch.tensor(comparable, dtype=torch.bool, device="cpu"), torch.nan),
         nan=fold.columns[-2],
         inf=fold.columns[-1],
-        within=fold.columns[PARTIALS:-2].T - padding[:, None] * (fold.cuts >= 0),
+        within=fold.within(entries),
     )
 
 

@@ -3,12 +3,20 @@
 import math
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from learnscope.tensor.context import arithmetic_dtype, common_dtype
-from learnscope.tensor.kernels import COMPILED_DTYPES, LARGEST, PARTIALS, ChunkedPass, compiled_partials
+from learnscope.tensor.kernels import (
+    COMPILED_DTYPES,
+    LARGEST,
+    PARTIALS,
+    ChunkedPass,
+    compiled_partials,
+    suspect_rows,
+)
 from learnscope.tensor.rows import SMALLEST_SAFE, WIDTH, Batch, Group
 
 HELD_ROWS = 1 << 15
@@ -21,19 +29,42 @@ EXACT_ROWS = 512
 """Rows computed again in float64 at a time."""
 
 
+@dataclass(frozen=True)
+class Held:
+    """A batch whose partials have not been added up yet; a compiled kernel also gives their totals."""
+
+    batch: Batch
+    partials: Tensor
+    totals: Tensor | None
+
+
 class Fold:
-    """Adds up batches; `columns` holds the partials of `kernels`, then the counts of NaN and Inf."""
+    """Adds up batches; `columns` holds the partials of `kernels`, then the counts of NaN and Inf.
+
+    Thresholds are sorted inside, and `within` has their counts in the order in which they were given.
+    """
 
     def __init__(self, pairs: Sequence[Group], thresholds: Sequence[float]) -> None:
         self.pairs = pairs
-        self.cuts = torch.tensor(thresholds, dtype=torch.float64, device="cpu")
-        self.rounded = [rounded_down(t) for t in thresholds]
+        lowest = [-math.inf if math.isnan(t) else t for t in thresholds]  # nothing is within either
+        self._order = sorted(range(len(lowest)), key=lowest.__getitem__)
+        ascending = [lowest[i] for i in self._order]
+        self.cuts = torch.tensor(ascending, dtype=torch.float64, device="cpu")
+        self.rounded = [rounded_down(t) for t in ascending]
         self.columns = torch.zeros(PARTIALS + len(thresholds) + 2, len(pairs), dtype=torch.float64, device="cpu")
         self.entries_read = torch.zeros(len(pairs), dtype=torch.float64, device="cpu")
         self._passes: dict[tuple[torch.dtype, torch.device], ChunkedPass] = {}
         self._cuts: dict[tuple[torch.dtype, torch.device], Tensor] = {}
-        self._held: list[tuple[Batch, Tensor]] = []
+        self._held: list[Held] = []
         self._held_bytes = self._held_rows = 0
+
+    def within(self, entries: Tensor) -> Tensor:
+        """[tensors, thresholds]: how many of each tensor's entries are within each threshold, as they were given."""
+        # rows are padded with pairs of zeros, which are within every threshold that is not negative
+        padding = (self.entries_read - entries)[:, None] * (self.cuts >= 0)
+        counts = torch.empty(len(self.pairs), len(self._order), dtype=torch.float64, device="cpu")
+        counts[:, self._order] = self.columns[PARTIALS:-2].T - padding
+        return counts
 
     def add(self, batch: Batch, compiled: bool) -> None:
         """Reduce the rows of a batch; they are added up later, as that needs a host sync on an accelerator."""
@@ -46,34 +77,47 @@ class Fold:
             cuts = self._cuts[key] = torch.as_tensor(values, dtype=dtype, device=new.device)
         # packed rows are few and of any dtype: not worth a kernel
         use_kernel = compiled and isinstance(batch.owner, int) and {new.dtype, old.dtype} <= COMPILED_DTYPES
-        partials = compiled_partials(new, old, cuts) if use_kernel else None
-        if partials is None:
+        fused = compiled_partials(new, old, cuts) if use_kernel else None
+        if fused is None:
             if key not in self._passes:
                 self._passes[key] = ChunkedPass(*key)
-            partials = self._passes[key](new, old, cuts)
-        self._held.append((batch, partials))
-        self._held_bytes += batch.bytes_owned + partials.nbytes
+            held = Held(batch, self._passes[key](new, old, cuts), None)
+        else:
+            held = Held(batch, *fused)
+        self._held.append(held)
+        self._held_bytes += batch.bytes_owned + held.partials.nbytes
         self._held_rows += len(new)
         if self._held_bytes >= HELD_BYTES or (new.is_cpu and self._held_rows >= HELD_ROWS):
             self.join()
 
     def join(self) -> None:
         """Bring the held partials to the host, replace those that float32 cannot hold, and add them up."""
-        groups: dict[tuple[torch.dtype, torch.device], list[tuple[Batch, Tensor]]] = {}
-        for batch, partials in self._held:
-            groups.setdefault((partials.dtype, partials.device), []).append((batch, partials))
-        self._held, self._held_bytes, self._held_rows = [], 0, 0
+        held, self._held, self._held_bytes, self._held_rows = self._held, [], 0, 0
+        totals = [one.totals for one in held if one.totals is not None]
+        if totals:  # all of one device: that of the tensors
+            sums = iter(torch.stack(totals).cpu())
+            held = [one for one in held if one.totals is None or not self._joined_whole(one.batch, next(sums))]
+        groups: dict[tuple[torch.dtype, torch.device], list[Held]] = {}
+        for one in held:
+            groups.setdefault((one.partials.dtype, one.partials.device), []).append(one)
         for group in groups.values():
-            parts = [partials for _, partials in group]
+            parts = [one.partials for one in group]
             host = (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).cpu()
             lengths = [part.shape[1] for part in parts]
-            # not finite, or squares so small that terms may have underflowed
-            l1, squares, largest, old_squares = host[1], host[2], host[LARGEST], host[4]
-            finite = (l1 + squares + largest + old_squares).isfinite()
-            suspect = ~finite | ((squares < SMALLEST_SAFE) & (largest > 0)) | (old_squares < SMALLEST_SAFE)
-            suspects = torch.split_with_sizes(suspect, lengths)
-            for (batch, _), rows, some in zip(group, torch.split_with_sizes(host, lengths, 1), suspects, strict=True):
-                self._join_one(batch, rows, some)
+            suspects = torch.split_with_sizes(suspect_rows(host), lengths)
+            for one, rows, some in zip(group, torch.split_with_sizes(host, lengths, 1), suspects, strict=True):
+                self._join_one(one.batch, rows, some)
+
+    def _joined_whole(self, batch: Batch, totals: Tensor) -> bool:
+        """Add the totals of a batch, unless some of its rows are suspect."""
+        if float(totals[-1]) or not isinstance(batch.owner, int):
+            return False
+        self.entries_read[batch.owner] += batch.rows[0].numel()
+        column = self.columns[: len(totals) - 1, batch.owner]
+        largest = torch.maximum(column[LARGEST], totals[LARGEST])
+        column += totals[:-1]
+        column[LARGEST] = largest
+        return True
 
     def _join_one(self, batch: Batch, partials: Tensor, suspect: Tensor) -> None:
         if isinstance(batch.owner, int):

@@ -96,7 +96,6 @@ class Order:
         self.offsets = draw.integers(BLOCK, size=len(self.lengths), dtype=np.int32)
         self._phase = draw.random()
         self._ranks = draw.permutation(BLOCK).astype(np.int32)
-        self._by_rank = np.argsort(self._ranks)
         self._on_device: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def ranks(self, blocks: slice, device: torch.device) -> Ranks:
@@ -131,10 +130,22 @@ class Order:
         """The ranks below which exactly these numbers of a block's candidates lie."""
         if present == self.block or all(count in (0, present) for count in kept):
             return [self.block if count == present else count for count in kept]
-        padded = np.zeros(self.block, dtype=np.bool_)
-        padded[: len(mask)] = mask
-        ranks = np.flatnonzero(np.roll(padded[self._by_rank], self.offsets[block]))
-        return [int(ranks[count - 1]) + 1 if count else 0 for count in kept]
+        if 2 * present <= len(mask):
+            ranks = np.sort(self._ranks_at(block, np.flatnonzero(mask)))
+            return [int(ranks[count - 1]) + 1 if count else 0 for count in kept]
+        # most entries are candidates: the j-th of them is as far behind rank j as there are others before it
+        others = np.flatnonzero(~mask)
+        if len(mask) < self.block:
+            others = np.concatenate([others, np.arange(len(mask), self.block)])
+        before = np.sort(self._ranks_at(block, others)) - np.arange(len(others))
+        last = np.array(kept) - 1
+        cuts = last + np.searchsorted(before, last, side="right") + 1
+        return [int(cut) if count else 0 for cut, count in zip(cuts, kept, strict=True)]
+
+    def _ranks_at(self, block: int, entries: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The ranks of some entries in the random order of their block."""
+        ranks: NDArray[np.int32] = (self._ranks[entries] + self.offsets[block]) % self.block
+        return ranks
 
 
 def exchange_entries(new: Tensor, old: Tensor, ranks: Ranks, now: Bounds, then: Bounds, *, compiled: bool) -> None:

@@ -1,0 +1,37 @@
+"""Whether a model still has the modules and parameters that it had, without walking its tree again."""
+
+from __future__ import annotations
+
+from itertools import chain
+from operator import is_
+from typing import Any
+
+from torch import nn
+
+
+class Structure:
+    """The modules and parameters of a model, by name and identity, as they were when this was made.
+
+    To walk a model's tree takes longer than to measure a few adapters. What hangs where stands in two dictionaries of
+    every module; they are compared as they are. A parameter whose values, gradient or `requires_grad` changed is the
+    same parameter.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._tables: list[dict[str, Any]] = [
+            table for module in model.modules() for table in (module._modules, module._parameters)
+        ]
+        self._sizes = list(map(len, self._tables))
+        self._filled = list(filter(None, self._tables))
+        self._names, self._objects = list(chain.from_iterable(self._filled)), self._values()
+
+    def holds(self) -> bool:
+        """Whether every module has the same children and parameters, by the same names, as then."""
+        return (
+            list(map(len, self._tables)) == self._sizes
+            and all(map(is_, self._values(), self._objects))
+            and list(chain.from_iterable(self._filled)) == self._names
+        )
+
+    def _values(self) -> list[Any]:
+        return list(chain.from_iterable(map(dict.values, self._filled)))
