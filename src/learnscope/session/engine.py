@@ -19,7 +19,7 @@ from learnscope.model.guard import guard, preserve_rng
 from learnscope.record import Record
 from learnscope.session.bound import Bound, Firing
 from learnscope.session.budget import Budget
-from learnscope.session.materialise import as_measurement, read_arrays, read_packed, read_tables, waits_for_device
+from learnscope.session.materialise import as_measurement, read_arrays, read_measured, waits_for_device
 from learnscope.session.subject import check_needs, check_parameters
 from learnscope.session.writing import Writer
 from learnscope.sinks.base import Sink
@@ -220,12 +220,7 @@ class Engine(Writer):
         """Read what was measured, and write its record."""
         measured = firing.measured
         assert measured is not None
-        tables = list(measured.tables)
-        if measured.unpack is not None:
-            tables += measured.unpack(read_packed(measured.packed))
-        tables = read_tables(tables)
-        if measured.finish is not None:
-            tables = list(measured.finish(tables))
+        tables = read_measured(measured)
         notes = {**measured.notes, **({"skipped_by_budget": firing.skipped} if firing.skipped else {})}
         reference = None
         if measured.arrays:

@@ -48,6 +48,15 @@ def waits_for_device(measurement: Measurement) -> bool:
     return any(isinstance(part, Tensor) and part.device.type != "cpu" for part in parts)
 
 
+def read_measured(measured: Measurement) -> list[Table]:
+    """All tables of a measurement with plain numbers."""
+    tables = list(measured.tables)
+    if measured.unpack is not None:
+        tables += measured.unpack(read_packed(measured.packed))
+    tables = read_tables(tables)
+    return tables if measured.finish is None else list(measured.finish(tables))
+
+
 def read_tables(tables: Sequence[Table]) -> list[Table]:
     """The tables with plain numbers. All tensors of a device come over in one transfer."""
     if all(_is_plain(column.values) for table in tables for column in table.columns):

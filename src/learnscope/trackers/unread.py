@@ -14,7 +14,7 @@ from learnscope.core.moment import Moment
 from learnscope.record import Measurement, Record
 from learnscope.session.bound import Bound
 from learnscope.session.manual import ManualSession
-from learnscope.session.materialise import as_measurement, read_arrays, read_tables
+from learnscope.session.materialise import as_measurement, read_arrays, read_measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,7 @@ class Unread:
     def records(self) -> Iterator[tuple[Record, dict[str, NDArray[Any]]]]:
         """The records with their arrays: here the numbers leave the device."""
         for probe, (measurement, cost) in self.measured.items():
-            tables = read_tables(measurement.tables)
-            if measurement.finish is not None:
-                tables = list(measurement.finish(tables))
+            tables = read_measured(measurement)
             record = Record(
                 probe=probe, step=self.step, phase="tracked", source=self.source, time=0.0, cost=cost, tables=tables,
                 notes=measurement.notes,

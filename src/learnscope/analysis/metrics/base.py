@@ -24,7 +24,7 @@ from learnscope.core.probe import Probe, probe
 from learnscope.core.subject import Subject
 from learnscope.model.guard import guard
 from learnscope.record import Measurement, Table
-from learnscope.session.materialise import as_measurement, read_tables
+from learnscope.session.materialise import as_measurement, read_measured
 from learnscope.task import task_for
 
 GIVEN = ("delta", "snapshot", "old_snapshot", "current_snapshot", "context")
@@ -85,8 +85,8 @@ class ProbeMetrics(MetricComputer):
         moment = _moment(self, context, snapshot)
         with torch.no_grad(), guard(moment.model):
             measured = as_measurement(self.probe.measure(moment)) or Measurement()
-            tables: Sequence[Table] = read_tables(measured.tables)
-        return self.keys(tables if measured.finish is None else measured.finish(tables))
+            tables = read_measured(measured)
+        return self.keys(tables)
 
     def keys(self, tables: Sequence[Table]) -> dict[str, float]:
         """The numbers of the probe's tables by their keys."""
