@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from learnscope.tensor.gradients.gradient import SPREAD_CHUNK
-from learnscope.tensor.gradients.spread import gradient_spread
+from learnscope.tensor.gradients.spread import SPREAD_CHUNK, gradient_spread
 from learnscope.tensor.segments import Segments
 
 
