@@ -156,7 +156,7 @@ def test_the_estimate_is_a_timed_pass_times_the_passes_planned() -> None:
     ticks = iter([0.0, 2.0])
     assert timed_forward(model, TASK, tokens(2, 8), clock=lambda: next(ticks)) == 2.0
     depth = choose_depth(model, REAL, 64)
-    slow, fast = (estimated(model, REAL, 64, depth, ("performance", "robustness"), speed) for speed in (1e9, 1e10))
+    slow, fast = (estimated(model, REAL, 64, depth, ("performance", "robustness"), speed, 8) for speed in (1e9, 1e10))
     assert slow.forwards == fast.forwards
     assert slow.forwards["performance"] == 64
     for part, seconds in slow.seconds.items():
@@ -218,7 +218,8 @@ def test_damages_of_one_half_from_the_sums_of_all_are_those_of_running_it() -> N
     BitWidths().measure(shared)
     with counting(model) as calls:
         found = probe.single_units(shared, "search")
-    assert len(calls) == 2 * 4, "only what was not measured yet: 3 bits of four units, on two batches"
+    assert sum(calls) == (5 + 6) * 4, "only what was not measured yet: 3 bits of four units, on two batches"
+    assert len(calls) == 2 * 2, "the two units of a block together"
     assert len(found) == 4 * 4
     for (unit, width), scores in found.items():
         expected = probe.variant(alone, {unit: width}, "search")

@@ -100,22 +100,24 @@ def cut(task: Task, batch: Any, start: int, stop: int) -> Any:
     return map_leaves(batch, change)
 
 
-def joined(task: Task, batches: Iterable[Any], max_bytes: int) -> Iterator[Any]:
+def joined(
+    task: Task, batches: Iterable[Any], max_bytes: int | None = None, *, examples: int = JOINED
+) -> Iterator[Any]:
     """Consecutive batches of one shape joined, up to a size, if all values are tensors with one row per example."""
     if type(task).take is not Task.take:
         yield from batches
         return
     waiting: list[Any] = []
-    examples = total_bytes = 0
+    count = total_bytes = 0
     for batch in batches:
         size, nbytes = task.size(batch), sum(leaf.nbytes for leaf in leaves(batch) if isinstance(leaf, Tensor))
-        fits = examples + size <= JOINED and total_bytes + nbytes <= max_bytes
+        fits = count + size <= examples and (max_bytes is None or total_bytes + nbytes <= max_bytes)
         shape = _shape(task, batch)
         if waiting and not (fits and shape is not None and shape == _shape(task, waiting[0])):
             yield _concatenated(waiting)
-            waiting, examples, total_bytes = [], 0, 0
+            waiting, count, total_bytes = [], 0, 0
         waiting.append(batch)
-        examples, total_bytes = examples + size, total_bytes + nbytes
+        count, total_bytes = count + size, total_bytes + nbytes
     if waiting:
         yield _concatenated(waiting)
 

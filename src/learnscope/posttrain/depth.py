@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from learnscope.model.cost.calls import resized, token_length
+from learnscope.model.data import joined
 from learnscope.posttrain.data import Batches
 from learnscope.posttrain.effort import OneExample, Passes, bit_passes, robustness_passes
 from learnscope.task import IGNORE, Task
@@ -28,7 +29,7 @@ ENOUGH = {"bit_widths": 24, "robustness": 16}
 LEAST_READ, FEWEST = 16, 8
 """Examples that are read, and that a part is examined on, however large the model is."""
 SHORTEST = 16
-WORK = {"performance": 0.3e12, "bit_widths": 1.0e12, "robustness": 1.4e12}
+WORK = {"performance": 0.3e12, "bit_widths": 1.0e12, "robustness": 1.3e12}
 """Multiply-adds that each part may take: about a minute in all of two cores."""
 STEPS, TRANSFER_STEPS = 10, 5
 FEWER_STEPS, FEWER_TRANSFER_STEPS = 5, 3
@@ -110,13 +111,15 @@ def can_shorten(task: Task, batches: Sequence[Any]) -> bool:
 
 
 def shortened(task: Task, batches: Sequence[Any], share: Share, about: dict[str, Any]) -> Batches:
-    """The batches with only the first tokens of each example, and these facts about them."""
+    """The batches with only the first tokens of each example, and these facts about them.
+
+    Batches are joined up to as many tokens as one of them had: passes of fewer tokens take longer for each.
+    """
     if not share.tokens:
         return Batches(batches, about)
-    cut: list[Any] = [
-        resized(task, batch, task.size(batch), min(share.tokens, token_length(batch))) for batch in batches
-    ]
-    return Batches(cut, about)
+    cut = [resized(task, batch, task.size(batch), min(share.tokens, token_length(batch))) for batch in batches]
+    whole = max(task.size(batch) * token_length(batch) for batch in batches)
+    return Batches([*joined(task, cut, examples=max(1, whole // share.tokens))], about)
 
 
 def timed_part(task: Task, part: Batches, about: Mapping[str, Any]) -> Batches:

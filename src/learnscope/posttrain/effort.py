@@ -98,14 +98,16 @@ def robustness_passes(steps: int, transfer_steps: int) -> Passes:
     """Of one example, by attacks, noise, changed inputs, and attacks across bit widths."""
     sizes, fewer = len(EPSILONS["embeddings"]), max(1, steps // 3)
     twice = fewer < steps
-    # all attacks begin with the same gradient; the last step of PGD needs a loss only
+    # all attacks begin with the same gradient, in a pass whose outputs are the clean ones; the last step of PGD needs a
+    # loss only, and the outputs at its worst point have been seen
     attacks = Passes(
-        plain=1 + sizes + twice,
-        compared=1 + sizes * (Attacks.seeds + 2) + twice,
+        plain=sizes + twice,
+        compared=sizes * (Attacks.seeds + 1),
         gradient=1 + sizes * (steps - 1) + twice * (fewer - 1),
     )
     noise = Passes(compared=NoiseRobustness.seeds * (len(NoiseRobustness.sigmas) + len(NoiseRobustness.bits)))
-    changed = Passes(plain=1 + 2 * InputPerturbation.seeds * len(InputPerturbation.levels))
+    changed = Passes(plain=2 * InputPerturbation.seeds * len(InputPerturbation.levels))
     widths = 1 + len(BitRobustness.bits)
-    transfer = Passes(plain=widths + widths * (widths + 1), gradient=widths * transfer_steps - 1)
+    others = widths - 1  # where an attack was made, and without any at the first width, the outputs have been seen
+    transfer = Passes(plain=widths + widths * others + others, gradient=widths * transfer_steps - 1)
     return attacks + noise + changed + transfer

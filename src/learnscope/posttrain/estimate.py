@@ -16,10 +16,14 @@ from learnscope.posttrain.depth import Depth, Share
 from learnscope.posttrain.effort import OneExample, Passes, bit_passes, robustness_passes
 from learnscope.task import Task
 
-FIXED = {"performance": 22.0, "bit_widths": 12.0, "robustness": 3.0}
+FIXED = {"performance": 12.0, "bit_widths": 4.0, "robustness": 3.0}
 """Seconds of each part that do not depend on the model: warming up and timing passes, a process to measure memory in,
 compiling."""
-NOISE = 6000.0
+RERUN = 0.7
+"""Of the passes over variants of bits, what is run: of single units only what comes after them."""
+INTEGERS = 140.0
+"""Passes of the model that take as long as those of its exported copies, most of them in 4 bits."""
+NOISE = 10_000.0
 """Work of drawing all noise on the weights, for each of them."""
 
 
@@ -48,9 +52,9 @@ def timed_forward(model: nn.Module, task: Task, batch: Any, clock: Callable[[], 
 
 
 def estimated(
-    model: nn.Module, one: OneExample, examples: int, depth: Depth, parts: Sequence[str], speed: float
+    model: nn.Module, one: OneExample, examples: int, depth: Depth, parts: Sequence[str], speed: float, timed: int
 ) -> Estimate:
-    """`speed` is the work of a second, in the unit of `Passes.work`."""
+    """`speed` is the work of a second, in the unit of `Passes.work`; exported copies are timed on `timed` examples."""
     planned: dict[str, tuple[Passes, Share]] = {
         "performance": (Passes(plain=1), Share(examples)),
         "bit_widths": (bit_passes(model), depth.bits),
@@ -60,7 +64,10 @@ def estimated(
     for part in parts:
         passes, share = planned[part]
         forwards[part] = round(share.examples * passes.forwards)
-        work = share.examples * passes.work(one.shortened(share.tokens) if share.tokens else one)
+        short = one.shortened(share.tokens) if share.tokens else one
+        work = share.examples * passes.work(short)
+        if part == "bit_widths":
+            work = RERUN * work + INTEGERS * timed * Passes(plain=1).work(short)
         if part == "robustness":
             work += NOISE * sum(parameter.numel() for parameter in model.parameters())
         seconds[part] = FIXED[part] + work / speed

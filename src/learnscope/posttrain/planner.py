@@ -34,6 +34,7 @@ class Planner:
     def __init__(self, session: AuditSession, *, thorough: bool = False) -> None:
         self.session, self.thorough = session, thorough
         self.reduced: dict[str, str] = {}
+        self._counted: tuple[Batches, tuple[OneExample, int]] | None = None
 
     def fixed(self, data: Any) -> Batches:
         """The batches of the data, read once, with the facts about them."""
@@ -51,10 +52,12 @@ class Planner:
         model, task = self.session.model, self.session.task_of(data)
         work = task.size(data[0]) * Passes(plain=1).work(one)
         speed = work / max(timed_forward(model, task, data[0]), 1e-6)
-        planned, thorough = (
-            estimated(model, one, given, self.depth(data, thorough=each), parts, speed) for each in (None, True)
-        )
-        return planned, thorough
+
+        def of(depth: Depth) -> Estimate:
+            timed = 1 if depth.bits.tokens else task.size(data[0])
+            return estimated(model, one, given, depth, parts, speed, timed)
+
+        return of(self.depth(data)), of(self.depth(data, thorough=True))
 
     def affordable(self, length: int, *, sampled: bool = False) -> int:
         """How many examples of so many tokens are read, or sampled, by default."""
@@ -96,7 +99,10 @@ class Planner:
 
     def _effort(self, data: Batches) -> tuple[OneExample, int]:
         """What one example takes, and how many there are; without tokens where examples cannot be cut."""
-        check_tokens(self.session.model, data)
-        task = self.session.task_of(data)
-        one = one_example(self.session.model, task, max(data, key=token_length))
-        return one if can_shorten(task, data) else replace(one, tokens=0), sum(map(task.size, data))
+        if self._counted is None or self._counted[0] is not data:
+            check_tokens(self.session.model, data)
+            task = self.session.task_of(data)
+            one = one_example(self.session.model, task, max(data, key=token_length))
+            one = one if can_shorten(task, data) else replace(one, tokens=0)
+            self._counted = data, (one, sum(map(task.size, data)))
+        return self._counted[1]

@@ -28,11 +28,19 @@ class ResultCache:
         """How many results had to be computed."""
         self._answers: dict[str, str] = {}
 
+    def knows(self, question: Mapping[str, Any]) -> bool:
+        """Whether the question has been answered; a damaged file may seem to be an answer."""
+        _, digest, path = self._place(question)
+        return digest in self._answers or (path is not None and path.exists())
+
+    def _place(self, question: Mapping[str, Any]) -> tuple[str, str, Path | None]:
+        text = json.dumps(_encoded(question), sort_keys=True, allow_nan=False)
+        digest = hashlib.sha256(f"{SCHEMA}\n{text}".encode()).hexdigest()
+        return text, digest, None if self.folder is None else self.folder / digest[:2] / f"{digest}.json"
+
     def once(self, question: Mapping[str, Any], compute: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """The answer to the question, computed if it is not cached; a damaged file counts as not cached."""
-        question_text = json.dumps(_encoded(question), sort_keys=True, allow_nan=False)
-        digest = hashlib.sha256(f"{SCHEMA}\n{question_text}".encode()).hexdigest()
-        path = None if self.folder is None else self.folder / digest[:2] / f"{digest}.json"
+        question_text, digest, path = self._place(question)
         if digest not in self._answers:
             answer = None if path is None else _read(path, question_text)
             if answer is None:

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from scipy.stats import binom
 
 from learnscope.model.cost import timing
 from learnscope.model.cost.timing import Timed, Times, fixed_threads, is_flat, take_turns
@@ -76,7 +77,7 @@ def test_the_warm_up_and_the_passes_end_with_the_budget() -> None:
     never = take_turns({"a": clock.thing("a", growing, math.inf)}, repeats=1, clock=clock)["a"]
     assert (never.warmup, never.warm) == (timing.MOST_WARMUPS, False)
     clock = Clock()
-    one = take_turns({"a": clock.thing("a", [1.0], 20.0)}, repeats=10**6, clock=clock)["a"]
+    one = take_turns({"a": clock.thing("a", [1.0] * 6 + [0.75, 1.25] * 40, 20.0)}, repeats=10**6, clock=clock)["a"]
     assert (one.warmup, one.warm, len(one.seconds)) == (6, True, 20)
     clock = Clock()
     slow = take_turns({"a": clock.thing("a", [30.0], 20.0)}, repeats=10**6, clock=clock)["a"]
@@ -85,9 +86,34 @@ def test_the_warm_up_and_the_passes_end_with_the_budget() -> None:
 
 def test_a_setting_that_is_done_leaves_the_others_their_turns() -> None:
     clock = Clock()
-    things = {"fast": clock.thing("fast", [1.0], 8.0), "slow": clock.thing("slow", [2.0], 8.0)}
+    uneven = [1.0] * 6 + [0.75, 1.25] * 40
+    things = {"fast": clock.thing("fast", uneven, 8.0), "slow": clock.thing("slow", [2.0], 8.0)}
     found = take_turns(things, repeats=100, clock=clock)
     assert {name: len(times.seconds) for name, times in found.items()} == {"fast": 8, "slow": 4}
+
+
+def test_passes_end_once_the_median_is_known_unless_a_higher_percentile_is_in_reach() -> None:
+    def passes(durations: list[float], seconds: float, repeats: int = 10**6) -> int:
+        clock = Clock()
+        call = clock.thing("a", [1.0] * 6 + durations, seconds)
+        return len(take_turns({"a": call}, repeats=repeats, clock=clock)["a"].seconds)
+
+    assert passes([1.0], 50.0) == 6, "the fewest with an interval of 95 %"
+    assert passes([1.0], 60.0) == 59, "an upper bound for P95 is in reach"
+    assert passes([1.0], 60.0, repeats=50) == 6
+    assert passes([1.0], 400.0) == 299, "and here for P99"
+    # after one slow pass the smallest and the largest of nine are left out, before that the interval is wide
+    assert passes([2.0, *[1.0] * 80], 50.0) == 9
+
+
+def test_the_interval_of_a_median_is_that_of_a_binomial_distribution() -> None:
+    for count in range(1, 60):
+        ranks = binom(count, 0.5)
+        below = max((k for k in range(count) if ranks.cdf(k) <= 0.025), default=-1)
+        # 1 up to the rank of the interval's low end, then 100: narrow as long as both its ends are among the ones
+        for ones in range(count + 1):
+            narrow = below >= 0 and (ones <= below or count - 1 - below < ones)
+            assert timing._is_narrow([1.0] * ones + [100.0] * (count - ones)) == narrow, (count, ones)
 
 
 def test_threads_and_the_garbage_collector_are_as_before_also_after_an_error() -> None:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.guard import guard
-from learnscope.model.outputs.suffix import Suffix, find_blocks
+from learnscope.model.outputs.blocks import find_blocks
+from learnscope.model.outputs.suffix import Suffix
 from learnscope.model.weights.swap import swapped
 
 Run = Callable[[Any], Tensor]

@@ -10,7 +10,7 @@ from torch import nn
 
 from learnscope.model.bits.quantised_units import find_units
 from learnscope.model.guard import guard
-from learnscope.model.robustness.weight_noise import channel_noise, noised, rounding_noise
+from learnscope.model.robustness.weight_noise import channel_noise, noised, numbers_for, rounding_noise
 from model.robustness.attacked import language_models
 
 
@@ -20,7 +20,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 def test_gaussian_noise_is_relative_to_the_channel() -> None:
     weight = torch.randn(6, 4000, generator=seeded(1)) * torch.tensor([0.1, 1, 2, 5, 1e-3, 0])[:, None]
-    noise = channel_noise(weight, 0.2, seeded()).double().numpy()
+    noise = channel_noise(weight, 0.2, numbers_for(weight, "weight_noise", seeded())).double().numpy()
     rms = np.sqrt((weight.double().numpy() ** 2).mean(1))
     assert (noise[5] == 0).all()
     for row in range(5):
@@ -31,7 +31,7 @@ def test_gaussian_noise_is_relative_to_the_channel() -> None:
 @pytest.mark.parametrize("bits", [8, 4, 2])
 def test_rounding_noise_is_even_over_a_step_of_the_scale(bits: int) -> None:
     weight = torch.randn(3, 4000, generator=seeded(2)) * torch.tensor([0.1, 3, 0])[:, None]
-    noise = rounding_noise(weight, bits, seeded()).double().numpy()
+    noise = rounding_noise(weight, bits, numbers_for(weight, "quantisation_noise", seeded())).double().numpy()
     values = weight.double().numpy()
     for row in range(2):
         top, low, high = np.abs(values[row]).max(), values[row].min(), values[row].max()

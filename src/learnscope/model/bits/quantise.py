@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from learnscope.model.bits.copies import QuantisedCopies
 from learnscope.model.bits.quantised_units import QuantisedTensor, Unit, UnitsError, find_units, is_conv1d
 from learnscope.model.weights.object_state import preserved_state
 from learnscope.model.weights.swap import named_parameters, swapped
@@ -42,12 +43,14 @@ def quantised(
     units: Sequence[Unit] | None = None,
     activation_bits: int | None = None,
     switch: Any = None,
+    copies: QuantisedCopies | None = None,
 ) -> Iterator[None]:
     """`model` with the weights of its units at `bits`, under the guard; restored bit for bit afterwards, also on error.
 
     The weights keep their dtype, so the run time says nothing about a model that is stored like this. `activation_bits`
     also rounds the inputs of the modules in these units, each token by its own range. A model with
-    `set_precision(layer, attn_bits=, mlp_bits=)`, or `switch`, an object that has it, sets its own bits.
+    `set_precision(layer, attn_bits=, mlp_bits=)`, or `switch`, an object that has it, sets its own bits. `copies` are
+    those of this model and scheme that were made before.
     """
     units = find_units(model, embeddings=True) if units is None else units
     chosen = checked_widths(bits, units)
@@ -58,13 +61,26 @@ def quantised(
                 raise UnitsError("activation_bits: a model that sets its own precision rounds its activations itself")
             stack.enter_context(switched(model, {unit: chosen[unit.name] for unit in changed}, switch))
         else:
-            stack.enter_context(swapped(model, quantised_weights(model, chosen, scheme or Scheme(), units)))
-            if activation_bits is not None:
-                stack.enter_context(_rounded_inputs(model, changed, activation_bits))
+            weights = quantised_weights(model, chosen, scheme or Scheme(), units, copies)
+            stack.enter_context(with_weights(model, weights, changed, activation_bits))
         yield
 
 
-def quantised_weights(model: nn.Module, bits: Bits, scheme: Scheme, units: Sequence[Unit]) -> dict[str, Tensor]:
+@contextmanager
+def with_weights(
+    model: nn.Module, weights: dict[str, Tensor], units: Sequence[Unit], activation_bits: int | None = None
+) -> Iterator[None]:
+    """`model` with these weights of `units`, whose modules' inputs are rounded too if `activation_bits` is given."""
+    with ExitStack() as stack:
+        stack.enter_context(swapped(model, weights))
+        if activation_bits is not None:
+            stack.enter_context(_rounded_inputs(model, units, activation_bits))
+        yield
+
+
+def quantised_weights(
+    model: nn.Module, bits: Bits, scheme: Scheme, units: Sequence[Unit], copies: QuantisedCopies | None = None
+) -> dict[str, Tensor]:
     """New values of the parameters whose units have 16 bits or fewer, by parameter name."""
     new: dict[str, Tensor] = {}
     for unit in units:
@@ -75,7 +91,10 @@ def quantised_weights(model: nn.Module, bits: Bits, scheme: Scheme, units: Seque
         for tensor in unit.tensors:
             matrix = readable(tensor, parameters[tensor.name])
             with naming(tensor.name):
-                new[tensor.name] = tensor.as_stored(fake_quantize(matrix, width, scheme))
+                if copies is None:
+                    new[tensor.name] = tensor.as_stored(fake_quantize(matrix, width, scheme))
+                else:
+                    new[tensor.name] = copies.of(tensor, matrix, width)
     return new
 
 

@@ -26,8 +26,9 @@ class Call(NamedTuple):
     kwargs: dict[str, Any] | None = None
 
 
-def call_of(model: nn.Module, task: Task, batch: Any) -> Call:
-    """How `task` calls `model` for `batch`, observed in one pass; for use under the guard."""
+def call_of(model: nn.Module, task: Task, batch: Any, read: Callable[[nn.Module, Any], Tensor] | None = None) -> Call:
+    """How `task` calls `model` for `batch`, observed in one pass; for use under the guard. `read` is another way to the
+    logits than `task.logits`."""
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
     def keep(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -35,7 +36,7 @@ def call_of(model: nn.Module, task: Task, batch: Any) -> Call:
 
     handle = model.register_forward_pre_hook(keep, with_kwargs=True, prepend=True)
     try:
-        logits = task.logits(model, batch)
+        logits = (read or task.logits)(model, batch)
     finally:
         handle.remove()
     if len(calls) != 1:

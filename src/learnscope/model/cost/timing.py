@@ -21,6 +21,8 @@ WARMUP_SHARE = 0.25
 """Share of the budget for warm-up; only one pass if the whole budget would not even fill two windows."""
 LEAST = 3
 """Minimum number of samples, for any budget."""
+NARROW = 0.05
+"""Width of the 95 % interval of the median, as a share of it, at which a call that asks for no more has been timed."""
 NEEDED = {0.95: 59, 0.99: 299}
 """Number of samples whose maximum is above the percentile in 95 of 100 cases: pⁿ ≤ 0.05."""
 
@@ -29,7 +31,11 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A call to time. `after` restores what `run` changed and is not timed; `seconds` is the budget."""
+    """A call to time. `after` restores what `run` changed and is not timed; `seconds` is the budget.
+
+    It ends before its budget once its median is known to `NARROW`, where the budget does not suffice for a higher
+    percentile.
+    """
 
     run: Callable[[], object]
     seconds: float
@@ -37,6 +43,8 @@ class Timed:
     tokens: int | None = None
     flops: int | str = "not counted"
     """Operations of the call, or why they could not be counted."""
+    ran: Sequence[float] = ()
+    """Seconds of passes that were run before, which count as warm-up."""
 
 
 @dataclass(slots=True)
@@ -67,7 +75,8 @@ def take_turns(
 ) -> dict[Key, Times]:
     """Warm each up, then time all of them in turn, so that other load on the machine affects all equally.
 
-    Each runs until it has used its budget or run `repeats` times, at least `LEAST` times. `wait` waits for the device.
+    Each runs until it has used its budget, run `repeats` times, or its median is known (see `Timed`), at least `LEAST`
+    times. `wait` waits for the device.
     The garbage collector is off meanwhile.
     """
 
@@ -91,23 +100,43 @@ def take_turns(
             for key in left:
                 times[key].seconds.append(seconds_of(calls[key]))
                 spent[key] += times[key].seconds[-1]
-            # LEAST samples in any case, then up to `repeats` within the budget
-            limits = {key: repeats if spent[key] < calls[key].seconds else LEAST for key in left}
-            left = [key for key in left if len(times[key].seconds) < max(LEAST, limits[key])]
+            left = [key for key in left if not _is_done(times[key].seconds, spent[key], calls[key].seconds, repeats)]
     finally:
         if was_on:
             gc.enable()
     return times
 
 
+def _is_done(samples: Sequence[float], spent: float, budget: float, repeats: int) -> bool:
+    """`LEAST` samples in any case, then up to `repeats` within the budget; fewer where more would tell nothing new."""
+    count = len(samples)
+    if count < LEAST or (spent < budget and count < repeats):
+        reached = [needed for needed in NEEDED.values() if count < needed <= min(repeats, budget * count / spent)]
+        return count >= LEAST and not reached and _is_narrow(samples)
+    return True
+
+
+def _is_narrow(samples: Sequence[float]) -> bool:
+    """Whether the 95 % interval of the median, between two of the samples by their ranks, is narrow."""
+    count = len(samples)
+    tail, below = 0.0, -1
+    while tail + math.comb(count, below + 1) / 2**count <= 0.025:  # of a binomial distribution
+        below += 1
+        tail += math.comb(count, below) / 2**count
+    if below < 0:
+        return False  # five samples and fewer have no such interval
+    ordered = sorted(samples)
+    return ordered[count - 1 - below] - ordered[below] <= NARROW * statistics.median(ordered)
+
+
 def _warmed_up(call: Timed, seconds_of: Callable[[Timed], float]) -> Times:
-    samples: list[float] = []
+    samples = list(call.ran)
     while len(samples) < MOST_WARMUPS and not is_flat(samples):
-        samples.append(seconds_of(call))
         # passes this slow cannot be seen to become stable: more would take as long as the measurement itself
-        too_slow = min(samples) * 2 * WINDOW > call.seconds
+        too_slow = min(samples, default=0.0) * 2 * WINDOW > call.seconds
         if too_slow or (len(samples) >= 2 * WINDOW and sum(samples) >= WARMUP_SHARE * call.seconds):
             break
+        samples.append(seconds_of(call))
     return Times(warmup=len(samples), warm=is_flat(samples))
 
 

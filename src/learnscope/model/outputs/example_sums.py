@@ -33,10 +33,22 @@ class ExampleSums:
 
 @dataclass(frozen=True, slots=True)
 class KeptOutputs:
-    """The model's own logits for a batch, and what comparing others with them needs of each row."""
+    """The model's own outputs for a batch, and what comparing others with them needs of each row."""
 
-    logits: Tensor
+    outputs: Outputs
     facts: RowFacts | ReferenceRows | None
+
+    @property
+    def logits(self) -> Tensor:
+        return self.outputs.logits
+
+
+def kept(outputs: Outputs) -> KeptOutputs:
+    """These outputs, to compare those of variants with."""
+    distributions = outputs.targets is None or not outputs.targets.is_floating_point()
+    with plain_arithmetic(outputs.logits.device):
+        facts = (row_facts(outputs.logits) or reference_rows(outputs.logits)) if distributions else None
+    return KeptOutputs(outputs, facts)
 
 
 def example_sums(out: Outputs, size: int, reference: KeptOutputs | None = None) -> ExampleSums:
@@ -68,16 +80,8 @@ def _right(logits: Tensor, targets: Tensor) -> Tensor:
 def outputs_of_batches(model: nn.Module, task: Task, batches: Sequence[Any]) -> list[KeptOutputs]:
     """The model's own outputs in eval mode, to compare those of variants with."""
     device = model_device(model)
-    kept = []
     with guard(model):
-        for batch in batches:
-            out = task.outputs(model, task.to(batch, device))
-            logits = out.logits
-            distributions = out.targets is None or not out.targets.is_floating_point()
-            with plain_arithmetic(device):
-                facts = (row_facts(logits) or reference_rows(logits)) if distributions else None
-            kept.append(KeptOutputs(logits, facts))
-    return kept
+        return [kept(task.outputs(model, task.to(batch, device))) for batch in batches]
 
 
 @torch.no_grad()

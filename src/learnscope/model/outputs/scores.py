@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,12 +19,22 @@ from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.model.outputs.outcomes import exact_losses, is_cross_entropy, predicts_tokens, with_target
 from learnscope.model.outputs.reference import Reference, reference_outputs
+from learnscope.model.outputs.repeated import Change, NotTogether
 from learnscope.model.outputs.suffix import Suffix
-from learnscope.task import Task, correct
+from learnscope.model.weights.swap import named_parameters, swapped
+from learnscope.task import Positions, Task, correct
 from learnscope.task.batches import ID_KEYS, first_of
 from learnscope.tensor.outputs.divergence import Comparison, reference_rows, summarise
 
 SWITCHABLE = "the model sets its own precision, in ways that are not known"
+TOGETHER_ROWS = 1024
+"""Positions of a pass from which on a larger batch takes no less time for each, on the CPUs that were tried."""
+MOST_TOGETHER = 8
+LARGEST_LOGITS = 1 << 28
+"""Bytes of the logits of a pass over several variants, at most."""
+ROUNDING = 1e-3
+"""Share of the largest output by which passes over batches of other sizes may differ, in half precision too."""
+_Compared = tuple[Comparison, dict[str, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +77,71 @@ def score(model: nn.Module, task: Task, base: Baseline, changed: Iterable[str]) 
         return {**summary(model, task, base, logits), "rerun": base.suffix.reason or "suffix"}
 
 
+def room_for(base: Baseline) -> int:
+    """How many variants are run as one batch: as long as passes of this many rows take less time for each of them."""
+    largest = max(base.reference, key=lambda reference: reference.outputs.logits.numel()).outputs.logits
+    by_memory = LARGEST_LOGITS // max(1, largest.nbytes)
+    return int(max(1, min(MOST_TOGETHER, TOGETHER_ROWS // max(1, len(largest)), by_memory)))
+
+
+@torch.no_grad()
+def score_together(
+    model: nn.Module, task: Task, base: Baseline, changes: Sequence[Change]
+) -> list[dict[str, Any]] | None:
+    """What `score` says of the model with each of these changes, which are in one block, up to the rounding of passes
+    over larger batches; None if they cannot be run together, and `base.suffix.apart` says why. For use under the guard.
+    """
+    suffix, copies = base.suffix, len(changes)
+    if suffix.apart is not None:
+        return None
+    device, sizes = model_device(model), [task.size(batch) for batch in base.batches]
+    parts: list[list[_Compared]] = [[] for _ in changes]
+    try:
+        if not suffix.is_known():
+            _check_apart(model, task, base, sizes)
+        with suffix.together(changes, sizes):
+            for place, batch in enumerate(base.batches):
+                own = _positions_of_copies(model, task, task.to(batch, device), base.reference[place].outputs, copies)
+                for of_change, logits in zip(parts, own, strict=True):
+                    of_change.append(_compared(model, task, base, place, logits))
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        # written for one batch size, or too large for the memory: it is run one by one, where an error is raised
+        suffix.apart = f"{type(error).__name__}: {error}"
+        return None
+    return [{**_summed(model, task, base, of_change), "rerun": "suffix"} for of_change in parts]
+
+
+def _positions_of_copies(
+    model: nn.Module, task: Task, batch: Any, original: Positions, copies: int
+) -> tuple[Tensor, ...]:
+    """The logits of each copy of a repeated batch."""
+    repeated = list(joined(task, [batch] * copies))
+    if len(repeated) != 1:
+        raise NotTogether("its batches hold values that are not one an example")
+    out = task.positions(model, repeated[0])
+    numbers = [original.example + number * task.size(batch) for number in range(copies)]
+    if out.logits.shape[1:] != original.logits.shape[1:] or not torch.equal(out.example, torch.cat(numbers)):
+        raise NotTogether("a repeated batch has other positions than the batch itself")
+    return out.logits.chunk(copies)
+
+
+def _check_apart(model: nn.Module, task: Task, base: Baseline, sizes: Sequence[int]) -> None:
+    """Test on the first batch that the examples of a batch do not depend on each other: beside a copy with other
+    weights, which runs in all blocks, a copy with its own must have the outputs that it has alone."""
+    names = base.suffix.names_in(0)
+    parameters = named_parameters(model, names)
+    other = {name: -parameter.detach() for name, parameter in parameters.items()}
+    changes = [Change(names, nullcontext), Change(names, lambda: swapped(model, other))]
+    original = base.reference[0].outputs
+    batch = task.to(base.batches[0], model_device(model))
+    with base.suffix.together(changes, sizes):
+        alone, _ = _positions_of_copies(model, task, batch, original, 2)
+    error, size = (alone - original.logits).abs().amax(), original.logits.abs().amax()
+    if not float(error) <= ROUNDING * float(size):
+        raise NotTogether("its outputs for an example depend on the others of the batch")
+    base.suffix.trust()
+
+
 @torch.no_grad()
 def score_original(model: nn.Module, task: Task, base: Baseline) -> dict[str, Any]:
     """The model's own outputs compared with themselves: the distance is exactly 0."""
@@ -78,7 +154,10 @@ def summary(model: nn.Module, task: Task, base: Baseline, variant: Iterable[Tens
     The names of `summarise`, with `loss` (the mean over positions), `accuracy`, and the kind of the outputs:
     `regression`, `single` (one number per position), `tokens` (the loss is the log of a perplexity).
     """
-    parts = [_compared(model, task, base, n, outputs) for n, outputs in enumerate(variant)]
+    return _summed(model, task, base, [_compared(model, task, base, n, outputs) for n, outputs in enumerate(variant)])
+
+
+def _summed(model: nn.Module, task: Task, base: Baseline, parts: Sequence[_Compared]) -> dict[str, Any]:
     sums = {name: torch.cat([part[name] for _, part in parts]) for name in parts[0][1]}
     positions = sums["positions"].sum()
     first = base.reference[0]
@@ -96,9 +175,7 @@ def summary(model: nn.Module, task: Task, base: Baseline, variant: Iterable[Tens
     }
 
 
-def _compared(
-    model: nn.Module, task: Task, base: Baseline, place: int, logits: Tensor
-) -> tuple[Comparison, dict[str, Tensor]]:
+def _compared(model: nn.Module, task: Task, base: Baseline, place: int, logits: Tensor) -> _Compared:
     """A variant's logits for a batch beside the original ones, and sums per example."""
     original, right = base.reference[place].outputs, base.right[place]
     comparison = base.reference[place].compare(logits)
@@ -156,7 +233,7 @@ def halves(task: Task, batches: Sequence[Any], counts: Sequence[int] | None = No
         for number, half in enumerate(both):
             places = [place for place, side in enumerate(of_batch) if side == number]
             part = [cut(task, batch, place, place + 1) for place in places if not whole_batches]
-            half.extend(joined(task, part, max_bytes=1 << 62) if not whole_batches else [batch] * bool(places))
+            half.extend(joined(task, part) if not whole_batches else [batch] * bool(places))
     return both
 
 

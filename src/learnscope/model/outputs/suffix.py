@@ -16,14 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree  # transformers registers its outputs there, and nowhere else
 
-from learnscope.names import clean_path, resolve
+from learnscope.model.outputs.blocks import are_stateless, find_blocks, find_inner
+from learnscope.model.outputs.recorded import Output, copied, repeated, replay, same, same_bits
+from learnscope.model.outputs.repeated import Change, joined_leaves, part_of, shape_of
 
 T = TypeVar("T")
 _Forward = Callable[..., Any]
-_Output = tuple[list[Any], Any]
-"""A block's output: its leaves, and the structure they come from."""
-STATELESS = frozenset({"bert", "gpt2", "llama", "qwen2", "qwen3", "vit"})
-"""Model types of transformers whose blocks leave no state behind that other blocks read."""
 _KEEPABLE = (Tensor, bool, int, float, str, type(None))
 
 
@@ -40,17 +38,22 @@ class Suffix:
         self._blocks = find_blocks(model)
         self._parts = {part: m for name, block in self._blocks.items() for part, m in find_inner(name, block).items()}
         self._order: list[str] = []
-        self._outputs: dict[str, list[_Output]] = {}
+        self._outputs: dict[str, list[Output]] = {}
+        self._shapes: dict[str, list[list[torch.Size | None]]] = {}
+        """For each block and batch, the shapes of the tensors that it is called with."""
         self._inner: dict[str, list[str]] = {}
         """For each block, its parts that run before another of its parts, such as the attention before the MLP."""
         self.reason: str | None = None if self._blocks else "its blocks are not known"
+        self.apart: str | None = None
+        """Why variants are not run together, where that is known."""
+        self._trusted = False
 
     def record(self, run: Callable[[Any], T], batches: Sequence[Any]) -> list[T]:
         """The result of `run` for each batch, in one pass that keeps the output of every block."""
         results: list[T] = []
         calls: list[list[str]] = []
         modules = {**self._blocks, **self._parts} if self.reason is None else {}
-        self._outputs = {name: [] for name in modules}
+        self._outputs, self._shapes = {name: [] for name in modules}, {name: [] for name in self._blocks}
         with self._replaced({name: partial(self._keep, name, m.forward, calls) for name, m in modules.items()}):
             for batch in batches:
                 calls.append([])
@@ -91,7 +94,7 @@ class Suffix:
             differ: list[str] = []
             try:
                 with self._skipping(names, differ):
-                    same = _same_bits(run(), expected) and not differ
+                    same = same_bits(run(), expected) and not differ
             except (RuntimeError, KeyError, IndexError, TypeError, AttributeError) as error:
                 same = False  # for instance state that a skipped block should have left behind
                 self.reason = f"the model does not run without some of its blocks ({error})"
@@ -109,14 +112,8 @@ class Suffix:
     @cached_property
     def _first_readers(self) -> dict[str, int]:
         """For each parameter the first block that holds it or one tied to it; 0 if one of them is outside of blocks."""
-        first: dict[int, int] = {}
-        named = list(self.model.named_parameters(remove_duplicate=False))
-        for name, parameter in named:
-            # outside of blocks (an embedding or a head): when it runs is not known
-            number = next((n for n, block in enumerate(self._order) if name.startswith(f"{block}.")), 0)
-            memory = parameter.untyped_storage().data_ptr()
-            first[memory] = min(first.get(memory, number), number)
-        return {name: first[parameter.untyped_storage().data_ptr()] for name, parameter in named}
+        # outside of blocks (an embedding or a head): when it runs is not known
+        return {name: min(number or 0 for number in holders) for name, holders in self._holders.items()}
 
     @contextmanager
     def after(self, names: Iterable[str]) -> Iterator[None]:
@@ -126,11 +123,82 @@ class Suffix:
         skipped = self._order[:cut]
         if cut < len(self._order) and all(name.startswith(f"{self._order[cut]}.") for name in changed):
             # of the first block that runs, the parts before the change are skipped too
-            parts = self._inner[self._order[cut]]
-            hit = (n for n, part in enumerate(parts) if any(name.startswith(f"{part}.") for name in changed))
-            skipped = [*skipped, *parts[: min(hit, default=len(parts))]]
+            skipped = [*skipped, *self._parts_before(self._order[cut], changed)]
         with self._skipping(skipped):
             yield
+
+    def _parts_before(self, block: str, changed: Sequence[str]) -> list[str]:
+        parts = self._inner[block]
+        hit = (n for n, part in enumerate(parts) if any(name.startswith(f"{part}.") for name in changed))
+        return parts[: min(hit, default=len(parts))]
+
+    def only_block(self, names: Iterable[str]) -> int | None:
+        """The one block that holds the parameters with these names and all that are tied to them, if there is one."""
+        if self.reason is not None:
+            return None
+        holders = {holder for name in names for holder in self._holders.get(name, {None})}
+        return holders.pop() if len(holders) == 1 else None
+
+    @cached_property
+    def _holders(self) -> dict[str, set[int | None]]:
+        """For each parameter the blocks that hold it or one tied to it; None stands for what is outside of blocks."""
+        named = list(self.model.named_parameters(remove_duplicate=False))
+        at: dict[int, set[int | None]] = {}
+        for name, parameter in named:
+            number = next((n for n, block in enumerate(self._order) if name.startswith(f"{block}.")), None)
+            at.setdefault(parameter.untyped_storage().data_ptr(), set()).add(number)
+        return {name: at[parameter.untyped_storage().data_ptr()] for name, parameter in named}
+
+    def names_in(self, number: int) -> list[str]:
+        """The matrices of a block that no other reads."""
+        start = f"{self._order[number]}."
+        matrices = [name for name, p in self.model.named_parameters() if name.startswith(start) and p.ndim > 1]
+        return [name for name in matrices if self._holders[name] == {number}]
+
+    def is_known(self) -> bool:
+        """Whether variants of these blocks may be run together: tried for this model, or known of its type."""
+        return self._trusted or are_stateless(self.model, self._blocks.values())
+
+    def trust(self) -> None:
+        self._trusted = True
+
+    @contextmanager
+    def together(self, changes: Sequence[Change], sizes: Sequence[int]) -> Iterator[None]:
+        """A pass over the recorded batches, each repeated for every change, one after the other.
+
+        All changes are in one block (`only_block`). It runs once for each, with its weights; blocks before it return
+        what was recorded, and blocks after it run once, with all of them as one larger batch. `sizes` are the examples
+        of each batch.
+        """
+        [cut] = {self.only_block(change.names) for change in changes}
+        assert cut is not None
+        block, copies = self._order[cut], len(changes)
+        forwards: dict[str, _Forward] = {
+            name: partial(replay, name, repeated(self._outputs[name], sizes, copies)) for name in self._order[:cut]
+        }
+        own = self._blocks[block].forward
+        forwards[block] = partial(self._run_each, block, own, changes, enumerate(sizes))
+        with self._replaced(forwards):
+            yield
+
+    def _run_each(
+        self, block: str, forward: _Forward, changes: Sequence[Change], places: Iterator[tuple[int, int]], /,
+        *args: Any, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """The block with each change in turn on its part of the repeated batch; the outputs as one batch."""
+        place, size = next(places)
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        outputs: list[Output] = []
+        for number, change in enumerate(changes):
+            own = [part_of(leaf, shape, number) for leaf, shape in zip(leaves, self._shapes[block][place], strict=True)]
+            own_args, own_kwargs = pytree.tree_unflatten(own, spec)
+            known = {part: iter([self._outputs[part][place]]) for part in self._parts_before(block, change.names)}
+            with (
+                change.applied(),
+                self._exchanged({part: partial(replay, part, output) for part, output in known.items()}),
+            ):
+                outputs.append(pytree.tree_flatten(forward(*own_args, **own_kwargs)))
+        return pytree.tree_unflatten(joined_leaves([leaves for leaves, _ in outputs], size), outputs[0][1])
 
     @contextmanager
     def _skipping(self, names: Sequence[str], differ: list[str] | None = None) -> Iterator[None]:
@@ -139,7 +207,7 @@ class Suffix:
         With `differ` over the first batch: the other blocks whose output is not the recorded one are added to it.
         """
         recorded = {name: iter(self._outputs[name]) for name in names}
-        forwards: dict[str, _Forward] = {name: partial(_replay, name, outputs) for name, outputs in recorded.items()}
+        forwards: dict[str, _Forward] = {name: partial(replay, name, outputs) for name, outputs in recorded.items()}
         if differ is not None:
             others = [name for name in self._order if name not in recorded]
             forwards |= {name: partial(self._compare, name, self._blocks[name].forward, differ) for name in others}
@@ -151,12 +219,21 @@ class Suffix:
     @contextmanager
     def _replaced(self, forwards: Mapping[str, _Forward]) -> Iterator[None]:
         """The model with other forwards of some blocks, and without the key-value cache, which every block writes."""
-        configs: dict[int, Any] = {id(c): c for c in (getattr(m, "config", None) for m in self.model.modules())}
         with ExitStack() as stack:
-            for config in configs.values():
+            for config in self._configs:
                 if getattr(config, "use_cache", False):
                     stack.callback(setattr, config, "use_cache", config.use_cache)
                     config.use_cache = False
+            stack.enter_context(self._exchanged(forwards))
+            yield
+
+    @cached_property
+    def _configs(self) -> list[Any]:
+        return list({id(c): c for c in (getattr(m, "config", None) for m in self.model.modules())}.values())
+
+    @contextmanager
+    def _exchanged(self, forwards: Mapping[str, _Forward]) -> Iterator[None]:
+        with ExitStack() as stack:
             for name, forward in forwards.items():
                 attributes = vars(self._blocks[name] if name in self._blocks else self._parts[name])
                 stack.callback(attributes.update, {"forward": attributes["forward"]} if "forward" in attributes else {})
@@ -168,7 +245,7 @@ class Suffix:
         output = forward(*args, **kwargs)
         leaves, spec = pytree.tree_flatten(output)
         recorded, recorded_spec = self._outputs[name][0]
-        if spec != recorded_spec or not all(map(_same, leaves, recorded)):
+        if spec != recorded_spec or not all(map(same, leaves, recorded)):
             differ.append(name)
         return output
 
@@ -180,20 +257,14 @@ class Suffix:
         if foreign is not None:
             self.reason = self.reason or f"{name} returns a {type(foreign).__name__}, which cannot be recorded"
         if self.reason is None:
-            self._outputs[name].append(([_copied(leaf) for leaf in leaves], spec))
+            self._outputs[name].append(([copied(leaf) for leaf in leaves], spec))
+        if name in self._shapes:
+            self._shapes[name].append([shape_of(leaf) for leaf in pytree.tree_leaves((args, kwargs))])
         return output
 
     def _forget_if_useless(self) -> None:
         if self.reason is not None:
-            self._outputs, self._order, self._inner = {}, [], {}
-
-
-def _replay(name: str, outputs: Iterator[_Output], /, *_args: Any, **_kwargs: Any) -> Any:
-    output = next(outputs, None)
-    if output is None:
-        raise RuntimeError(f"{name} runs more often than it was recorded: run the same batches again")
-    # copies: the next block may write into its input
-    return pytree.tree_unflatten([_copied(leaf) for leaf in output[0]], output[1])
+            self._outputs, self._order, self._inner, self._shapes = {}, [], {}, {}
 
 
 def _irregular(calls: Sequence[Sequence[str]], blocks: Sequence[str]) -> str | None:
@@ -204,70 +275,4 @@ def _irregular(calls: Sequence[Sequence[str]], blocks: Sequence[str]) -> str | N
             return f"{name} runs {counts[name]} times in a forward"
     return (
         None if all(names == calls[0] for names in calls) else "the order of its blocks is not the same for every batch"
-    )
-
-
-def _copied(leaf: Any) -> Any:
-    """A copy with the same bits and the same strides: kernels may round differently for another layout."""
-    if not isinstance(leaf, Tensor):
-        return leaf
-    copy = leaf.detach().clone()
-    if leaf.is_nested or leaf.layout is not torch.strided or copy.stride() == leaf.stride():
-        return copy
-    empty = torch.empty(0, dtype=leaf.dtype, device=leaf.device)
-    return empty.set_(leaf.untyped_storage().clone(), leaf.storage_offset(), leaf.shape, leaf.stride())
-
-
-def _same(a: Any, b: Any) -> bool:
-    return _same_bits(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else type(a) is type(b) and a == b
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    if a.is_nested or b.is_nested:
-        return a.is_nested and b.is_nested and all(map(_same_bits, a.unbind(), b.unbind()))
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    raw = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (a, b)]
-    return torch.equal(raw[0], raw[1])
-
-
-def find_blocks(model: nn.Module) -> dict[str, nn.Module]:
-    """The blocks of the model's stacks by name, none inside another; if there are none, children of a Sequential."""
-    layers = {resolve(name).layer for name, _ in model.named_parameters() if resolve(name).recognised}
-    blocks: dict[str, nn.Module] = {}
-    for path, module in model.named_modules():
-        nested = path.startswith(tuple(f"{block}." for block in blocks))
-        if path and clean_path(path) in layers and not nested:
-            layers.remove(clean_path(path))  # each once
-            blocks[path] = module
-    sequential = next(((path, m) for path, m in model.named_modules() if isinstance(m, nn.Sequential)), None)
-    if blocks or sequential is None:
-        return blocks
-    prefix = f"{sequential[0]}." if sequential[0] else ""
-    children = sequential[1].named_children()
-    return {f"{prefix}{name}": child for name, child in children if any(True for _ in child.parameters())}
-
-
-def find_inner(name: str, block: nn.Module) -> dict[str, nn.Module]:
-    """The children of a block that hold matrices: the outputs of those before a changed one can be reused."""
-    heavy = {
-        f"{name}.{child}": module
-        for child, module in block.named_children()
-        if any(p.ndim > 1 for p in module.parameters()) and not isinstance(module, nn.ModuleList | nn.ModuleDict)
-    }
-    return heavy if len(heavy) > 1 else {}
-
-
-def are_stateless(model: nn.Module, blocks: Iterable[nn.Module]) -> bool:
-    """Whether these are unmodified blocks of such a model type: not subclassed, not patched, without hooks."""
-    family = getattr(getattr(model, "config", None), "model_type", None)
-    home = f"transformers.models.{family}."
-    return family in STATELESS and all(
-        type(block).__module__.startswith(home)
-        and type(part).__module__.startswith(("transformers.", "torch.nn."))
-        and "forward" not in vars(part)
-        and not part._forward_hooks
-        and not part._forward_pre_hooks
-        for block in blocks
-        for part in block.modules()
     )

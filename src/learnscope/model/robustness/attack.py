@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from learnscope.model.outputs.example_sums import ExampleSums, KeptOutputs, exam
 from learnscope.model.robustness.target import Target, token_ids
 from learnscope.model.robustness.token_noise import with_tokens
 from learnscope.model.robustness.token_units import nearest_within
-from learnscope.task import Task
+from learnscope.task import Outputs, Task
 from learnscope.tensor.context import arithmetic_dtype
 from learnscope.tensor.robustness.perturbation import (
     Ball,
@@ -47,10 +47,16 @@ class Attacked:
     nor of tokens after the last one with a gradient, which no prediction of a causal model reads."""
     not_finite: int = 0
     """Losses of examples that were NaN on the way: such a point never counts as the worst."""
+    outputs: Outputs | None = None
+    """The model's outputs at the perturbation, where they were seen on the way."""
 
 
-Start = tuple[Tensor, Tensor]
-"""The gradient of the loss at the input itself, and the mean loss of each example there."""
+class Start(NamedTuple):
+    """The gradient of the loss at the input itself, the mean loss of each example there, and the outputs."""
+
+    gradient: Tensor
+    losses: Tensor
+    outputs: Outputs
 
 
 def gradient_at_input(model: nn.Module, task: Task, target: Target) -> Start:
@@ -68,7 +74,7 @@ def fgsm(
     the input where it is known.
     """
     _check_clip(target, clip)
-    gradient, losses = start or gradient_at_input(model, task, target)
+    gradient, losses, _ = start or gradient_at_input(model, task, target)
     step = ascend(gradient, ball) * ball.radius.to(gradient.dtype)
     return Attacked(clipped(step, target.origin, clip), *_count_zeros(gradient, ball, losses))
 
@@ -87,6 +93,7 @@ def pgd(
     """
     _check_clip(target, clip)
     best: Tensor | None = None
+    seen: Outputs | None = None
     worst = _zeros(target)
     share = 2.5 / steps if step_size is None else step_size
     zeros = total = not_finite = 0
@@ -99,19 +106,34 @@ def pgd(
             for step in range(steps + 1):
                 last = step == steps
                 known = start if number == step == 0 else None
-                gradient, losses = known or _gradient(model, task, target, delta, backward=not last)
+                gradient, losses, outputs = known or _gradient(model, task, target, delta, backward=not last)
                 if step:
                     best = torch.full_like(losses, -torch.inf) if best is None else best
                     better = losses > best
                     best = torch.where(better, losses, best)
                     worst = torch.where(better.view(-1, *[1] * (worst.ndim - 1)), delta, worst)
+                    seen = _outputs_at_best(seen, outputs, better)
                     not_finite += int(losses.isnan().sum())
                 if not last:
                     count = _count_zeros(gradient, ball, losses)
                     zeros, total = zeros + count[0], total + count[1]
                     moved = delta + share * ball.radius.to(delta.dtype) * ascend(gradient, ball)
                     delta = clipped(project(moved, ball), target.origin, clip)
-    return Attacked(worst, zeros, total, not_finite)
+    # an example whose losses were all NaN has no worst point: its outputs are those at the input, which were not seen
+    has_worst = best is not None and not bool(((best == -torch.inf) & (losses != -torch.inf)).any())
+    return Attacked(worst, zeros, total, not_finite, seen if has_worst else None)
+
+
+def _outputs_at_best(seen: Outputs | None, outputs: Outputs, better: Tensor) -> Outputs:
+    """The outputs of each example where its loss was highest so far; no copy where all are new."""
+    if seen is None or bool(better.all()):
+        return outputs
+    rows = better[outputs.example]
+    assert seen.losses is not None
+    assert outputs.losses is not None
+    logits, losses = seen.logits.clone(), seen.losses.clone()
+    logits[rows], losses[rows] = outputs.logits[rows], outputs.losses[rows]
+    return replace(seen, logits=logits, losses=losses)
 
 
 def random_perturbation(target: Target, ball: Ball, generator: torch.Generator, *, clip: Clip = None) -> Tensor:
@@ -139,9 +161,7 @@ def attackable(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def _gradient(
-    model: nn.Module, task: Task, target: Target, delta: Tensor, *, backward: bool = True
-) -> tuple[Tensor, Tensor]:
+def _gradient(model: nn.Module, task: Task, target: Target, delta: Tensor, *, backward: bool = True) -> Start:
     """Gradient of the summed loss with respect to the perturbation; mean loss of each example, −∞ without a target."""
     delta = delta.detach().requires_grad_(backward)
     with torch.set_grad_enabled(backward), target.added(delta) as batch:
@@ -152,11 +172,12 @@ def _gradient(
     sums.index_add_(0, out.example, out.losses.detach().double())
     positions = torch.bincount(out.example, minlength=size)
     means = torch.where(positions > 0, sums / positions, -torch.inf)
+    outputs = replace(out, logits=out.logits.detach(), losses=out.losses.detach())
     # a loss that does not depend on the input has no gradient: it is zero everywhere, and counts as such
     if not (backward and out.losses.requires_grad):
-        return torch.zeros_like(delta), means
+        return Start(torch.zeros_like(delta), means, outputs)
     (gradient,) = torch.autograd.grad(out.losses.sum(), [delta], allow_unused=True, materialize_grads=True)
-    return gradient, means
+    return Start(gradient, means, outputs)
 
 
 def _count_zeros(gradient: Tensor, ball: Ball, losses: Tensor) -> tuple[int, int]:

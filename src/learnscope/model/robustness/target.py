@@ -116,6 +116,10 @@ def _float_input(batch: Any, task: Task) -> Tensor | None:
     return next((leaf for leaf in tensors if leaf.is_floating_point()), None)
 
 
+class _Found(BaseException):
+    """Ends a pass whose rest is not needed; not an error, which a model might catch."""
+
+
 @torch.no_grad()
 def _embedded(model: nn.Module, task: Task, batch: Any) -> tuple[nn.Module, Tensor, Tensor]:
     """The module that embeds the batch's token ids, the ids, and their embeddings."""
@@ -123,20 +127,22 @@ def _embedded(model: nn.Module, task: Task, batch: Any) -> tuple[nn.Module, Tens
     with suppress(AttributeError, NotImplementedError):  # no such method, or a model that does not say
         declared = unwrap(model).get_input_embeddings()  # type: ignore[operator]
     calls: list[tuple[nn.Module, Tensor, Tensor]] = []
+    size = task.size(batch)
+    inputs = [leaf for leaf in leaves(batch) if is_per_example(leaf, size) and not leaf.is_floating_point()]
 
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         ids = first_tensor([args, kwargs])
         if ids is not None and isinstance(output, Tensor) and output.shape[:-1] == ids.shape and ids.ndim == 2:
             calls.append((module, ids, output.detach().clone()))
+            if module is declared and any(_same(ids, leaf) for leaf in inputs):
+                raise _Found  # it is what is looked for, whatever else is called in this pass
 
-    with guard(model):  # which removes the hooks
+    with guard(model), suppress(_Found):  # the guard removes the hooks
         # all embeddings, not only the declared one: T5's encoder has a second one with the same table
         for module in model.modules():
             if isinstance(module, nn.Embedding) or module is declared:
                 module.register_forward_hook(keep, with_kwargs=True)
         task.positions(model, batch)
-    size = task.size(batch)
-    inputs = [leaf for leaf in leaves(batch) if is_per_example(leaf, size) and not leaf.is_floating_point()]
     matching = [call for call in calls if any(_same(call[1], leaf) for leaf in inputs)]
     if not matching:
         raise DataError(

@@ -16,8 +16,10 @@ class BitSensitivity(BitProbe):
     """KL(model ‖ model with one unit at so many bits), unit by unit, all others as stored.
 
     Only what comes after the unit runs again; the outputs of earlier blocks are kept (`model.outputs.suffix`), which is
-    exact. That takes memory for the output of every block for all examples, beside the logits. A model that cannot be
-    cut that way runs as a whole; the note `rerun` says "suffix" or "full", and `rerun_reason` why.
+    exact. That takes memory for the output of every block for all examples, beside the logits. Where passes are small,
+    several variants of one block run as one batch of up to 1024 positions and 256 MB of logits, which is exact but for
+    the rounding of larger matrix products. Quantised copies take as much memory as the model, at most. A model that
+    cannot be cut that way runs as a whole; the note `rerun` says "suffix" or "full", and `rerun_reason` why.
 
     Notes: `units` (layer, index and part of each), `examples`, `positions`, `scheme`, `judged_by`: "kl", or "mse" where
     outputs are numbers and not distributions.

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Literal
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
+from learnscope.core.remembered import is_remembered
+from learnscope.model.bits.copies import QuantisedCopies
 from learnscope.model.bits.ledger import Ledger, ledger
 from learnscope.model.bits.mixes import uniform
-from learnscope.model.bits.quantise import checked_widths, quantised
+from learnscope.model.bits.quantise import checked_widths, quantised, quantised_weights, with_weights
 from learnscope.model.bits.quantised_units import Unit, find_units
 from learnscope.model.bits.sensitivities import Sensitivities
-from learnscope.model.outputs.scores import halves, on_part, originals, score, score_original, sides
+from learnscope.model.outputs.repeated import Change
+from learnscope.model.outputs.scores import (
+    Baseline,
+    halves,
+    on_part,
+    originals,
+    room_for,
+    score,
+    score_original,
+    score_together,
+    sides,
+)
 from learnscope.options import check_whole, is_whole
 from learnscope.tensor.bits.quantize import WHOLE_BITS, Granularity, QuantiseError, Scheme, checked_bits
 
@@ -99,16 +113,15 @@ class BitProbe(Probe):
     def ledger(self, moment: Moment, bits: Mapping[str, int]) -> Ledger:
         return ledger(moment.model, bits, self.scheme(), self.units(moment))
 
-    def variant(self, moment: Moment, bits: Mapping[str, int], half: Half = "all") -> dict[str, Any]:
-        """What `learnscope.model.outputs.scores.summary` says of the model with these bits; cached."""
+    def variant(
+        self, moment: Moment, bits: Mapping[str, int], half: Half = "all", coming: Sequence[Mapping[str, int]] = ()
+    ) -> dict[str, Any]:
+        """What `learnscope.model.outputs.scores.summary` says of the model with these bits; cached.
+
+        `coming` are variants that will be asked for next: what can be run together with this one is.
+        """
         bits = checked_widths(bits, self.units(moment))
-        key = {
-            "what": "quantised variant 2",
-            "bits": bits,
-            "scheme": self.described(),
-            "examples": [self.examples, half],
-        }
-        scores = moment.remember(key, lambda: self._run(moment, bits, half))
+        scores = moment.remember(self._key(bits, half), lambda: self._run(moment, bits, half, coming))
         if half == "all" and not scores["positions"]:
             raise ValueError(
                 f"none of the {len(scores['sums']['positions'])} examples has a position that counts, so there is "
@@ -116,19 +129,64 @@ class BitProbe(Probe):
             )
         return scores
 
-    def _run(self, moment: Moment, bits: Mapping[str, int], half: Half) -> dict[str, Any]:
-        model, task, units = moment.model, moment.task, self.units(moment)
+    def _key(self, bits: Mapping[str, int], half: Half) -> dict[str, Any]:
+        """Of a result in the cache."""
+        examples = [self.examples, half]
+        return {"what": "quantised variant 3", "bits": bits, "scheme": self.described(), "examples": examples}
+
+    def _run(
+        self, moment: Moment, bits: Mapping[str, int], half: Half, coming: Sequence[Mapping[str, int]]
+    ) -> dict[str, Any]:
+        model, task = moment.model, moment.task
         key = ("originals", self.examples, half)
         known = moment.once(key, lambda: originals(model, task, self.batches(moment, half)))
         if not bits:
             return score_original(model, task, known)
-        names = [tensor.name for unit in units if unit.name in bits for tensor in unit.tensors]
-        # under the session's guard: another for each of many variants would take as long as their passes
-        with (
-            moment.sealing(),
-            quantised(model, bits, self.scheme(), units=units, activation_bits=self.activation_bits),
-        ):
-            return score(model, task, known, names)
+        done: dict[Any, dict[str, Any]] = moment.cache.setdefault(("run together", *self.measured_key(), half), {})
+        asked = tuple(bits.items())
+        if asked not in done:
+            group = self._group(moment, known, [bits, *coming], half)
+            kept = ("quantised copies", *self.measured_key())
+            copies = moment.once(kept, lambda: QuantisedCopies(model, self.scheme()))
+            # under the session's guard: another for each of many variants would take as long as their passes
+            with moment.sealing():
+                done |= self._scored(moment, known, group, copies)
+        return done.pop(asked)
+
+    def _group(
+        self, moment: Moment, known: Baseline, variants: Sequence[Mapping[str, int]], half: Half
+    ) -> list[Mapping[str, int]]:
+        """The first variant and those that are run together with it: changes of one block that are not known yet."""
+        first, *others = variants
+        room, block = room_for(known), known.suffix.only_block(self._names(moment, first))
+        if room == 1 or block is None or known.suffix.apart is not None:
+            return [first]
+        same = [each for each in others if known.suffix.only_block(self._names(moment, each)) == block]
+        new = [first, *(each for each in same if not is_remembered(moment, self._key(each, half)))]
+        return new[: math.ceil(len(new) / math.ceil(len(new) / room))]  # groups of nearly the same size
+
+    def _scored(
+        self, moment: Moment, known: Baseline, group: Sequence[Mapping[str, int]], copies: QuantisedCopies
+    ) -> dict[tuple[tuple[str, int], ...], dict[str, Any]]:
+        """The scores of the first variant, and of the others where they could be run together with it."""
+        model, task, units, activations = moment.model, moment.task, self.units(moment), self.activation_bits
+        if len(group) > 1:
+            changes = []
+            for bits in group:
+                weights = quantised_weights(model, bits, self.scheme(), units, copies)
+                changed = [unit for unit in units if unit.name in bits]
+                applied = partial(with_weights, model, weights, changed, activations)
+                changes.append(Change(self._names(moment, bits), applied))
+            found = score_together(model, task, known, changes)
+            if found is not None:
+                return {tuple(bits.items()): scores for bits, scores in zip(group, found, strict=True)}
+        bits = group[0]
+        with quantised(model, bits, self.scheme(), units=units, activation_bits=activations, copies=copies):
+            return {tuple(bits.items()): score(model, task, known, self._names(moment, bits))}
+
+    def _names(self, moment: Moment, bits: Mapping[str, int]) -> list[str]:
+        """The parameters that a variant changes."""
+        return [tensor.name for unit in self.units(moment) if unit.name in bits for tensor in unit.tensors]
 
     def batches(self, moment: Moment, half: Half) -> list[Any]:
         batches = moment.holdout_batches(self.examples)
@@ -149,9 +207,11 @@ class BitProbe(Probe):
 
         return moment.once(("positions that count", self.examples), counted)
 
-    def _alone(self, moment: Moment, unit: str, width: int, half: Half) -> dict[str, Any]:
+    def _alone(
+        self, moment: Moment, unit: str, width: int, half: Half, coming: Sequence[tuple[str, int]]
+    ) -> dict[str, Any]:
         """The scores of one unit at a width; of one half from the sums of all examples, which other probes need too."""
-        whole = self.variant(moment, {unit: width})
+        whole = self.variant(moment, {unit: width}, coming=[{other: bits} for other, bits in coming])
         if half == "all":
             return whole
         batches = moment.holdout_batches(self.examples)
@@ -161,13 +221,14 @@ class BitProbe(Probe):
     def forget(self, moment: Moment, half: Half) -> None:
         """Free outputs that no other probe asks for."""
         moment.cache.pop(("originals", self.examples, half), None)
+        moment.cache.pop(("run together", *self.measured_key(), half), None)
 
     def single_units(self, moment: Moment, half: Half) -> dict[tuple[str, int], dict[str, Any]]:
         """Scores of every unit alone at every width."""
         pairs = [(unit.name, width) for unit in self.units(moment) for width in self.widths()]
         return {
-            (unit, width): self._alone(moment, unit, width, half)
-            for unit, width in moment.track(pairs, "units in fewer bits")
+            (unit, width): self._alone(moment, unit, width, half, pairs[place + 1 :])
+            for place, (unit, width) in enumerate(moment.track(pairs, "units in fewer bits"))
         }
 
     def measured_sensitivities(

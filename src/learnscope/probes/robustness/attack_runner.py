@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
-from learnscope.model.outputs.example_sums import KeptOutputs, joined_sums, outputs_of_batches
+from learnscope.model.outputs.example_sums import KeptOutputs, example_sums, joined_sums, kept
 from learnscope.model.robustness.attack import (
     Attacked,
     Clip,
@@ -27,6 +27,7 @@ from learnscope.model.robustness.target import Target, What, find_target
 from learnscope.model.robustness.token_units import real_tokens, token_count, token_table, vocabulary_digest
 from learnscope.options import check_whole
 from learnscope.probes.robustness.shared import RobustnessProbe, check_counted
+from learnscope.task import Outputs
 from learnscope.tensor.robustness.perturbation import NORMS, Ball, Norm
 
 T = TypeVar("T")
@@ -141,11 +142,27 @@ class AttackRunner:
     def evaluate(self, deltas: Sequence[Tensor | None] | None = None, *, compared: bool = True) -> dict[str, Any]:
         """The model on the batches with these perturbations, or without any; `compared` with its outputs on them."""
         model, task, count = self.moment.model, self.moment.task, len(self.batches)
-        references: Sequence[KeptOutputs | None] = [None] * count
-        if compared:
-            references = self._once("kept outputs", lambda: outputs_of_batches(model, task, self.batches))
+        references = self._references(compared)
         each = zip(self.targets, deltas or [None] * count, references, strict=True)
         return check_counted(joined_sums([attacked_sums(model, task, *inputs) for inputs in each])).plain()
+
+    def clean(self, *, compared: bool = True) -> dict[str, Any]:
+        """What `evaluate` says of the model as it is stored on the batches as they are, without another pass."""
+        outputs = [own.outputs for own in self.own_outputs]
+        return self.sums_of(outputs, compared=compared)
+
+    def sums_of(self, outputs: Sequence[Outputs], *, compared: bool = True) -> dict[str, Any]:
+        """What `evaluate` says of outputs that were seen."""
+        each = zip(outputs, map(self.moment.task.size, self.batches), self._references(compared), strict=True)
+        return check_counted(joined_sums([example_sums(*inputs) for inputs in each])).plain()
+
+    def _references(self, compared: bool) -> Sequence[KeptOutputs | None]:
+        return self.own_outputs if compared else [None] * len(self.batches)
+
+    @property
+    def own_outputs(self) -> list[KeptOutputs]:
+        """The model's own outputs on the batches: those of the pass in which every attack begins."""
+        return self._once("kept outputs", lambda: [kept(start.outputs) for start in self._starts if start is not None])
 
     @property
     def targets(self) -> list[Target]:
@@ -175,9 +192,16 @@ class AttackRunner:
     def _generator(self, stream: int) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed * 1_000_003 + stream)
 
+    def evaluate_attacked(self, attacked: Sequence[Attacked], *, compared: bool = True) -> dict[str, Any]:
+        """What `evaluate` says of these attacks, for the weights that they were made with."""
+        seen = [attack.outputs for attack in attacked if attack.outputs is not None]
+        if len(seen) == len(attacked):
+            return self.sums_of(seen, compared=compared)
+        return self.evaluate([attack.delta for attack in attacked], compared=compared)
+
     def _result(self, attacked: Sequence[Attacked], epsilon: float) -> dict[str, Any]:
         return {
-            **self.evaluate([attack.delta for attack in attacked]),
+            **self.evaluate_attacked(attacked),
             **self._sizes(epsilon),
             "zero_gradients": sum(attack.zero_gradients for attack in attacked),
             "gradients": sum(attack.gradients for attack in attacked),

@@ -107,7 +107,7 @@ class Attacks(AttackProbe):
             key |= {"restarts": self.restarts, "texts": texts} if scope == "pgd" else {}
             key |= {"seeds": self.seeds} if scope == "random" else {}
             runs: dict[str, Callable[[], dict[str, Any]]] = {
-                "clean": runner.evaluate,
+                "clean": runner.clean,
                 "random": partial(runner.random, epsilon, self.seeds),
                 "fgsm": partial(runner.fgsm, epsilon),
                 "pgd": partial(runner.pgd, epsilon, steps, self.restarts, texts),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from learnscope.core.moment import Moment
+from learnscope.model.bits.copies import QuantisedCopies
 from learnscope.model.bits.quantise import quantised
 from learnscope.model.bits.quantised_units import Unit, find_units
 from learnscope.model.guard import guard
@@ -16,7 +17,7 @@ from learnscope.probes.robustness.attacks import EPSILONS
 from learnscope.probes.robustness.shared import check_numbers, outcome_columns
 from learnscope.quantities.robustness import BitRobustness as Q
 from learnscope.record import Measurement, Table
-from learnscope.tensor.bits.quantize import QuantiseError, checked_bits
+from learnscope.tensor.bits.quantize import QuantiseError, Scheme, checked_bits
 
 AS_STORED = 0
 
@@ -66,7 +67,7 @@ class BitRobustness(AttackProbe):
             for test_bits, sums in zip(widths, results["at"], strict=True):
                 transfer += outcome_columns(Q, sums, {"attack_bits": attack_bits, "test_bits": test_bits})
                 positions = sums["positions"]
-        unattacked = moment.remember({**key, "attack_bits": None}, lambda: _tested(runner, None, widths))
+        unattacked = moment.remember({**key, "attack_bits": None}, partial(_unattacked, runner, widths))
         pairs = zip(widths, unattacked["at"], strict=True)
         clean = [column for bits, sums in pairs for column in outcome_columns(Q, sums, {"bits": bits})]
         notes = {
@@ -80,16 +81,27 @@ class BitRobustness(AttackProbe):
     ) -> dict[str, Any]:
         runner.balls(epsilon)  # computed from the model as it is stored
         with _at_width(runner.moment, attack_bits):
-            deltas = [attack.delta for attack in runner.perturbations(epsilon, self.steps, self.restarts)]
-        return _tested(runner, deltas, widths)
+            attacked = runner.perturbations(epsilon, self.steps, self.restarts)
+            own = runner.evaluate_attacked(attacked, compared=False)
+        return _tested(runner, [attack.delta for attack in attacked], widths, {attack_bits: own})
 
 
-def _tested(runner: AttackRunner, deltas: Sequence[Any] | None, widths: Sequence[int]) -> dict[str, Any]:
+def _tested(
+    runner: AttackRunner, deltas: Sequence[Any] | None, widths: Sequence[int], known: Mapping[int, dict[str, Any]]
+) -> dict[str, Any]:
+    """The results at every width, those that are known as they are."""
     results = []
     for bits in widths:
+        if bits in known:
+            results.append(known[bits])
+            continue
         with _at_width(runner.moment, bits):
             results.append(runner.evaluate(deltas, compared=False))
     return {"at": results}
+
+
+def _unattacked(runner: AttackRunner, widths: Sequence[int]) -> dict[str, Any]:
+    return _tested(runner, None, widths, {AS_STORED: runner.clean(compared=False)})
 
 
 @contextmanager
@@ -100,5 +112,7 @@ def _at_width(moment: Moment, bits: int) -> Iterator[None]:
         return
     model = moment.model
     units: list[Unit] = moment.once(("units", False), lambda: find_units(model))
-    with guard(model), quantised(model, {unit.name: bits for unit in units}, units=units), moment.sealing():
+    copies = moment.once("quantised copies", lambda: QuantisedCopies(model, Scheme()))
+    chosen = {unit.name: bits for unit in units}
+    with guard(model), quantised(model, chosen, units=units, copies=copies), moment.sealing():
         yield

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
-from learnscope.model.outputs.example_sums import example_sums_of_pass
+from learnscope.model.outputs.example_sums import (
+    ExampleSums,
+    KeptOutputs,
+    example_sums,
+    example_sums_of_pass,
+    joined_sums,
+)
 from learnscope.model.robustness.target import What, find_target
 from learnscope.model.robustness.token_noise import (
     Perturbed,
@@ -99,7 +105,7 @@ class InputPerturbation(SeededProbe):
         for place in range(1 if change is None else self.seeds):
             generator = torch.Generator().manual_seed(self.seed + place)
             parts = [Perturbed(batch, 0, 1) if change is None else change(batch, generator) for batch in batches]
-            totals = example_sums_of_pass(moment.model, moment.task, [part.batch for part in parts])
+            totals = _sums(moment, [part.batch for part in parts], own=change is None)
             sums = (check_counted(totals) if change is None else totals).plain()
             examples, positions = len(sums["positions"]), sum(sums["positions"])
             changed, of = changed + sum(part.changed for part in parts), of + sum(part.of for part in parts)
@@ -118,7 +124,7 @@ class InputPerturbation(SeededProbe):
         if scope == "token_substitution":
 
             def rows() -> int:
-                embedding = find_target(model, task, batches[0]).embedding
+                embedding = find_target(model, task, task.take(batches[0], 1)).embedding
                 assert embedding is not None
                 return token_count(embedding)
 
@@ -138,6 +144,15 @@ class InputPerturbation(SeededProbe):
             return Perturbed(new_batch, count, target.origin.numel())
 
         return changed
+
+
+def _sums(moment: Moment, batches: Sequence[Any], *, own: bool) -> ExampleSums:
+    """Of a pass; of the model's own outputs on the batches as they are, where another probe has kept them."""
+    known: Sequence[KeptOutputs] | None = moment.cache.get(("kept outputs", sum(map(moment.task.size, batches))))
+    if not own or known is None:
+        return example_sums_of_pass(moment.model, moment.task, batches)
+    pairs = zip(known, map(moment.task.size, batches), strict=True)
+    return joined_sums([example_sums(each.outputs, size) for each, size in pairs])
 
 
 def _mean(origins: Sequence[Tensor]) -> Tensor:

@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any
 
 from learnscope.core.moment import Moment
+from learnscope.core.remembered import is_remembered
 from learnscope.model.bits.quantised_units import Unit, find_units
 from learnscope.model.guard import guard
 from learnscope.model.outputs.example_sums import example_sums_of_pass, outputs_of_batches
-from learnscope.model.robustness.weight_noise import NoiseKind, noised
+from learnscope.model.robustness.weight_noise import Draws, NoiseKind, noised
 from learnscope.probes.robustness.shared import SeededProbe, check_counted, check_numbers, column, means, over_seeds
 from learnscope.quantities.robustness import NoiseRobustness as Q
 from learnscope.record import Measurement, Table
@@ -48,9 +49,14 @@ class NoiseRobustness(SeededProbe):
         plan += [("quantisation_noise", bits) for bits in sorted(set(self.bits), reverse=True)]
         sizes = [moment.task.size(batch) for batch in batches]
         tables, results = [], {}
+        missing: dict[NoiseKind, list[float]] = {}
+        for kind, level in plan:
+            if not is_remembered(moment, self._key(kind, level, sizes)):
+                missing.setdefault(kind, []).append(level)
+        found: dict[tuple[NoiseKind, float], dict[str, Any]] = {}
         for kind, level in moment.track(plan, "noise on weights"):
-            key = {"what": kind, "level": level, "seeds": self.seeds, "seed": self.seed, "examples": sizes}
-            results = moment.remember(key, partial(self._noised, moment, batches, kind, level))
+            run = partial(self._noised, moment, batches, kind, level, missing.get(kind, []), found)
+            results = moment.remember(self._key(kind, level, sizes), run)
             labels = {"level": level}
             columns = [*over_seeds(Q, results["runs"], labels), column(Q.seeds, self.seeds, labels)]
             tables.append(Table("noise", [kind], columns))
@@ -58,19 +64,30 @@ class NoiseRobustness(SeededProbe):
         notes = {"examples": sum(sizes), "positions": results["positions"], "weights": weights}
         return Measurement(tables, notes=notes)
 
-    def _noised(self, moment: Moment, batches: Sequence[Any], kind: NoiseKind, level: float) -> dict[str, Any]:
+    def _key(self, kind: NoiseKind, level: float, sizes: Sequence[int]) -> dict[str, Any]:
+        return {"what": kind, "level": level, "seeds": self.seeds, "seed": self.seed, "examples": sizes}
+
+    def _noised(
+        self, moment: Moment, batches: Sequence[Any], kind: NoiseKind, level: float, levels: Sequence[float],
+        found: dict[tuple[NoiseKind, float], dict[str, Any]],
+    ) -> dict[str, Any]:  # fmt: skip
+        """The runs at this level, and in `found` those at the other `levels`: all have the same draws, so that levels
+        differ in size only, and these are made once."""
+        if (kind, level) in found:
+            return found[kind, level]
         model, task, units = moment.model, moment.task, _units(moment, kind)
         examples = sum(task.size(batch) for batch in batches)
         reference = moment.once(("kept outputs", examples), lambda: outputs_of_batches(model, task, batches))
-        runs: list[dict[str, float | None]] = []
-        positions = 0
+        for each in (levels := levels or [level]):
+            found[kind, each] = {"runs": [], "positions": 0}
         for place in range(self.seeds):
-            # the same draws at every level, so that levels differ in size only
-            with guard(model), noised(model, units, kind, level, self.seed + place), moment.sealing():
-                sums = check_counted(example_sums_of_pass(model, task, batches, reference)).plain()
-            positions = sum(sums["positions"])
-            runs.append(means(sums))
-        return {"runs": runs, "positions": positions}
+            draws = Draws(kind, self.seed + place)
+            for each in levels:
+                with guard(model), noised(model, units, kind, each, draws), moment.sealing():
+                    sums = check_counted(example_sums_of_pass(model, task, batches, reference)).plain()
+                found[kind, each]["runs"].append(means(sums))
+                found[kind, each]["positions"] = sum(sums["positions"])
+        return found[kind, level]
 
 
 def _units(moment: Moment, kind: NoiseKind) -> list[Unit]:

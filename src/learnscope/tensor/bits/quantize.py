@@ -202,19 +202,33 @@ def _levels(matrix: Tensor, bits: int, scheme: Scheme) -> tuple[Tensor, Tensor, 
         none = torch.zeros(0, 0, 1, dtype=compute, device=matrix.device)
         return matrix.to(compute), none, None if scheme.is_symmetric(bits) else none
     grouped = _grouped(matrix.to(compute), scheme)
+    scale, low = _scale(grouped, bits, scheme)
+    if low is None:
+        return _rounded(grouped, scale, 2 ** (bits - 1) - 1), scale, None
+    most = 2**bits - 1
+    zero = (-low / scale).round_().clamp_(0, most).add_(0.0)
+    return (grouped / scale).round_().add_(zero).clamp_(0, most), scale, zero
+
+
+def _scale(grouped: Tensor, bits: int, scheme: Scheme) -> tuple[Tensor, Tensor | None]:
+    """The scales of groups as stored, and the low end of their ranges; None if these are symmetric."""
+    low, high = torch.aminmax(grouped, dim=-1, keepdim=True)
     if scheme.is_symmetric(bits):
         most = 2 ** (bits - 1) - 1
-        scale = _as_stored(grouped.abs().amax(-1, keepdim=True) / most, grouped, scheme)
-        return _rounded(grouped, scale, most), scale, None
+        return _as_stored(torch.maximum(-low, high) / most, grouped, scheme), None
     most = 2**bits - 1
-    low = grouped.amin(-1, keepdim=True).clamp_(max=0)
-    high = grouped.amax(-1, keepdim=True).clamp_(min=0)
+    low, high = low.clamp(max=0), high.clamp(min=0)
     spread = (high - low) / most
     if not bool(spread.isfinite().all()):  # high - low overflows, the scale does not
         spread = torch.where(spread.isfinite(), spread, (high / 2 - low / 2) / (most / 2))
-    scale = _as_stored(spread, grouped, scheme)
-    zero = (-low / scale).round_().clamp_(0, most).add_(0.0)
-    return (grouped / scale).round_().add_(zero).clamp_(0, most), scale, zero
+    return _as_stored(spread, grouped, scheme), low
+
+
+@torch.no_grad()
+def channel_scales(weight: Tensor, bits: int) -> Tensor:
+    """The scales [out, 1] with which `quantize` rounds the output channels of a weight [out, in] to these bits."""
+    matrix = _checked(weight)
+    return _scale(_grouped(matrix.to(compute_dtype(matrix.dtype)), Scheme()), bits, Scheme())[0].squeeze(-1)
 
 
 def _rounded(values: Tensor, scale: Tensor, most: int) -> Tensor:
