@@ -1,23 +1,22 @@
 """What attributing a transition to examples costs, beside two backward passes an example.
 
-    python bench/attribution.py [--quick] [--threads 1]
+    python bench/attribution.py [--quick] [--runs 5] [--threads 1]
 
 The 1,797 digits and an MLP 64-256-256-10 before and after some training. Transition scores take turns with the plain
 way: for each example a forward and a backward of batch 1 with either model, and the cosine of the two gradients. The
 scores are given the data set, and read it themselves. Written-out gradients, which models other than linear layers get,
 are timed too, without a bound. Memory is the peak beyond what the process holds before, with 64 MiB asked for.
-Figures are medians.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import statistics
 
 import torch
 from sklearn.datasets import load_digits
-from tools.figures import in_fresh_process, interleaved, peak_beyond_now, report, save
+from tools.claims import Claim, keep, show
+from tools.figures import in_fresh_process, interleaved, peak_beyond_now
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
@@ -25,12 +24,6 @@ from torch.utils.data import TensorDataset
 from learnscope.model.examples.attribution import Transition, transition_scores
 from learnscope.model.examples.per_example import per_example_gradients
 from learnscope.task import TupleTask
-
-BOUNDS = {
-    "scores / two backwards an example": 0.1,
-    "largest difference of a cosine": 1e-5,
-    "written out, beyond the models, MiB": 64.0,
-}
 
 
 def digits(quick: bool) -> tuple[Tensor, Tensor]:
@@ -69,7 +62,7 @@ def written_out(model: nn.Module, x: Tensor, y: Tensor) -> int:
     return sum(len(c.losses) for c in per_example_gradients(model, TupleTask(), [(x, y)], max_bytes=64 << 20))
 
 
-def cost(quick: bool, repeats: int) -> dict[str, float]:
+def cost(quick: bool, runs: int, threads: int) -> list[Claim]:
     x, y = digits(quick)
     before, after = trained(x, y)
     data = TensorDataset(x, y)
@@ -80,15 +73,16 @@ def cost(quick: bool, repeats: int) -> dict[str, float]:
         "ours": lambda: ours.append(transition_scores(before, after, None, data)),
         "written": lambda: [written_out(model, x, y) for model in (before, after)],
     }
-    times = {name: statistics.median(spent) for name, spent in interleaved(functions, repeats).items()}
-    return {
-        "examples": len(y),
-        "two backwards an example, ms": times["plain"] * 1e3,
-        "scores, ms": times["ours"] * 1e3,
-        "scores / two backwards an example": times["ours"] / times["plain"],
-        "gradients written out / two backwards an example": times["written"] / times["plain"],
-        "largest difference of a cosine": float((ours[-1].cosine - plain[-1]).abs().max()),
+    times = interleaved(functions, runs)
+    ratios = {
+        name: [spent / base for spent, base in zip(times[name], times["plain"], strict=True)] for name in functions
     }
+    differences = [float((found.cosine - plain[0]).abs().max()) for found in ours[1:]]
+    return [
+        Claim("transition scores / two backwards an example", ratios["ours"], bound=0.1, threads=threads),
+        Claim("gradients written out / two backwards an example", ratios["written"], threads=threads),
+        Claim("largest difference of a cosine", differences, bound=1e-5, unit="", threads=threads),
+    ]
 
 
 def memory(quick: bool) -> float:
@@ -102,19 +96,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few examples: does it run, not how fast it is")
     parser.add_argument("--threads", type=int, default=1, help="a batch of 1 gains nothing from more")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.memory:
         print(memory(options.quick))
         return 0
-    figures = cost(options.quick, 1 if options.quick else options.repeats)
-    figures["written out, beyond the models, MiB"] = in_fresh_process(__file__, "--threads", str(options.threads))
-    held = report(figures, BOUNDS)
+    runs = 1 if options.quick else options.runs
+    claims = cost(options.quick, runs, options.threads)
+    peaks = [in_fresh_process(__file__, "--threads", str(options.threads)) for _ in range(runs)]
+    claims.append(Claim("written out, beyond the models", peaks, bound=64.0, unit="MiB", threads=options.threads))
+    held = show(claims)
     if options.quick:
         return 0
-    save("attribution", figures, BOUNDS)
+    keep("attribution", claims)
     return 0 if held else 1
 
 

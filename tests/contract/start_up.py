@@ -22,14 +22,19 @@ def imported() -> set[str]:
     return {name for name in LARGE if name in sys.modules}
 
 
-def watched(folder: Path, optimizer_of: Any) -> list[str]:
-    """What opening a session, training and closing it imports; of an optimizer, after it was made."""
+def watched(folder: Path, optimizer_of: Any, *, holdout: bool = False) -> tuple[list[str], int]:
+    """What opening a session, training and closing it imports, and how many modules; an optimizer is made before.
+
+    With holdout data, they are evaluated, and examples are followed.
+    """
     model = nn.Linear(3, 2)
     optimizer = None if optimizer_of is None else optimizer_of(model.parameters())
-    before = imported()
+    before, loaded = imported(), len(sys.modules)
     import learnscope as ls
 
-    w = ls.watch(model, optimizer, run=folder)
+    y = torch.tensor([0, 1, 1, 0])
+    given: dict[str, Any] = {"holdout": [(torch.ones(4, 3), y)], "probes": [ls.Holdout(every=50), ls.Loss()]}
+    w = ls.watch(model, optimizer, run=folder, **(given if holdout else {}))
     for _ in range(100):
         model.zero_grad()
         loss = model(torch.ones(4, 3)).square().mean()
@@ -40,12 +45,12 @@ def watched(folder: Path, optimizer_of: Any) -> list[str]:
             optimizer.step()
         w.log(loss=loss)
     w.close()
-    return sorted(imported() - before)
+    return sorted(imported() - before), len(sys.modules) - loaded
 
 
 if __name__ == "__main__":
+    way = sys.argv[1]
     with tempfile.TemporaryDirectory() as scratch:
-        found = {
-            name: watched(Path(scratch, name), make) for name, make in (("none", None), ("AdamW", torch.optim.AdamW))
-        }
+        optimizer = torch.optim.AdamW if "AdamW" in way else None
+        found = watched(Path(scratch, "run"), optimizer, holdout="holdout" in way)
     print(json.dumps(found))

@@ -10,26 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from learnscope.core.handed import Examples
 from learnscope.core.probe import ProbeWarning
+from learnscope.dynamics.batches import BatchReader, quick_logits
 from learnscope.dynamics.checks import check_device, check_targets, needs_no_task
 from learnscope.dynamics.saved import RecordingAnalyzer, load_session, save_session
 from learnscope.ledger import Ledger
 from learnscope.ledger.index import Sample
 from learnscope.ledger.patterns import patterns, unknown_patterns
 from learnscope.model.data import InOrder
-from learnscope.model.guard import guard, preserve_rng
-from learnscope.model.outputs.evaluate import model_device
+from learnscope.model.guard import preserve_rng
 from learnscope.model.sharded import refuse_sharded
 from learnscope.options import explain_options, whole_number
-from learnscope.probes.examples.example_ledger import ExampleLedger, batch_of
+from learnscope.probes.examples.example_ledger import ExampleLedger
 from learnscope.probes.examples.ledger_writer import LedgerWriter, presentations
 from learnscope.reading.cells import epoch_statistics
 from learnscope.record import Record
 from learnscope.task import Task, task_for
-from learnscope.task.shapes import logits_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,6 +94,7 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
         self._model: nn.Module | None = None
         self._epoch: int | None = None
         self._writer: LedgerWriter | None = None
+        self._reader = BatchReader(task)
         self._direct = task is None and device is None and not grand_every
         """Whether a batch like the one before goes to the ledger as it is."""
 
@@ -104,8 +104,9 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
     ) -> None:  # fmt: skip
         """One presentation of each example of a batch.
 
-        With `logits`, what the loop's own forward gave, the model is not run. Without, it runs in eval mode, under a
-        guard: train/eval flags, batch norm, gradients and random numbers are as they were.
+        With `logits`, what the loop's own forward gave, the model is not run. Without, it runs once more, in eval mode
+        and with the weights that it has now: train/eval flags, batch norm, gradients and random numbers are as they
+        were.
 
         Args:
             inputs: a tensor, or a dictionary for Hugging Face models. Not kept. With logits of a classifier, None will
@@ -114,16 +115,22 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
             batch_indices: the ids of the examples, whole numbers.
             groups: the group of each example, numbers or names, to follow groups apart; by default the classes.
         """
-        writer = self._writer if groups is None and self._direct else None
+        writer = self._writer if groups is None and self._direct and model is self._model else None
+        if writer is not None and logits is None:
+            logits = quick_logits(model, inputs, targets)
         if writer is not None and writer.add_alike(batch_indices, logits, targets, inputs, epoch):  # as most are
-            self._batches, self._model = self._batches + 1, model
-            self._say_refused()
+            self._batches, self._epoch = self._batches + 1, epoch
+            if writer.refused is not None:
+                self._say_refused()
             return
-        refuse_sharded(model)
+        if model is not self._model:
+            refuse_sharded(model)
         epoch = whole_number("epoch", epoch)
         targets = torch.as_tensor(targets)
         if self.task is not None or not needs_no_task(inputs, logits):
-            logits, targets, inputs = self._aligned(model, inputs, targets, logits)
+            logits, targets, batch = self._reader.read(model, inputs, targets, logits)
+            # a tensor as it is: batches like it then go to the ledger without further checks
+            inputs = inputs if self._direct and needs_no_task(inputs, logits) else batch
         if self.device is not None:
             check_device(model, self.device)
         self._model = model
@@ -227,24 +234,6 @@ class LearningDynamicsAnalyzer(RecordingAnalyzer):
     def _measure(self, model: nn.Module, phase: str, epoch: int | None) -> Record:
         self._session.open(model)
         return self._session.measure(self._session.moment(phase, step=self._batches, epoch=epoch))[_PROBE]
-
-    def _aligned(self, model: nn.Module, inputs: Any, targets: Tensor, logits: Any) -> tuple[Tensor, Tensor, Any]:
-        """Logits and targets position by position, after a forward of our own if there are no logits; the batch."""
-        if isinstance(inputs, Tensor) and inputs.ndim and targets.ndim and len(inputs) != len(targets):
-            raise ValueError(f"targets of {len(targets)} examples were given for inputs of {len(inputs)}")
-        batch = batch_of(model, inputs, targets)
-        task = self.task or task_for(batch, model)
-        if logits is None:
-            with torch.no_grad(), guard(model):
-                batch = task.to(batch, model_device(model))
-                logits = task.logits(model, batch)
-        else:
-            logits = logits_in(logits).detach()
-            batch = task.to(batch, logits.device)
-        aligned = task.aligned_targets(model, batch, logits)
-        if aligned is None:
-            raise ValueError(f"{type(task).__name__} finds no targets in the batch: examples are followed by them")
-        return logits, aligned, batch
 
     def _present(self, loader: Any, model: nn.Module, epoch: int) -> None:
         refuse_sharded(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
@@ -55,19 +56,9 @@ class Batch:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return Batch(**{k: v[keep] if isinstance(v, np.ndarray) else v for k, v in values.items()})
 
-    def finite(self) -> NDArray[np.bool_]:
-        """Where all four scores are finite."""
-        return np.isfinite(self.p_gold) & np.isfinite(self.margin) & np.isfinite(self.loss) & np.isfinite(self.el2n)
-
-    def repeats(self) -> bool:
-        """Whether an id comes more than once."""
-        if not len(self.ids):
-            return False
-        low, high = int(self.ids.min()), int(self.ids.max())
-        if high - low < 64 * len(self.ids):  # counting is faster than sorting
-            return bool((np.bincount(self.ids - low) > 1).any())
-        ids = np.sort(self.ids)
-        return bool((ids[1:] == ids[:-1]).any())
+    def finite(self) -> NDArray[np.bool_] | None:
+        """Where all four scores are finite; None if they are everywhere."""
+        return finite(self.p_gold, self.margin, self.loss, self.el2n)
 
     def in_turn(self, rows: NDArray[np.int64]) -> Iterator[tuple[Batch, NDArray[np.int64]]]:
         """Parts without a repeated id, with their rows: first presentations, second presentations, …"""
@@ -96,6 +87,29 @@ class Batch:
             differ = (checksum != self.checksum) & ~np.isnan(checksum) & ~np.isnan(self.checksum)
             if differ.any():
                 raise reused("input", self.ids[differ].tolist())
+
+
+def repeats(numbers: NDArray[Any]) -> bool:
+    """Whether a number comes more than once."""
+    if not len(numbers):
+        return False
+    low, high = int(np.minimum.reduce(numbers)), int(np.maximum.reduce(numbers))
+    if high - low < 8 * len(numbers):  # counting is faster than sorting
+        return bool(np.maximum.reduce(np.bincount(numbers - low)) > 1)
+    ordered = np.sort(numbers)
+    return bool(np.logical_or.reduce(ordered[1:] == ordered[:-1]))
+
+
+def finite(*scores: NDArray[np.float64]) -> NDArray[np.bool_] | None:
+    """Where all of these are finite; None if they are everywhere, as is usual."""
+    with np.errstate(all="ignore"):
+        totals = [np.add.reduce(values) for values in scores]
+    if all(map(math.isfinite, totals)):  # a sum is finite only if all its terms are
+        return None
+    where = np.isfinite(scores[0])
+    for values in scores[1:]:
+        where &= np.isfinite(values)
+    return None if where.all() else where
 
 
 def as_batch(ids: ArrayLike, epoch: int, correct: ArrayLike, target: ArrayLike | None, **scores: Any) -> Batch:

@@ -38,7 +38,9 @@ def write(path: Path, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], *,
     pa, parquet = load("pyarrow", "a ledger"), load("pyarrow.parquet", "a ledger")
     columns = {name: pa.array(array) for name, array in {**arrays, **derived(arrays)}.items()}
     body = pa.table(columns).replace_schema_metadata(meta)
-    write_atomically(path, lambda temporary: parquet.write_table(body, temporary, compression="zstd"), durable=durable)
+    # few numbers come twice: dictionaries would take longer, and room
+    options: dict[str, Any] = {"compression": "zstd", "use_dictionary": False}
+    write_atomically(path, lambda temporary: parquet.write_table(body, temporary, **options), durable=durable)
 
 
 def read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

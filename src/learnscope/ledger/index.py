@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,9 @@ Ids = NDArray[np.int64]
 Sample = Literal["first", "even", "random"]
 SAMPLES: tuple[Sample, ...] = ("first", "even", "random")
 DENSE = 2**24
-"""Ids below this are looked up in an array with 4 bytes per id; larger or negative ids by bisection."""
+"""Ids below this are looked up in an array with 4 bytes per id; larger or negative ids by their hash."""
+CHUNK = 2**16
+"""Ids hashed together."""
 
 
 def chosen_ids(track: int | None, sample: Sample, examples: int | None, seed: int) -> Ids | None:
@@ -45,73 +48,108 @@ def among(ids: Ids, chosen: Ids) -> NDArray[np.bool_]:
     return is_chosen
 
 
-class SortedIds(NamedTuple):
-    """Ids in ascending order, with their rows."""
+class HashedIds:
+    """Rows of ids that may be any int64: slots with row + 1, 0 for none, at most half of them in use.
 
-    ids: Ids = np.zeros(0, dtype=np.int64)
-    rows: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+    The ids themselves are where `ids_at` finds them, by row.
+    """
+
+    def __init__(self, ids_at: Callable[[NDArray[Any]], Ids]) -> None:
+        self._ids_at = ids_at
+        self._slots = np.zeros(2048, dtype=np.int32)
+        self._size = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._slots.nbytes
 
     def find(self, ids: Ids) -> NDArray[np.int64]:
-        if not len(self.ids):
-            return np.full(len(ids), -1, dtype=np.int64)
-        at = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
-        return np.where(self.ids[at] == ids, self.rows[at], -1).astype(np.int64)
+        rows = np.full(len(ids), -1, dtype=np.int64)
+        left, at = np.arange(len(ids)), self._first_slot(ids)
+        while len(left):
+            found = self._slots[at] - 1
+            same = (self._ids_at(found) == ids[left]) & (found >= 0)
+            rows[left[same]] = found[same]
+            further = (found >= 0) & ~same  # another id has the slot: the next one is looked at
+            left, at = left[further], (at[further] + 1) & (len(self._slots) - 1)
+        return rows
 
-    def merged(self, ids: Ids, rows: NDArray[np.int32]) -> SortedIds:
-        joined = np.concatenate([self.ids, ids])
-        order = np.argsort(joined, kind="stable")
-        return SortedIds(joined[order], np.concatenate([self.rows, rows])[order])
+    def add(self, ids: Ids) -> None:
+        """Give distinct ids, none of which there was, the next rows."""
+        total = self._size + len(ids)
+        if 2 * total > len(self._slots):
+            self._slots = np.zeros(1 << (2 * total - 1).bit_length(), dtype=np.int32)
+            for start in range(0, self._size, CHUNK):
+                rows = np.arange(start, min(start + CHUNK, self._size), dtype=np.int32)
+                self._put(self._ids_at(rows), rows)
+        self._put(ids, np.arange(self._size, total, dtype=np.int32))
+        self._size = total
+
+    def _put(self, ids: Ids, rows: NDArray[np.int32]) -> None:
+        at = self._first_slot(ids)
+        while len(rows):
+            free = self._slots[at] == 0
+            self._slots[at[free]] = rows[free] + 1
+            lost = self._slots[at] != rows + 1  # to another id, of the batch or from before
+            rows, at = rows[lost], (at[lost] + 1) & (len(self._slots) - 1)
+
+    def _first_slot(self, ids: Ids) -> NDArray[np.int64]:
+        bits = len(self._slots).bit_length() - 1
+        mixed = ids.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        return ((mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(64 - bits)).view(
+            np.int64
+        )
 
 
 class IdIndex:
     """Gives every new id the next row. Ids may be any int64; 0..N−1 take the fast path."""
 
-    def __init__(self) -> None:
+    def __init__(self, ids_at: Callable[[NDArray[Any]], Ids]) -> None:
         self.size = 0
         self._table: NDArray[np.int32] | None = np.zeros(0, dtype=np.int32)  # row + 1, 0 for unknown
-        # two levels: merging a batch into a million ids takes as long as a thousand batches
-        self._sorted, self._recent = SortedIds(), SortedIds()
+        self._hashed = HashedIds(ids_at)
+        self._ids_at = ids_at
 
     @property
     def nbytes(self) -> int:
-        table = 0 if self._table is None else self._table.nbytes
-        return table + sum(array.nbytes for array in (*self._sorted, *self._recent))
+        return self._hashed.nbytes if self._table is None else self._table.nbytes
+
+    def guess(self, ids: Ids) -> NDArray[Any]:
+        """Rows of ids, right for all that are known, any or −1 for others."""
+        if self._table is None:
+            return self._hashed.find(ids)
+        if not self.size:
+            return np.full(len(ids), -1)
+        return self._table.take(ids, mode="clip") - 1
 
     def find(self, ids: Ids) -> NDArray[np.int64]:
         """Rows, −1 for an unknown id."""
-        if self._table is not None:
-            in_table = (ids >= 0) & (ids < len(self._table))
-            if in_table.all():
-                return self._table[ids].astype(np.int64) - 1
-            rows = np.full(len(ids), -1, dtype=np.int64)
-            rows[in_table] = self._table[ids[in_table]].astype(np.int64) - 1
-            return rows
-        rows = self._sorted.find(ids)
-        unknown = rows < 0
-        if unknown.any():
-            rows[unknown] = self._recent.find(ids[unknown])
+        if self._table is None:
+            return self._hashed.find(ids)
+        in_table = (ids >= 0) & (ids < len(self._table))
+        if in_table.all():
+            return self._table[ids].astype(np.int64) - 1
+        rows = np.full(len(ids), -1, dtype=np.int64)
+        rows[in_table] = self._table[ids[in_table]].astype(np.int64) - 1
         return rows
 
     def add(self, ids: Ids) -> None:
-        """Give new, distinct ids the next rows, in their order."""
+        """Give new, distinct ids the next rows, in their order; `ids_at` knows them already."""
         if not len(ids):
             return
-        rows = np.arange(self.size, self.size + len(ids), dtype=np.int32)
+        if self._table is not None and self._fits(ids, self._table):
+            self._table[ids] = np.arange(self.size + 1, self.size + 1 + len(ids), dtype=np.int32)
+        elif self._table is not None:
+            self._table = None
+            self._hashed.add(self._ids_at(np.arange(self.size)))
+        if self._table is None:
+            self._hashed.add(ids)
         self.size += len(ids)
-        if self._table is not None and not self._fits(ids, self._table):
-            in_table = np.nonzero(self._table)[0]
-            self._sorted, self._table = SortedIds(in_table.astype(np.int64), self._table[in_table] - 1), None
-        if self._table is not None:
-            self._table[ids] = rows + 1
-            return
-        self._recent = self._recent.merged(ids, rows)
-        if len(self._recent.ids) > max(4096, len(self._sorted.ids) // 16):
-            self._sorted, self._recent = self._sorted.merged(*self._recent), SortedIds()
 
     def _fits(self, ids: Ids, table: NDArray[np.int32]) -> bool:
         """Whether the table can hold these ids; makes room for them."""
         lowest, highest = int(ids.min()), int(ids.max())
-        if lowest < 0 or highest >= max(DENSE, 4 * self.size):
+        if lowest < 0 or highest >= max(DENSE, 4 * (self.size + len(ids))):
             return False
         if highest >= len(table):
             self._table = np.zeros(max(highest + 1, len(table) + len(table) // 4), dtype=np.int32)

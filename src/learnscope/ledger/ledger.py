@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from learnscope.ledger import files, table
-from learnscope.ledger.batch import Batch, as_batch
+from learnscope.ledger.batch import Batch, as_batch, repeats
 from learnscope.ledger.columns import GRAND, Columns
 from learnscope.ledger.index import IdIndex, Sample, among, chosen_ids
+from learnscope.ledger.presentation import add_scores, learn
 from learnscope.store.backend import Backend, FolderBackend, MemoryBackend
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class Ledger:
             "track": track, "sample": sample, "examples": examples, "seed": seed, "check_ids": check_ids,
             "once_an_epoch": once_an_epoch,
         }  # fmt: skip
-        self._index, self._columns = IdIndex(), Columns()
+        self._columns = Columns()
+        self._index = IdIndex(self._columns.ids_at)
         self.untracked = 0
         """Presentations of examples that are not tracked."""
         self.repeated = 0
@@ -105,22 +107,26 @@ class Ledger:
             ids, epoch, correct, target, p_gold=p_gold, margin=margin, loss=loss, el2n=el2n, grand=grand,
             checksum=checksum,
         )  # fmt: skip
+        self.add(batch)
+
+    def add(self, batch: Batch) -> None:
+        """The same of a batch that is checked already."""
         tracked = batch if self._chosen is None else batch.where(among(batch.ids, self._chosen))
-        repeats = tracked.repeats()
-        rows = self._index.find(tracked.ids)
-        if self._settings["check_ids"]:
-            if repeats:
-                tracked.check_itself()
-            known, columns = rows >= 0, self._columns
-            before = (columns[name][rows[known]] if name in columns else None for name in ("target", "checksum"))
-            tracked.where(known).check_same(*before)
-        if (rows < 0).any():
-            tracked = tracked.where(self._make_room(tracked.ids, rows))
+        rows, changed = self._as_before(tracked), []
+        if rows is None:
+            again = repeats(tracked.ids)
             rows = self._index.find(tracked.ids)
-        self.untracked += len(batch.ids) - len(tracked.ids)
+            changed = self._check(tracked, rows, again=again)
+            if (rows < 0).any():
+                tracked = tracked.where(self._make_room(tracked.ids, rows, batch.epoch))
+                rows = self._index.find(tracked.ids)
+            self.untracked += len(batch.ids) - len(tracked.ids)
+        else:
+            again = repeats(rows)
+            self.untracked += len(batch.ids) - len(tracked.ids)
         if len(tracked.ids):
-            for part, at in tracked.in_turn(rows) if repeats else [(tracked, rows)]:
-                self._apply(part, at)
+            for part, at in tracked.in_turn(rows) if again else [(tracked, rows)]:
+                self._apply(part, at, changed)
 
     def summary(self) -> tuple[dict[str, Any], dict[str, list[float]]]:
         """Numbers over all examples, and quantiles of their scores; see `learnscope.ledger.table.summary`."""
@@ -132,9 +138,9 @@ class Ledger:
 
     def arrays(self, *, by_id: bool = True) -> dict[str, NDArray[Any]]:
         """All columns, in the order of the ids or (`by_id=False`) of arrival; NaN for what was not measured."""
-        used = self._columns.used()
-        order = np.argsort(used["id"], kind="stable") if by_id else np.arange(len(self))
-        return table.with_unmeasured({name: array[order] for name, array in used.items()}, np.nan)
+        ids = self._columns["id"][: len(self)]
+        order = np.argsort(ids, kind="stable") if by_id else np.arange(len(self))
+        return table.with_unmeasured(self._columns.ordered(order), np.nan)
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], **settings: Any) -> Ledger:
@@ -177,74 +183,79 @@ class Ledger:
         ledger.untracked, ledger.repeated = facts["untracked"], facts["repeated"]
         return ledger
 
-    def _make_room(self, ids: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Add rows for new ids, up to the limit; returns which of all ids are tracked."""
+    def _make_room(self, ids: NDArray[np.int64], rows: NDArray[np.int64], epoch: int) -> NDArray[np.bool_]:
+        """Add rows for ids that are new in `epoch`, up to the limit; returns which of all ids are tracked."""
         distinct, first = np.unique(ids[rows < 0], return_index=True)
         new = distinct[np.argsort(first)]  # in the order of arrival
         track = self._settings["track"]
         if track is not None:
             new = new[: max(track - len(self), 0)]
         start = len(self)
-        self._index.add(new)
         self._columns.grow(start + len(new))
         self._columns["id"][start : start + len(new)] = new
+        self._index.add(new)
+        self._columns["first_epoch"][start : start + len(new)] = epoch
         tracked: NDArray[np.bool_] = self._index.find(ids) >= 0
         return tracked
 
-    def _apply(self, batch: Batch, at: NDArray[np.int64]) -> None:
+    def _as_before(self, batch: Batch) -> NDArray[np.int64] | None:
+        """The rows of a batch in which every id is known and has the target and input it had; None for any other."""
+        rows = self._index.guess(batch.ids)
+        if not len(self):
+            return None
+        known = self._columns.take("identity", rows)
+        same = known["id"] == batch.ids
+        same &= rows >= 0  # an unknown one reads spare room
+        for name, values in (("target", batch.target), ("checksum", batch.checksum)):
+            if values is not None:
+                same &= known[name] == values
+        return rows if np.logical_and.reduce(same) else None
+
+    def _check(self, batch: Batch, rows: NDArray[np.int64], *, again: bool) -> list[str]:
+        """Refuse ids that had another target or input; which of these are to be written."""
+        names = [name for name in ("target", "checksum") if getattr(batch, name) is not None]
+        if self._settings["check_ids"]:
+            if again:
+                batch.check_itself()
+            known, columns = rows >= 0, self._columns
+            before = {name: columns[name][rows[known]] for name in names if name in columns}
+            batch.where(known).check_same(before.get("target"), before.get("checksum"))
+        return names
+
+    def _apply(self, batch: Batch, at: NDArray[np.int64], changed: list[str]) -> None:
         """One presentation of distinct examples, at these rows."""
         columns = self._columns
         if self._settings["once_an_epoch"]:
             again = (columns["presentations"][at] > 0) & (columns["last_epoch"][at] == batch.epoch)
             self.repeated += int(again.sum())
             at, batch = at[~again], batch.where(~again)
-        number = columns["presentations"][at] + 1
-        columns["presentations"][at] = number
-        self._learning(at, number, batch.correct, batch.epoch)
-        for name, values in (("target", batch.target), ("checksum", batch.checksum)):
-            if values is not None:
-                columns.need(name)
-                columns[name][at] = values
+        columns.need(*changed)
+        for name in changed:
+            columns[name][at] = getattr(batch, name)
         if batch.grand is not None:
-            columns.need(*GRAND, "grand_count")
-            measured = np.isfinite(batch.grand)
-            rows, grand = at[measured], batch.grand[measured]
-            columns["grand_count"][rows] += 1
-            before = columns["grand_mean"][rows]
-            columns["grand_mean"][rows] = before + (grand - before) / columns["grand_count"][rows]
-            columns["grand_last"][rows] = grand
-        finite = batch.finite()
-        if not finite.all():
-            columns["nonfinite"][at[~finite]] += 1
-            at, batch = at[finite], batch.where(finite)
-        self._scores(at, batch)
+            self._add_grand(at, batch.grand)
+        scores, counts = columns.take("scores", at), columns.take("counts", at)
+        counts["presentations"] += 1
+        learn(counts, batch.correct, batch.epoch)
+        if (finite := batch.finite()) is None:
+            add_scores(scores, counts["presentations"] - counts["nonfinite"], batch)
+        else:
+            counts["nonfinite"] += ~finite
+            measured = scores[finite]
+            add_scores(measured, (counts["presentations"] - counts["nonfinite"])[finite], batch.where(finite))
+            scores[finite] = measured
+        columns.put("scores", at, scores)
+        columns.put("counts", at, counts)
 
-    def _learning(self, at: Any, number: NDArray[Any], correct: NDArray[np.bool_], epoch: int) -> None:
+    def _add_grand(self, at: NDArray[np.int64], grand: NDArray[np.float64]) -> None:
         columns = self._columns
-        last, first, since = (columns[name][at] for name in ("last_correct", "first_correct", "first_learned"))
-        columns["times_correct"][at] += correct
-        columns["forgetting_events"][at] += (last > 0) & (last == number - 1) & ~correct
-        columns["last_correct"][at] = np.where(correct, number, last)
-        columns["first_correct"][at] = np.where(correct & (first == 0), number, first)
-        # learned means correct from then on: a wrong answer resets it
-        columns["first_learned"][at] = np.where(correct, np.where(since == 0, number, since), 0)
-        columns["learned_epoch"][at] = np.where(correct & (since == 0), epoch, columns["learned_epoch"][at])
-        columns["first_epoch"][at] = np.where(number == 1, epoch, columns["first_epoch"][at])
-        columns["last_epoch"][at] = epoch
-
-    def _scores(self, at: Any, batch: Batch) -> None:
-        columns = self._columns
-        count = columns["presentations"][at] - columns["nonfinite"][at]
-        mean = columns["confidence"][at]
-        deviation = batch.p_gold - mean
-        mean += deviation / count
-        columns["confidence"][at] = mean
-        columns["confidence_m2"][at] += deviation * (batch.p_gold - mean)  # Welford: no difference of large sums
-        for name, values in (("aum", batch.margin), ("el2n_mean", batch.el2n)):
-            before = columns[name][at]
-            columns[name][at] = before + (values - before) / count
-        columns["el2n_last"][at] = batch.el2n
-        columns["cumulative_loss"][at] += batch.loss
+        columns.need(*GRAND, "grand_count")
+        measured = np.isfinite(grand)
+        rows, values = at[measured], grand[measured]
+        columns["grand_count"][rows] += 1
+        before = columns["grand_mean"][rows]
+        columns["grand_mean"][rows] = before + (values - before) / columns["grand_count"][rows]
+        columns["grand_last"][rows] = values
 
 
 def ledger_of(backend: Backend) -> Ledger | None:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from learnscope.ledger.batch import finite
+
 MOST_GROUPS = 100
 """With more groups than this, none are kept apart."""
 _COLUMNS = 5
@@ -37,30 +39,23 @@ class GroupSums:
         """One presentation of each example; `groups` is the group of each, or the one group of all."""
         if self.too_many or not len(groups):
             return
-        finite = np.isfinite(p_gold) & np.isfinite(loss)
-        if not finite.all():
-            p_gold, loss = np.where(finite, p_gold, 0.0), np.where(finite, loss, 0.0)
-        if isinstance(groups, str):
-            names, which = [groups], np.zeros(len(finite), np.int64)
-        else:
-            groups = np.asarray(groups)
-            if groups.dtype.kind in "iu" and groups.min() >= 0 and groups.max() < 1000:  # classes: faster than sorting
-                present = np.bincount(groups) > 0
-                values, which = np.flatnonzero(present), (np.cumsum(present) - 1)[groups]
-            else:
-                values, which = np.unique(groups, return_inverse=True)
-            names = [str(value) for value in values.tolist()]
+        if (scored := finite(p_gold, loss)) is not None:
+            p_gold, loss = np.where(scored, p_gold, 0.0), np.where(scored, loss, 0.0)
+        names, which = ([groups], None) if isinstance(groups, str) else _numbered(np.asarray(groups))
         fresh = [name for name in names if name not in self.names]
         if len(self.names) + len(fresh) > MOST_GROUPS:
             self.names, self.table, self.too_many = [], np.zeros((0, _COLUMNS)), True
             return
-        self.names += fresh
-        self.table = np.concatenate([self.table, np.zeros((len(fresh), _COLUMNS))])
+        if fresh:
+            self.names += fresh
+            self.table = np.concatenate([self.table, np.zeros((len(fresh), _COLUMNS))])
         rows = [self.names.index(name) for name in names]
-        # examples are added one by one to the sums so far: the same to the last digit, however they were batched
-        which = np.concatenate([np.arange(len(names)), which])
-        for column, part in enumerate((np.ones(len(finite)), correct, finite, p_gold, loss)):
-            self.table[rows, column] = np.bincount(which, weights=np.concatenate([self.table[rows, column], part]))
+        table = self.table[rows]
+        table[:, 0] += _counts(which, None, len(p_gold), len(names))
+        table[:, 1] += _counts(which, correct, len(p_gold), len(names))
+        table[:, 2] += _counts(which, scored, len(p_gold), len(names))
+        table[:, 3], table[:, 4] = _added(which, table[:, 3], p_gold), _added(which, table[:, 4], loss)
+        self.table[rows] = table
 
     def means(self) -> dict[str, NDArray[np.float64]]:
         """By group, in the order of `names`: share correct, mean p(gold), mean loss, presentations; NaN if none."""
@@ -72,6 +67,37 @@ class GroupSums:
     def in_order(self) -> list[int]:
         """Indices of the groups in the order of their names, numbers by size."""
         return sorted(range(len(self.names)), key=lambda i: _natural(self.names[i]))
+
+
+def _numbered(groups: NDArray[Any]) -> tuple[list[str], NDArray[np.int64]]:
+    """The names of the groups that there are, and of each example which of them is its own."""
+    if groups.dtype.kind in "iu" and groups.min() >= 0 and groups.max() < 1000:  # classes: faster than sorting
+        present = np.bincount(groups) > 0
+        values = np.flatnonzero(present)
+        which = groups if len(values) == len(present) else (np.cumsum(present) - 1)[groups]
+    else:
+        values, which = np.unique(groups, return_inverse=True)
+    return [str(value) for value in values.tolist()], which
+
+
+def _counts(which: NDArray[np.int64] | None, chosen: NDArray[np.bool_] | None, total: int, groups: int) -> Any:
+    """How many examples there are of each group, of those chosen or of all; `which` is None for a single group."""
+    if which is None:
+        return total if chosen is None else np.count_nonzero(chosen)
+    return np.bincount(which if chosen is None else which[chosen], minlength=groups)
+
+
+def _added(
+    which: NDArray[np.int64] | None, sums: NDArray[np.float64], values: NDArray[np.float64]
+) -> NDArray[np.float64]:  # fmt: skip
+    """The sums with the values of each group added.
+
+    They are added one by one to the sums so far: the same to the last digit, however examples were batched.
+    """
+    values = np.concatenate([sums, values])
+    if which is None:
+        return np.add.accumulate(values)[-1:]
+    return np.bincount(np.concatenate([np.arange(len(sums)), which]), weights=values).astype(np.float64, copy=False)
 
 
 def _natural(name: str) -> tuple[bool, int, str]:

@@ -72,11 +72,14 @@ class ExampleLedger(Probe):
         if "_refused" in state:
             return
         state.setdefault("since", moment.step)
-        epoch, model, task = moment.epoch or 0, moment.model, moment.subject.task
-        writer = self.writer(state)
-        with _refusing(state):
-            for batch in moment.all_examples:
+        writer: LedgerWriter = state["_writer"] if "_writer" in state else self.writer(state)
+        epoch, model, task = moment.epoch or 0, moment.subject.model, moment.subject.task
+        try:
+            for batch in moment.handed.examples:
                 self.take(writer, batch, epoch, model, task)
+        except IdError as error:
+            _refuse(state, error)
+            raise
 
     def take(self, writer: LedgerWriter, batch: Examples, epoch: int, model: nn.Module, task: Task | None) -> None:
         """A batch that was presented in `epoch`, with its gradient norms where they are due."""
@@ -149,10 +152,14 @@ def _refusing(state: dict[str, Any]) -> Iterator[None]:
     try:
         yield
     except IdError as error:
-        state["_refused"] = str(error)
-        state.pop("_writer", None)
-        state.pop("since", None)
+        _refuse(state, error)
         raise
+
+
+def _refuse(state: dict[str, Any], error: IdError) -> None:
+    state["_refused"] = str(error)
+    state.pop("_writer", None)
+    state.pop("since", None)
 
 
 def batch_of(model: nn.Module, inputs: Any, targets: Tensor) -> Any:

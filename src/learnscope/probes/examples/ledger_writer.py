@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,26 +19,11 @@ from learnscope.model.examples.groups import group_names
 from learnscope.model.examples.scores import check_classes, example_scores
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
+from learnscope.probes.examples.waiting import BATCHES, DENSE, LOGITS, SMALL, Block, Kind, Waiting, kind_of
 from learnscope.task import Task, describe
 
-BATCHES, LOGITS = 32, 2**18
-"""Batches, and logits, processed together: one by one, small batches would cost several times as much."""
-SMALL = 2**14
-"""Entries of inputs up to which copying all of them is cheaper than taking a sample at every step."""
-_DENSE = torch.strided
-
-
-class _Batch(NamedTuple):
-    """Copies: what the loop handed over may be overwritten by its next step."""
-
-    ids: Tensor
-    logits: Tensor
-    targets: Tensor
-    sample: Tensor | None
-    unsampled: bool
-    """Whether `sample` is all of the inputs, still to be sampled."""
-    grand: Tensor | None
-    groups: NDArray[Any] | None
+BLOCKS = 2
+"""Kinds of batches that room is kept for: whole ones, and the rest at the end of an epoch."""
 
 
 class LedgerWriter:
@@ -53,11 +39,13 @@ class LedgerWriter:
         """Presentations without a target that counts."""
         self.classes: int | None = None
         """How many there are, where the user said so."""
-        self._waiting: list[_Batch] = []
-        self._joins: tuple[Any, ...] = ()
+        self._waiting: list[Waiting] = []
+        self._joins: Kind = ()
         """What batches must have in common to be processed together."""
-        self._kind: tuple[Any, ...] | None = None
-        """What the last batch was like, if it was of the most usual kind."""
+        self._blocks: dict[Kind, Block] = {}
+        """Room for batches of kinds that came more than once."""
+        self._kinds: deque[Kind | None] = deque(maxlen=2 * BLOCKS)
+        """The last kinds that there was no room for."""
         self.reset_sums()
 
     def reset_sums(self) -> None:
@@ -72,20 +60,29 @@ class LedgerWriter:
         usual = grand is None and batch.groups is None
         if usual and self.add_alike(ids, z, y, x, epoch):
             return
-        self._kind = None
-        self._add(batch, epoch, grand)
-        self._kind = _kind(ids, z, y, x, epoch) if usual else None
+        joins = self._add(batch, epoch, grand)
+        kind = kind_of(ids, z, y, x) if usual else None
+        if kind is not None and kind in self._kinds:
+            while len(self._blocks) >= BLOCKS:
+                self._blocks.pop(next(iter(self._blocks)))
+            self._blocks[kind] = Block(joins, ids, z, y, x if self.check_inputs else None)
+        self._kinds.append(kind)
 
     def add_alike(self, ids: Any, logits: Any, targets: Any, inputs: Any, epoch: Any) -> bool:
-        """The same for a batch of tensors like the one before in all that is checked; False for any other."""
-        if self._kind is None or not self._waiting or _kind(ids, logits, targets, inputs, epoch) != self._kind:
+        """The same for a batch of tensors like one before in all that is checked; False for any other."""
+        kind = kind_of(ids, logits, targets, inputs)
+        block = None if kind is None else self._blocks.get(kind)
+        if block is None or type(epoch) is not int or epoch < 0:
             return False
-        copy = None if inputs is None or not self.check_inputs else inputs.detach().clone()
-        parts = ids.clone(), logits.detach().clone(), targets.clone()
-        self._wait(_Batch(*parts, copy, copy is not None, None, None))
+        self._join((epoch, *block.joins))
+        batch = block.put(ids, logits, targets, inputs if self.check_inputs else None)
+        if batch is None:  # full of batches that wait
+            return False
+        self._wait(batch)
         return True
 
-    def _add(self, batch: Examples, epoch: int, grand: Tensor | None) -> None:
+    def _add(self, batch: Examples, epoch: int, grand: Tensor | None) -> Kind:
+        """Any batch, checked and copied; what it has in common with others that it can be processed with."""
         ids, z, y = _integer_ids(batch.ids), batch.logits, batch.targets
         size = z.shape[0] if z.ndim else None
         if ids.ndim != 1 or ids.shape[0] != size:
@@ -97,17 +94,21 @@ class LedgerWriter:
         sample, unsampled = self._sample(batch.inputs, size)
         inputs = None if sample is None else (sample.shape[1:], sample.dtype, unsampled)
         joins = (
-            epoch, ids.dtype, z.shape[1:], z.dtype, z.device, y.shape[1:], y.dtype, inputs, grand is None,
-            groups is None,
+            ids.dtype, z.shape[1:], z.dtype, z.device, y.shape[1:], y.dtype, inputs, grand is None, groups is None,
         )  # fmt: skip
+        self._join((epoch, *joins))
+        z, y = z.detach(), y.detach()
+        copies = (z, y) if z.numel() >= LOGITS else (z.clone(), y.clone())
+        self._wait(Waiting(ids.clone(), *copies, sample, unsampled, grand, groups))
+        return joins
+
+    def _join(self, joins: Kind) -> None:
+        """Write what waits, if it cannot be processed together with batches like these."""
         if self._waiting and joins != self._joins:
             self.flush()
         self._joins = joins
-        z, y = z.detach(), y.detach()
-        copies = (z, y) if z.numel() >= LOGITS else (z.clone(), y.clone())
-        self._wait(_Batch(ids.clone(), *copies, sample, unsampled, grand, groups))
 
-    def _wait(self, batch: _Batch) -> None:
+    def _wait(self, batch: Waiting) -> None:
         self._waiting.append(batch)
         if len(self._waiting) >= BATCHES or len(self._waiting) * batch.logits.numel() >= LOGITS:
             self.flush()
@@ -116,7 +117,7 @@ class LedgerWriter:
         """A copied sample that identifies the inputs, or small inputs as they are; and whether it is the latter."""
         if inputs is None or not self.check_inputs:
             return None, False
-        small = isinstance(inputs, Tensor) and inputs.ndim > 1 and inputs.numel() <= SMALL and inputs.layout is _DENSE
+        small = isinstance(inputs, Tensor) and inputs.ndim > 1 and inputs.numel() <= SMALL and inputs.layout is DENSE
         # a copy in either case: a buffer that NumPy fills anew does not tell torch that it was written
         sample = inputs.detach().clone() if small else input_sample(inputs)
         if sample is not None and sample.shape[0] != size:
@@ -131,13 +132,17 @@ class LedgerWriter:
         try:
             self._write(waiting)
         except (TypeError, ValueError):
+            self._blocks = {}  # what goes on waiting is still in them
             if len(waiting) == 1:
                 raise
             for place in range(len(waiting)):
                 self._waiting = waiting[place + 1 :]  # they go on waiting if this one is refused
                 self._write(waiting[place : place + 1])
+        else:
+            for block in self._blocks.values():
+                block.used = 0
 
-    def _write(self, batches: list[_Batch]) -> None:
+    def _write(self, batches: list[Waiting]) -> None:
         ids, logits, targets, sample, grand = (
             _joined([getattr(batch, name) for batch in batches])
             for name in ("ids", "logits", "targets", "sample", "grand")
@@ -208,18 +213,6 @@ def check_num_classes(num_classes: int, highest: int) -> None:
             f"num_classes={num_classes}, but there is class {highest} among the targets: say how many there are, or "
             "leave it out"
         )
-
-
-def _kind(ids: Any, z: Any, y: Any, x: Any, epoch: Any) -> tuple[Any, ...] | None:
-    """All that is checked of a small batch of tensors; None for any other, which is checked each time."""
-    if not (type(ids) is type(z) is type(y) is Tensor) or z.ndim != 2 or y.ndim != 1 or z.numel() >= LOGITS:
-        return None
-    inputs = None
-    if x is not None:
-        if type(x) is not Tensor or x.ndim < 2 or x.layout is not _DENSE or x.numel() > SMALL:
-            return None
-        inputs = x.shape, x.dtype
-    return epoch, ids.shape, ids.dtype, z.shape, z.dtype, z.device, y.shape, y.dtype, inputs
 
 
 def _integer_ids(values: Any) -> Tensor:
