@@ -16,7 +16,7 @@ from learnscope.core.handed import Examples
 from learnscope.ledger import IdError, Ledger
 from learnscope.probes.examples import ledger_writer
 from learnscope.probes.examples.ledger_writer import LedgerWriter
-from learnscope.probes.examples.waiting import Block
+from learnscope.probes.examples.waiting_batches import Block
 from ledger.histories import Visit, assert_same, expected, visits_of
 
 CLASSES, EXAMPLES = 3, 9

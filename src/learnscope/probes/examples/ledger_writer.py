@@ -19,7 +19,7 @@ from learnscope.model.examples.groups import group_names
 from learnscope.model.examples.scores import check_classes, example_scores
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
-from learnscope.probes.examples.waiting import BATCHES, DENSE, LOGITS, SMALL, Block, Kind, Waiting, kind_of
+from learnscope.probes.examples.waiting_batches import BATCHES, DENSE, LOGITS, SMALL, Block, Kind, Waiting, kind_of
 from learnscope.task import Task, describe
 
 BLOCKS = 2
