@@ -16,7 +16,7 @@ from learnscope.model.sharded import refuse_sharded
 from learnscope.model.weights.rounded import as_they_were
 from learnscope.model.weights.snapshot import Snapshot
 from learnscope.names import group_parameters
-from learnscope.probes.updates.parameter_change import Changes, change_table
+from learnscope.probes.updates.parameter_change import Changes, change_tables
 from learnscope.record import Table
 from learnscope.session.materialise import read_tables
 from learnscope.tensor.context import arithmetic_dtype
@@ -142,8 +142,7 @@ class ParameterDelta(Mapping[str, Tensor]):
             members = {name: [number] for number, name in enumerate(changes.names)}
         else:
             members = group_parameters(changes.names, kind)  # type: ignore[arg-type]  # it refuses other kinds itself
-        table = change_table(kind, Segments(members), changes, thresholds, self._old.dtype)
-        return read_tables([table])[0]
+        return read_tables(change_tables({kind: Segments(members)}, changes, thresholds, self._old.dtype))[0]
 
     def statistics(self, thresholds: Sequence[float] = THRESHOLDS) -> dict[str, float]:
         """`norm_l2`, `norm_l1`, `norm_max`, `mean`, `std` and sparsity at each threshold, over the whole model."""

@@ -44,7 +44,8 @@ def waits_for_device(measurement: Measurement) -> bool:
     if measurement.packed:
         return not all(tensor.is_cpu for tensor in measurement.packed.values())
     columns = (column.values for table in measurement.tables for column in table.columns)
-    parts = (part for values in columns for part in (values if isinstance(values, list | tuple) else [values]))
+    unread = (values for values in columns if not _is_plain(values))
+    parts = (part for values in unread for part in (values if isinstance(values, list | tuple) else [values]))
     return any(isinstance(part, Tensor) and part.device.type != "cpu" for part in parts)
 
 

@@ -40,6 +40,12 @@ class Segments:
         out = values.new_full((len(self.scopes),), -torch.inf)
         return out.scatter_reduce_(0, self._to, values[self._from], "amax")
 
+    def largest(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The same of numbers that have been read."""
+        if not self.scopes:
+            return np.zeros(0)
+        return np.maximum.reduceat(values[self._gathered], self._starts)
+
     def spread(self, entries: Tensor, mean: Tensor, centred: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and unbiased variance of each scope, from the members' numbers of entries, means and Σ(x − mean)².
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from learnscope.core.moment import Moment
@@ -13,7 +15,7 @@ from learnscope.core.probe import Probe
 from learnscope.model.weights.rounded import RoundedWeights, as_they_were, precision_note
 from learnscope.probes.updates.absorption import absorbed_tables, take_sample
 from learnscope.quantities.updates import ParameterChange as Q
-from learnscope.record import Measurement, Table
+from learnscope.record import Label, Measurement, Table
 from learnscope.tensor.segments import Segments
 from learnscope.tensor.updates.delta import DeltaTable, delta_statistics
 
@@ -56,10 +58,8 @@ class ParameterChange(Probe):
         before, subject = moment.previous, moment.subject
         delta = changes(moment, self.thresholds)
         kinds = ["model", "layer", "component", *subject.group_kinds, *(["tensor"] if self.per_tensor else [])]
-        tables = [
-            change_table(kind, subject.segments(kind, delta.positions), delta, self.thresholds, self.snapshot_dtype)
-            for kind in kinds
-        ]
+        scopes = {kind: subject.segments(kind, delta.positions) for kind in kinds}
+        tables = change_tables(scopes, delta, self.thresholds, self.snapshot_dtype)
         samples = moment.state.pop("_sample", None)
         if samples is not None:
             tables += absorbed_tables(moment, samples)
@@ -123,45 +123,56 @@ def _one_by_one(new: Mapping[str, Tensor], old: RoundedWeights, thresholds: Sequ
     return DeltaTable(**{**columns, "bits_changed": columns["bits_changed"].where(known, torch.nan)})
 
 
-def change_table(kind: str, segments: Segments, delta: Changes, thresholds: Sequence[float], old_dtype: str) -> Table:
-    """The statistics of Δ over the scopes of `segments`; `old_dtype` is that of the previous weights."""
+def change_tables(
+    kinds: Mapping[str, Segments], delta: Changes, thresholds: Sequence[float], old_dtype: str
+) -> list[Table]:
+    """The statistics of Δ over the scopes of each kind; `old_dtype` is that of the previous weights."""
+    numbers, largest = _stacked(delta, thresholds), delta.table.largest.numpy()
     narrower = f"weights kept as {old_dtype} cannot be compared bit by bit"
-    sums = segments.sum(_stacked(delta, thresholds))
-    n, total, l1, squares, old, flips, bits, nan, inf, centred, explained = sums[:, :11].unbind(1)
-    columns = [
-        Q.l1.column(l1),
-        Q.l2.column(squares.sqrt()),
-        Q.max.column(segments.max(delta.table.largest)),
-        Q.mean.column(total / n),
-        Q.mean_abs.column(l1 / n),
-        Q.std.column(unbiased_std(n, total, centred, explained)),
-        Q.update_to_weight.column((squares / old).sqrt()),
-        Q.sign_flip_share.column(flips / n),
-        Q.visible_share.column(bits / n, status=dict.fromkeys(bits.isnan().nonzero().flatten().tolist(), narrower)),
-        Q.nan.column(nan),
-        Q.inf.column(inf),
-    ]
-    columns += [
-        Q.sparsity.column(within / n, {"threshold": threshold, "dtype": delta.dtype})
-        for threshold, within in zip(thresholds, sums[:, 11:].unbind(1), strict=True)
-    ]
-    return Table(kind, segments.scopes, columns)
+    labels: list[dict[str, Label]] = [{"threshold": threshold, "dtype": delta.dtype} for threshold in thresholds]
+    tables = []
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for kind, segments in kinds.items():
+            sums = segments.sums(numbers)
+            n, total, l1, squares, old, flips, bits, nan, inf, centred, explained = sums[:, :11].T
+            columns = [
+                Q.l1.column(l1.tolist()),
+                Q.l2.column(np.sqrt(squares).tolist()),
+                Q.max.column(segments.largest(largest).tolist()),
+                Q.mean.column((total / n).tolist()),
+                Q.mean_abs.column((l1 / n).tolist()),
+                Q.std.column(unbiased_std(n, total, centred, explained).tolist()),
+                Q.update_to_weight.column(np.sqrt(squares / old).tolist()),
+                Q.sign_flip_share.column((flips / n).tolist()),
+                Q.visible_share.column(
+                    (bits / n).tolist(), status=dict.fromkeys(np.flatnonzero(np.isnan(bits)).tolist(), narrower)
+                ),
+                Q.nan.column(nan.tolist()),
+                Q.inf.column(inf.tolist()),
+            ]
+            shares = (sums[:, 11:] / n[:, None]).T.tolist()
+            columns += [Q.sparsity.column(share, label) for share, label in zip(shares, labels, strict=True)]
+            tables.append(Table(kind, segments.scopes, columns))
+    return tables
 
 
-def _stacked(delta: Changes, thresholds: Sequence[float]) -> Tensor:
+def _stacked(delta: Changes, thresholds: Sequence[float]) -> NDArray[np.float64]:
     """One row for each tensor: a scope is a single sum over rows."""
     table = delta.table
     columns = (
         table.entries, table.total, table.l1, table.sum_squares, table.old_sum_squares, table.sign_flips,
         table.bits_changed, table.nan, table.inf, table.centred_squares, table.total.square() / table.entries,
     )  # fmt: skip
-    return torch.cat([torch.stack(columns, 1), delta.within(thresholds)], 1)
+    return torch.cat([torch.stack(columns, 1), delta.within(thresholds)], 1).numpy()
 
 
-def unbiased_std(n: Tensor, total: Tensor, centred: Tensor, explained: Tensor) -> Tensor:
+Numbers = NDArray[np.float64]
+
+
+def unbiased_std(n: Numbers, total: Numbers, centred: Numbers, explained: Numbers) -> Numbers:
     """Standard deviation of scopes made of tensors: √(Σᵢ(Mᵢ + nᵢ(meanᵢ − mean)²)/(n − 1)); NaN for one entry.
 
     `centred` is Σᵢ Mᵢ with Mᵢ a tensor's squares around its own mean, `explained` is Σᵢ nᵢ·meanᵢ².
     """
-    between = (explained - total.square() / n).clamp(min=0)
-    return torch.where(n > 1, (centred + between) / (n - 1), torch.nan).sqrt()
+    between = np.maximum(explained - total**2 / n, 0)
+    return np.sqrt(np.where(n > 1, (centred + between) / (n - 1), np.nan))

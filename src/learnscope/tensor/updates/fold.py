@@ -5,7 +5,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from learnscope.tensor.context import arithmetic_dtype, common_dtype
@@ -18,6 +20,7 @@ from learnscope.tensor.kernels import (
     suspect_rows,
 )
 from learnscope.tensor.rows import SMALLEST_SAFE, WIDTH, Batch, Group
+from learnscope.tensor.updates.host import host_totals
 
 HELD_ROWS = 1 << 15
 """Rows held before they are added up on a CPU: 1.3 MB of partials with three thresholds, still in the cache."""
@@ -69,6 +72,11 @@ class Fold:
     def add(self, batch: Batch, compiled: bool) -> None:
         """Reduce the rows of a batch; they are added up later, as that needs a host sync on an accelerator."""
         new, old = batch.rows
+        if not compiled and isinstance(batch.owner, int) and new.is_cpu and {new.dtype, old.dtype} == {torch.float32}:
+            totals = host_totals(new, old, self.rounded)
+            if totals is not None:
+                self._add_totals(batch, totals)
+                return
         dtype = arithmetic_dtype(new, old)
         key = dtype, new.device
         cuts = self._cuts.get(key)
@@ -89,6 +97,13 @@ class Fold:
         self._held_rows += len(new)
         if self._held_bytes >= HELD_BYTES or (new.is_cpu and self._held_rows >= HELD_ROWS):
             self.join()
+
+    def _add_totals(self, batch: Batch, totals: NDArray[np.float64]) -> None:
+        self.entries_read[batch.owner] += batch.rows[0].numel()
+        column = self.columns.numpy()[: len(totals), batch.owner]
+        largest = max(column[LARGEST], totals[LARGEST])
+        column += totals
+        column[LARGEST] = largest
 
     def join(self) -> None:
         """Bring the held partials to the host, replace those that float32 cannot hold, and add them up."""
@@ -112,11 +127,7 @@ class Fold:
         """Add the totals of a batch, unless some of its rows are suspect."""
         if float(totals[-1]) or not isinstance(batch.owner, int):
             return False
-        self.entries_read[batch.owner] += batch.rows[0].numel()
-        column = self.columns[: len(totals) - 1, batch.owner]
-        largest = torch.maximum(column[LARGEST], totals[LARGEST])
-        column += totals[:-1]
-        column[LARGEST] = largest
+        self._add_totals(batch, totals[:-1].double().numpy())
         return True
 
     def _join_one(self, batch: Batch, partials: Tensor, suspect: Tensor) -> None:
