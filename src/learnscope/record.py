@@ -145,14 +145,16 @@ class Record:
 
     def to_json(self) -> str:
         """One strict JSON object on one line."""
+        return visible_json(_ENCODE(self.body() | {"time": round(self.time, 6), "cost": round(self.cost, 7)}))
+
+    def body(self) -> dict[str, Any]:
+        """All that the record has, as JSON can hold it."""
         body: dict[str, Any] = {
             "probe": self.probe, "step": self.step, "epoch": self.epoch, "phase": self.phase, "source": self.source,
-            "attempt": self.attempt, "time": round(self.time, 6), "cost": round(self.cost, 7),
-            "tables": [_table_to_json(table) for table in self.tables],
+            "attempt": self.attempt, "time": self.time, "cost": self.cost, "tables": [*map(_table_to_json, self.tables)]
         }  # fmt: skip
         optional = (("arrays", self.arrays), ("notes", dict(self.notes)), ("error", self.error))
-        body.update((key, value) for key, value in optional if value)
-        return visible_json(_ENCODE(body))
+        return body | {key: value for key, value in optional if value}
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Record:
@@ -253,9 +255,7 @@ _SHAPE: dict[str, tuple[type, ...]] = {
     "time": _NUMBER, "cost": _NUMBER, "tables": (list,), "arrays": (str, type(None)), "notes": (dict,),
     "error": (str, type(None)),
 }  # fmt: skip
-_VALUES = {int, float, type(None)}
-_LABELS = {str, int, float, bool, type(None)}
-_LARGEST = 2**63
+_VALUES, _LABELS, _LARGEST = {int, float, type(None)}, {str, int, float, bool, type(None)}, 2**63
 
 
 def _check_shape(body: Any) -> None:

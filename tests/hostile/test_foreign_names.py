@@ -12,7 +12,7 @@ import torch
 import learnscope as ls
 from hostile.test_names import dangerous, recorded
 from learnscope.cli import main
-from learnscope.store import fast_frame
+from learnscope.store.frame import frame_of
 
 BAD = "a\u202egnp\u2066\x7f\x9b31m\u2028é"
 SHOWN = "a\\u202egnp\\u2066\\u007f\\u009b31m\\u2028é"
@@ -32,16 +32,15 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_names_are_read_as_visible_escapes(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_read_as_visible_escapes(foreign: Path) -> None:
     run = ls.open_run(foreign)
     assert run.problems == []
     scopes = set(run.frame()["scope"])
     assert any(SHOWN in scope for scope in scopes)
     assert dangerous("".join(map(str, scopes))) == []
     assert dangerous(json.dumps(run.manifest, ensure_ascii=False)) == []
-    monkeypatch.setattr(fast_frame, "FAST_FROM", 1)
-    fast = ls.open_run(foreign).frame()
-    assert list(fast["scope"]) == list(run.frame()["scope"])
+    one_by_one = frame_of(run.records())
+    assert list(one_by_one["scope"]) == list(run.frame()["scope"])
 
 
 def test_a_page_shows_nothing_dangerous(foreign: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import learnscope as ls
 from learnscope.cli import main
 from learnscope.record import Record
 from learnscope.store.backend import FolderBackend
+from learnscope.store.columnar.blocks import Segment
 
 
 @pytest.fixture
@@ -32,13 +33,18 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counted: list[int] = []
-    records = FolderBackend.records
+    segments, records = FolderBackend.segments, FolderBackend.records
 
-    def count(backend: FolderBackend, problems: list[str]) -> Iterator[Record]:
+    def count_segments(backend: FolderBackend) -> list[Segment]:
+        counted.append(1)
+        return segments(backend)
+
+    def count_records(backend: FolderBackend, problems: list[str]) -> Iterator[Record]:
         counted.append(1)
         return records(backend, problems)
 
-    monkeypatch.setattr(FolderBackend, "records", count)
+    monkeypatch.setattr(FolderBackend, "segments", count_segments)
+    monkeypatch.setattr(FolderBackend, "records", count_records)
     return counted
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -268,31 +269,44 @@ def test_an_interruption_leaves_the_lines_alone(folder: Path, monkeypatch: pytes
     assert (folder / "records.damaged.jsonl").read_bytes() == TORN + b"\n"
 
 
-@pytest.mark.parametrize("loss", ["labels", "record", "value"])
+@pytest.mark.parametrize("loss", ["labels", "record", "value", "step"])
 def test_a_loss_is_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch, loss: str) -> None:
     write_run(folder, [plain(1), plain(2)])
     before = (folder / "records.jsonl").read_bytes()
-    real = parquet.batch
+    real = module.table
 
-    def lossy(records: list[tuple[Record, bytes]]) -> Any:
-        if loss == "record":
-            return real(records[:1])
-        changed = []
-        for record, line in records:
-            [table] = record.tables
-            *columns, last = table.columns
-            if loss == "labels":
-                last = replace(last, labels={})
-            else:
-                last = replace(last, values=[*last.values[:-1], last.values[-1] * (1 + 1e-16) + 2**-52])
-            changed.append((replace(record, tables=[replace(table, columns=[*columns, last])]), line))
-        return real(changed)
+    def lossy(group: Any) -> Any:
+        """The table with the last record changed, or without it."""
+        [batch] = real(group).combine_chunks().to_batches()
+        *others, record = parquet.records_of(batch)
+        [table] = record.tables
+        *columns, last = table.columns
+        if loss == "labels":
+            last = replace(last, labels={})
+        elif loss == "value":
+            last = replace(last, values=[*last.values[:-1], last.values[-1] * (1 + 1e-16) + 2**-52])
+        changed = replace(record, tables=[replace(table, columns=[*columns, last])])
+        if loss == "step":
+            changed = replace(record, step=record.step + 1)
+        kept = others if loss == "record" else [*others, changed]
+        return pa.Table.from_batches([parquet.batch([(each, b"") for each in kept])])
 
-    monkeypatch.setattr(parquet, "batch", lossy)
+    monkeypatch.setattr(module, "table", lossy)
     with pytest.raises(RunError, match=r"record \d of .* did not come back .* nothing was changed"):
         compact(folder)
     assert (folder / "records.jsonl").read_bytes() == before
     assert files(folder) == {"run.json", "records.jsonl"}
+
+
+def test_the_last_step_of_a_compacted_run(folder: Path) -> None:
+    """Of a later attempt, superseded steps left out; with a record that columns cannot hold, and with later lines."""
+    written = [plain(step) for step in range(50)] + [plain(step, attempt=1) for step in range(20, 31)]
+    write_run(folder, written, [0, 19])
+    assert (ls.open_run(folder).last_step, compact(folder).records, ls.open_run(folder).last_step) == (30, 61, 30)
+    append(folder, [plain(33, attempt=1, notes={"n": 2**60})])
+    assert ls.open_run(folder).last_step == 33
+    compact(folder)
+    assert ls.open_run(folder).last_step == 33
 
 
 def test_many_batches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

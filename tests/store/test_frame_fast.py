@@ -1,4 +1,4 @@
-"""The fast table of a run is the table that the record-by-record loop makes, to the bit."""
+"""The table of a run's columns is the table that the record-by-record loop makes, to the bit."""
 
 from __future__ import annotations
 
@@ -15,18 +15,13 @@ from hypothesis import strategies as st
 
 import learnscope as ls
 from learnscope.record import Column, Record, Table
-from learnscope.store import fast_frame as module
+from learnscope.store.columnar import decode as module
+from learnscope.store.columnar.column_frame import frame_from
 from learnscope.store.duck import LONGEST_LINE, longest_line
-from learnscope.store.fast_frame import fast_frame
 from learnscope.store.frame import frame_of
 from store.awkward import append, assert_identical, plain, records, write_run
 
 LINE = plain().to_json()
-
-
-@pytest.fixture(autouse=True)
-def _always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FAST_FROM", 0)
 
 
 @pytest.fixture
@@ -35,11 +30,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def fast(folder: Path, probe: str | None = None, name: str | None = None, kind: str | None = None) -> pd.DataFrame:
-    """The fast way, and no other."""
-    starts = {entry["attempt"]: entry["start_step"] for entry in ls.open_run(folder).manifest["attempts"]}
-    found = fast_frame(folder, starts, probe, name, kind)
-    assert found is not None
-    return found[0]
+    """From columns; lines that a session could have written are not read one by one for it."""
+    return frame_from(ls.open_run(folder).columns(), probe, name, kind)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -58,7 +50,7 @@ def test_whatever_was_recorded(written: list[Record], attempts: list[int]) -> No
 
 def test_batches_and_probes_of_different_shape(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batch after batch, with labels that come up late and change their type, and a torn line in the middle."""
-    monkeypatch.setattr(module, "RECORDS_AT_ONCE", 700)
+    monkeypatch.setattr(module, "NUMBERS_A_SEGMENT", 5000)
 
     def one(step: int, labels: dict[str, str | float]) -> Record:
         table = Table("model", ["model"], [Column("late" if "late" in labels else "x", [step / 7], labels)])
@@ -157,21 +149,11 @@ def run_python(code: str, *arguments: str) -> str:
     return result.stdout.strip()
 
 
-def test_a_small_run_does_not_wait_for_duckdb(folder: Path) -> None:
-    write_run(folder, [plain()])
-    code = (
-        "import sys, learnscope as ls; assert len(ls.open_run(sys.argv[1]).frame()) == 4; "
-        "print('duckdb' in sys.modules)"
-    )
-    assert run_python(code, str(folder)) == "False"
-
-
-@pytest.mark.parametrize("missing", ["duckdb", "fsspec"])
-def test_without_the_packages_it_is_slower_and_the_same(folder: Path, missing: str) -> None:
+@pytest.mark.parametrize("missing", ["duckdb", "fsspec", "pyarrow"])
+def test_lines_are_read_without_the_packages_for_sql(folder: Path, missing: str) -> None:
     write_run(folder, [plain(step) for step in range(20)])
     code = (
         f"import sys; sys.modules[{missing!r}] = None\n"
-        "import learnscope as ls; from learnscope.store import fast_frame\n"
-        "fast_frame.FAST_FROM = 0; print(ls.open_run(sys.argv[1]).frame().to_csv())"
+        "import learnscope as ls; print(ls.open_run(sys.argv[1]).frame().to_csv())"
     )
     assert run_python(code, str(folder)) == ls.open_run(folder).frame().to_csv().strip()

@@ -2,48 +2,49 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import between, capital, count, num, percent
-from learnscope.record import Evidence, Finding, Record
+from learnscope.record import Evidence, Finding
+from learnscope.store.columnar.columns import Heads
 from learnscope.store.reader import RunReader
 
 
 @analysis(place=130)
 def session(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  (nothing here has a cut)
-    by_probe: dict[str, list[Record]] = defaultdict(list)
-    for record in reader.records():
-        by_probe[record.probe].append(record)
-    problems = list(reader.last_problems)
-    findings = [_failed(probe, records) for probe, records in by_probe.items() if any(r.error for r in records)]
+    columns = reader.columns()
+    heads, problems = columns.heads, list(reader.last_problems)
+    failing = [probe for probe in heads.probes if heads.failed[heads.of(probe)].any()]
+    findings = [_failed(probe, heads) for probe in failing]
     findings += [_torn(problems)] if problems else []
     findings += [_lost(reader.losses, reader)] if reader.losses else []
     findings += [_state_missing(entry) for entry in reader.manifest.get("attempts") or [] if entry.get("state_lost")]
-    skipped = {probe: any(r.notes.get("skipped_by_budget") for r in records) for probe, records in by_probe.items()}
-    return findings + [_skipped(probe, by_probe[probe], reader) for probe in by_probe if skipped[probe]]
+    noted = {probe: [note for note in columns.notes(probe, "skipped_by_budget") if note[1]] for probe in heads.probes}
+    return findings + [_skipped(probe, heads, notes, reader) for probe, notes in noted.items() if notes]
 
 
-def _failed(probe: str, records: list[Record]) -> Finding:
-    failures = [r for r in records if r.error]
-    kinds = {str(r.error).split(":")[0] for r in failures}
-    first, last = failures[0], failures[-1]
+def _failed(probe: str, heads: Heads) -> Finding:
+    records = heads.of(probe)
+    failures = records[heads.failed[records]].tolist()
+    messages = [heads.errors[place] for place in failures]
+    kinds = {message.split(":")[0] for message in messages}
+    first, last = int(heads.step[failures[0]]), int(heads.step[failures[-1]])
     # a message may be a page long, and its first line is the one that names the error
-    message = str(first.error).strip().splitlines()[0][:300]
+    message = messages[0].strip().splitlines()[0][:300]
     others = f" The failures are of {count(len(kinds), 'kind')}: {', '.join(sorted(kinds))}." if len(kinds) > 1 else ""
     remaining = len(records) - len(failures)
     effect = f"What {probe} shows rests on {count(remaining, 'firing')}"
     return Finding(
         kind="probe_failed",
         severity="warning",
-        title=f"{probe} failed in {len(failures)} of {count(len(records), 'firing')}, first at step {first.step:,}",
-        detail=f"{capital(between(first.step, last.step))}. First message: {message}.{others}",
+        title=f"{probe} failed in {len(failures)} of {count(len(records), 'firing')}, first at step {first:,}",
+        detail=f"{capital(between(first, last))}. First message: {message}.{others}",
         advice=(effect if remaining else f"Nothing that {probe} would have shown is in this run")
         + "; watch(..., strict=True) stops at the failure with its traceback.",
-        evidence=evidence_over((first.step, last.step), probe, "error", len(records), float(len(failures))),
+        evidence=evidence_over((first, last), probe, "error", len(records), float(len(failures))),
     )
 
 
@@ -91,20 +92,21 @@ def _state_missing(entry: dict[str, Any]) -> Finding:
     )
 
 
-def _skipped(probe: str, records: list[Record], reader: RunReader) -> Finding:
-    noted = [r for r in records if r.notes.get("skipped_by_budget")]
-    skipped = sum(int(r.notes["skipped_by_budget"]) for r in noted)
+def _skipped(probe: str, heads: Heads, notes: list[tuple[int, Any]], reader: RunReader) -> Finding:
+    records = heads.of(probe)
+    first, last = int(heads.step[records[0]]), notes[-1][0]
+    skipped = sum(int(note) for _, note in notes)
     due = skipped + len(records)
     shares = [(entry.get("cost") or {}).get("budget") for entry in reader.manifest.get("attempts", [])]
     budget = next((share for share in reversed(shares) if share), None)
     reason = f" to hold a budget of {percent(float(budget))} of the wall time" if budget else ""
-    seconds = sum(r.cost for r in records) / len(records)
+    seconds = sum(heads.cost[records].tolist()) / len(records)
     return Finding(
         kind="skipped_by_budget",
         severity="info",
         title=f"{probe} was skipped in {skipped:,} of {count(due, 'due firing')}",
-        detail=f"{skipped:,} firings were left out{reason}, between steps {records[0].step:,} and {noted[-1].step:,}; "
+        detail=f"{skipped:,} firings were left out{reason}, between steps {first:,} and {last:,}; "
         f"the {len(records):,} that took place cost {num(1e3 * seconds)} ms each.",
         advice=f"A larger every= for {probe} spaces its firings evenly; a larger budget= takes more of them.",
-        evidence=evidence_over((records[0].step, noted[-1].step), probe, "skipped_by_budget", due, float(skipped)),
+        evidence=evidence_over((first, last), probe, "skipped_by_budget", due, float(skipped)),
     )

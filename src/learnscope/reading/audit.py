@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 
 from learnscope.reading import audit_parts
 from learnscope.reading.audit_numbers import Part, entries_of
-from learnscope.reading.gather import class_of, one_pass
+from learnscope.reading.gather import class_of, labels, one_pass
 from learnscope.record import Record
 from learnscope.store.reader import RunReader
 
@@ -50,7 +50,8 @@ def read_audit(reader: RunReader) -> Audit:
 
 def _read(reader: RunReader) -> Audit:
     by_class: dict[str, list[Record]] = {}
-    for record in reader.records():
+    measured = any(class_of(label) in PROBES.values() for label in labels(reader))
+    for record in reader.records() if measured else ():
         by_class.setdefault(class_of(record.probe), []).append(record)
     parts: dict[str, Any] = {}
     missing = {}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, TypeVar
@@ -13,45 +13,31 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from learnscope.quantities import Quantities, Quantity, declared
-from learnscope.quantities.gradients import GradientFlow
-from learnscope.quantities.updates import ParameterChange
+from learnscope.quantities import Quantities, Quantity
+from learnscope.reading.numbers import Numbers, numbers_of
 from learnscope.record import Record, nonfinite
-from learnscope.store.frame import frame_of
+from learnscope.store.columnar.column_frame import frame_from
+from learnscope.store.columnar.columns import Columns
 from learnscope.store.reader import RunReader
 
 Floats = NDArray[np.float64]
 _T = TypeVar("_T")
-
-_OF_TENSORS = frozenset(
-    quantity.name
-    for quantity in (
-        ParameterChange.visible_share, ParameterChange.update_to_weight, ParameterChange.sparsity,
-        ParameterChange.nan, ParameterChange.inf, GradientFlow.first_nonfinite,
-    )
-)  # fmt: skip
-"""The numbers per tensor that findings and figures read."""
+_ROWS_KEPT = 20_000
+"""Rows up to which a table is kept for the next question; a longer one is made again, so that memory does not grow."""
 
 
 class OnePass(RunReader):
-    """A run whose records are read once, for many questions.
-
-    Statistics per tensor are most of a run's bytes; only those that findings and figures read are kept.
-    """
+    """A run that is opened once, for many questions: each reads the numbers that it is about, and is answered once."""
 
     def __init__(self, reader: RunReader) -> None:
         super().__init__(reader.backend)
         self._manifest = reader.manifest
-        self._by_probe: dict[str, list[Record]] = defaultdict(list)
+        self._columns = reader.columns()
+        superseding = len(self._columns.starts) > 1
+        self._all = replace(self._columns, starts={}) if superseding else self._columns
         self._answers: dict[object, Any] = {}
-        self.numbers: Counter[str] = Counter()
-        """How many numbers each probe recorded, with those that are not kept here."""
-        self._records: list[Record] = []
-        for record in reader.records():
-            self.numbers[record.probe] += sum(len(table.scopes) * len(table.columns) for table in record.tables)
-            self._records.append(_slim(record))
-            self._by_probe[record.probe].append(self._records[-1])
         self._problems, self.last_counts = list(reader.last_problems), reader.last_counts
+        self.last_problems = list(self._problems)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -60,14 +46,21 @@ class OnePass(RunReader):
     @property
     def probes(self) -> list[str]:
         """The labels of the probes in the order in which they first fired."""
-        return list(self._by_probe)
+        return self._columns.heads.probes
+
+    @property
+    def numbers(self) -> Counter[str]:
+        """How many numbers each probe recorded."""
+        heads = self._columns.heads
+        totals = np.bincount(heads.probe, heads.numbers, len(heads.probes)).astype(int).tolist()
+        return Counter(dict(zip(heads.probes, totals, strict=True)))
+
+    def columns(self, *, superseded: bool = False) -> Columns:
+        self.last_problems = list(self._problems)
+        return self._all if superseded else self._columns
 
     def records(self, probe: str | None = None, *, superseded: bool = False) -> Iterator[Record]:
-        if superseded and len(self._manifest.get("attempts") or []) > 1:
-            yield from super().records(probe, superseded=True)
-            return
-        self.last_problems = list(self._problems)
-        yield from self._records if probe is None else self._by_probe.get(probe, [])
+        return self.columns(superseded=superseded).records(probe)
 
     def frame(
         self, probe: str | None = None, name: str | None = None, kind: str | None = None,
@@ -76,30 +69,23 @@ class OnePass(RunReader):
         """As of any reader, but the same question gets the same table again: do not write into it."""
         return self.remember(
             (probe, name, kind, superseded),
-            lambda: frame_of(self.records(probe, superseded=superseded), name, kind),
+            lambda: frame_from(self.columns(superseded=superseded), probe, name, kind),
         )
 
     def remember(self, question: object, answer: Callable[[], _T]) -> _T:
-        """The result of `answer`, which is called once for each question."""
-        if question not in self._answers:
-            self._answers[question] = answer()
-        result: _T = self._answers[question]
+        """The result of `answer`, which is called once for each question, unless it is a long table."""
+        if question in self._answers:
+            known: _T = self._answers[question]
+            return known
+        result = answer()
+        if not (isinstance(result, pd.DataFrame) and len(result) > _ROWS_KEPT):
+            self._answers[question] = result
         return result
 
 
 def one_pass(reader: RunReader) -> OnePass:
     """`reader` itself if it has its records already."""
     return reader if isinstance(reader, OnePass) else OnePass(reader)
-
-
-def _slim(record: Record) -> Record:
-    if class_of(record.probe) not in declared():
-        return record
-    tables = [
-        replace(table, columns=[c for c in table.columns if c.name in _OF_TENSORS]) if table.kind == "tensor" else table
-        for table in record.tables
-    ]
-    return replace(record, tables=tables)
 
 
 def labels_of(reader: RunReader, probe: type[Quantities]) -> list[str]:
@@ -117,7 +103,7 @@ def class_of(label: str) -> str:
 
 def labels(reader: RunReader) -> list[str]:
     """The labels of all probes, those included that only failed."""
-    return reader.probes if isinstance(reader, OnePass) else list(dict.fromkeys(r.probe for r in reader.records()))
+    return reader.columns().heads.probes
 
 
 def rows(
@@ -127,8 +113,7 @@ def rows(
 
     From all probes of the quantity's class, or from the one with the label `probe`. `conditions` select by label.
     """
-    of_class = (label for label in labels(reader) if class_of(label) == quantity.probe)
-    probes = tuple(of_class) if probe is None else (probe,)
+    probes = _probes(reader, quantity, probe)
 
     def read() -> pd.DataFrame:
         frames = [frame for label in probes if len(frame := reader.frame(label, quantity.name, kind))]
@@ -142,6 +127,40 @@ def rows(
 
     question = ("rows", probes, quantity.name, kind, *sorted(conditions.items()))
     return reader.remember(question, read) if isinstance(reader, OnePass) else read()
+
+
+def _probes(reader: RunReader, quantity: Quantity, probe: str | None) -> tuple[str, ...]:
+    of_class = (label for label in labels(reader) if class_of(label) == quantity.probe)
+    return tuple(of_class) if probe is None else (probe,)
+
+
+def _numbers(
+    reader: RunReader, quantity: Quantity, kind: str, probe: str | None, conditions: Mapping[str, object]
+) -> Numbers | None:
+    """The same as `rows`, as arrays; None if there is no other way than a table."""
+    probes = _probes(reader, quantity, probe)
+
+    def read() -> Numbers | None:
+        return numbers_of(reader.columns(), probes, quantity.name, kind, conditions)
+
+    question = ("numbers", probes, quantity.name, kind, *sorted(conditions.items()))
+    return reader.remember(question, read) if isinstance(reader, OnePass) else read()
+
+
+def labelled(reader: RunReader, quantity: Quantity, label: str, kind: str = "model") -> list[Any]:
+    """The values of a label that a quantity was recorded with, in the order of writing."""
+    columns = reader.columns()
+    if any(columns.loose(probe) for probe in _probes(reader, quantity, None)):
+        frame = rows(reader, quantity, kind)
+        return frame[label].dropna().unique().tolist() if label in frame else []
+    parts = [part for probe in _probes(reader, quantity, None) for part in columns.chosen(probe)]
+    found = [
+        column.labels.get(label)
+        for part in sorted(parts, key=lambda part: int(part.order[0]))
+        for column in part.form.columns
+        if (column.name, column.kind) == (quantity.name, kind) and column.scopes
+    ]
+    return [value for value in dict.fromkeys(found) if value is not None]
 
 
 def last_of_each(frame: pd.DataFrame) -> pd.DataFrame:
@@ -174,8 +193,8 @@ class Series:
     @property
     def broken(self) -> NDArray[np.int64]:
         """The steps at which it was measured and not finite."""
-        bad = np.array([nonfinite(status) is not None for status in self.status], dtype=bool)
-        steps: NDArray[np.int64] = self.steps[bad]
+        bad = {status for status in set(self.status) if nonfinite(status) is not None}
+        steps: NDArray[np.int64] = self.steps[[place for place, s in enumerate(self.status) if s in bad] if bad else []]
         return steps
 
     def at(self, step: int) -> float | None:
@@ -190,7 +209,10 @@ def series(
     reader: RunReader, quantity: Quantity, kind: str = "model", probe: str | None = None, **conditions: object
 ) -> Series:
     """A model-wide number over the steps; empty if it was not recorded."""
-    return as_series(rows(reader, quantity, kind, probe, **conditions))
+    numbers = _numbers(reader, quantity, kind, probe, conditions)
+    if numbers is None:
+        return as_series(rows(reader, quantity, kind, probe, **conditions))
+    return Series(numbers.steps, numbers.values, numbers.reasons, numbers.probe)
 
 
 def as_series(frame: pd.DataFrame) -> Series:
@@ -230,7 +252,30 @@ class Grid:
 
 def grid(reader: RunReader, quantity: Quantity, kind: str = "layer", **conditions: object) -> Grid:
     """A number of every layer (or other scope) at every measured step."""
-    return as_grid(rows(reader, quantity, kind, None, **conditions), layers(reader))
+    numbers = _numbers(reader, quantity, kind, None, conditions)
+    if numbers is None:
+        return as_grid(rows(reader, quantity, kind, None, **conditions), layers(reader))
+    return _grid(numbers, layers(reader))
+
+
+def _grid(numbers: Numbers, order: Sequence[str]) -> Grid:
+    scopes = _ordered(numbers.in_order_of_appearance(), order)
+    place = {scope: place for place, scope in enumerate(scopes)}
+    across = np.array([place.get(scope, -1) for scope in numbers.scopes], np.int64)
+    new = np.diff(numbers.steps, prepend=numbers.steps[:1] - 1) != 0
+    down = np.cumsum(new) - 1
+    values = np.full((int(new.sum()), len(scopes)), np.nan)
+    broken = np.zeros(values.shape, dtype=bool)
+    if len(numbers.steps):
+        values[down, across[numbers.scope]] = numbers.values
+        broken[down, across[numbers.scope]] = numbers.broken
+    return Grid(numbers.steps[new], scopes, values, broken, numbers.probe)
+
+
+def _ordered(scopes: Sequence[str], order: Sequence[str]) -> list[str]:
+    """Those of `order` first, as there; then the others, as they are."""
+    places = {scope: place for place, scope in enumerate(order)}
+    return sorted(scopes, key=lambda scope: places.get(scope, len(places)))
 
 
 def layers(reader: RunReader) -> list[str]:
@@ -239,8 +284,7 @@ def layers(reader: RunReader) -> list[str]:
 
 def as_grid(frame: pd.DataFrame, order: Sequence[str] = ()) -> Grid:
     """From rows with one number for each step and scope; scopes in this order, then as they were recorded."""
-    places = {scope: place for place, scope in enumerate(order)}
-    scopes = sorted(dict.fromkeys(frame["scope"].tolist()), key=lambda scope: places.get(scope, len(places)))
+    scopes = _ordered(list(dict.fromkeys(frame["scope"].tolist())), order)
     steps, down = np.unique(frame["step"].to_numpy(np.int64), return_inverse=True)
     across = pd.Index(scopes, dtype=object).get_indexer(pd.Index(frame["scope"], dtype=object))
     values = np.full((len(steps), len(scopes)), np.nan)

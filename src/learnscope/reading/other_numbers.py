@@ -34,19 +34,20 @@ class OtherNumber:
 
 
 def other_numbers(reader: RunReader, kind: str) -> Iterator[OtherNumber]:
+    columns = reader.columns()
     for label in labels(reader):
-        frame, of_loop = reader.frame(label, kind=kind), class_of(label) == Loss.probe
-        names = {str(name) for name in frame["name"].unique()}
-        for name in map(str, frame["name"].unique()):
+        of_loop = class_of(label) == Loss.probe
+        names = columns.names(label, kind)
+        for name in names:
             quantity = _declaration(reader, label, name)
             if of_loop:  # the names are the loop's own; the spread of another number is not one
-                is_spread = name.removesuffix("_std") in names - {name}
+                is_spread = name.removesuffix("_std") in {*names} - {name}
                 other = name != Loss.loss.name and not is_accuracy(name) and not is_spread
             else:
                 other = class_of(label) not in declared() if quantity is None else quantity.drawn == "by kind"
             if other:
                 title = name if of_loop else f"{label}: {name}"
-                yield OtherNumber(title, last_of_each(frame[frame["name"] == name]), quantity)
+                yield OtherNumber(title, last_of_each(reader.frame(label, name, kind)), quantity)
 
 
 def is_accuracy(name: str) -> bool:

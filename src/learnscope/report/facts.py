@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 from learnscope.quantities.bits import BitOptimum, BitSensitivity, BitWidths
@@ -29,8 +28,8 @@ def watched(reader: RunReader) -> list[tuple[str, str]]:
     """Model, steps, time and environment, as far as the manifest has them."""
     manifest = reader.manifest
     attempts = manifest.get("attempts") or []
-    steps = [record.step for record in reader.records()]
-    span = f"{min(steps):,} to {max(steps):,} ({count(len(steps), 'record')})" if steps else "none recorded"
+    steps = reader.columns().heads.step
+    span = f"{steps.min():,} to {steps.max():,} ({count(len(steps), 'record')})" if len(steps) else "none recorded"
     if len(attempts) > 1:
         starts = ", ".join(f"{entry['start_step']:,}" for entry in attempts[1:])
         span += f"; resumed at step {starts}"
@@ -76,9 +75,8 @@ def _environment(environment: dict[str, Any]) -> dict[str, str]:
 
 def wall_seconds(reader: RunReader) -> float | None:
     """The time of all attempts; one that was not closed ends with its last record."""
-    last: dict[int, float] = {}
-    for record in reader.records(superseded=True):
-        last[record.attempt] = max(record.time, last.get(record.attempt, 0.0))
+    heads = reader.columns(superseded=True).heads
+    last = {int(attempt): float(heads.time[heads.attempt == attempt].max()) for attempt in set(heads.attempt.tolist())}
     total = 0.0
     for entry in reader.manifest.get("attempts") or []:
         end = entry.get("ended") or last.get(entry.get("attempt"))
@@ -100,16 +98,16 @@ def _duration(seconds: float) -> str:
 
 def costs(reader: RunReader) -> list[tuple[str, str, str, str, str]]:
     """For each probe: firings, mean milliseconds, total seconds, share of the wall time. Failures are not firings."""
-    spent: dict[str, list[float]] = defaultdict(list)
-    for record in reader.records(superseded=True):
-        if not record.error:
-            spent[record.probe].append(record.cost)
+    heads = reader.columns(superseded=True).heads
+    took_place = ((probe, heads.of(probe)) for probe in heads.probes)
+    spent = {probe: heads.cost[places[~heads.failed[places]]] for probe, places in took_place}
+    spent = {probe: cost for probe, cost in spent.items() if len(cost)}
     if len(spent) > 1:
-        spent["all"] = [cost for costs in spent.values() for cost in costs]
+        spent["all"] = heads.cost[~heads.failed]
     wall = wall_seconds(reader)
     lines = []
     for probe, cost in spent.items():
-        total = sum(cost)
+        total = float(cost.sum())
         share = _at_least(100 * total / wall, 0.01, " %") if wall else "n/a"
         lines.append((probe, f"{len(cost):,}", num(1e3 * total / len(cost)), _at_least(total, 1e-3), share))
     return lines

@@ -18,6 +18,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from learnscope.reading.gather import Floats, Grid, Series
+from learnscope.reading.pyramid import thinned
 from learnscope.reading.words import count
 from learnscope.report.broken import Breaks, patch
 from learnscope.report.layout import INK, head, margins, new_figure
@@ -160,7 +161,7 @@ def tick_steps(axes: Axes, steps: NDArray[np.int64]) -> None:
 def _strip(axes: Axes, loss: Series, breaks: Breaks) -> None:
     """The training loss in small, to read the colours by."""
     shown = loss.finite
-    axes.plot(shown.steps, shown.values, color=COLOURS[0], linewidth=1.2)
+    axes.plot(*thinned(shown.steps, shown.values), color=COLOURS[0], linewidth=1.2)
     breaks.shade(axes)
     maybe_log(axes, [shown.values], most=4)
     finish(axes, y="loss")

@@ -16,6 +16,7 @@ from learnscope.quantities.updates import LearningRate, ParameterChange
 from learnscope.reading.gather import Floats, Series, as_series, grid, labels_of, rows, series
 from learnscope.reading.held_out import HeldOutLoss, held_out_loss
 from learnscope.reading.other_numbers import is_accuracy
+from learnscope.reading.pyramid import thinned
 from learnscope.reading.words import count, num, percent
 from learnscope.report.broken import Breaks, breaks, weights
 from learnscope.report.layout import QUIET, head, new_figure
@@ -82,8 +83,7 @@ def accuracies(reader: RunReader) -> dict[str, Series]:
     """The accuracies that the loop logged, then the holdout's."""
     names: list[str] = []
     for label in labels_of(reader, Loss):
-        frame = reader.frame(label, kind="model")
-        names += [str(name) for name in frame["name"].unique() if is_accuracy(str(name))]
+        names += [name for name in reader.columns().names(label, "model") if is_accuracy(name)]
     shares = {name: series(reader, Loss.named(name)) for name in dict.fromkeys(names)}
     shares["holdout"] = series(reader, Holdout.holdout_accuracy)
     return {name: values for name, values in shares.items() if len(values.finite)}
@@ -244,14 +244,14 @@ def curve(
     dot = "o" if n == 1 or (markers and n <= 60) else ""
     heavy = smooth and n > MANY and not markers
     axes.plot(
-        values.steps, values.values, color=colour, linestyle=dash, marker=dot, markersize=5,
+        *thinned(values.steps, values.values), color=colour, linestyle=dash, marker=dot, markersize=5,
         linewidth=width / 2 if heavy else width, alpha=0.4 if heavy else 1.0, label="" if heavy else label,
     )  # fmt: skip
     if heavy:
         shown = values.finite
         window = max(5, n // 60) | 1  # odd, so that it has a middle
         axes.plot(
-            shown.steps, running_median(shown.values, window), color=colour, linewidth=1.2 * width,
+            *thinned(shown.steps, running_median(shown.values, window)), color=colour, linewidth=1.2 * width,
             label=f"{label}, running median of {window}",
         )  # fmt: skip
 

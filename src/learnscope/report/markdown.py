@@ -65,7 +65,7 @@ def _summary(run: RunReader, findings: Sequence[Finding]) -> str:
         parts += [count(n["warning"], "warning")] if n["warning"] else []
         parts += [f"{count(n['info'], 'finding')} for information"] if n["info"] else []
         return f"{listed(parts, len(parts))}."
-    records = sum(not record.error for record in run.records())
+    records = int((~run.columns().heads.failed).sum())
     if not records:
         return "Nothing was recorded, so there is nothing to find."
     return (

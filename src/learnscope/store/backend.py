@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,16 +15,16 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from learnscope.record import SCHEMA_VERSION, Record
+from learnscope.store.columnar.blocks import Segment
+from learnscope.store.columnar.decode import Decoder
+from learnscope.store.columnar.index import refresh
+from learnscope.store.errors import RunError as RunError
 from learnscope.store.files import remove_leftovers, write_atomically, write_json, write_text
 from learnscope.store.lines import CutError, LineFile, records_in
 from learnscope.store.locks import Busy
 from learnscope.store.manifest import NotAManifest, read_manifest
 
 Arrays = Mapping[str, NDArray[Any]]
-
-
-class RunError(Exception):
-    """A run cannot be opened or written as asked; the message says why and what to do."""
 
 
 class LinesLost(RunError):
@@ -83,6 +84,12 @@ class MemoryBackend:
 
     def records(self, problems: list[str]) -> Iterator[Record]:
         return records_in(list(self._lines), problems)
+
+    def segments(self) -> list[Segment]:
+        """The same by their form."""
+        lines = iter(list(self._lines))
+        pieces = iter(lambda: b"".join(line + b"\n" for line in islice(lines, 1024)), b"")
+        return list(Decoder().segments(pieces))
 
     def put_arrays(self, reference: str, arrays: Arrays) -> bool:
         self._arrays[reference] = {name: np.array(value) for name, value in arrays.items()}
@@ -199,6 +206,14 @@ class FolderBackend:
         with opened(self.path) as parts:
             yield from parts.records(problems)
 
+    def segments(self) -> list[Segment]:
+        """The same by their form, from the index of the folder as far as it has them."""
+        from learnscope.store.parts import opened
+
+        self.write_out()
+        with opened(self.path) as parts:
+            return parts.segments(self.path)
+
     def hold(self) -> None:
         """Lock out other writers until `close`."""
         self._open()
@@ -232,8 +247,10 @@ class FolderBackend:
             self.write_out()
         finally:
             if self._file is not None:
-                self._file.close()
-                self._file = None
+                file, self._file = self._file, None
+                file.close()
+                if file.is_ours:
+                    refresh(self.path)
 
     def _open(self) -> LineFile:
         if self._file is None:

@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO
 
+from learnscope.record import Record
 from learnscope.store import parquet
 from learnscope.store.backend import FolderBackend, RunError, load
+from learnscope.store.columnar.blocks_parquet import difference, groups, table
+from learnscope.store.columnar.index import remove_index
 from learnscope.store.files import write_atomically
-from learnscope.store.lines import parse_lines
 from learnscope.store.parts import LINES, Compacted, Parts, opened
 
 DAMAGED = "records.damaged.jsonl"
@@ -70,20 +70,21 @@ def compact(path: str | Path, *, killed: bool = False, progress: Progress | None
                 raise RunError(f"{folder} has no records to compact: there is no {LINES} in it.")
             nothing_new = parts.lines is None or parts.lines.seek(0, os.SEEK_END) <= parts.start
             already = parts.parquet is not None and nothing_new
-            damaged = 0 if already or parts.lines is None else _replace(folder, parts, parts.lines, progress)
+            damaged = 0 if already or parts.lines is None else _replace(folder, parts, progress)
         _sync(folder)
         (folder / LINES).unlink(missing_ok=True)  # while locked, so that no writer has it open
+        remove_index(folder)
     with opened(folder) as parts:
         records, rows = parts.parquet.metadata.num_rows, parts.compacted.rows
     return CompactInfo(records, rows, before, _bytes(folder), folder, damaged, already)
 
 
-def _replace(folder: Path, parts: Parts, lines: BinaryIO, progress: Progress | None) -> int:
+def _replace(folder: Path, parts: Parts, progress: Progress | None) -> int:
     """Write a new records.parquet with the old one's records and the lines since; returns how many were damaged."""
     damaged: list[bytes] = []
 
     def write(temporary: Path) -> None:
-        problems = _write(temporary, parts, lines, damaged, _share(progress, 0))
+        problems = _write(temporary, folder, parts, damaged, _share(progress, 0))
         _keep_damaged(folder, len(problems) - len(damaged), damaged)
         _verify(temporary, folder, _share(progress, 1))
 
@@ -91,43 +92,55 @@ def _replace(folder: Path, parts: Parts, lines: BinaryIO, progress: Progress | N
     return len(damaged)
 
 
-def _write(target: Path, parts: Parts, lines: BinaryIO, damaged: list[bytes], progress: Progress) -> list[str]:
+def _write(target: Path, folder: Path, parts: Parts, damaged: list[bytes], progress: Progress) -> list[str]:
     """Fill `target`, collect the damaged lines, and return all problems, those of earlier compactions first."""
     pq = load("pyarrow.parquet", "compacting a run")
-    covered = Compacted.all_of(lines)
-    lines.seek(parts.start)
+    assert parts.lines is not None
+    covered = Compacted.all_of(parts.lines)
     rows, problems = parts.compacted.rows, list(parts.compacted.problems)
     with pq.ParquetWriter(target, parquet.schema(), compression="zstd") as writer:
         for batch in parts.parquet.iter_batches() if parts.parquet else ():
             writer.write_batch(batch)
-        group = parquet.RowGroup(writer)
-        done = parts.start
-        for line, record in parse_lines(parts.new_lines()):
-            done += len(line) + 1
-            if isinstance(record, str):
-                damaged.append(line)
-                problems.append(record)
-                continue
-            numbers = sum(len(table.scopes) * len(table.columns) for table in record.tables)
-            rows += numbers
-            if group.add(record, line, numbers):
-                progress(done, covered.size)
-        group.write()
+        for segment in parts.new_segments(folder, certain=True):
+            damaged += segment.damaged
+            problems += segment.problems
+            for group in groups(segment):
+                writer.write_table(table(group))
+                rows += group.numbers
+            progress(segment.end, covered.size)
         writer.add_key_value_metadata(replace(covered, rows=rows, problems=problems).metadata())
     return problems
 
 
 def _verify(target: Path, folder: Path, progress: Progress) -> None:
     """Compare every record of the new file with the one it was made from."""
-    with opened(folder) as parts, load("pyarrow.parquet", "compacting a run").ParquetFile(target) as file:
-        for number, (record, read) in enumerate(zip_longest(parts.records([]), parquet.records(file)), start=1):
-            if record != read and repr(record) != repr(read):  # a NaN does not equal itself, but has the same text
-                raise RunError(
-                    f"record {number} of {folder} did not come back from Parquet as it was, so nothing was changed. "
-                    f"Please report this with the record: {record}"
-                )
-            if not number % 10_000:
-                progress(number, file.metadata.num_rows)
+    arrow, pq = load("pyarrow", "compacting a run"), load("pyarrow.parquet", "compacting a run")
+    with opened(folder) as parts, pq.ParquetFile(target) as file:
+        total, size = file.metadata.num_rows, (folder / LINES).stat().st_size
+        row_groups = (file.read_row_group(number) for number in range(file.metadata.num_row_groups))
+        done = 0
+        for batch in parts.parquet.iter_batches() if parts.parquet else ():
+            if not arrow.Table.from_batches([batch]).equals(next(row_groups, None) or parquet.schema().empty_table()):
+                raise RunError(_changed(folder, done + 1, next(iter(parquet.records_of(batch)))))
+            done += batch.num_rows
+        for segment in parts.new_segments(folder):
+            for group in groups(segment):
+                wrong = difference(group, next(row_groups, None) or parquet.schema().empty_table())
+                if wrong is not None:
+                    raise RunError(_changed(folder, done + 1, wrong))
+                done += len(group.order)
+                progress(size * done // total, size)
+        if done != total:
+            raise RunError(
+                f"{folder} would have {total:,} records in Parquet instead of {done:,}: nothing was changed."
+            )
+
+
+def _changed(folder: Path, number: int, record: Record) -> str:
+    return (
+        f"record {number} of {folder} or one after it did not come back from Parquet as it was, so nothing was "
+        f"changed. Please report this with the record: {record}"
+    )
 
 
 def _keep_damaged(folder: Path, earlier: int, damaged: list[bytes]) -> None:

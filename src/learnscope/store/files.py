@@ -47,11 +47,11 @@ _UNLOCKED_SECONDS = 3600
 def remove_leftovers(folder: Path, *, before: float) -> list[Path]:
     """Remove what `write_atomically` of a killed process left in a run folder; returns the files.
 
-    `before` is when the caller took the folder's lock: the temporary files of an earlier writer are older. Reports and
-    findings are written without the lock, so theirs are left alone for an hour.
+    `before` is when the caller took the folder's lock: the temporary files of an earlier writer are older. Reports,
+    findings and indexes are written without the lock, so theirs are left alone for an hour.
     """
     removed = []
-    places = (".", "arrays", "state", "report", "patches")
+    places = (".", "arrays", "state", "report", "patches", "index")
     for path in (path for place in places for path in (folder / place).glob(".*.tmp")):
         locked = path.parent.name in ("arrays", "state") or path.name[1:].startswith(_OF_THE_WRITER)
         try:

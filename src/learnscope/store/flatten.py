@@ -1,4 +1,4 @@
-"""Nested batches of records as one flat table, column by column; used by `fast_frame`. Needs pyarrow."""
+"""Nested batches of records as one flat table, column by column; used by `compacted_frame`. Needs pyarrow."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from learnscope.characters import visible_json
-from learnscope.record import HEADER
-from learnscope.store.frame import FIXED_COLUMNS, finished, label_column
+from learnscope.store.frame import FIXED_COLUMNS, finished, inferred, label_column
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -40,19 +39,6 @@ class Nest:
         self.values, column_of_value = _unnest(values)
         self.scopes_each = np.bincount(self.table_of_scope, minlength=len(self.kinds))
         self.values_each = np.bincount(column_of_value, minlength=len(self.names))
-        self._lists = ((scopes, self.tables_of), (columns, self.tables_of), (values, self.tables_of[self.table_of]))
-
-    def incomplete(self) -> Bools:
-        """Which records lack something that every record has; only the epoch may be missing."""
-        incomplete = np.zeros(self.batch.num_rows, bool)
-        for name in {*HEADER, "tables"} - {"epoch"}:
-            incomplete |= _nulls(self.batch.column(name))
-        of_column = self.tables_of[self.table_of]
-        inner = [(self.kinds, self.tables_of), (self.names, of_column)]
-        inner.append((self.scopes, self.tables_of[self.table_of_scope]))
-        for array, record in (*self._lists, *inner):
-            incomplete[record[_nulls(array)]] = True
-        return incomplete
 
 
 class _Texts:
@@ -61,11 +47,9 @@ class _Texts:
     def __init__(self) -> None:
         self.code_of: dict[str, int] = {}
 
-    def codes(self, array: pa.Array, quoted: bool) -> Ints:
+    def codes(self, array: pa.Array) -> Ints:
         encoded = array.dictionary_encode()
         texts = encoded.dictionary.to_pylist()
-        if quoted:
-            texts = [json.loads(visible_json(text)) for text in texts]
         codes_here = np.array([*map(self.code, texts), -1], np.int64)
         codes: Ints = codes_here[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
         return codes
@@ -92,33 +76,25 @@ class Flat:
         self._parts: dict[str, list[Any]] = {key: [] for key in ("record", "count", "labels", "status")}
         self._records = 0
 
-    def add(
-        self, batch: pa.RecordBatch, nest: Nest | None = None, left_out: Bools | None = None, *, quoted: bool = False
-    ) -> None:
-        """`quoted`: numbers and texts are written as in JSON. Records that are `left_out` do not count."""
+    def add(self, batch: pa.RecordBatch) -> None:
         if "json" in batch.schema.names and batch.column("json").null_count < batch.num_rows:
             raise Irregular("a record that the columns of Parquet cannot hold")
-        nest = nest or Nest(batch)
-        kept = np.ones(batch.num_rows, bool) if left_out is None else ~left_out
+        kept = np.ones(batch.num_rows, bool)
         for key in ("probe", "phase", "source"):
-            self._header[key].append(self._codes(key, batch.column(key), quoted))
-        places = pa.array(np.arange(batch.num_rows), mask=~kept)  # if_else garbles slices of texts in older pyarrows
+            self._header[key].append(self._texts[key].codes(batch.column(key)))
         for key in ("step", "attempt", "epoch", "time", "cost"):
-            self._header[key].append(batch.column(key).take(places))
-        step, attempt = (_integers(self._header[key][-1], kept) for key in ("step", "attempt"))
+            self._header[key].append(batch.column(key))
+        step, attempt = (_integers(batch.column(key)) for key in ("step", "attempt"))
         for later, start in self._starts.items():
             kept &= ~((attempt < later) & (step > start))
         if self._probe is not None:
             kept &= self._header["probe"][-1] == self._texts["probe"].code(self._probe)
-        self._select(nest, kept, quoted)
+        self._select(Nest(batch), kept)
         self._records += batch.num_rows
 
-    def _codes(self, key: str, array: pa.Array, quoted: bool) -> Ints:
-        return self._texts[key].codes(array, quoted and key not in ("labels", "status"))
-
-    def _select(self, nest: Nest, kept: Bools, quoted: bool) -> None:
-        kinds = self._codes("kind", nest.kinds, quoted)
-        names = self._codes("name", nest.names, quoted)
+    def _select(self, nest: Nest, kept: Bools) -> None:
+        kinds = self._texts["kind"].codes(nest.kinds)
+        names = self._texts["name"].codes(nest.names)
         selected = kept[nest.tables_of[nest.table_of]]
         if self._kind is not None:
             selected &= kinds[nest.table_of] == self._texts["kind"].code(self._kind)
@@ -133,13 +109,13 @@ class Flat:
         value = np.repeat((np.cumsum(nest.values_each) - nest.values_each)[column], count) + within
         scope = np.repeat((np.cumsum(nest.scopes_each) - nest.scopes_each)[table], count) + within
         self._header["value"].append(nest.values.take(pa.array(value)).cast(pa.float64()))
-        self._header["scope"].append(self._codes("scope", nest.scopes, quoted)[scope])
+        self._header["scope"].append(self._texts["scope"].codes(nest.scopes)[scope])
         self._header["kind"].append(kinds[table])
         self._header["name"].append(names[column])
         self._parts["record"].append(nest.tables_of[table] + self._records)
         self._parts["count"].append(count)
         for key, array in (("labels", nest.labels), ("status", nest.status)):
-            self._parts[key].append(self._codes(key, array, quoted)[column])
+            self._parts[key].append(self._texts[key].codes(array)[column])
 
     def frame(self, declared: Iterable[str] = ()) -> pd.DataFrame:
         """The table, as `frame_of` makes it."""
@@ -165,7 +141,7 @@ class Flat:
         columns["status"] = self._reasons(parts["status"], count)
         code, place = np.unique(np.repeat(parts["labels"], count), return_inverse=True)
         for label in labels:
-            columns[label_column(label)] = _inferred([bodies.get(int(c), {}).get(label) for c in code]).take(place)
+            columns[label_column(label)] = inferred([bodies.get(int(c), {}).get(label) for c in code]).take(place)
         return finished(columns)
 
     def _reasons(self, codes: Ints, count: Ints) -> Any:
@@ -184,7 +160,7 @@ class Flat:
                 reason_of[first[columns] + at] = reasons.code(reason)
         used, place = np.unique(reason_of, return_inverse=True)
         texts: list[str | None] = [*reasons.code_of, None]
-        return _inferred([texts[code] for code in used]).take(place)
+        return inferred([texts[code] for code in used]).take(place)
 
 
 def _unnest(array: pa.Array) -> tuple[pa.Array, Ints]:
@@ -197,14 +173,9 @@ def _child(array: pa.StructArray, name: str) -> pa.Array:
     return array.flatten()[array.type.get_field_index(name)]
 
 
-def _nulls(array: pa.Array) -> Bools:
-    nulls: Bools = array.is_null().to_numpy(zero_copy_only=False)
-    return nulls
-
-
 def _body(text: str) -> dict[str, Any]:
     def number(written: str) -> float:
-        if abs(float(written)) >= _EXACT:  # an integer, perhaps, before DuckDB wrote it
+        if abs(float(written)) >= _EXACT:
             raise Irregular("a label too large for a float to hold it exactly")
         return float(written)
 
@@ -214,36 +185,16 @@ def _body(text: str) -> dict[str, Any]:
     return body
 
 
-def _inferred(values: Sequence[Any]) -> Any:
-    """An array with the dtype that pandas infers for these values; it does not depend on how often each occurs."""
-    return pd.DataFrame({"x": list(values)})["x"].array
-
-
-def _integers(array: pa.Array, kept: Bools) -> Ints:
-    numbers = _plain(array)
-    if not pa.types.is_int64(numbers.type) or _nulls(numbers)[kept].any():
+def _integers(array: pa.Array) -> Ints:
+    if not pa.types.is_int64(array.type) or array.null_count:
         raise Irregular("a step or an attempt that is no integer")
-    integers: Ints = numbers.fill_null(0).to_numpy(zero_copy_only=False)
+    integers: Ints = array.to_numpy(zero_copy_only=False)
     return integers
-
-
-def _plain(array: Any) -> Any:
-    """Numbers from their JSON text: integers if all of them are."""
-    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
-        return array
-    try:
-        return array.cast(pa.int64())
-    except pa.ArrowInvalid:
-        return array.cast(pa.float64())
 
 
 def _numbers(pieces: Sequence[pa.Array], chosen: Ints) -> NDArray[Any]:
     """One array of numbers with the dtype that pandas gives them: with nulls, integers become floats or objects."""
-    if len({piece.type for piece in pieces}) > 1:  # numbers from Parquet, then texts from lines
-        pieces = [_plain(piece) for piece in pieces]
-    if len({piece.type for piece in pieces}) > 1:
-        pieces = [piece.cast(pa.float64()) for piece in pieces]
-    joined = _plain(pa.chunked_array(pieces).take(pa.array(chosen)))
+    joined = pa.chunked_array(pieces).take(pa.array(chosen))
     if joined.null_count == len(joined):
         return np.full(len(joined), None, object)
     numbers: NDArray[Any] = joined.to_numpy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from learnscope.record import HEADER, Record
@@ -19,7 +19,7 @@ FIXED_COLUMNS = (
 def frame_of(
     records: Iterable[Record], name: str | None = None, kind: str | None = None, declared: Iterable[str] = ()
 ) -> pd.DataFrame:
-    """The table of any records, built record by record. `fast_frame` gives the same for large run folders.
+    """The table of any records, built record by record. `frame_from` gives the same from columns.
 
     `declared` labels have a column whether or not a record has them.
     """
@@ -52,6 +52,13 @@ def frame_of(
             cells[start : start + n] = [value] * n
         columns[label_column(label)] = cells
     return finished(columns)
+
+
+def inferred(values: Sequence[Any]) -> Any:
+    """An array with the dtype that pandas infers for these values; it does not depend on how often each occurs."""
+    import pandas as pd
+
+    return pd.DataFrame({"x": list(values)})["x"].array
 
 
 def label_column(label: str) -> str:

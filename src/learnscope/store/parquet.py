@@ -17,8 +17,6 @@ from learnscope.store.backend import load
 
 NAME = "records.parquet"
 RECORDS_A_GROUP, NUMBERS_A_GROUP = 50_000, 1_000_000  # a row group is held in memory until it is written
-RECORDS_A_BATCH = 2048
-"""Records held as Python objects: Python's garbage collector visits them again and again."""
 TEXTS = ("probe", "phase", "source", "arrays", "error", "notes", "json")
 INTEGERS = ("step", "epoch", "attempt")
 FLOATS = ("time", "cost")
@@ -42,37 +40,6 @@ def schema() -> Any:
         + [(name, pa.float64()) for name in FLOATS]
         + [("tables", pa.list_(table))]
     )
-
-
-class RowGroup:
-    """Records that are written together."""
-
-    def __init__(self, writer: Any) -> None:
-        self._writer = writer
-        self._batches: list[Any] = []
-        self._waiting: list[tuple[Record, bytes]] = []
-        self._records = self._numbers = 0
-
-    def add(self, record: Record, line: bytes, numbers: int) -> bool:
-        """Take in a record with so many numbers and the line that it was read from; whether a group was written."""
-        self._waiting.append((record, line))
-        self._records += 1
-        self._numbers += numbers
-        full = self._records >= RECORDS_A_GROUP or self._numbers >= NUMBERS_A_GROUP
-        if full:
-            self.write()
-        elif len(self._waiting) >= RECORDS_A_BATCH:
-            self._convert()
-        return full
-
-    def write(self) -> None:
-        self._convert()
-        self._writer.write_table(load("pyarrow", _PURPOSE).Table.from_batches(self._batches))
-        self._batches, self._records, self._numbers = [], 0, 0
-
-    def _convert(self) -> None:
-        self._batches.append(batch(self._waiting))
-        self._waiting = []
 
 
 def batch(records: Iterable[tuple[Record, bytes]]) -> Any:
@@ -117,16 +84,21 @@ def _lists(parts: Sequence[Sequence[Any]], array: Callable[[list[Any]], Any]) ->
 
 def records(file: Any) -> Iterator[Record]:
     for batch in file.iter_batches(batch_size=4096):
-        header = {name: batch.column(name).to_pylist() for name in (*TEXTS, *INTEGERS, *FLOATS)}
-        ends = batch.column("tables").offsets.to_pylist()
-        tables = _tables(batch.column("tables").values)
-        for i, text in enumerate(header.pop("json")):
-            if text is not None:
-                yield Record.from_json(text)
-                continue
-            fields = {name: values[i] for name, values in header.items()}
-            fields["notes"] = _object(fields["notes"])
-            yield Record(tables=tables[ends[i] : ends[i + 1]], **fields)
+        yield from records_of(batch)
+
+
+def records_of(batch: Any) -> Iterator[Record]:
+    """The records of some rows."""
+    header = {name: batch.column(name).to_pylist() for name in (*TEXTS, *INTEGERS, *FLOATS)}
+    ends = batch.column("tables").offsets.to_pylist()
+    tables = _tables(batch.column("tables").values)
+    for i, text in enumerate(header.pop("json")):
+        if text is not None:
+            yield Record.from_json(text)
+            continue
+        fields = {name: values[i] for name, values in header.items()}
+        fields["notes"] = _object(fields["notes"])
+        yield Record(tables=tables[ends[i] : ends[i + 1]], **fields)
 
 
 def _tables(array: Any) -> list[Table]:

@@ -11,18 +11,23 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from learnscope.record import SCHEMA_VERSION, Record
 from learnscope.store import parquet
 from learnscope.store.backend import RunError, load
+from learnscope.store.columnar.blocks import Segment
+from learnscope.store.columnar.decode import Decoder, pieces_of
+from learnscope.store.columnar.index import indexed
 from learnscope.store.lines import records_in
 
 LINES = "records.jsonl"
 _KEY = b"learnscope"
 _HEAD = 4096
+_LINES_AT_ONCE = 2048
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,27 @@ class Parts:
         if self.parquet is not None:
             yield from self._compacted_records()
         yield from records_in(self.new_lines(), problems)
+
+    def segments(self, folder: Path) -> list[Segment]:
+        """The same by their form."""
+        compacted: list[Segment] = []
+        if self.parquet is not None:
+            lines = (json.dumps(record.body()).encode() + b"\n" for record in self._compacted_records())
+            pieces = iter(lambda: b"".join(islice(lines, _LINES_AT_ONCE)), b"")
+            compacted = list(Decoder().segments(pieces))
+            compacted.append(Segment(0, 0, 0, 0, (), problems=self.compacted.problems))
+        shift = sum(segment.lines for segment in compacted)
+        return compacted + [replace(segment, shift=shift) for segment in self.new_segments(folder)]
+
+    def new_segments(self, folder: Path, *, certain: bool = False) -> list[Segment]:
+        """The lines that are not compacted, from the folder's index as far as it has them; `certain`: see there."""
+        if self.lines is None:
+            return []
+        if not self.start:
+            return indexed(folder, self.lines, certain=certain)
+        size = self.lines.seek(0, os.SEEK_END) - self.start
+        self.lines.seek(self.start)
+        return list(Decoder().segments(pieces_of(self.lines, size), self.start))
 
     def _compacted_records(self) -> Iterator[Record]:
         arrow = load("pyarrow", "reading Parquet")

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from learnscope.record import Record
 from learnscope.store.backend import Backend, FolderBackend
-from learnscope.store.fast_frame import fast_frame
-from learnscope.store.frame import frame_of
+from learnscope.store.columnar.column_frame import frame_from
+from learnscope.store.columnar.columns import Columns
+from learnscope.store.compacted_frame import compacted_frame, compacted_last_step
 from learnscope.store.locks import is_locked
 from learnscope.store.parts import LINES
 
@@ -52,7 +53,18 @@ class RunReader:
     @property
     def last_step(self) -> int:
         """The last recorded step, 0 for a run without records."""
-        return max((record.step for record in self.records()), default=0)
+        if isinstance(self.backend, FolderBackend):
+            last = compacted_last_step(self.backend.path, attempt_starts(self.manifest))
+            if last is not None:
+                return last
+        return self.columns().last_step
+
+    def columns(self, *, superseded: bool = False) -> Columns:
+        """The records by their form, which is how many of them are read fast; see `records`."""
+        manifest, problems = self._checked_manifest()
+        columns = Columns(self.backend.segments(), {} if superseded else attempt_starts(manifest))
+        self.last_problems, self.last_counts = [*problems, *columns.problems], columns.counts
+        return columns
 
     def records(self, probe: str | None = None, *, superseded: bool = False) -> Iterator[Record]:
         """The records in the order they were written.
@@ -83,11 +95,11 @@ class RunReader:
         declared = declared_labels(self.manifest, probe)
         if isinstance(self.backend, FolderBackend):
             starts = None if superseded else attempt_starts(self.manifest)
-            fast = fast_frame(self.backend.path, starts, probe, name, kind, declared)
+            fast = compacted_frame(self.backend.path, starts, probe, name, kind, declared)
             if fast is not None:
                 frame, self.last_problems = fast[0], [*self._checked_manifest()[1], *fast[1]]
                 return frame
-        return frame_of(self.records(probe, superseded=superseded), name, kind, declared)
+        return frame_from(self.columns(superseded=superseded), probe, name, kind, declared)
 
     def arrays(self, probe: str, step: int | None = None) -> dict[str, NDArray[Any]]:
         """The arrays that `probe` stored at `step` (by default its last): logits, labels, spectra…"""

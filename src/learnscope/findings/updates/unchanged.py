@@ -105,7 +105,8 @@ def _unchanged(norms: Grid, counted: NDArray[np.bool_], at_least: int) -> list[s
 
 
 def _span(reader: RunReader, change: Change, measured: Grid) -> tuple[int, int]:
-    spans = [record.notes.get("span") for label in labels_of(reader, change) for record in reader.records(label)]
+    columns = reader.columns()
+    spans = [span for label in labels_of(reader, change) for _, span in columns.notes(label, "span")]
     ends = [int(step) for span in spans if span for step in span] or measured.steps.tolist()
     return min(ends), max(ends)
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.outputs import BatchStats
-from learnscope.reading.gather import Floats, as_series, grid, rows
+from learnscope.reading.gather import Floats, grid, labelled, series
 from learnscope.reading.words import as_number, count, num, percent
 from learnscope.report.broken import Breaks, breaks, patch
 from learnscope.report.heatmap import body_height, measured
@@ -23,9 +23,9 @@ STACKED = len(COLOURS)
 
 
 def noise_figure(reader: RunReader) -> Figure | None:
-    frame = rows(reader, GradientFlow.noise_scale)
-    units = [str(unit) for unit in frame["unit"].dropna().unique()] if "unit" in frame else [""]
-    curves = {unit: as_series(frame[frame["unit"] == unit] if unit else frame) for unit in units}
+    units = labelled(reader, GradientFlow.noise_scale, "unit")
+    curves = {str(unit): series(reader, GradientFlow.noise_scale, unit=unit) for unit in units}
+    curves = curves or {"": series(reader, GradientFlow.noise_scale)}
     shown = {unit: values for unit, values in curves.items() if len(values.finite)}
     if not shown:
         return None
