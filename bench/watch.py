@@ -13,98 +13,59 @@ Nothing is compiled at this size: that begins at 2²⁵ entries, and its seconds
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from tools.claims import Claim, keep, show
-from torch import nn
+from tools.loops import Loop, gpt2, in_turns, pair
+from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import GPT2Config, GPT2LMHeadModel
 
 import learnscope as ls
 
-Step = Callable[[int], torch.Tensor]
-Loop = tuple[nn.Module, torch.optim.Optimizer, Step]
+
+class Watched:
+    """What a user writes in a watched loop."""
+
+    def __init__(self, w: ls.Watch) -> None:
+        self.w = w
+
+    def before_step(self, loss: Tensor) -> None:
+        pass
+
+    def after_step(self, loss: Tensor) -> None:
+        self.w.log(loss=loss)
 
 
-def loop(vocabulary: int = 1000) -> Loop:
-    """GPT-2 with a small vocabulary, which is the harder case: with its own, a step takes fifteen times as long."""
-    torch.manual_seed(0)
-    model = GPT2LMHeadModel(
-        GPT2Config(
-            n_layer=2, n_embd=128, n_head=4, n_positions=64, vocab_size=vocabulary, bos_token_id=0, eos_token_id=0
-        )
-    )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    tokens = torch.randint(vocabulary, (64, 8, 64), generator=torch.Generator().manual_seed(1))
-
-    def step(number: int) -> torch.Tensor:
-        batch = tokens[number % len(tokens)]
-        optimizer.zero_grad()
-        loss: torch.Tensor = model(input_ids=batch, labels=batch).loss
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return model, optimizer, step
-
-
-def tiny_loop() -> Loop:
+def tiny() -> Loop:
+    """20-32-32-4: a step takes a fraction of a millisecond."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
-    optimizer = torch.optim.Adam(model.parameters())
     x, y = torch.randn(64, 20), torch.randint(4, (64,))
-
-    def step(_number: int) -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return model, optimizer, step
+    return Loop(model, torch.optim.Adam(model.parameters()), lambda _number: F.cross_entropy(model(x), y))
 
 
 def every_step() -> list[ls.Probe]:
     return [ls.GradientFlow(every=1), ls.Loss(), ls.LearningRate(every=1), ls.ParameterChange(every=10)]
 
 
-def one_round(w: ls.Watch, watched_step: Step, plain_step: Step, steps: int) -> tuple[float, float]:
-    """Seconds of the watched and of the unwatched steps, which alternate, and alternate in who goes first."""
-    watched = plain = 0.0
-    for number in range(steps):
-        for turn in ("watched", "plain") if number % 2 else ("plain", "watched"):
-            start = time.perf_counter()
-            if turn == "watched":
-                w.log(loss=watched_step(number))
-                watched += time.perf_counter() - start
-            else:
-                plain_step(number)
-                plain += time.perf_counter() - start
-    return watched, plain
-
-
 def one_run(make: Callable[[], Loop], probes: Callable[[], list[ls.Probe]], steps: int) -> tuple[float, float]:
-    """The ratio, and the difference in milliseconds a step. No two loops are equally fast to the percent: they take
-    turns at being the watched one."""
+    """The ratio, and the difference in milliseconds a step; the loops take turns at being the watched one."""
     loops = [make(), make()]
     ratios, differences = [], []
-    for turn in range(2):
-        (model, optimizer, watched_step), (_, _, plain_step) = loops if turn else loops[::-1]
+    for watched, plain in (loops, loops[::-1]):
         with (
             tempfile.TemporaryDirectory() as folder,
-            ls.watch(model, optimizer, run=Path(folder) / "run", probes=probes(), strict=True) as w,
+            ls.watch(watched.model, watched.optimizer, run=Path(folder) / "run", probes=probes(), strict=True) as w,
         ):
-            one_round(w, watched_step, plain_step, 3)  # to warm up
-            watched, plain = one_round(w, watched_step, plain_step, steps)
-        ratios.append(watched / plain)
-        differences.append((watched - plain) / steps * 1e3)
-    return math.sqrt(ratios[0] * ratios[1]), sum(differences) / 2
+            in_turns(watched, Watched(w), plain, 3)  # to warm up
+            seconds, of_plain = in_turns(watched, Watched(w), plain, steps)
+        ratios.append(seconds / of_plain)
+        differences.append((seconds - of_plain) / steps * 1e3)
+    return pair(*ratios), sum(differences) / 2
 
 
 def claims(runs: int, threads: int, quick: bool) -> list[Claim]:
@@ -112,9 +73,9 @@ def claims(runs: int, threads: int, quick: bool) -> list[Claim]:
     steps = 5 if quick else 100
     few = 5 if quick else 60
     probes = {"every step": every_step, "default": ls.default_probes, "change": lambda: [ls.ParameterChange(every=1)]}
-    ratios = {name: [one_run(loop, make, steps if name == "default" else few)[0] for _ in range(runs)]
+    ratios = {name: [one_run(gpt2, make, steps if name == "default" else few)[0] for _ in range(runs)]
               for name, make in probes.items()}  # fmt: skip
-    fixed = [one_run(tiny_loop, ls.default_probes, 20 if quick else 2000)[1] for _ in range(runs)]
+    fixed = [one_run(tiny, ls.default_probes, 20 if quick else 2000)[1] for _ in range(runs)]
     named = {
         "every step": ("GPT-2 of 0.5 M, gradients at every step and changes at every tenth: watched / unwatched", 1.04),
         "default": ("GPT-2 of 0.5 M, default probes: watched / unwatched", 1.01),

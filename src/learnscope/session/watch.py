@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -208,7 +209,9 @@ class Watch:
                 examples are taken on; a language model's are then those of the batch's own `labels`.
             groups: the group of each example, numbers or names, to follow groups apart; by default its class.
         """
-        targets = torch.as_tensor(targets).detach()
+        # a loop may fill the same buffers with the next batch before this one is looked at
+        targets = torch.as_tensor(targets).detach().clone()
+        ids, groups = _own(ids), _own(groups)
         self._engine.safely(self._loop_loss.examples)(logits, targets)
         self._hand_over(examples=Examples(ids, logits.detach(), targets, inputs, groups))
 
@@ -288,3 +291,10 @@ class Watch:
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         self.close("finished" if error is None else interrupted_by(error))
+
+
+def _own(values: Any) -> Any:
+    """A copy of a tensor or an array; anything else as it is."""
+    if isinstance(values, Tensor):
+        return values.detach().clone()
+    return values.copy() if isinstance(values, np.ndarray) else values
