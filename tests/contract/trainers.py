@@ -137,7 +137,10 @@ def callback(watching: Watching) -> Any:
 
     class Callback(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            watching.open(given["model"], given["optimizer"], tiny.token_batches(2))
+            batches = tiny.token_batches(2)
+            if getattr(given["model"].config, "num_labels", None) == 1:  # a reward: one number for each text
+                batches = [{**batch, "labels": torch.arange(len(batch["input_ids"])).float()} for batch in batches]
+            watching.open(given["model"], given["optimizer"], batches)
 
         def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             watching.close()

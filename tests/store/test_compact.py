@@ -23,6 +23,7 @@ from learnscope.record import Column, Record, Table
 from learnscope.store import compact as module
 from learnscope.store import parquet
 from learnscope.store.backend import FolderBackend, MemoryBackend, RunError
+from learnscope.store.columnar import decode
 from learnscope.store.compact import compact
 from learnscope.store.frame import frame_of
 from store.awkward import append, assert_identical, plain, records, write_run
@@ -361,3 +362,20 @@ def test_what_parquet_says_of_itself(folder: Path) -> None:
     assert table["columns"][0]["values"] == [4.5, None]
     assert json.loads(table["columns"][0]["status"]) == {"1": "no gradient"}
     assert json.loads(table["columns"][1]["labels"]) == {"threshold": 1e-6}
+
+
+def test_an_error_of_the_faster_reader_is_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it reads wrongly, it also compares wrongly: lines are parsed once more by another way."""
+    write_run(folder, [plain(step) for step in range(1, 30)])
+    before = (folder / "records.jsonl").read_bytes()
+    real = decode._matrix
+
+    def slightly_wrong(*given: Any) -> Any:
+        numbers = real(*given)
+        numbers[:, -1] += 1e-9
+        return numbers
+
+    monkeypatch.setattr(decode, "_matrix", slightly_wrong)
+    with pytest.raises(RunError, match=r"did not come back .* nothing was changed"):
+        compact(folder)
+    assert (folder / "records.jsonl").read_bytes() == before

@@ -264,7 +264,7 @@ def test_a_step_walks_no_model_and_makes_no_table(monkeypatch: pytest.MonkeyPatc
             if step:
                 for name in ("named_modules", "named_parameters"):
                     patch.setattr(nn.Module, name, None)
-                patch.setattr("learnscope.trackers.unread.read_tables", None)
+                patch.setattr("learnscope.trackers.unread.read_measured", None)
             tracker.log_step(step)
         truths[step] = gradient_truth(one.model)
 

@@ -42,7 +42,7 @@ class Pyramid:
 
     >>> series = Series(np.arange(1, 1001), np.where(np.arange(1, 1001) == 500, 9.0, 1.0), [None] * 1000)
     >>> shown = Pyramid(series).at_most(20)
-    >>> len(shown), shown.high.max(), shown.low.min(), shown.measured.sum()
+    >>> len(shown), float(shown.high.max()), float(shown.low.min()), int(shown.measured.sum())
     (16, 9.0, 1.0, 1000)
     """
 

@@ -55,7 +55,7 @@ def test_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_probes_share_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    from learnscope.probes.gradients import flow_rows as module
+    from learnscope.probes.gradients import flow_spread as module
 
     calls = []
     original = module.gradient_spread

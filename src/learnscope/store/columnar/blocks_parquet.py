@@ -21,6 +21,8 @@ from learnscope.store.columnar.columns import Chosen, Columns, size
 from learnscope.store.columnar.forms import ABSENT, filled
 
 _PURPOSE = "compacting a run"
+SAMPLED = 8
+"""Records of a group whose lines are parsed once more, so that an error of the faster reader is noticed."""
 _NUMBERS = ("step", "epoch", "attempt", "time", "cost")
 
 
@@ -133,6 +135,17 @@ def difference(group: Group, read: Any) -> Record | None:
         [back] = parquet.records_of(batch.take(pa.array([at])).combine_chunks().to_batches()[0])
         if single.record != back and repr(single.record) != repr(back):  # a NaN is not equal to itself
             return single.record
+    return None
+
+
+def sampled_difference(group: Group, read: Any, lines: Sequence[bytes], first: int) -> Record | None:
+    """A record that is not what the JSON of its line says, among a few of the group; line `first` is the first one."""
+    order = np.sort(group.order)
+    for place in np.unique(np.linspace(0, len(order) - 1, SAMPLED).astype(np.int64)).tolist() if len(order) else ():
+        record = Record.from_json(lines[int(order[place]) - first])
+        [back] = parquet.records_of(read.slice(place, 1).combine_chunks().to_batches()[0])
+        if record != back and repr(record) != repr(back):
+            return record
     return None
 
 
