@@ -107,7 +107,7 @@ class Measurement:
     finish: Callable[[Sequence[Table]], Sequence[Table]] | None = None
     """Applied to the tables once their values have been read, for what depends on the values."""
     packed: Mapping[str, Any] = field(default_factory=dict)
-    """Small tensors of which `unpack` makes further tables once they have been read, as arrays in float64."""
+    """Small tensors of its own, read as float64, of which `unpack` makes tables; the first tells if all is finite."""
     unpack: Callable[[Mapping[str, Any]], Sequence[Table]] | None = None
     examples: Any = None
     """A ledger of examples; the run keeps the last one as its `examples.parquet`."""

@@ -19,7 +19,14 @@ from learnscope.model.guard import guard, preserve_rng
 from learnscope.record import Record
 from learnscope.session.bound import Bound, Firing
 from learnscope.session.budget import Budget
-from learnscope.session.materialise import as_measurement, read_arrays, read_measured, waits_for_device
+from learnscope.session.materialise import (
+    as_measurement,
+    is_alarming,
+    may_wait,
+    read_arrays,
+    read_measured,
+    waits_for_device,
+)
 from learnscope.session.subject import check_needs, check_parameters
 from learnscope.session.writing import Writer
 from learnscope.sinks.base import Sink
@@ -168,28 +175,40 @@ class Engine(Writer):
         assert firing.measured is not None
         bound = firing.bound
         firing.skipped, bound.skipped = bound.skipped, 0
-        if bound.probe.every == 1 and waits_for_device(firing.measured):
-            firing.cost = time.perf_counter() - firing.started
-            self._pending.append(firing)
-            if len(self._pending) >= PENDING_LIMIT:
-                self.flush()
-        else:
+        on_device = bound.probe.every == 1 and waits_for_device(firing.measured)
+        if not on_device and (self.write_every == 1 or not may_wait(firing.measured)):
             self.flush()
-            self._finish(firing)
+            self.write(self._finished(firing))
+            return
+        firing.cost = time.perf_counter() - firing.started
+        self._pending.append(firing)
+        self.hold(firing.step)
+        if on_device:
+            if len(self._pending) >= PENDING_LIMIT:
+                self.write_out()
+            return
+        if self.is_full(firing.step) or is_alarming(firing.measured):
+            self.write_out()
+        self.write_in_time(firing.time)
 
     def flush(self) -> None:
-        """Read the numbers that were left on the device, and make their records."""
+        """Make the records of what waits, numbers on an accelerator included. Many at once: each alone would find
+        nothing of this code in the processor's caches."""
         if not self._pending:
             return
-        pending, self._pending = self._pending, []
-        for firing in pending:
-            try:
-                with firing.bound.first_time("record"):
-                    self._finish(firing)
-            except Exception as error:  # as for a record that is read at once
-                if self.strict:
-                    raise
-                self._report(firing.bound, firing, error)
+        with self.uninterrupted():
+            pending, self._pending = self._pending, []
+            for firing in pending:
+                started = time.perf_counter()
+                try:
+                    with firing.bound.first_time("record"):
+                        record = self._finished(firing)
+                except Exception as error:  # as for a record that is made at once
+                    if self.strict:
+                        raise
+                    record = self._failed(firing.bound, firing, error)
+                self.append(record)
+                self.budget.add(firing.bound.label, time.perf_counter() - started)
 
     def safely(self, action: Callable[P, R]) -> Callable[P, R | None]:
         """`action` with a warning in place of an error that would stop the training, unless the session is strict."""
@@ -209,15 +228,15 @@ class Engine(Writer):
         return safe
 
     def close(self) -> None:
-        self.flush()
         self.write_out()
         self.close_sinks()
 
     def memories(self) -> list[str]:
         return [b.label for b in self.bound if "previous" in b.probe.needs or b.saved_state()]
 
-    def _finish(self, firing: Firing) -> None:
-        """Read what was measured, and write its record."""
+    def _finished(self, firing: Firing) -> Record:
+        """Read what was measured, and make its record."""
+        begun = time.perf_counter()
         measured = firing.measured
         assert measured is not None
         tables = read_measured(measured)
@@ -229,8 +248,9 @@ class Engine(Writer):
                 reference, notes = None, {**notes, "arrays": "could not be written"}
         if (ledger := measured.examples) is not None:
             self.store_file("the ledger of examples", lambda: self.backend.put_examples(ledger))
-        cost = time.perf_counter() - firing.started if firing.cost is None else firing.cost
-        self.write(self._record(firing.bound, firing, firing.time, cost, tables=tables, arrays=reference, notes=notes))
+        now = time.perf_counter()
+        cost = now - firing.started if firing.cost is None else firing.cost + now - begun
+        return self._record(firing.bound, firing, firing.time, cost, tables=tables, arrays=reference, notes=notes)
 
     def _put_arrays(self, label: str, reference: str, arrays: Arrays) -> bool:
         stored = self.store_file(f"arrays of {label}", lambda: self.backend.put_arrays(reference, arrays))
@@ -245,12 +265,13 @@ class Engine(Writer):
         except Exception as error:
             if self.strict:
                 raise
-            self._report(bound, moment, error)
+            self.write(self._failed(bound, moment, error))
             return None
         finally:
             self.guarding = False
 
-    def _report(self, bound: Bound, moment: Moment | Firing, error: Exception) -> None:
+    def _failed(self, bound: Bound, moment: Moment | Firing, error: Exception) -> Record:
+        """The record of a failure, of which the first of a probe is a warning too."""
         if not bound.warned:
             bound.warned = True
             text = "".join(traceback.format_exception(error))
@@ -260,7 +281,7 @@ class Engine(Writer):
                 ProbeWarning,
                 stacklevel=4,
             )
-        self.write(self._record(bound, moment, time.time(), 0.0, error=f"{type(error).__name__}: {error}"))
+        return self._record(bound, moment, time.time(), 0.0, error=f"{type(error).__name__}: {error}")
 
     def _record(self, bound: Bound, moment: Moment | Firing, when: float, cost: float, **content: Any) -> Record:
         return Record(

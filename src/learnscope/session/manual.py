@@ -146,13 +146,13 @@ class ManualSession:
 
     def take(self) -> dict[str, Record]:
         """The newest record, by name, of every probe that fired since the last call."""
-        self.engine.flush()
+        self.engine.write_out()
         taken = self.newest.take()
         return {name: taken[bound.label] for name, bound in self.bound.items() if bound.label in taken}
 
     @property
     def run(self) -> Run:
-        self.engine.flush()
+        self.engine.write_out()
         return Run(self.engine.backend)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -49,12 +50,30 @@ def waits_for_device(measurement: Measurement) -> bool:
     return any(isinstance(part, Tensor) and part.device.type != "cpu" for part in parts)
 
 
+def may_wait(measured: Measurement) -> bool:
+    """Whether a measurement stays as it is until it is read: plain numbers, and small tensors of its own on a CPU."""
+    if measured.arrays or measured.examples is not None or measured.finish is not None:
+        return False
+    plain = all(_is_plain(column.values) for table in measured.tables for column in table.columns)
+    return plain and all(tensor.is_cpu for tensor in measured.packed.values())
+
+
+def is_alarming(measured: Measurement) -> bool:
+    """Whether one of the plain numbers, or the first tensor of those that are packed, is not finite."""
+    for tensor in measured.packed.values():
+        if not math.isfinite(float(tensor.sum())):
+            return True
+        break
+    try:
+        return not all(math.isfinite(sum(column.values)) for table in measured.tables for column in table.columns)
+    except OverflowError:  # a whole number beyond floats
+        return True
+
+
 def read_measured(measured: Measurement) -> list[Table]:
     """All tables of a measurement with plain numbers."""
-    tables = list(measured.tables)
-    if measured.unpack is not None:
-        tables += measured.unpack(read_packed(measured.packed))
-    tables = read_tables(tables)
+    unpacked = [] if measured.unpack is None else measured.unpack(read_packed(measured.packed))
+    tables = read_tables([*unpacked, *measured.tables])
     return tables if measured.finish is None else list(measured.finish(tables))
 
 

@@ -181,7 +181,7 @@ class Watch:
     @property
     def run(self) -> Run:
         """The run as recorded so far."""
-        self._engine.flush()
+        self._engine.write_out()
         return Run(self._engine.backend)
 
     def log(self, **values: float | Tensor) -> None:
@@ -238,7 +238,6 @@ class Watch:
         with preserve_rng():
             engine.safely(loop.settle)()
             engine.safely(loop.feed.flush)()
-            engine.flush()
             engine.safely(engine.write_out)()
             for bound in engine.bound:
                 engine.safely(bound.probe.settle)(bound.state)

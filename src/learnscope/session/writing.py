@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from learnscope.core.probe import ProbeWarning
@@ -31,7 +31,7 @@ class Writer:
         """Records wait until they are of so many steps, or nothing was written for so long."""
         self._waiting = self._first_waiting = 0
         """Records that wait, and the step of the first."""
-        self._last_write = 0.0
+        self._last_write = time.time()
         self.writing = False
         self.after_writing: Callable[[], object] | None = None
         """What a signal had to put off until the records that were being written are there."""
@@ -53,46 +53,73 @@ class Writer:
         """Append to the run and pass to the sinks; a failure of either does not stop the training."""
         if self.inherited:
             return
-        self.backend.append_later(record.to_json())
-        if not self._waiting:
-            self._first_waiting = record.step
-        self._waiting += 1
-        if record.step - self._first_waiting >= self.write_every - 1 or _is_alarming(record):
+        self.hold(record.step)
+        self.append(record)
+        if self.is_full(record.step) or _is_alarming(record):
             self.write_out()
-        else:
-            self.write_in_time(record.time)
+        self.write_in_time(record.time)
+
+    def hold(self, step: int) -> None:
+        """A record of this step waits to be written, or to be made and written."""
+        if not self._waiting:
+            self._first_waiting = step
+        self._waiting += 1
+
+    def is_full(self, step: int) -> bool:
+        """Whether what waits is of so many steps that it has to be written."""
+        return step - self._first_waiting >= self.write_every - 1
+
+    def append(self, record: Record) -> None:
+        """Pass a record to the run, where it waits to be written, and to the sinks."""
+        self.backend.append_later(record.to_json())
         self.last_step = max(self.last_step, record.step)
         for sink in self.sinks:
             self._pass_on(record, sink)
-        if record.time > self._next_note:
-            self._pause = min(2 * self._pause, NOTES_APART)
-            self._next_note = record.time + self._pause
-            self.store_file("run.json", self.note)
 
     def write_in_time(self, now: float) -> None:
-        """Write the records that wait if nothing was written for long; called at the end of every step too."""
+        """Write the records that wait if nothing was written for long, and now and then how many there are.
+
+        Called at the end of every step too.
+        """
         if self._waiting and not 0 <= now - self._last_write < self.write_seconds:
             self.write_out()
+        if now > self._next_note and (self._waiting or self.written):
+            self._pause = min(2 * self._pause, NOTES_APART)
+            self._next_note = now + self._pause
+            self.store_file("run.json", self.note)
 
     def write_out(self) -> None:
         """Write the records that wait; those that cannot be written are counted, and training goes on."""
-        waiting, self._waiting = self._waiting, 0
-        if self.inherited or not waiting:
+        if self.inherited or not self._waiting:
             return
-        self.writing, self._last_write = True, time.time()
+        self._last_write = time.time()
+        with self.uninterrupted():
+            self.flush()
+            waiting, self._waiting = self._waiting, 0
+            try:
+                self.backend.write_out()
+                self.written += waiting
+            except LinesLost as error:
+                self.lost += error.lost
+                self.written += max(0, waiting - error.lost)
+                if self.strict:
+                    raise
+                self.warn("store", f"a record could not be written ({error}); training goes on, records are being lost")
+
+    def flush(self) -> None:
+        """Make the records of what was measured and waits."""
+
+    @contextmanager
+    def uninterrupted(self) -> Iterator[None]:
+        """A signal that ends the process waits for the end of the block, as what it writes would be there by halves."""
+        outermost, self.writing = not self.writing, True
         try:
-            self.backend.write_out()
-            self.written += waiting
-        except LinesLost as error:
-            self.lost += error.lost
-            self.written += max(0, waiting - error.lost)
-            if self.strict:
-                raise
-            self.warn("store", f"a record could not be written ({error}); training goes on, records are being lost")
+            yield
         finally:
-            self.writing = False
-            if self.after_writing is not None:
-                self.after_writing()
+            if outermost:
+                self.writing = False
+                if self.after_writing is not None:
+                    self.after_writing()
 
     def _pass_on(self, record: Record, sink: Sink) -> None:
         known = id(sink) in self._known_sinks

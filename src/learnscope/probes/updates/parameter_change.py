@@ -59,12 +59,13 @@ class ParameterChange(Probe):
         delta = changes(moment, self.thresholds)
         kinds = ["model", "layer", "component", *subject.group_kinds, *(["tensor"] if self.per_tensor else [])]
         scopes = {kind: subject.segments(kind, delta.positions) for kind in kinds}
-        tables = change_tables(scopes, delta, self.thresholds, self.snapshot_dtype)
         samples = moment.state.pop("_sample", None)
-        if samples is not None:
-            tables += absorbed_tables(moment, samples)
+        absorbed = [] if samples is None else absorbed_tables(moment, samples)
         return Measurement(
-            tables, notes={"span": [before.step, moment.step], **precision_note(before, subject.by_name())}
+            absorbed,
+            notes={"span": [before.step, moment.step], **precision_note(before, subject.by_name())},
+            packed={"squares": delta.table.sum_squares},
+            unpack=lambda _numbers: change_tables(scopes, delta, self.thresholds, self.snapshot_dtype),
         )
 
 

@@ -16,7 +16,7 @@ from learnscope.core.subject import Subject
 from learnscope.tensor.gradients.gradient import sum_squares
 
 WATCHED = 4
-"""Parameters with a hook: a few, spread over the model, so that an unused one does not matter."""
+"""At most so many parameters have a hook: a few, spread over the model, so that an unused one does not matter."""
 
 
 class Backwards:
@@ -24,7 +24,7 @@ class Backwards:
 
     def __init__(self, subject: Subject) -> None:
         trainable = [(name, p) for name, p in zip(subject.names, subject.parameters, strict=True) if p.requires_grad]
-        spread = [p for _, p in trainable[:: max(1, len(trainable) // WATCHED)]]
+        spread = [p for _, p in trainable[:: max(1, -(-len(trainable) // WATCHED))]]
         # with one of every optimizer: a backward may be for one of them alone
         chosen = list(dict.fromkeys([*spread, *_one_of_each(subject.optimizers, [p for _, p in trainable])]))
         self._counts = [0] * len(chosen)
