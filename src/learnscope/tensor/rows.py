@@ -28,6 +28,9 @@ CALL = 1 << 24
 PIECE = 1 << 20
 """Entries copied at a time when a tensor cannot be viewed as rows in place."""
 
+CACHED = 1 << 17
+"""Entries that are read several times on a CPU while they are in the cache of one core."""
+
 SMALLEST_SAFE = 2.0**-93
 """A float32 sum of squares of a row below this may have lost terms to underflow: 512 · 2⁻¹²⁶ is 1.2e-7 of it."""
 

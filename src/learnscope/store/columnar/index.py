@@ -16,11 +16,13 @@ import os
 import re
 import shutil
 import time
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from learnscope.record import ProbeWarning
 from learnscope.store.columnar.blocks import Loose, Segment
 from learnscope.store.columnar.decode import Decoder, pieces_of
 from learnscope.store.columnar.forms import Form
@@ -66,8 +68,11 @@ def refresh(folder: Path) -> None:
             with (folder / "records.jsonl").open("rb") as lines:
                 if os.fstat(lines.fileno()).st_size >= WORTH_KEEPING:
                     indexed(folder, lines)
-    except Exception:  # noqa: BLE001  (a run that has ended must not fail for what is only a help to readers)
-        pass
+    except OSError:  # the folder is gone or cannot be read: whoever opens the run is told
+        return
+    except Exception as error:  # noqa: BLE001  (a run that has ended must not fail for what is only a help to readers)
+        message = f"{folder} has no index, and will be read more slowly ({type(error).__name__}: {error})"
+        warnings.warn(message, ProbeWarning, stacklevel=2)
 
 
 def remove_index(folder: Path) -> None:

@@ -11,13 +11,10 @@ from torch import Tensor
 
 from learnscope.tensor.context import arithmetic_dtype, plain, plain_arithmetic
 from learnscope.tensor.kernels import COMPILED_DTYPES, Form, compiled_gradient_partials, wants_compiler
-from learnscope.tensor.rows import SMALLEST_SAFE, WIDTH, Batch, Pack, batches, plan, workspace
+from learnscope.tensor.rows import CACHED, SMALLEST_SAFE, WIDTH, Batch, Pack, batches, plan, workspace
 
 PACK_BELOW = 1 << 15
 """Smaller gradients are packed: half a dozen calls per tensor take longer than copying 128 KiB."""
-
-CACHED = 1 << 17
-"""Entries that are read twice on a CPU while they are in the cache of one core."""
 
 CHUNK_ROWS = 2048
 """Rows reduced at a time on a CPU, so that they are still in the cache when they are read again."""

@@ -8,10 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learnscope.tensor.kernels import LARGEST, PARTIALS
-from learnscope.tensor.rows import SMALLEST_SAFE, WIDTH, workspace
-
-CACHED = 1 << 17
-"""Entries of which both copies and their difference are in the cache of one core while they are read several times."""
+from learnscope.tensor.rows import CACHED, SMALLEST_SAFE, WIDTH, workspace
 
 
 def host_totals(new: Tensor, old: Tensor, cuts: Sequence[float]) -> NDArray[np.float64] | None:
