@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 REFERENCES := .venv/.references
 
-.PHONY: env demo test names lint types unit soak lowest pythons bench clean
+.PHONY: env demo test names lint types unit soak elsewhere lowest pythons bench clean
 
 env: $(STAMP)
 
@@ -40,6 +40,11 @@ unit: env
 
 soak: env $(REFERENCES)
 	$(BIN)/pytest -m soak -n 0
+	$(BIN)/python tests/soak.py
+
+# As on older processors, with one and with four threads, in random orders: about an hour.
+elsewhere: env
+	$(BIN)/python tests/elsewhere.py
 	$(BIN)/python tests/soak.py
 
 # With the lowest versions that pyproject.toml allows: the tests that need nothing but the mandatory dependencies and

@@ -1,6 +1,7 @@
 import functools
 import gc
 import os
+import random
 
 # Tests run two at a time on two cores; more threads than that only make them wait for each other. Said before torch and
 # NumPy are imported, and handed on to the processes that tests start.
@@ -27,7 +28,7 @@ from forked import run_module
 try:
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 except ModuleNotFoundError:  # `make pythons` tests what does without it
     torch = None  # type: ignore[assignment]
 
@@ -83,6 +84,24 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("counted", sep="-")
         terminalreporter.write(soak.table({test: cases for test, cases in soak.read().items() if test in COUNTED}))
         terminalreporter.write_line(f"kept, with those of other runs, in {os.path.relpath(soak.KEPT)}")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="files, and the tests of each, in a random order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Each worker makes the same order from the same seed; a file's tests stay together, as they share fixtures."""
+    if (seed := config.getoption("--shuffle")) is not None:
+        draw = random.Random(seed)
+        files: dict[str, list[pytest.Item]] = {}
+        for item in items:
+            files.setdefault(item.nodeid.split("::")[0], []).append(item)
+        groups = list(files.values())
+        draw.shuffle(groups)
+        for group in groups:
+            draw.shuffle(group)
+        items[:] = [item for group in groups for item in group]
 
 
 def pytest_collection_finish() -> None:
