@@ -84,3 +84,68 @@ class Performance(Quantities):
     )
     examples = not_drawn("how many examples have a target")
     positions = not_drawn("how many positions have a target")
+
+
+_SHIFT = {"shift": "k: the input token k places after the one whose output is scored; 1 is next-token prediction"}
+_of_objective = partial(Quantity, drawn="not")
+_share = partial(Quantity, scale="share", drawn="not")
+
+
+class Objective(Quantities):
+    objective_value = _of_objective(
+        "mean over the calls of the step of what the loss function returned; of several numbers their mean",
+        labels={"function": "torch's name of it, such as `cross_entropy`", "reduction": "`mean`, `sum` or `none`"},
+    )
+    objective_calls = _of_objective("how often the step called it", labels={"function": "torch's name of it"})
+    objective_accuracy = own_figure(
+        "share of the counted targets predicted right, in training mode and before the step; two classes and several "
+        "yes/no answers are cut at 1/2", better="higher", scale="share", when="for classes",
+    )  # fmt: skip
+    majority_share = _share("largest share of one class among all counted targets seen so far", when="for classes")
+    target_entropy = _of_objective(
+        "−Σ p ln p of the classes' shares p so far: the loss of the best constant guess; of yes/no answers, the mean "
+        "over outputs", unit="nats", when="for classes",
+    )  # fmt: skip
+    classes = _of_objective("width of the outputs: how many classes, or yes/no answers, there are", when="for classes")
+    classes_seen = _of_objective("how many of them have been a target so far", when="for classes")
+    predicted_majority = _share("share of this step's predictions that are the most frequent one", when="for classes")
+    target_share = _share(
+        "share of the class among all counted targets so far; of yes/no answers, the share of yes", kinds=("class",),
+        when="for up to 100 classes",
+    )  # fmt: skip
+    predicted_share = _share("the same of this step's predictions", kinds=("class",), when="for up to 100 classes")
+    targets_out_of_range = _share(
+        "share of counted targets that are no class: below 0, or not below `classes`; of yes/no answers, outside 0…1",
+        when="for classes",
+    )
+    probability_rows = _share(
+        "share of the outputs given as logits (rows, for classes) that are all in 0…1 and, of classes, add up to 1 "
+        "± 0.001: softmax or sigmoid was applied already", when="for cross_entropy and yes/no answers from logits",
+    )  # fmt: skip
+    logprob_rows = _share(
+        "share of the rows given as logits whose exponentials add up to 1 ± 0.001: log_softmax was applied already; "
+        "given to nll_loss, which expects this, 1 is right", when="for cross_entropy and nll_loss",
+    )  # fmt: skip
+    ignored_share = _share("share of the step's targets equal to `ignore_index`", when="for classes")
+    ignored_class_share = _share(
+        "the same, where `ignore_index` is a class that the outputs have", when="where 0 ≤ ignore_index < classes"
+    )
+    padding_share = _share(
+        "share of counted targets that are padding, as is the input token whose output is scored",
+        when="for token inputs, where the model's padding token is known",
+    )
+    targets_equal_inputs = _share(
+        "share of counted targets equal to the input token at that place", labels=_SHIFT, when="for token inputs"
+    )
+    constant_loss = _of_objective(
+        "loss of the best constant on all targets so far: their variance for mse_loss, mean |y − ȳ| for l1_loss",
+        when="for numbers",
+    )
+    target_mean = _of_objective("mean of all targets so far", when="for numbers")
+    target_std = _of_objective("population standard deviation of the same", when="for numbers")
+    output_mean = _of_objective("mean of the step's outputs", when="for numbers")
+    output_std = _of_objective("population standard deviation of the same", when="for numbers")
+    untouched_outputs = _share(
+        "share of output columns whose gradient from the loss is exactly 0 in every call of the step",
+        when="where the backward reached the outputs",
+    )
