@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 REFERENCES := .venv/.references
 
-.PHONY: env demo test names lint types unit soak elsewhere lowest pythons bench clean
+.PHONY: env demo test names lint types unit soak zoo elsewhere lowest pythons bench clean
 
 env: $(STAMP)
 
@@ -41,6 +41,10 @@ unit: env
 soak: env $(REFERENCES)
 	$(BIN)/pytest -m soak -n 0
 	$(BIN)/python tests/soak.py
+
+# What the findings say of trainings with a planted fault and of healthy ones: docs/diagnosis.md.
+zoo: env
+	$(BIN)/python tests/zoo/run.py --keep
 
 # As on older processors, with one and with four threads, in random orders: about an hour.
 elsewhere: env

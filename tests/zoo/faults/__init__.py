@@ -1,0 +1,1 @@
+"""One planted fault a script."""

@@ -1,0 +1,1 @@
+"""Trainings with nothing wrong."""
