@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from learnscope.findings import Cuts
+    from learnscope.findings.checks import Check
     from learnscope.ledger import Ledger
     from learnscope.model.updates.patch_info import PatchInfo
     from learnscope.store.compact import CompactInfo
@@ -59,11 +60,29 @@ class Run(RunReader):
             raise KeyError("no examples were followed in this run: give ls.ExampleLedger() to ls.watch or ls.replay")
         return ledger
 
-    def findings(self, cuts: Cuts | None = None) -> list[Finding]:
-        """What the records show, the most severe first."""
-        from learnscope.findings import find
+    def findings(
+        self, cuts: Cuts | None = None, *, baseline: Run | None = None, acknowledged: str | Path | None = None
+    ) -> list[Finding]:
+        """What the records show: the most severe first, causes before symptoms, and symptoms inside their causes.
 
-        return find(self, cuts)
+        With a `baseline`, another run of the same project, each says whether it is `new` or `worse`, and those that are
+        `gone` come last. Findings that the project's `.learnscope/acknowledged.toml`, or the file `acknowledged`,
+        accepts carry the reason and come last too.
+        """
+        from learnscope.findings import find
+        from learnscope.findings.acknowledged import marked, read_acknowledged
+        from learnscope.findings.baseline import held_against
+
+        found = find(self, cuts)
+        if baseline is not None:
+            found = held_against(found, find(baseline, cuts))
+        return marked(found, read_acknowledged(acknowledged))
+
+    def checks(self, cuts: Cuts | None = None) -> list[Check]:
+        """Every check with its state: passed, failed, not measured (and how to change that), or not applicable."""
+        from learnscope.findings.checks import checks_of
+
+        return checks_of(self, cuts)
 
     def report(self, folder: str | Path | None = None, *, findings: Sequence[Finding] | None = None) -> Path:
         """Write report.md with its figures, by default into the run folder, which then also keeps findings.json.
@@ -77,6 +96,7 @@ class Run(RunReader):
     ) -> tuple[Path, list[Finding]]:
         """As `report`, and the findings that it states; the records are read once for both."""
         from learnscope.findings import find
+        from learnscope.findings.acknowledged import marked, read_acknowledged
         from learnscope.reading.gather import one_pass
         from learnscope.report.markdown import write_report
 
@@ -84,7 +104,7 @@ class Run(RunReader):
         if target is None:
             raise ValueError("this run is in memory: say where the report goes, run.report('folder')")
         records = one_pass(self)
-        stated = find(records) if findings is None else list(findings)
+        stated = marked(find(records), read_acknowledged()) if findings is None else list(findings)
         if folder is None and self.path is not None:
             write_json(self.path / "findings.json", [finding.to_json() for finding in stated])
         name = self.path.resolve().name if self.path else "run"

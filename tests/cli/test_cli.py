@@ -73,7 +73,7 @@ def test_a_place_that_cannot_be_written(run_folder: Path, tmp_path: Path, capsys
     assert "learnscope report:" in one_line(capsys)
 
 
-@pytest.mark.parametrize(("word", "hint"), [("reprot", "did you mean 'report'?"), ("zzz", "there are: report, demo")])
+@pytest.mark.parametrize(("word", "hint"), [("reprot", "did you mean 'report'?"), ("zzz", "there are: report, checks")])
 def test_a_wrong_command(word: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word]) == 2
     assert hint in capsys.readouterr().err

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from learnscope.cli import audit, patch, probes, query, runs, train
+from learnscope.cli import audit, checks, patch, probes, query, runs, train
 from learnscope.cli.commands import fail
 from learnscope.options import nearest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit status: 0 if it worked, 2 if it could not be done as asked."""
+    """Run a command; returns the exit status: 0 if it worked, 1 for what --fail-on names, 2 if it could not be done."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["train"]:  # it has its own parser, for files and sections
         return train.main(arguments[1:])
@@ -43,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
         "  learnscope train                 train an adapter on a small model, tracked on request\n"
         "  learnscope audit                 examine a finished model: speed, bit widths, robustness\n"
         "  learnscope report runs/a         findings and figures of a run folder\n"
+        "  learnscope checks runs/a         what was checked, and what was not and why\n"
+        "  learnscope acknowledge runs/a F  accept a finding, with the reason, in a file of the project\n"
         "  learnscope probes                which probes there are, and what they record\n"
         "  learnscope compare runs/a runs/b what was set differently, and where they part\n"
         "  learnscope query SQL runs        ask all runs in a folder\n"
@@ -53,7 +55,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"learnscope {version('learnscope')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
-    first = (runs.add_report, runs.add_demo, train.add, audit.add, probes.add)
+    first = (
+        runs.add_report,
+        checks.add_checks,
+        checks.add_acknowledge,
+        runs.add_demo,
+        train.add,
+        audit.add,
+        probes.add,
+    )
     for add in (*first, patch.add, runs.add_compare, query.add, runs.add_compact):
         add(commands)
     return parser

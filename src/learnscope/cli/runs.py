@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from learnscope.characters import visible
+from learnscope.cli.checks import add_judging, exit_code
 from learnscope.cli.commands import command
 from learnscope.progress import progress_bar
 
@@ -39,10 +40,13 @@ def add_report(commands: Any) -> None:
         "Reads a run folder, also while it is being written, and writes report.md with its figures. Prints the "
         "findings, the most severe first. Needs neither torch nor the model.",
         "examples:\n  learnscope report runs/a               writes runs/a/report/report.md\n"
-        "  learnscope report runs/a --out /tmp/r  writes there, and nothing into the run folder",
+        "  learnscope report runs/a --out /tmp/r  writes there, and nothing into the run folder\n"
+        "  learnscope report runs/b --baseline runs/a --fail-on warning  for a pipeline",
     )  # fmt: skip
     report.add_argument("run", metavar="RUN", help="a run folder: what ls.watch(..., run=RUN) wrote")
     report.add_argument("--out", metavar="DIR", help="where to write the report (default: RUN/report)")
+    report.add_argument("--baseline", metavar="RUN2", help="an earlier run of the project: what is new, worse, gone")
+    add_judging(report)
 
 
 def _report(args: argparse.Namespace) -> int:
@@ -51,10 +55,13 @@ def _report(args: argparse.Namespace) -> int:
     from learnscope.report.terminal import print_findings
     from learnscope.run import open_run
 
-    report, findings = open_run(args.run).report_with_findings(args.out)
-    print_findings(findings, Console(highlight=False))
+    run = open_run(args.run)
+    baseline = open_run(args.baseline) if args.baseline is not None else None
+    stated = run.findings(baseline=baseline, acknowledged=args.acknowledged)
+    report, findings = run.report_with_findings(args.out, findings=stated)
+    print_findings(findings, Console(highlight=False), run.checks())
     print(f"report: {report}")
-    return 0
+    return exit_code(findings, args.fail_on)
 
 
 def add_compare(commands: Any) -> None:

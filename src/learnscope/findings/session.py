@@ -13,7 +13,7 @@ from learnscope.store.columnar.columns import Heads
 from learnscope.store.reader import RunReader
 
 
-@analysis(place=130)
+@analysis(place=130, check="the recording itself", unless=lambda _reader: None)
 def session(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  (nothing here has a cut)
     columns = reader.columns()
     heads, problems = columns.heads, list(reader.last_problems)

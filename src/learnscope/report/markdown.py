@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from learnscope.findings.checks import Check, checks_of
 from learnscope.reading.gather import OnePass, one_pass
 from learnscope.reading.words import between, capital, count, listed, num
 from learnscope.record import Evidence, Finding
 from learnscope.report.by_kind import FILES as LAYER_FILES
+from learnscope.report.explanations import explanation, no_problems, symptoms
 from learnscope.report.facts import costs, not_recorded, watched
 from learnscope.report.layout import Panel, save
 from learnscope.report.panels import PANELS, drawn
@@ -35,7 +37,9 @@ def write_report(reader: RunReader, findings: Sequence[Finding], target: Path, *
 
 
 def _text(run: OnePass, findings: Sequence[Finding], panels: Sequence[Panel], name: str) -> str:
-    parts = [f"# Run {escape(name)}", _summary(run, findings), "## What was watched", table(("", ""), watched(run))]
+    checks = checks_of(run)
+    summary = _summary(run, findings, checks)
+    parts = [f"# Run {escape(name)}", summary, "## What was watched", table(("", ""), watched(run))]
     if panels:
         parts += [_image(panels[0], run)]
     if findings:
@@ -44,6 +48,8 @@ def _text(run: OnePass, findings: Sequence[Finding], panels: Sequence[Panel], na
         parts += ["## Figures"]
         for panel in panels[1:]:
             parts += [f"### {panel.title}", _image(panel, run)]
+    if rows := [check_line(check) for check in checks if check.state != "not applicable"]:
+        parts += ["## Checks", table(("check", "state", "why", "how to enable"), rows)]
     missing = not_recorded(run)
     if missing:
         parts += [
@@ -58,19 +64,24 @@ def _text(run: OnePass, findings: Sequence[Finding], panels: Sequence[Panel], na
     return "\n\n".join(parts) + "\n"
 
 
-def _summary(run: RunReader, findings: Sequence[Finding]) -> str:
-    if findings:
-        n = Counter(finding.severity for finding in findings)
-        parts = [count(n["critical"], "critical finding")] if n["critical"] else []
-        parts += [count(n["warning"], "warning")] if n["warning"] else []
-        parts += [f"{count(n['info'], 'finding')} for information"] if n["info"] else []
-        return f"{listed(parts, len(parts))}."
+def _summary(run: RunReader, findings: Sequence[Finding], checks: Sequence[Check]) -> str:
+    n = Counter(finding.severity if finding.acknowledged is None else "acknowledged" for finding in findings)
+    parts = [count(n["critical"], "critical finding")] if n["critical"] else []
+    parts += [count(n["warning"], "warning")] if n["warning"] else []
+    parts += [f"{count(n['info'], 'finding')} for information"] if n["info"] else []
+    parts += [count(n["acknowledged"], "acknowledged finding")] if n["acknowledged"] else []
+    said = f"{listed(parts, len(parts))}." if parts else ""
+    if n["critical"] or n["warning"]:
+        return said
     records = int((~run.columns().heads.failed).sum())
-    if not records:
+    if not records and not findings:
         return "Nothing was recorded, so there is nothing to find."
-    return (
-        f"No finding: in {count(records, 'record')} no number crossed a cut. What was not recorded was not looked at."
-    )
+    return f"{said} {escape(no_problems(checks))}".strip()
+
+
+def check_line(check: Check) -> tuple[str, str, str, str]:
+    """A check as a row of a table."""
+    return check.name, check.state, check.reason, check.how_to_enable
 
 
 def _image(panel: Panel, run: RunReader) -> str:
@@ -86,7 +97,13 @@ def findings_text(findings: Sequence[Finding], *, mark_info: bool = True) -> lis
             f"### {escape(finding.title)}",
             f"{severity}{escape(finding.detail)}",
             f"**What to do.** {escape(finding.advice)}",
-            f"*Evidence: {escape(evidence_text(finding.evidence))}.*",
+            *(
+                ["**This explains:**\n\n" + "\n".join(f"- {escape(line)}" for line in symptoms(finding))]
+                if finding.taken_in
+                else []
+            ),
+            *(f"**{heading}.** {escape(text)}" for heading, text in explanation(finding)),
+            f"*Evidence: {escape(evidence_text(finding.evidence))}. Fingerprint {finding.fingerprint}.*",
         ]
     return out
 

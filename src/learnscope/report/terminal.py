@@ -9,25 +9,49 @@ from rich.console import Console
 from rich.text import Text
 
 from learnscope.characters import visible
+from learnscope.findings.checks import Check
 from learnscope.record import Finding
+from learnscope.report.explanations import explanation, no_problems, symptoms
 
 STYLES = {"critical": "bold white on red", "warning": "bold black on yellow", "info": "bold white on blue"}
 
 
-def print_findings(findings: Sequence[Finding], console: Console) -> None:
-    """One short block a finding: severity and title, what was measured, what to do."""
-    if not findings:
-        console.print(Text("No finding: no number crossed a cut."))
-        return
+STATES = {"passed": "green", "failed": "bold red", "not measured": "yellow", "not applicable": "dim"}
+
+
+def print_findings(findings: Sequence[Finding], console: Console, checks: Sequence[Check] = ()) -> None:
+    """One short block a finding: severity and title, what was measured, what it explains, what to do.
+
+    Without a problem, `checks` tell what was not looked at.
+    """
+    if all(finding.severity == "info" or finding.acknowledged is not None for finding in findings):
+        _print(console, Text(visible(no_problems(checks)) if checks else "No problems found."), 0)
     edge = " " if console.is_terminal else ""  # room for the background colour
     for finding in findings:
         title, detail, advice = (" ".join(visible(t).split()) for t in (finding.title, finding.detail, finding.advice))
         # Text, not markup: a message in square brackets is a message
-        badge = (f"{edge}{finding.severity.upper()}{edge}", STYLES[finding.severity])
+        settled = "acknowledged" if finding.acknowledged is not None else finding.severity
+        badge = (f"{edge}{settled.upper()}{edge}", STYLES["info" if settled == "acknowledged" else finding.severity])
         _print(console, Text.assemble(badge, "  ", (title, "bold")), 0)
         _print(console, Text(detail), 3)
+        for heading, text in explanation(finding):
+            _print(console, Text(f"{heading}: {' '.join(visible(text).split())}"), 3)
         _print(console, Text(f"→ {advice}", style="green"), 3)
+        _print(console, Text(f"fingerprint {finding.fingerprint}", style="dim"), 3)
+        for line in symptoms(finding):
+            _print(console, Text(f"this explains: {' '.join(visible(line).split())}", style="dim"), 5)
         console.print()
+
+
+def print_checks(checks: Sequence[Check], console: Console) -> None:
+    """One line a check; below those without numbers, how to get them."""
+    width = max((len(check.name) for check in checks), default=0)
+    for check in checks:
+        name, reason, how = (" ".join(visible(t).split()) for t in (check.name, check.reason, check.how_to_enable))
+        state = (f"{check.state:<14}", STATES[check.state])
+        _print(console, Text.assemble(state, "  ", (f"{name:<{width}}", "bold"), "  ", reason), 0)
+        if how:
+            _print(console, Text(f"→ {how}", style="green"), 16)
 
 
 def _print(console: Console, text: Text, indent: int) -> None:

@@ -13,14 +13,18 @@ from learnscope.findings.evidence import evidence_over
 from learnscope.quantities.adapters import AdapterGradients, AdapterSpectrum, AdapterTruncation
 from learnscope.reading.adapter_tables import AdapterTables, TriedRanks, adapter_tables, layers_of_modules
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Floats, grid, rows
+from learnscope.reading.gather import Floats, grid, labels_of, rows
 from learnscope.reading.streaks import streaks
 from learnscope.reading.words import between, count, listed, num, percent
 from learnscope.record import Finding
 from learnscope.store.reader import RunReader
 
 
-@analysis(place=120)
+def _no_adapters(reader: RunReader) -> str | None:
+    return None if labels_of(reader, AdapterSpectrum) else "no adapters were followed in this run"
+
+
+@analysis(place=120, check="adapters", unless=_no_adapters)
 def adapters(reader: RunReader, cuts: Cuts) -> list[Finding]:
     findings: list[Finding | None] = []
     for adapter in adapter_tables(reader):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from learnscope.findings import analysis
+from learnscope.findings import analysis, not_an_audit
 from learnscope.reading.audit import Audit, read_audit
 from learnscope.reading.audit_numbers import NONE, duration, evidence, interval_text, size, widths
 from learnscope.reading.audit_parts import Configuration, Configurations, Exported, Optimum, Sensitivity, Tried
@@ -18,7 +18,7 @@ NOTABLE = 1.05
 """A ratio of medians nearer to 1 than this is called the same."""
 
 
-@analysis(place=180)
+@analysis(place=180, check="bit widths (audit)", unless=not_an_audit)
 def audit_bits(reader: RunReader, cuts: Cuts) -> list[Finding]:
     audit = read_audit(reader)
     found: list[Finding | None] = []

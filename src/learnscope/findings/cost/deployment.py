@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from learnscope.findings import analysis
+from learnscope.findings import analysis, not_an_audit
 from learnscope.findings.bits.bit_widths import recommended_configuration
 from learnscope.findings.robustness.robustness import masked, nothing_to_lose, within
 from learnscope.reading.audit import Audit, read_audit
@@ -29,7 +29,7 @@ class Demand:
     """What to do if it was measured but is not clear."""
 
 
-@analysis(place=200)
+@analysis(place=200, check="deployment (audit)", unless=not_an_audit)
 def audit_deployment(reader: RunReader, cuts: Cuts) -> list[Finding]:
     audit = read_audit(reader)
     if not audit:

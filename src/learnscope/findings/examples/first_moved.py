@@ -23,7 +23,7 @@ UNMEASURED = "not measured at every step"
 FROM_START = "past half of its way at the first measurement already, be it by chance or because it was learned before"
 
 
-@analysis(place=160)
+@analysis(place=160, check="order of learning", needs=[(FeatureEvolution.cka_first, ParameterChange.update_to_weight)])
 def first_moved(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """At most one finding about layers and one about groups of examples; none where no order is clear."""
     findings = _layers(reader, cuts)

@@ -55,7 +55,7 @@ class Grokked:
         return self.generalised - self.memorised
 
 
-@analysis(place=140)
+@analysis(place=140, check="grokking", needs=[(Memorization.generalization_gap, Holdout.holdout_accuracy)])
 def grokking(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """At most one finding; none is the usual answer."""
     judged = [(pair, grokked(pair, cuts)) for pair in _accuracies(reader)]

@@ -47,7 +47,7 @@ class Delay:
     """Its means over the last two quarters of the measurements, if it still rose beyond the interval."""
 
 
-@analysis(place=150)
+@analysis(place=150, check="spurious attributes", needs=[Q.bias_gap])
 def spurious(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """One finding for each probe whose groups are followed, or were for a while; none is the usual answer."""
     numbers = {label: attribute_numbers(reader, label) for label in labels_of(reader, Q)}

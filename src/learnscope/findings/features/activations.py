@@ -19,7 +19,7 @@ from learnscope.record import Finding
 from learnscope.store.reader import RunReader
 
 
-@analysis(place=80)
+@analysis(place=80, check="dead and saturated units", needs=[Activations.dead_share], at_least="measurements")
 def activations(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """One finding for what still holds at the end and one for what has passed, of each kind."""
     dead = grid(reader, Activations.dead_share)

@@ -52,7 +52,7 @@ class Source:
         return step in self.measured and step not in self.bad
 
 
-@analysis(place=10)
+@analysis(place=10, check="NaN and infinity", needs=[(Loss.loss, GradientFlow.nan, Holdout.holdout_loss)])
 def nonfinite(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  (no cut: one NaN is one too many)
     """At most one finding: NaN spreads, and only its first appearance says where to look."""
     loss, gradient, change, holdout = sources(reader)

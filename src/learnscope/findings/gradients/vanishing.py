@@ -63,7 +63,12 @@ def _median_layer(values: Floats, at_least: int) -> Floats:
     return out
 
 
-@analysis(place=20)
+@analysis(
+    place=20,
+    check="vanishing and exploding gradients",
+    needs=[GradientFlow.gradient_to_weight],
+    at_least="measurements",
+)
 def gradients(reader: RunReader, cuts: Cuts) -> list[Finding]:
     flow = flow_of(reader, cuts)
     if flow is None:

@@ -23,7 +23,7 @@ RATIOS = {
 """The ratios to a threshold, the optimizer's own first."""
 
 
-@analysis(place=90)
+@analysis(place=90, check="edge of stability", needs=[tuple(RATIOS)])
 def landscape(reader: RunReader, cuts: Cuts) -> list[Finding]:
     findings = []
     for label in labels_of(reader, LossLandscape):

@@ -44,7 +44,7 @@ class TrainingLoss:
     n: tuple[int, int]
 
 
-@analysis(place=60)
+@analysis(place=60, check="overfitting", needs=[Holdout.holdout_loss], at_least="holdout_measurements")
 def overfitting(reader: RunReader, cuts: Cuts) -> list[Finding]:
     findings = []
     for label in labels_of(reader, Holdout):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from learnscope.findings import analysis
+from learnscope.findings import analysis, not_an_audit
 from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_numbers import Number, duration, evidence, interval_text, size
 from learnscope.reading.audit_parts import Layers, Memory, Quality, Speed
@@ -17,7 +17,7 @@ NEEDED = {"p95": 59, "p99": 299}
 """Passes that an upper bound of a percentile needs."""
 
 
-@analysis(place=170)
+@analysis(place=170, check="performance (audit)", unless=not_an_audit)
 def audit_performance(reader: RunReader, cuts: Cuts) -> list[Finding]:
     audit = read_audit(reader)
     findings: list[Finding | None] = []

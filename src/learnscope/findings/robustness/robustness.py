@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import compress, takewhile
 
-from learnscope.findings import analysis
+from learnscope.findings import analysis, not_an_audit
 from learnscope.intervals import difference_of_estimates
 from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_numbers import (
@@ -32,7 +32,7 @@ FAILURES = {
 """What each flag means if it is 0."""
 
 
-@analysis(place=190)
+@analysis(place=190, check="robustness (audit)", unless=not_an_audit)
 def audit_robustness(reader: RunReader, cuts: Cuts) -> list[Finding]:
     audit = read_audit(reader)
     found: list[Finding | None] = []

@@ -67,7 +67,7 @@ class _Changes:
         return f" of {tensors:,}" if tensors else "", evidence
 
 
-@analysis(place=70)
+@analysis(place=70, check="weights that do not move", needs=[ParameterChange.visible_share])
 def frozen(reader: RunReader, cuts: Cuts) -> list[Finding]:
     model: dict[str, Any] = reader.manifest.get("model") or {}
     layers = unchanged_layers(reader, cuts.frozen_measurements)

@@ -51,9 +51,17 @@ class _Lost:
         return float(np.median([streak.median(values) for streak in self.streaks]))
 
 
-@analysis(place=100)
+def _short_dtypes(reader: RunReader) -> list[str]:
+    return [d for d in FRACTION_BITS if d in ((reader.manifest.get("model") or {}).get("dtypes") or {})]
+
+
+def _full_precision(reader: RunReader) -> str | None:
+    return None if _short_dtypes(reader) else "no weights are stored in half precision"
+
+
+@analysis(place=100, check="updates lost to rounding", needs=[UPDATES[0]], unless=_full_precision)
 def precision(reader: RunReader, cuts: Cuts) -> list[Finding]:
-    dtypes = [d for d in FRACTION_BITS if d in ((reader.manifest.get("model") or {}).get("dtypes") or {})]
+    dtypes = _short_dtypes(reader)
     if not dtypes:
         return []
     findings = []

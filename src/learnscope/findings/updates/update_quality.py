@@ -25,7 +25,7 @@ WORSE = 10.0
 """How many times further off the same number of changes picked at random must be."""
 
 
-@analysis(place=110)
+@analysis(place=110, check="sparse and low-rank updates", needs=[(SparseQuality.kl, LowRankQuality.kl)])
 def update_quality(reader: RunReader, cuts: Cuts) -> list[Finding]:
     sparse = [_sparse(reader, label, cuts) for label in labels_of(reader, SparseQuality)]
     low_rank = [_low_rank(reader, label, cuts) for label in labels_of(reader, LowRankQuality)]

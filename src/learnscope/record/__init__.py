@@ -9,18 +9,21 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 from learnscope.characters import visible_json
+from learnscope.record.finding import SEVERITIES, Evidence, Finding, Severity
+
+__all__ = [
+    "HEADER", "NONFINITE", "SCHEMA_VERSION", "SEVERITIES", "Column", "Evidence", "Finding", "Label", "Measurement",
+    "ProbeWarning", "Record", "Row", "Severity", "Table", "nonfinite", "plain_json",
+]  # fmt: skip
 
 SCHEMA_VERSION = 1
 """Version of the run folder. A reader refuses a newer one and reads every older one."""
 
 Label = str | int | float | bool
-Severity = Literal["info", "warning", "critical"]
-SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
-
 
 NONFINITE = ("nan", "inf", "-inf")
 """The statuses of a value that was measured and is not finite, `nan: …` where more is known; other nulls were not."""
@@ -168,37 +171,6 @@ class Record:
             notes=body.get("notes", {}),
             error=body.get("error"),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """What a finding is based on: which numbers, how many, between which steps, with which interval."""
-
-    probe: str
-    name: str
-    n: int
-    first_step: int | None = None
-    last_step: int | None = None
-    value: float | None = None
-    interval: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """A statement about a run, its evidence, and what to do about it."""
-
-    kind: str
-    severity: Severity
-    title: str
-    detail: str
-    advice: str
-    evidence: Evidence
-    scopes: Sequence[str] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        body = asdict(self)
-        evidence = body.pop("evidence")
-        return {**body, "scopes": list(self.scopes), "evidence": evidence}
 
 
 def plain_json(
