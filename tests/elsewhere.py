@@ -44,7 +44,7 @@ def run(processor: str, threads: int, seed: int) -> bool:
         }
         command = [sys.executable, "-m", "pytest", "-n", "2", "-m", "not soak", "--shuffle", str(seed), "-rfE"]
         done = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    closing = done.stdout.strip().splitlines()[-1]
+    closing = next((line for line in reversed(done.stdout.splitlines()) if " passed" in line), "nothing passed")
     print(f"{processor}, {threads} threads, order {seed}: {closing}", flush=True)
     if done.returncode:
         print(done.stdout, flush=True)

@@ -80,7 +80,10 @@ class Failing(TrainingTelemetry):
         return 1
 
 
-def test_one_that_fails_is_null_with_its_reason_and_warned_about_once(tmp_path: Path) -> None:
+def test_one_that_fails_is_null_with_its_reason_and_warned_about_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Failing, "calls", 0)
     with pytest.warns(ProbeWarning, match="_compute_broken failed; training goes on") as caught:
         found = run(Failing, tmp_path / "t", 3)
     assert len(caught) == 1

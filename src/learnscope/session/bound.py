@@ -19,8 +19,12 @@ class Bound:
     label: str
     by_default: bool = False
     """Whether nobody has chosen it: a session without `probes=` has it."""
+    share: float | None = None
+    """Of the wall time that it alone may take; None: no limit of its own."""
     state: dict[str, Any] = field(default_factory=dict)
     fired: int = 0
+    last_step: int | None = None
+    """At which it last fired."""
     unfed: int = 0
     """Steps at which it was due, and the loop did not hand over what it needs."""
     waiting: int = 0

@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+UNNOTICED = 2.0
+"""Seconds that a probe with a limit of its own may take in any case: a short run must be measured often enough."""
+
 
 @dataclass(slots=True)
 class _Spending:
@@ -38,13 +41,17 @@ class Budget:
             raise ValueError(f"budget={self.share!r}: a share of wall time between 0 and 1, such as 0.02")
         self.started = self.clock()
 
-    def grants(self, probe: str) -> bool:
-        """Whether a due firing may go ahead. Each call counts as one due firing."""
+    def grants(self, probe: str, own_share: float | None = None) -> bool:
+        """Whether a due firing may go ahead, also by a limit of the probe's own. Each call counts as one due firing."""
         spending = self._probes.setdefault(probe, _Spending())
         spending.due += 1
-        if self.share is None or spending.fired == 0:
+        if spending.fired == 0 or (self.share is None and own_share is None):
             return True
         elapsed = max(self.clock() - self.started, 1e-9)
+        if own_share is not None and spending.cost + spending.mean > max(own_share * elapsed, UNNOTICED):
+            return False
+        if self.share is None:
+            return True
         demand = sum(each.mean * each.due for each in self._probes.values()) / elapsed
         stretch = max(1.0, demand / self.share)
         in_turn = spending.fired + 1 <= spending.due / stretch

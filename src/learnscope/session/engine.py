@@ -123,7 +123,7 @@ class Engine(Writer):
 
     def granted(self, bound: Bound) -> bool:
         """Whether the budget lets a due probe fire; if not, its next record will say that it was skipped."""
-        if self.budget.grants(bound.label):
+        if self.budget.grants(bound.label, bound.share):
             return True
         bound.skipped += 1
         return False
@@ -160,6 +160,7 @@ class Engine(Writer):
         elif self._attempt(bound, moment, lambda: self._measure(firing, moment), "measure"):
             self._attempt(bound, moment, lambda: self._read(firing), "record")
         bound.fired += 1
+        bound.last_step = moment.step
         bound.waiting = 0
         self.budget.charge(bound.label, time.perf_counter() - started)
 

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from learnscope.core.handed import HandedOver, MicroBatches
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe, is_due, prepares
+from learnscope.core.schedules import DENSE
 from learnscope.session.bound import Bound
 from learnscope.session.engine import FED, Engine
 from learnscope.session.steps.backwards import Backwards, MicroBatchMeter, is_one_of_several
@@ -96,16 +97,17 @@ class Loop:
         if self._backwards.passes and self.steps == self.first_step and not self.subject.optimizers:
             self.engine.warn("steps", NO_STEPS)
         if finished:
-            self._fire([*self._never_due(), *self.engine.due("end", 1)], self.moment("end"))
+            self._fire([*self._unmeasured_end(), *self.engine.due("end", 1)], self.moment("end"))
 
-    def _never_due(self) -> list[Bound]:
-        """Default probes of changes whose first step lies beyond the end, counted with the steps before a resume."""
-        return [
-            bound
-            for bound in self.engine.bound
-            if bound.by_default and "previous" in bound.probe.needs and isinstance(bound.probe.every, int)
-            and self.first_step < self.steps < bound.probe.every and self.engine.granted(bound)
-        ]  # fmt: skip
+    def _unmeasured_end(self) -> list[Bound]:
+        """Default probes that have not looked at the last step: the holdout's, and in a short run that of changes.
+
+        (In a longer one, which may be resumed, the next change begins where the schedule has it.)"""
+        if self.steps == self.first_step:
+            return []
+        looking = {"holdout", "previous"} if self.steps < DENSE else {"holdout"}
+        behind = [b for b in self.engine.bound if b.by_default and b.last_step != self.steps]
+        return [bound for bound in behind if bound.probe.needs & looking]
 
     def manual_step(self) -> None:
         """A step that no torch optimizer took. Gradients are those not cleared yet."""

@@ -16,11 +16,9 @@ from learnscope.core.handed import Examples
 from learnscope.core.probe import Probe
 from learnscope.model.guard import preserve_rng
 from learnscope.options import explain_options, whole_number
-from learnscope.probes.gradients.gradient_flow import GradientFlow
 from learnscope.probes.outputs.loss import Loss
-from learnscope.probes.updates.learning_rate import LearningRate
-from learnscope.probes.updates.parameter_change import ParameterChange
 from learnscope.run import Run
+from learnscope.session.defaults import choose_probes, limit_defaults
 from learnscope.session.ending import finish, interrupted_by
 from learnscope.session.engine import FED, Engine
 from learnscope.session.loop import Loop
@@ -42,12 +40,6 @@ from learnscope.session.user_checkpoint import write_checkpoint
 from learnscope.sinks.base import Sink
 from learnscope.task import Task
 from learnscope.task.losses import LossCallable
-
-
-def default_probes(*, optimizer: bool = True) -> list[Probe]:
-    """What `watch` records unless told otherwise: cheap enough for every run. Learning rates need an optimizer."""
-    probes: list[Probe] = [GradientFlow(every=10), ParameterChange(every=100), Loss()]
-    return [*probes, LearningRate()] if optimizer else probes
 
 
 @explain_options
@@ -80,8 +72,9 @@ def watch(
         optimizer: the optimizer or optimizers; without one, call `w.step()` after each step.
         run: folder to write; None keeps the run in memory, as `w.run`. Of several ranks, rank 0 writes; the others'
             sessions record nothing.
-        probes: what to record; by default gradients, parameter change, loss, and the learning rates of an optimizer.
-            In a run too short for the default schedule, the change is measured once, when the session closes.
+        probes: what to record; by default gradients, parameter change, loss, the learning rates of an optimizer, and
+            the model on the holdout data if there is any: after step 1, every 10 steps to 100, then every 100, within a
+            tenth of the wall time (or two seconds), and when the session closes.
         task: how a batch becomes logits and targets, where the defaults do not recognise it.
         loss: the loss that the model is trained with, for evaluations: a function of (outputs, targets) that gives a
             number or one for each example, or a module such as `nn.BCEWithLogitsLoss()`. Without it, the task's or the
@@ -119,7 +112,7 @@ def watch(
         )
         engine = Engine(
             subject,
-            default_probes(optimizer=bool(optimizers)) if probes is None else list(probes),
+            choose_probes(probes, subject),
             open_backend(run, resume=resume),
             source="watch",
             provides={"grads", "previous", *FED, *provided(subject)},
@@ -130,8 +123,8 @@ def watch(
             write_every=write_every,
             write_seconds=write_seconds,
         )
-        for bound in engine.bound:
-            bound.by_default = probes is None
+        if probes is None:
+            limit_defaults(engine.bound)
         return Watch(engine, clock=clocks[0] if clocks else None, resume=resume, step=step)
 
 

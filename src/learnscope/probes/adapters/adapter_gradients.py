@@ -10,7 +10,7 @@ from torch import Tensor
 
 from learnscope.core.gradients import Gradients
 from learnscope.core.moment import Moment
-from learnscope.core.probe import At, Probe
+from learnscope.core.probe import At, Probe, Schedule
 from learnscope.core.stepped import NOT_STEPPED
 from learnscope.model.adapters.inventory import Adapters, find_adapters
 from learnscope.model.adapters.parameters import TrainedPart, trained_parts
@@ -37,7 +37,7 @@ class AdapterGradients(Probe):
     record, not the measurement.
     """
 
-    every: int = 100
+    every: Schedule = 100
     at: At = "before_step"
     max_layers: int | None = None
     """Rows only for modules in at most so many layers: the first, the last and some evenly between, or the middle one.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from learnscope.core.moment import Moment
-from learnscope.core.probe import Probe
+from learnscope.core.probe import Probe, Schedule
 from learnscope.model.adapters.inventory import AdapterPlaces, grouped
 from learnscope.model.selection import check_max_layers, spread
 from learnscope.names import resolve
@@ -45,7 +45,7 @@ class AdapterSpectrum(Probe):
     a module. Modules that do not fit into `memory_mb` together with those before them have no drift.
     """
 
-    every: int = 100
+    every: Schedule = 100
     tolerance: float = TOLERANCE
     """Singular values at most this share of the largest count as 0 for ranks and condition numbers."""
     drift: bool = True

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
-from learnscope.core.probe import Probe
+from learnscope.core.probe import Probe, Schedule
 from learnscope.model.features.activation_sites import Site
 from learnscope.model.features.activations import collect_activations
 from learnscope.model.outputs.evaluate import model_device
@@ -41,7 +41,7 @@ class Activations(Probe):
     are accumulated in float64, slopes are taken by autograd in float32 (float64 for a float64 model).
     """
 
-    every: int = 100
+    every: Schedule = 100
     examples: int = 256
     """How many of the holdout examples are run."""
     per_site: bool = True

@@ -10,7 +10,7 @@ from torch import Tensor
 from learnscope.core.gradients import Gradients
 from learnscope.core.handed import MicroBatches
 from learnscope.core.moment import Moment
-from learnscope.core.probe import At, Probe
+from learnscope.core.probe import At, Probe, Schedule
 from learnscope.core.stepped import NOT_STEPPED
 from learnscope.probes.gradients.flow_spread import spread
 from learnscope.probes.gradients.flow_tables import FlowTables
@@ -37,7 +37,7 @@ class GradientFlow(Probe):
     numbers are then those of the others, and the record's note `not_stepped` names the groups.
     """
 
-    every: int = 10
+    every: Schedule = 10
     at: At = "before_step"
     per_tensor: bool = False
     """Also the norm of every single tensor."""

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from learnscope.core.moment import Moment
-from learnscope.core.probe import Probe
+from learnscope.core.probe import Probe, Schedule
 from learnscope.model.landscape.double_backward import twice_differentiable, widened_bytes
 from learnscope.model.landscape.loss import Landscape, trainable
 from learnscope.model.outputs.evaluate import model_device
@@ -39,7 +39,7 @@ class LossLandscape(Probe):
     the record's notes say what was done. Random vectors are the same at every measurement.
     """
 
-    every: int = 500
+    every: Schedule = 500
     examples: int = 32
     eigenvalues: int = 1
     """How many of the largest."""

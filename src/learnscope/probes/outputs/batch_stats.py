@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from learnscope.core.moment import Moment
-from learnscope.core.probe import Probe
+from learnscope.core.probe import Probe, Schedule
 from learnscope.quantities.outputs import BatchStats as Q
 from learnscope.record import Table
 from learnscope.task import IGNORE, task_for
@@ -14,7 +14,7 @@ from learnscope.task import IGNORE, task_for
 class BatchStats(Probe):
     """Batch size and the balance of its classes, from what the loop hands over with `w.batch(batch)`."""
 
-    every: int = 10
+    every: Schedule = 10
     max_classes: int = 100
     needs = frozenset({"batch"})
     reads_only = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from learnscope.core.moment import Moment
-from learnscope.core.probe import Probe
+from learnscope.core.probe import Probe, Schedule
 from learnscope.probes.outputs.columns import mean_of_positions
 from learnscope.quantities.outputs import Holdout as Q
 from learnscope.record import Label, Measurement, Table
@@ -23,7 +23,7 @@ class Holdout(Probe):
     nothing compares it with the training loss.
     """
 
-    every: int = 100
+    every: Schedule = 100
     keep_arrays: bool = True
     max_logits: int = 1_000_000
     needs = frozenset({"holdout"})

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from learnscope.core.moment import Moment
-from learnscope.core.probe import At, Probe
+from learnscope.core.probe import At, Probe, Schedule
 from learnscope.core.stepped import NOT_STEPPED, Options, stepped_groups
 from learnscope.quantities.updates import LearningRate as Q
 from learnscope.record import Label, Table
@@ -18,7 +18,7 @@ class LearningRate(Probe):
     Of several optimizers, each group's is read at its own optimizer's step; null if that did not step.
     """
 
-    every: int = 10
+    every: Schedule = 10
     at: At = "before_step"
     needs = frozenset({"optimizer"})
     reads_only = True

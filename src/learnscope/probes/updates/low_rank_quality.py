@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
-from learnscope.core.probe import Probe
+from learnscope.core.probe import Probe, Schedule
 from learnscope.core.subject import Subject
 from learnscope.model.outputs.reference import Reference, compare_outputs
 from learnscope.model.updates.lowrank import LowRankUpdate, decompose_update, matrix_names
@@ -46,7 +46,7 @@ class LowRankQuality(Probe):
     keep it native.
     """
 
-    every: int = 100
+    every: Schedule = 100
     ranks: Sequence[int] = (1, 2, 4, 8, 16, 32)
     examples: int = 32
     kl_bound: float = 1e-3

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
-from learnscope.core.probe import Probe
+from learnscope.core.probe import Probe, Schedule
 from learnscope.core.stepped import NOT_STEPPED, stepped_groups
 from learnscope.core.subject import Subject
 from learnscope.probes.updates.remembered import Memory, Rule, reasons_of_scopes, remembered
@@ -39,7 +39,7 @@ class Momentum(Probe):
     step. Sums are float64 throughout.
     """
 
-    every: int = 100
+    every: Schedule = 100
     sample_size: int = 1024
     """Entries of each tensor from which the median of `snr` is taken."""
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learnscope.core.moment import Moment
-from learnscope.core.probe import Probe
+from learnscope.core.probe import Probe, Schedule
 from learnscope.model.weights.rounded import RoundedWeights, as_they_were, precision_note
 from learnscope.probes.updates.absorption import absorbed_tables, take_sample
 from learnscope.quantities.updates import ParameterChange as Q
@@ -26,7 +26,7 @@ class ParameterChange(Probe):
     The record's note `span` holds the two steps between which Δ lies. Sums are float64 throughout.
     """
 
-    every: int = 100
+    every: Schedule = 100
     thresholds: Sequence[float] = (1e-8, 1e-6, 1e-4)
     per_tensor: bool = True
     snapshot_device: str = "cpu"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from learnscope.core.moment import Moment
-from learnscope.core.probe import Probe
+from learnscope.core.probe import Probe, Schedule
 from learnscope.model.guard import guard
 from learnscope.model.outputs.reference import compare_outputs
 from learnscope.model.updates.variants import Reverting
@@ -34,7 +34,7 @@ class SparseQuality(Probe):
     a dtype that cannot hold the present ones, or on disk, the note `extra_memory` has the bytes that this takes.
     """
 
-    every: int = 100
+    every: Schedule = 100
     thresholds: Sequence[float] = (1e-8, 1e-6, 1e-4)
     baselines: Sequence[Baseline] = BASELINES
     examples: int = 32

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
-from learnscope.core.probe import Probe
+from learnscope.core.probe import Probe, Schedule
 from learnscope.model.weights.checkpoint import CheckpointError
 from learnscope.model.weights.rolling import RollingCheckpoint, is_compared
 from learnscope.quantities.updates import WeightDelta as Q
@@ -26,7 +26,7 @@ class WeightDelta(Probe):
     file that is not of `run` is not used. The record's note `span` holds the two steps between which the change lies.
     """
 
-    every: int = 100
+    every: Schedule = 100
     path: str
     run: str
 

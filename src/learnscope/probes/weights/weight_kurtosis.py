@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
-from learnscope.core.probe import Probe
+from learnscope.core.probe import Probe, Schedule
 from learnscope.model.weights.rounded import as_they_were, precision_note
 from learnscope.quantities import Quantity
 from learnscope.quantities.weights import WeightKurtosis as Q
@@ -25,7 +25,7 @@ class WeightKurtosis(Probe):
     or more count: biases and gains have scales of their own. A layer without any is left out.
     """
 
-    every: int = 100
+    every: Schedule = 100
 
     needs = frozenset({"previous"})
     reads_only = True

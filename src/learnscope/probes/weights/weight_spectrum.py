@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
-from learnscope.core.probe import Probe
+from learnscope.core.probe import Probe, Schedule
 from learnscope.model.selection import check_max_layers
 from learnscope.model.weights.matrices import WeightMatrix, weight_matrices
 from learnscope.options import check_whole
@@ -40,7 +40,7 @@ class WeightSpectrum(Probe):
     model has no matrix to look at is refused.
     """
 
-    every: int = 100
+    every: Schedule = 100
     full: bool = True
     """All singular values: about 0.3 s for 1024 × 1024 on one CPU core, 2.5 s for 2048 × 2048. False: the `leading`
     largest, in 0.1 to 0.4 s and 0.2 to 1.2 s. Matrices with up to 512 rows or columns are always decomposed in full."""

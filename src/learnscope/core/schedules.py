@@ -1,0 +1,17 @@
+"""Schedules that more than one probe uses."""
+
+from __future__ import annotations
+
+DENSE, USUAL = 100, 10_000
+"""Steps up to which every tenth is due, and every hundredth."""
+
+
+def dense_at_first(step: int) -> bool:
+    """Step 1, every 10th step to 100, every 100th to 10,000, then every 1,000th.
+
+    A run of 150 steps has a dozen measurements, and one of a million about a thousand.
+
+    >>> [step for step in range(1, 301) if dense_at_first(step)]
+    [1, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 200, 300]
+    """
+    return step == 1 or step % (10 if step <= DENSE else 100 if step <= USUAL else 1_000) == 0
