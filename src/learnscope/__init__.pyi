@@ -46,6 +46,7 @@ from learnscope.probes.robustness.bit_robustness import BitRobustness as BitRobu
 from learnscope.probes.robustness.input_perturbation import InputPerturbation as InputPerturbation
 from learnscope.probes.robustness.noise_robustness import NoiseRobustness as NoiseRobustness
 from learnscope.probes.updates.learning_rate import LearningRate as LearningRate
+from learnscope.probes.updates.loop_calls import LoopCalls as LoopCalls
 from learnscope.probes.updates.low_rank_quality import LowRankQuality as LowRankQuality
 from learnscope.probes.updates.momentum import Momentum as Momentum
 from learnscope.probes.updates.parameter_change import ParameterChange as ParameterChange
@@ -64,9 +65,9 @@ from learnscope.record import Table as Table
 from learnscope.run import Run as Run
 from learnscope.run import open_run as open_run
 from learnscope.session.audit import audit as audit
+from learnscope.session.defaults import default_probes as default_probes
 from learnscope.session.replay import replay as replay
 from learnscope.session.watch import Watch as Watch
-from learnscope.session.watch import default_probes as default_probes
 from learnscope.session.watch import watch as watch
 from learnscope.sinks.console import ConsoleSink as ConsoleSink
 from learnscope.sinks.tensorboard import TensorBoardSink as TensorBoardSink

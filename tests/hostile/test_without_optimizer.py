@@ -95,6 +95,8 @@ def test_the_default_probes_follow_a_loop_that_counts_its_own_steps(name: str, t
     assert [record.error for record in run.records() if record.error] == []
     assert list(run.frame("Loss", "loss").value) == pytest.approx(losses)
     assert list(run.frame("Loss", "loss").step) == list(range(1, STEPS + 1))
+    assert run.frame("LoopCalls").groupby("name")["value"].sum()[["steps", "uncleared_steps"]].tolist() == [STEPS, 0]
+    assert run.frame("LoopCalls", "backwards_without_step").value.sum() == 0
     norms = run.frame("GradientFlow", "norm", "model")
     assert list(norms.step) == [10, 20]
     assert (norms.value > 0).all()
@@ -114,7 +116,9 @@ def test_learning_rates_of_no_optimizer_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="LearningRate needs 'optimizer'"):
         ls.watch(network(), probes=[ls.LearningRate()])
     names = [type(probe).__name__ for probe in ls.default_probes()]
-    assert names == ["GradientFlow", "ParameterChange", "Loss", "LearningRate"]
+    without = [type(probe).__name__ for probe in ls.default_probes(optimizer=False)]
+    assert [name for name in names if name not in without] == ["LearningRate"]
+    assert {"GradientFlow", "ParameterChange", "Loss", "LoopCalls"} <= set(without)
 
 
 def test_a_loop_that_forgets_its_steps_is_told() -> None:

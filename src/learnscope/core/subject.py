@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from learnscope.core.calls import CallCounts
 from learnscope.model.weights.content import data_content, model_content, task_content
 from learnscope.names import group_parameters, match_parameters, optimizer_groups
 from learnscope.store.memo import ResultCache
@@ -63,6 +64,8 @@ class Subject:
     show_progress: bool = False
     backward_order: list[str] = field(default_factory=list)
     """Names in the order in which the first backward reached them, if there was one."""
+    calls: CallCounts = field(default_factory=CallCounts)
+    """What a watched loop has called so far."""
     _held: list[tuple[int, ...]] = field(default_factory=list)
     _scopes: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     _segments: dict[tuple[str, tuple[int, ...]], Segments] = field(default_factory=dict)

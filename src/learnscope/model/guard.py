@@ -19,6 +19,15 @@ from torch import Tensor, nn
 _REPACKS = "support_avx512bf16_for_cpu"
 
 
+_guarded = 0
+"""Guards that are open in this process."""
+
+
+def is_guarded() -> bool:
+    """Whether what runs now is run by a measurement, not by the training loop."""
+    return _guarded > 0
+
+
 class GuardError(RuntimeError):
     """A weight or gradient was changed in place under the guard; the message names it."""
 
@@ -27,6 +36,7 @@ class GuardError(RuntimeError):
 def guard(model: nn.Module, *, training: bool = False) -> Iterator[None]:
     """Run `model` and restore its state afterwards. Inside, it is in eval mode unless `training` is true."""
     with ExitStack() as stack:
+        stack.enter_context(_counted())
         stack.enter_context(preserve_rng())
         # inside the user's autocast, cached casts would go on holding the old weights after these are exchanged
         torch.clear_autocast_cache()
@@ -50,6 +60,16 @@ def guard(model: nn.Module, *, training: bool = False) -> Iterator[None]:
         stack.callback(_set_modes, modes)
         _set_modes([(module, training) for module, _ in modes])
         yield
+
+
+@contextmanager
+def _counted() -> Iterator[None]:
+    global _guarded
+    _guarded += 1
+    try:
+        yield
+    finally:
+        _guarded -= 1
 
 
 @contextmanager

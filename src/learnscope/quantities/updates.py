@@ -97,6 +97,43 @@ class Momentum(Quantities):
     without_gradient = _tensors("tensors with moments that `staleness` leaves out because their gradient is gone")
 
 
+_calls = partial(Quantity, drawn="not")
+
+
+class LoopCalls(Quantities):
+    records = "what the loop calls and in which order: steps, backward passes, clearing, modes, schedules"
+
+    steps = _calls("optimizer steps since the last record")
+    backwards = _calls("backward passes since then")
+    uncleared_steps = _calls("steps whose gradients still contained those of an earlier step")
+    cleared_steps = _calls("steps whose gradients were cleared between their backward and the step")
+    steps_without_backward = _calls("steps without a backward since the optimizer's last step")
+    backwards_without_step = _calls(
+        "backward passes whose gradients were cleared, or left, before any optimizer stepped: a step that the loop or "
+        "a GradScaler skipped, or a backward that is for the inputs' gradients alone"
+    )
+    eval_mode_steps = _calls(
+        "steps whose backward found a part of the model that trains in eval mode: batch norms with trained parameters, "
+        "and dropouts between trained parameters, if the module that contains them is in eval mode too"
+    )
+    train_mode_evaluations = _calls(
+        "forwards of the model under `no_grad` or `inference_mode` with a dropout or batch norm in training mode; null "
+        "of a model that was compiled before"
+    )
+    state_resets = _calls(
+        "groups whose optimizer state began again: Adam's `step` has fallen, or a momentum is gone; null where the "
+        "optimizer keeps neither", when="with an optimizer"
+    )  # fmt: skip
+    scheduler_steps = _calls(
+        "calls of `step()` of a torch learning rate schedule, of several the most; null where none was seen",
+        when="with an optimizer",
+    )
+    rate_changes = _calls(
+        "the most such calls between two training steps; more than 1 is a schedule that runs too fast",
+        when="with an optimizer",
+    )
+
+
 class LearningRate(Quantities):
     records = "the learning rate of every optimizer group"
 

@@ -11,6 +11,7 @@ from learnscope.probes.gradients.gradient_flow import GradientFlow
 from learnscope.probes.outputs.holdout import Holdout
 from learnscope.probes.outputs.loss import Loss
 from learnscope.probes.updates.learning_rate import LearningRate
+from learnscope.probes.updates.loop_calls import LoopCalls
 from learnscope.probes.updates.parameter_change import ParameterChange
 from learnscope.session.bound import Bound
 
@@ -23,7 +24,7 @@ def default_probes(*, optimizer: bool = True, holdout: bool = False) -> list[Pro
 
     Learning rates need an optimizer. Holdout data is measured if there is any: often at first, then every 100 steps.
     """
-    probes: list[Probe] = [GradientFlow(every=10), ParameterChange(every=dense_at_first), Loss()]
+    probes: list[Probe] = [GradientFlow(every=10), ParameterChange(every=dense_at_first), Loss(), LoopCalls()]
     probes += [LearningRate()] if optimizer else []
     return [*probes, Holdout(every=dense_at_first)] if holdout else probes
 

@@ -15,6 +15,7 @@ from learnscope.core.schedules import DENSE
 from learnscope.session.bound import Bound
 from learnscope.session.engine import FED, Engine
 from learnscope.session.steps.backwards import Backwards, MicroBatchMeter, is_one_of_several
+from learnscope.session.steps.calls import Calls
 from learnscope.session.steps.ends import StepEnds
 from learnscope.session.steps.feed import Feed
 from learnscope.session.subject import snapshot_key, take_snapshots
@@ -56,7 +57,10 @@ class Loop:
         self._seen_when_opened = 0
         self._micro_batches: MicroBatches | None = None
         self._fed: tuple[int, list[tuple[Bound, frozenset[str], bool]]] | None = None
-        self._ends = StepEnds(engine, self)
+        counts = any("calls" in bound.probe.needs for bound in engine.bound)
+        self._calls = Calls(self.subject, self._backwards.leaves, forwards=counts)
+        self._backwards.on_reach = engine.safely(self._calls.reached)
+        self._ends = StepEnds(engine, self, self._calls)
         self._ends.attach(self.subject.optimizers, clock)
 
     def start(self, passes: int = 1) -> None:
@@ -96,8 +100,10 @@ class Loop:
         self._fire(collecting, self.moment("after_step"))
         if self._backwards.passes and self.steps == self.first_step and not self.subject.optimizers:
             self.engine.warn("steps", NO_STEPS)
+        self._calls.settle(self._backwards.passes)
         if finished:
-            self._fire([*self._unmeasured_end(), *self.engine.due("end", 1)], self.moment("end"))
+            counting = [bound for bound in self.engine.bound if "calls" in bound.probe.needs]
+            self._fire([*self._unmeasured_end(), *counting, *self.engine.due("end", 1)], self.moment("end"))
 
     def _unmeasured_end(self) -> list[Bound]:
         """Default probes that have not looked at the last step: the holdout's, and in a short run that of changes.
@@ -111,13 +117,16 @@ class Loop:
 
     def manual_step(self) -> None:
         """A step that no torch optimizer took. Gradients are those not cleared yet."""
+        self._calls.begins(None)
         self.step_opened()
         self.gradients_known()
+        self._calls.stepped(None)
         self.step_ended()
 
     def detach(self) -> None:
         self._ends.close()
         self._backwards.close()
+        self._calls.close()
         if self._meter is not None:
             self._meter.close()
 
@@ -159,6 +168,7 @@ class Loop:
         self._micro_batches, self._seen_when_opened = self._read_meter(), self._backwards.seen
         if (self.steps - self.first_step) % REFRESH == REFRESH - 1:
             self.subject.refresh()
+            self._calls.refresh()
         preparing = [bound for bound in self._after if prepares(bound.probe)]
         if preparing:
             moment = self.moment("before_step", step=self.steps + 1, take_gradients=self._ends.gradients)
@@ -181,6 +191,7 @@ class Loop:
         """The step has been taken."""
         passes = self._backwards.passes
         self._backwards.reset()
+        self._calls.step_ended(passes, counted=not self._ends.skipped)
         self._seen_at_last_step = 0
         if self._ends.skipped:
             self.skipped_steps += 1

@@ -54,6 +54,7 @@ class SilentLoop(Loop):
     def __init__(self, engine: Engine, *, steps: int, epoch: int, clock: Optimizer | None) -> None:
         super().__init__(engine, steps=steps, epoch=epoch, clock=clock)
         self._backwards.close()  # no hooks on parameters
+        self._calls.close()
         rank, size = rank_and_size()
         note = f"rank {rank} of {size} records nothing: rank 0 does"
         engine.backend.put_manifest(engine.backend.manifest() | {"silent": note})

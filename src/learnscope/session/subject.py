@@ -156,4 +156,5 @@ CURES: dict[str, dict[str, str]] = {
     },
     "batch": _ONLY_LIVE,
     "logged": _ONLY_LIVE,
+    "calls": _ONLY_LIVE,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -27,6 +27,10 @@ class Backwards:
         spread = [p for _, p in trainable[:: max(1, -(-len(trainable) // WATCHED))]]
         # with one of every optimizer: a backward may be for one of them alone
         chosen = list(dict.fromkeys([*spread, *_one_of_each(subject.optimizers, [p for _, p in trainable])]))
+        self.leaves: Sequence[nn.Parameter] = chosen
+        """The parameters that have a hook."""
+        self.on_reach: Callable[[int, Tensor], object] | None = None
+        """Called with the place of a leaf and what a backward is about to add to its gradient."""
         self._counts = [0] * len(chosen)
         self._handles = [p.register_hook(partial(self._count, i)) for i, p in enumerate(chosen)]
         self._order: list[str] = []
@@ -49,11 +53,12 @@ class Backwards:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Backward passes of probes are not the loop's."""
-        counts = list(self._counts)
+        counts, listener = list(self._counts), self.on_reach
+        self.on_reach = None
         try:
             yield
         finally:
-            self._counts = counts
+            self._counts, self.on_reach = counts, listener
 
     def take_order(self) -> list[str]:
         """The names in the order of the backward, the first time; after that an empty list."""
@@ -67,8 +72,10 @@ class Backwards:
         for handle in self._handles:
             handle.remove()
 
-    def _count(self, index: int, _gradient: Tensor) -> None:
+    def _count(self, index: int, gradient: Tensor) -> None:
         self._counts[index] += 1
+        if self.on_reach is not None:
+            self.on_reach(index, gradient)
 
     def _note(self, name: str, _gradient: Tensor) -> None:
         self._order.append(name)

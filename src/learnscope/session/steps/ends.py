@@ -16,6 +16,7 @@ from learnscope.core.stepped import Stepped
 from learnscope.session.bound import Bound
 from learnscope.session.engine import Engine
 from learnscope.session.steps import clipping
+from learnscope.session.steps.calls import Calls
 from learnscope.session.steps.readings import Readings
 from learnscope.session.steps.turns import Turns
 
@@ -58,10 +59,10 @@ class StepEnds:
     optimizer's hooks are then called with `found_inf`, another's are not called at all.
     """
 
-    def __init__(self, engine: Engine, owner: Owner) -> None:
+    def __init__(self, engine: Engine, owner: Owner, calls: Calls | None = None) -> None:
         self.skipped = False
         """Whether the step does nothing, as a GradScaler has found gradients that are not finite."""
-        self._engine, self._subject, self._owner = engine, engine.subject, owner
+        self._engine, self._subject, self._owner, self._calls = engine, engine.subject, owner, calls
         self._start, self._end = engine.safely(self._on_start), engine.safely(self._on_end)
         self._comes, self._went = engine.safely(self._on_coming), engine.safely(self._on_going)
         self._reader = clipping.GradientReader(engine.subject)
@@ -185,6 +186,8 @@ class StepEnds:
         if found_inf is not None and bool(found_inf.item()):
             self._skipping = id(optimizer)  # fused, under a GradScaler: its hooks fire, its step does nothing
             return
+        if self._calls is not None:
+            self._calls.begins(optimizer)
         last, scale = self._single or self._turns.completes(optimizer), 1.0 if scale is None else scale
         if self._readings.several:
             due = self._owner.due_probes()
@@ -203,6 +206,8 @@ class StepEnds:
     def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         skipped, self._skipping = self._skipping == id(optimizer), None
         self._reader.stepped()
+        if self._calls is not None:
+            (self._engine.safely(self._calls.skipped if skipped else self._calls.stepped))(optimizer)
         if self._single:
             self._readings.stepped_single()
             self._finish()

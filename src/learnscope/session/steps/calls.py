@@ -1,0 +1,210 @@
+"""What the training loop calls, and in which order: backward, step, clearing of gradients, schedules, evaluation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from learnscope.core.subject import Subject
+from learnscope.model.guard import is_guarded
+from learnscope.session.steps import schedules
+from learnscope.session.steps.leaves import Leaf, Mark, Sampled, due, is_zero, marked, marks, unchanged
+from learnscope.session.steps.modes import Modes, watch_evaluations
+
+
+class Calls:
+    """Counts a loop's calls into the subject's `CallCounts`, from the hooks of a few parameters and of the optimizers.
+
+    Gradients count as not cleared if a backward finds the very gradient that a step has used, with nothing written
+    into it since; clearing sets it to None, or writes zeros, which raises its version. Zeros that are written through
+    `.data` leave no trace: such a gradient is looked at, now and then. `forwards`: the model gets a hook, for
+    evaluations.
+    """
+
+    def __init__(self, subject: Subject, leaves: Sequence[nn.Parameter], *, forwards: bool) -> None:
+        self._subject, self._counts = subject, subject.calls
+        self._leaves = [Leaf(p) for p in leaves]
+        self._modes = Modes(subject.model)
+        self._any_steps = 0
+        """Steps of any optimizer of the process: a backward may be for one that is not followed."""
+        self._flags: set[str] = set()
+        """What is so of the training step that is open."""
+        self._begun = self._looks = False
+        """Whether a backward of this training step was seen, and whether gradients are looked at in it."""
+        self._is_cleared = Sampled()
+        self._is_discarded = Sampled()
+        self._clears_early = False
+        self._doubtful: dict[int, list[Mark | None] | None] = {}
+        """By optimizer whose step no watched backward came before: its gradients after its last step."""
+        self._stepped_schedules: Counter[int] = Counter()
+        self._members: dict[int, tuple[int, list[Leaf]]] = {}
+        stop = watch_evaluations(subject.model, self._evaluated) if forwards else None
+        self._counts.evaluated = stop is not None
+        self._inside = False
+        """Whether an optimizer is stepping: one that searches calls a closure as often as it likes."""
+        before = register_optimizer_step_pre_hook(torch.compiler.disable(self._any_begins))
+        after = register_optimizer_step_post_hook(torch.compiler.disable(self._any_steps_taken))
+        schedules.listen(self._scheduled)
+        self._ends: list[Callable[[], object]] = [before.remove, after.remove, *([] if stop is None else [stop])]
+
+    def close(self) -> None:
+        schedules.unlisten(self._scheduled)
+        while self._ends:
+            self._ends.pop()()
+
+    def refresh(self) -> None:
+        self._modes.refresh()
+
+    # backward
+
+    def reached(self, index: int, gradient: Tensor) -> None:
+        """A backward is about to add to the gradient of a watched parameter."""
+        if not self._begun:
+            self._begun, self._looks = True, due(self._counts.steps + 1)
+            if self._modes.in_eval():
+                self._flags.add("eval_mode_steps")
+        leaf = self._leaves[index]
+        present = leaf.parameter.grad
+        if self._was_cleared(leaf, present):
+            if leaf.reached and leaf.steps_then == self._any_steps and not self._inside:
+                leaf.discarded += leaf.reached
+            leaf.reached, leaf.stale = 0, False
+        elif leaf.used:
+            leaf.stale = True
+        leaf.used = False
+        leaf.reached += 1
+        leaf.steps_then = self._any_steps
+        leaf.mark = None if present is None else marked(present, writes=1)  # as the backward will leave it
+        if self._looks:
+            leaf.nonzero = leaf.nonzero or not is_zero(gradient)
+
+    def _was_cleared(self, leaf: Leaf, present: Tensor | None) -> bool:
+        if present is None:
+            return True
+        if leaf.mark is None:  # made by a backward of this step, and nothing is known of it
+            return False
+        kept = leaf.mark.holds(present)
+        if leaf.used:
+            return not kept or self._is_cleared.is_zero(present)
+        return not kept and self._is_discarded.is_zero(present)  # a clip writes it too
+
+    # steps
+
+    def begins(self, optimizer: Optimizer | None) -> None:
+        """An optimizer is about to step with the gradients that are there; None: the loop steps by itself."""
+        held = self._held(optimizer)
+        reached = [leaf for leaf in held if leaf.reached]
+        if held and not reached:
+            if self._is_without_backward(optimizer):
+                self._flags.add("steps_without_backward")
+            return
+        stale = [leaf.stale for leaf in reached if leaf.parameter.grad is not None]
+        # of a loop's own step, it is not known which gradients it uses
+        if stale and (any(stale) if optimizer is not None else all(stale)):
+            self._flags.add("uncleared_steps")
+        if reached and self._was_cleared_early(reached):
+            self._flags.add("cleared_steps")
+
+    def _was_cleared_early(self, reached: Sequence[Leaf]) -> bool:
+        present = [leaf.parameter.grad for leaf in reached]
+        if all(gradient is None for gradient in present):
+            return True
+        if self._looks:
+            zero = all(gradient is None or is_zero(gradient) for gradient in present)
+            self._clears_early = zero and any(leaf.nonzero for leaf in reached)
+        return self._clears_early
+
+    def _is_without_backward(self, optimizer: Optimizer | None) -> bool:
+        """No watched parameter was reached: the others' gradients tell, from the second time on."""
+        gradients = [p.grad for p in self._parameters(optimizer)]
+        if all(gradient is None for gradient in gradients):
+            return True
+        before = self._doubtful.setdefault(id(optimizer), None)
+        return before is not None and unchanged(before, gradients)
+
+    def stepped(self, optimizer: Optimizer | None) -> None:
+        """An optimizer has stepped."""
+        if optimizer is None:
+            self._any_steps += 1
+        for leaf in self._held(optimizer):
+            gradient = leaf.parameter.grad
+            leaf.mark, leaf.used = (None, False) if gradient is None else (marked(gradient), True)
+            leaf.reached, leaf.stale, leaf.nonzero = 0, False, False
+        if id(optimizer) in self._doubtful:
+            self._doubtful[id(optimizer)] = marks([p.grad for p in self._parameters(optimizer)])
+
+    def skipped(self, optimizer: Optimizer) -> None:
+        """A GradScaler has let an optimizer's step do nothing."""
+        for leaf in self._held(optimizer):
+            leaf.discarded += leaf.reached
+            leaf.reached = 0
+
+    def step_ended(self, passes: int, *, counted: bool = True) -> None:
+        """A training step has ended after so many backward passes; one that was skipped does not count."""
+        counts = self._counts
+        counts.backwards += passes
+        counts.backwards_without_step += self._take_discarded()
+        if counted:
+            counts.steps += 1
+            for flag in self._flags:
+                setattr(counts, flag, getattr(counts, flag) + 1)
+            if "eval_mode_steps" in self._flags and not counts.eval_modules:
+                counts.eval_modules = self._modes.names_in_eval()
+            if counts.has_schedule:
+                counts.schedule[max(self._stepped_schedules.values(), default=0)] += 1
+            self._stepped_schedules.clear()
+        self._flags.clear()
+        self._begun = False
+
+    def settle(self, passes: int) -> None:
+        """The loop is over: the step of backward passes that wait for one never comes."""
+        self._counts.backwards += passes
+        waiting = [leaf.reached for leaf in self._leaves if leaf.steps_then == self._any_steps]
+        self._counts.backwards_without_step += self._take_discarded() + max(waiting, default=0)
+        for leaf in self._leaves:
+            leaf.reached = 0
+
+    def _take_discarded(self) -> int:
+        discarded = max((leaf.discarded for leaf in self._leaves), default=0)
+        for leaf in self._leaves if discarded else ():
+            leaf.discarded = 0
+        return discarded
+
+    # what else is seen
+
+    def _evaluated(self) -> None:
+        if not is_guarded():
+            self._counts.train_mode_evaluations += 1
+
+    def _scheduled(self, schedule: Any) -> None:
+        if any(schedule.optimizer is each for each in self._subject.optimizers):
+            self._counts.has_schedule = True
+            self._stepped_schedules[id(schedule)] += 1
+
+    def _any_begins(self, _optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._inside = True
+
+    def _any_steps_taken(self, _optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._inside = False
+        self._any_steps += 1
+
+    def _parameters(self, optimizer: Optimizer | None) -> list[nn.Parameter]:
+        if optimizer is None:
+            return self._subject.parameters
+        return [p for group in optimizer.param_groups for p in group["params"]]
+
+    def _held(self, optimizer: Optimizer | None) -> list[Leaf]:
+        if optimizer is None:
+            return self._leaves
+        size = sum(len(group["params"]) for group in optimizer.param_groups)
+        known = self._members.get(id(optimizer))
+        if known is None or known[0] != size:  # groups may grow
+            inside = {id(p) for p in self._parameters(optimizer)}
+            known = self._members[id(optimizer)] = size, [x for x in self._leaves if id(x.parameter) in inside]
+        return known[1]

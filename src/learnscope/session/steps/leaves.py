@@ -1,0 +1,98 @@
+"""A few parameters whose gradients are followed: added to, cleared, used by a step."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn, strided
+
+SMALL = 2**16
+"""Entries of a gradient on the CPU up to which it may be looked at whenever that is asked for."""
+
+
+@dataclass(slots=True)
+class Mark:
+    """A gradient as it stood: the object and how often it had been written."""
+
+    gradient: weakref.ref[Tensor]
+    version: int | None
+
+    def holds(self, gradient: Tensor) -> bool:
+        """Whether this is the same gradient, and nothing has written it. False where that cannot be known."""
+        return self.version is not None and self.gradient() is gradient and version(gradient) == self.version
+
+
+def marked(gradient: Tensor, writes: int = 0) -> Mark:
+    """The gradient as it will stand after so many writes."""
+    now = version(gradient)
+    return Mark(weakref.ref(gradient), None if now is None else now + writes)
+
+
+def version(gradient: Tensor) -> int | None:
+    return None if gradient.is_inference() else gradient._version
+
+
+@dataclass(slots=True)
+class Leaf:
+    """One parameter, and what happened to its gradient since its optimizer last stepped."""
+
+    parameter: nn.Parameter
+    reached: int = 0
+    """Backward passes that added to its gradient, and that no step has used."""
+    stale: bool = False
+    """Whether its gradient still contains what an earlier step has used."""
+    used: bool = False
+    """Whether no backward has reached it since its optimizer stepped."""
+    discarded: int = 0
+    """Backward passes whose gradient was cleared before any optimizer stepped."""
+    steps_then: int = 0
+    """Steps of any optimizer when a backward last reached it."""
+    mark: Mark | None = None
+    """Its gradient as it stood; None if it is not known."""
+    nonzero: bool = False
+    """Whether a backward of this step gave it a gradient that is not all 0, where that was looked at."""
+
+
+def is_zero(gradient: Tensor) -> bool:
+    """Whether every entry is 0; a sparse gradient is not looked at."""
+    return gradient.layout is strided and not bool(gradient.detach().any())
+
+
+class Sampled:
+    """Answers a question that takes a look at numbers: at its 1st, 2nd, 4th, 8th … and every 64th time.
+
+    In between, the last answer stands, as a loop does the same thing every time. A small gradient on the CPU is
+    looked at every time.
+    """
+
+    def __init__(self) -> None:
+        self._times, self._last = 0, False
+
+    def is_zero(self, gradient: Tensor) -> bool:
+        self._times += 1
+        if due(self._times) or (gradient.is_cpu and gradient.numel() <= SMALL):
+            self._last = is_zero(gradient)
+        return self._last
+
+
+def due(times: int) -> bool:
+    """Powers of two, and multiples of 64.
+
+    >>> [n for n in range(1, 200) if due(n)]
+    [1, 2, 4, 8, 16, 32, 64, 128, 192]
+    """
+    return times & (times - 1) == 0 or times % 64 == 0
+
+
+def marks(gradients: Sequence[Tensor | None]) -> list[Mark | None]:
+    return [None if gradient is None else marked(gradient) for gradient in gradients]
+
+
+def unchanged(before: Sequence[Mark | None], now: Sequence[Tensor | None]) -> bool:
+    """Whether the gradients are the same ones as before, and none has been written."""
+    return len(before) == len(now) and all(
+        gradient is None if mark is None else gradient is not None and mark.holds(gradient)
+        for mark, gradient in zip(before, now, strict=True)
+    )
