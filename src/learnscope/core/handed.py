@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from learnscope.core.stepped import Stepped
@@ -35,6 +37,12 @@ class Examples:
     groups: Any = None
     """The group of each example, numbers or names; by default its class."""
 
+    @classmethod
+    def copied(cls, ids: Any, logits: Tensor, targets: Any, inputs: Any, groups: Any) -> Examples:
+        """With ids, targets and groups of its own: a loop may fill the same buffers with the next batch before this
+        one is looked at."""
+        return cls(_own(ids), logits.detach(), torch.as_tensor(targets).detach().clone(), inputs, _own(groups))
+
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
@@ -57,3 +65,10 @@ class HandedOver:
         if self.examples:
             met.add("examples")
         return met
+
+
+def _own(values: Any) -> Any:
+    """A copy of a tensor or an array; anything else as it is."""
+    if isinstance(values, Tensor):
+        return values.detach().clone()
+    return values.copy() if isinstance(values, np.ndarray) else values

@@ -105,6 +105,14 @@ class Probe:
         step for which that has been handed over, and measures at the end of the epoch and of the session.
         """
 
+    def take_at_once(self, state: dict[str, Any], epoch: int, *batch: Any) -> bool:  # noqa: ARG002  (the contract's)
+        """Take a batch of `examples` (ids, logits, targets, inputs) before its step is complete, and copy it.
+
+        Only for what is like the batches before and needs no more than being copied, since nothing is caught here:
+        False leaves the batch as it is, and `prepare` is called with it. Optional.
+        """
+        return False
+
     def reads_spread(self) -> bool:
         """Whether it reads the spread of the gradients' entries, which a clip would round: it is then taken before."""
         return False

@@ -57,6 +57,8 @@ class Loop:
         self._seen_when_opened = 0
         self._micro_batches: MicroBatches | None = None
         self._fed: tuple[int, list[tuple[Bound, frozenset[str], bool]]] | None = None
+        self._collector: Bound | None = None
+        """The one probe that is handed examples, if it collects them until the epoch ends."""
         counts = any("calls" in bound.probe.needs for bound in engine.bound)
         self._calls = Calls(self.subject, self._backwards.leaves, forwards=counts)
         self._backwards.on_reach = engine.safely(self._calls.reached)
@@ -78,6 +80,20 @@ class Loop:
             self.feed.add_between(self.steps + 1, self._seen_since_a_step(), **content)
         else:
             self.feed.add(self.steps, self.first_step, self._backwards.passes > 0, **content)
+
+    def take_examples(self, *batch: Any) -> bool:
+        """Give a batch to the one probe that collects examples, in one copy; False if it has to be handed over."""
+        if self._fed is None or self._fed[0] != len(self.engine.bound):
+            self._fed_probes()
+        bound = self._collector
+        if bound is None or self.feed.holds_examples or self.engine.inherited:
+            return False
+        started = time.perf_counter()
+        taken = bound.probe.take_at_once(bound.state, self.epoch, *batch)
+        if taken:
+            bound.waiting += 1
+            self.engine.budget.add(bound.label, time.perf_counter() - started)
+        return taken
 
     def settle(self) -> None:
         """Nothing more will come of the training step that is open."""
@@ -242,7 +258,7 @@ class Loop:
                     self.engine.prepare(bound, moment)
                 elif self.engine.granted(bound):
                     self.engine.fire(bound, moment)
-            else:
+            elif not bound.waiting:  # it is not waiting for what it was given at once, either
                 bound.unfed += 1
                 if bound.unfed == UNFED_LIMIT and not bound.fired:
                     self.engine.warn(f"{bound.label} unfed", unfed_message(bound))
@@ -253,6 +269,10 @@ class Loop:
             fed = [(b, b.probe.needs & FED, collects_until_epoch(b.probe)) for b in self.engine.bound]
             kept = [each for each in fed if each[1] and (each[2] or each[0].probe.at != "epoch")]
             self._fed = (len(self.engine.bound), kept)
+            given = [(b, collects and needs == {"examples"}) for b, needs, collects in kept if "examples" in needs]
+            # with data to evaluate on, the loop's loss is looked for in what it hands over
+            alone = len(given) == 1 and given[0][1] and self.subject.holdout is None
+            self._collector = given[0][0] if alone else None
         return self._fed[1]
 
     def _read_meter(self) -> MicroBatches | None:

@@ -7,8 +7,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -146,6 +144,7 @@ class Watch:
             raise
         self._loop_loss = LoopLoss(engine)
         self._learn_loss, self._hand_over = engine.safely(self._loop_loss.logged), engine.safely(self._loop.hand_over)
+        self._take_examples = engine.safely(self._loop.take_examples)
         self._logs = any("logged" in bound.probe.needs for bound in engine.bound)
         passes = self._open_again() if again else None
         self._restored = passes is not None
@@ -202,11 +201,11 @@ class Watch:
                 examples are taken on; a language model's are then those of the batch's own `labels`.
             groups: the group of each example, numbers or names, to follow groups apart; by default its class.
         """
-        # a loop may fill the same buffers with the next batch before this one is looked at
-        targets = torch.as_tensor(targets).detach().clone()
-        ids, groups = _own(ids), _own(groups)
-        self._engine.safely(self._loop_loss.examples)(logits, targets)
-        self._hand_over(examples=Examples(ids, logits.detach(), targets, inputs, groups))
+        if groups is None and self._take_examples(ids, logits, targets, inputs):  # as most are
+            return
+        examples = Examples.copied(ids, logits, targets, inputs, groups)
+        self._engine.safely(self._loop_loss.examples)(logits, examples.targets)
+        self._hand_over(examples=examples)
 
     def micro_batch(self, size: float) -> None:
         """Say how many examples or tokens the coming micro-batch has; the noise scale then counts in them."""
@@ -283,10 +282,3 @@ class Watch:
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         self.close("finished" if error is None else interrupted_by(error))
-
-
-def _own(values: Any) -> Any:
-    """A copy of a tensor or an array; anything else as it is."""
-    if isinstance(values, Tensor):
-        return values.detach().clone()
-    return values.copy() if isinstance(values, np.ndarray) else values

@@ -81,6 +81,13 @@ class ExampleLedger(Probe):
             _refuse(state, error)
             raise
 
+    def take_at_once(self, state: dict[str, Any], epoch: int, *batch: Any) -> bool:
+        writer: LedgerWriter | None = state.get("_writer")
+        if writer is None or self.grand_every or type(self) is not ExampleLedger:  # which may prepare otherwise
+            return False
+        ids, logits, targets, inputs = batch
+        return writer.add_alike(ids, logits, targets, inputs, epoch, only_wait=True)
+
     def take(self, writer: LedgerWriter, batch: Examples, epoch: int, model: nn.Module, task: Task | None) -> None:
         """A batch that was presented in `epoch`, with its gradient norms where they are due."""
         due = self.grand_every and epoch % self.grand_every == 0

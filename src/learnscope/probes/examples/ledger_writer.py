@@ -68,17 +68,28 @@ class LedgerWriter:
             self._blocks[kind] = Block(joins, ids, z, y, x if self.check_inputs else None)
         self._kinds.append(kind)
 
-    def add_alike(self, ids: Any, logits: Any, targets: Any, inputs: Any, epoch: Any) -> bool:
-        """The same for a batch of tensors like one before in all that is checked; False for any other."""
+    def add_alike(
+        self, ids: Any, logits: Any, targets: Any, inputs: Any, epoch: Any, *, only_wait: bool = False
+    ) -> bool:
+        """The same for a batch of tensors like one before in all that is checked; False for any other.
+
+        With `only_wait` also for one that could not wait, as others would have to be written first.
+        """
         kind = kind_of(ids, logits, targets, inputs)
         block = None if kind is None else self._blocks.get(kind)
         if block is None or type(epoch) is not int or epoch < 0:
             return False
-        self._join((epoch, *block.joins))
+        joins = block.joined(epoch)
+        if only_wait and self._waiting and joins != self._joins:
+            return False
+        self._join(joins)
         batch = block.put(ids, logits, targets, inputs if self.check_inputs else None)
         if batch is None:  # full of batches that wait
             return False
-        self._wait(batch)
+        if only_wait:
+            self._waiting.append(batch)  # no more than there is room for
+        else:
+            self._wait(batch)
         return True
 
     def _add(self, batch: Examples, epoch: int, grand: Tensor | None) -> Kind:

@@ -59,6 +59,13 @@ class Block:
             for place in self._places
         ]
         self.used = 0
+        self._joined: Kind = ()
+
+    def joined(self, epoch: int) -> Kind:
+        """What batches that were presented in `epoch` have in common."""
+        if not self._joined or self._joined[0] != epoch:
+            self._joined = (epoch, *self.joins)
+        return self._joined
 
     def put(self, ids: Tensor, logits: Tensor, targets: Tensor, inputs: Tensor | None) -> Waiting | None:
         """A copy of the batch; None if there is no room left."""

@@ -55,6 +55,11 @@ class Feed:
             is_of_next = begins_anew and (seen == backwards or (bool(self._ahead) and seen == 0))
             self._put(step + is_of_next, content)
 
+    @property
+    def holds_examples(self) -> bool:
+        """Whether examples, or what may be examples, were handed over that nobody has been given yet."""
+        return bool(self._examples or self._waiting)
+
     def stepped(self, step: int) -> None:
         """A step has ended: what was handed over for an earlier one is complete."""
         if self._step is not None and self._step < step:
