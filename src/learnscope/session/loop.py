@@ -10,13 +10,14 @@ from torch.optim import Optimizer
 
 from learnscope.core.handed import HandedOver, MicroBatches
 from learnscope.core.moment import Moment
-from learnscope.core.probe import Probe, is_due, prepares
+from learnscope.core.probe import is_due, prepares
 from learnscope.core.schedules import DENSE
 from learnscope.session.bound import Bound
-from learnscope.session.engine import FED, Engine
+from learnscope.session.engine import Engine
 from learnscope.session.steps.backwards import Backwards, MicroBatchMeter, is_one_of_several
 from learnscope.session.steps.calls import Calls
 from learnscope.session.steps.ends import StepEnds
+from learnscope.session.steps.fed import FedProbes, collects_until_epoch
 from learnscope.session.steps.feed import Feed
 from learnscope.session.subject import snapshot_key, take_snapshots
 from learnscope.session.unfired import unfed_message
@@ -56,9 +57,7 @@ class Loop:
         """What was seen of backward passes, since the last training step, before an optimizer last stepped."""
         self._seen_when_opened = 0
         self._micro_batches: MicroBatches | None = None
-        self._fed: tuple[int, list[tuple[Bound, frozenset[str], bool]]] | None = None
-        self._collector: Bound | None = None
-        """The one probe that is handed examples, if it collects them until the epoch ends."""
+        self._fed = FedProbes(engine)
         counts = any("calls" in bound.probe.needs for bound in engine.bound)
         self._calls = Calls(self.subject, self._backwards.leaves, forwards=counts)
         self._backwards.on_reach = engine.safely(self._calls.reached)
@@ -83,9 +82,7 @@ class Loop:
 
     def take_examples(self, *batch: Any) -> bool:
         """Give a batch to the one probe that collects examples, in one copy; False if it has to be handed over."""
-        if self._fed is None or self._fed[0] != len(self.engine.bound):
-            self._fed_probes()
-        bound = self._collector
+        bound = self._fed.collector
         if bound is None or self.feed.holds_examples or self.engine.inherited:
             return False
         started = time.perf_counter()
@@ -249,7 +246,7 @@ class Loop:
     def _complete(self, step: int, handed: HandedOver) -> None:
         """The loop has handed over everything for `step`: fire the probes that need it."""
         available, moment = handed.needs_met(), self.moment("after_step", step=step, handed=handed)
-        for bound, needs, collects in self._fed_probes():
+        for bound, needs, collects in self._fed.at_steps:
             if not collects and not is_due(bound.probe.every, step):
                 continue
             if needs <= available:
@@ -262,18 +259,6 @@ class Loop:
                 bound.unfed += 1
                 if bound.unfed == UNFED_LIMIT and not bound.fired:
                     self.engine.warn(f"{bound.label} unfed", unfed_message(bound))
-
-    def _fed_probes(self) -> list[tuple[Bound, frozenset[str], bool]]:
-        """The probes that the loop hands something over for at its steps, what that is, and whether they collect it."""
-        if self._fed is None or self._fed[0] != len(self.engine.bound):  # one may be added while the loop runs
-            fed = [(b, b.probe.needs & FED, collects_until_epoch(b.probe)) for b in self.engine.bound]
-            kept = [each for each in fed if each[1] and (each[2] or each[0].probe.at != "epoch")]
-            self._fed = (len(self.engine.bound), kept)
-            given = [(b, collects and needs == {"examples"}) for b, needs, collects in kept if "examples" in needs]
-            # with data to evaluate on, the loop's loss is looked for in what it hands over
-            alone = len(given) == 1 and given[0][1] and self.subject.holdout is None
-            self._collector = given[0][0] if alone else None
-        return self._fed[1]
 
     def _read_meter(self) -> MicroBatches | None:
         meter, self._meter = self._meter, None
@@ -295,8 +280,3 @@ class Loop:
                 "the optimizers do not step in turn, so a training step ends whenever one of them steps again; pass "
                 "clock=, the optimizer whose steps count",
             )
-
-
-def collects_until_epoch(probe: Probe) -> bool:
-    """Whether a probe collects what the loop hands over at every step (`prepare`) and measures once an epoch."""
-    return probe.at == "epoch" and bool(probe.needs & FED) and prepares(probe)

@@ -26,9 +26,9 @@ from learnscope.probes.updates.parameter_change import ParameterChange
 from learnscope.run import Run
 from learnscope.session.ending import concluding
 from learnscope.session.engine import Engine
-from learnscope.session.loop import collects_until_epoch
 from learnscope.session.opening import begin, check_model, open_backend
 from learnscope.session.ranks import is_silent
+from learnscope.session.steps.fed import collects_until_epoch
 from learnscope.session.subject import make_subject, provided, snapshot_key, take_snapshots
 from learnscope.sinks.base import Sink
 from learnscope.task import Task
