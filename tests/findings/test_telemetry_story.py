@@ -16,6 +16,7 @@ from torch import nn
 
 import learnscope as ls
 from learnscope.record import Finding
+from learnscope.record.finding import with_taken_in
 
 SEED = 1
 WHY = {"shortcut", "memorised", "not_generalising", "rate_in_wrong_group", "slow_head", "frozen", "outside_optimizer",
@@ -89,7 +90,7 @@ def test_every_cause_has_a_finding_of_its_own(
         original, instead = story.build, BUILDERS[variant]
         monkeypatch.setattr(story, "build", lambda _variant, digits: instead(original, digits))
     result = story.train(variant, SEED, tmp_path / "run")
-    found = {finding.kind: finding for finding in result.telemetry.run.findings()}
+    found = {finding.kind: finding for finding in with_taken_in(result.telemetry.run.findings())}
     assert set(found) & WHY == EXPECTED[variant]
     assert result.training > 0.8
     n = story.VALIDATION_PAIRS

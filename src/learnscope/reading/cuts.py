@@ -27,6 +27,33 @@ class Cuts:
     """Layers with a gradient that a median needs to mean something."""
     converged_share: float = 0.01
     """Gradients that vanish everywhere are convergence if the loss fell below this share of its start."""
+    lost_share: Share = 0.25
+    """A loss diverges when it ends this share of all that it had gained above its best level, and stays there."""
+    plateau_share: Share = 0.6
+    """Share of the run for which the loss must have stayed for a plateau."""
+    plateau_rest: Share = 0.1
+    """Share of its start below which a loss is called learned, not stuck on a plateau."""
+    little_gain: Share = 0.02
+    """Share of its start that a loss must have gained not to be flat."""
+    idle_share: Share = 0.1
+    """Share of the measurements at learning rate 0 from which it is a finding: a schedule may end at 0."""
+    idle_reach: Share = 0.01
+    """The learning rate is too low when all steps together could change the loss by less than this share of it."""
+    weak_elasticity: Share = 0.01
+    """‖g‖‖W‖ over the loss below which it is the gradient that is too small, not the learning rate."""
+    large_step: float = 0.3
+    """‖Δ‖/‖W‖ of one step from which it is too large for a loss that rises."""
+    overshoot: Factor = 4.0
+    """‖Δ‖‖g‖ of one step over the loss, from which it is too large for a loss that rises: a quadratic loss diverges
+    from 4 on."""
+    clipped_to: Share = 0.01
+    """Clipping is hard when half of the steps keep at most this share of their gradient."""
+    decay_of_update: Share = 0.3
+    """Weight decay is strong when this share of the change of the weights is decay."""
+    decay_of_gradient: Factor = 3.0
+    """The same for decay that is added to the gradient: λ‖W‖ is this many times ‖g‖."""
+    shrunk_weights: Share = 0.7
+    """Share of its start to which ‖W‖ has shrunk, for weight decay to have done harm."""
     holdout_measurements: int = 4
     """Holdout measurements below which nothing is said about overfitting."""
     overfitting_rise: float = 0.02

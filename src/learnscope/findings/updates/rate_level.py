@@ -1,0 +1,154 @@
+"""A learning rate of 0, or one so low that the steps cannot change the loss."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from learnscope.findings import analysis
+from learnscope.findings.evidence import evidence_over
+from learnscope.findings.ruled_out import gradients_arrive, said
+from learnscope.quantities.outputs import Loss
+from learnscope.quantities.updates import LearningRate, ParameterChange
+from learnscope.reading.course.loss_course import Course, loss_course
+from learnscope.reading.course.movement import Reach, highest_rates, moves_of, rates_of_groups, reach_of
+from learnscope.reading.cuts import Cuts
+from learnscope.reading.gather import Grid, Series
+from learnscope.reading.words import between, count, listed, num, percent
+from learnscope.record import Finding
+from learnscope.store.reader import RunReader
+
+STANDSTILL = (
+    "not_learning", "plateau", "not_moving", "labels_unrelated", "majority_guess", "learning_rate_too_low",
+    "vanishing_gradients", "vanishing", "embedding_collapse",
+)  # fmt: skip
+"""What is seen when the weights do not move."""
+
+
+@analysis(place=11, check="learning rate of 0", needs=[LearningRate.learning_rate], at_least="measurements")
+def rate_zero(reader: RunReader, cuts: Cuts) -> list[Finding]:
+    rates = highest_rates(reader).finite
+    moves = moves_of(reader)
+    idle = rates.values == 0
+    if len(rates) < cuts.measurements:
+        return []
+    if not idle[-1]:
+        return _idle_groups(rates_of_groups(reader), cuts)
+    last = len(rates) - int(np.argmax(~idle[::-1])) if not idle.all() else 0  # of the zeros that reach the end
+    n, since = len(rates) - last, int(rates.steps[last])
+    # a schedule that ends at 0 does so at its last steps
+    if n < cuts.measurements or n < cuts.idle_share * len(rates):
+        return []
+    if moves is not None and moves.ratio[moves.steps - moves.lengths >= since].any():
+        return []  # another rate than this one moves the weights
+    return [_zero(reader, rates, last, n)]
+
+
+def _zero(reader: RunReader, rates: Series, first: int, n: int) -> Finding:
+    since, all_along = int(rates.steps[first]), first == 0
+    moves = moves_of(reader)
+    still = "" if moves is None else f" The weights did not change in {count(len(moves), 'measurement')}."
+    if moves is not None and not all_along:
+        after = int((moves.steps - moves.lengths >= since).sum())
+        still = f" The weights did not change in {count(after, 'measurement')} since." if after else ""
+    before = (
+        ""
+        if all_along
+        else f" Before, at step {int(rates.steps[first - 1]):,}, it was {num(float(rates.values[first - 1]))}."
+    )
+    return Finding(
+        kind="learning_rate_zero",
+        severity="critical" if all_along else "warning",
+        title="The learning rate is 0 throughout: nothing is "
+        "trained" if all_along else f"The learning rate is 0 from step {since:,} on: nothing is trained any more",
+        detail=f"It was 0 in {'all' if all_along else 'the last'} {count(n, 'measurement')}, "
+        f"{between(since, int(rates.steps[-1]))}.{before}{still}",
+        advice="Look at what sets it: a schedule that has reached its end or counts epochs as steps (or the "
+        "reverse), a "
+        "warm-up that begins at 0 and is never stepped, an argument that is 0.",
+        evidence=evidence_over((since, int(rates.steps[-1])), rates.probe, LearningRate.learning_rate, n, 0.0),
+        cause=True,
+        explains=STANDSTILL,
+        ruled_out=said(gradients_arrive(reader)),
+        since=since,
+    )  # fmt: skip
+
+
+def _idle_groups(rates: Grid, cuts: Cuts) -> list[Finding]:
+    """Groups at 0 all along beside others that are trained: no fault by itself, and the reason why they do not move."""
+    known = np.isfinite(rates.values).sum(axis=0) >= cuts.measurements
+    idle = known & ~(np.nan_to_num(rates.values) != 0).any(axis=0)
+    if not idle.any():
+        return []
+    names = [scope for scope, zero in zip(rates.scopes, idle, strict=True) if zero]
+    steps = int(rates.steps[0]), int(rates.steps[-1])
+    return [
+        Finding(
+            kind="learning_rate_zero",
+            severity="info",
+            title=f"The learning rate of {listed(names, cuts.names_listed)} is 0 throughout",
+            detail=f"It was 0 in all {count(len(rates.steps), 'measurement')}, {between(*steps)}, for the optimizer's "
+            f"group {listed(names, cuts.names_listed)}, while others were trained.",
+            advice="Nothing to do if these are meant to be frozen; else give the group a learning rate.",
+            evidence=evidence_over(steps, rates.probe, LearningRate.learning_rate, len(rates.steps), 0.0),
+            scopes=names,
+            cause=True,
+            explains=["not_moving"],
+            since=steps[0],
+        )
+    ]
+
+
+@analysis(
+    place=12, check="learning rate too low", needs=[Loss.loss, LearningRate.learning_rate, ParameterChange.l2]
+)  # fmt: skip
+def rate_too_low(reader: RunReader, cuts: Cuts) -> list[Finding]:
+    """Where no step could have changed the loss, whatever its direction, though the gradient is not small."""
+    course, reach, rates = loss_course(reader), reach_of(reader), highest_rates(reader).finite
+    if course is None or reach is None or not len(rates) or rates.values[-1] <= 0:
+        return []
+    if not course.flat(cuts.little_gain):
+        return []
+    size = abs(course.start.value)
+    reached = _reached(reach, course)
+    elastic = float(np.median(reach.elasticity))
+    if size == 0 or reached > cuts.idle_reach * size or elastic < cuts.weak_elasticity * size:
+        return []
+    if reached > max(course.noise, 1e-3 * size):  # more than noise would be seen
+        return []
+    return [_too_low(reader, course, rates, reached)]
+
+
+def _reached(reach: Reach, course: Course) -> float:
+    """What all steps of the run could have done, where only some changes were measured."""
+    measured = float(reach.lengths.sum())
+    steps = float(course.steps[-1] - course.steps[0] + 1)
+    return reach.total * max(steps / measured, 1.0)
+
+
+def _too_low(reader: RunReader, course: Course, rates: Series, reached: float) -> Finding:
+    moves = moves_of(reader)
+    assert moves is not None
+    per_step, rate = float(np.median(moves.per_step)), float(np.median(rates.values))
+    steps = int(course.steps[-1] - course.steps[0] + 1)
+    factor = 10 ** round(np.log10(max(1e-3 / per_step, 10.0))) if per_step > 0 else 1e3
+    span = int(moves.steps[0]), int(moves.steps[-1])
+    return Finding(
+        kind="learning_rate_too_low",
+        severity="warning",
+        title=f"The learning rate, {num(rate)}, is too low to change the loss: weights move by {percent(per_step)} "
+        "a step",
+        detail=f"To first order, all {steps:,} steps together could change the loss by at most {num(reached)} "
+        "(‖Δ‖‖g‖), "
+        f"while it is {num(course.start.value)} with a noise of {num(course.noise)}; it went to "
+        f"{num(course.end.value)}. "
+        f"‖Δ‖/‖W‖ is {num(per_step)} a step (median of {count(len(moves), 'measurement')}).",
+        advice=f"Raise the learning rate about {num(factor)} times: an update of 0.1 % of the weights a step is "
+        "usual. If a "
+        "warm-up or a schedule sets it, look at the steps it counts.",
+        evidence=evidence_over(span, moves.probe, ParameterChange.update_to_weight, len(moves), per_step),
+        cause=True,
+        explains=[kind for kind in STANDSTILL if kind != "learning_rate_too_low"],
+        ruled_out=said(gradients_arrive(reader)),
+        alternatives=["Fine-tuning that is meant to change little: then the loss was low when the run began."],
+        since=int(course.steps[0]),
+    )  # fmt: skip
