@@ -40,6 +40,7 @@ from learnscope.probes.landscape.loss_landscape import LossLandscape as LossLand
 from learnscope.probes.outputs.batch_stats import BatchStats as BatchStats
 from learnscope.probes.outputs.holdout import Holdout as Holdout
 from learnscope.probes.outputs.loss import Loss as Loss
+from learnscope.probes.outputs.objective import Objective as Objective
 from learnscope.probes.outputs.performance import Performance as Performance
 from learnscope.probes.robustness.attacks import Attacks as Attacks
 from learnscope.probes.robustness.bit_robustness import BitRobustness as BitRobustness

@@ -85,12 +85,33 @@ def tokens() -> ls.Run:
     return over(model, batches, lambda batch: model(**batch).loss, named(*names))
 
 
+def padded() -> ls.Run:
+    """Texts with padding that counts, and a token that does not, although it is one."""
+    model = nn.Sequential(nn.Embedding(20, 8, padding_idx=0), nn.Linear(8, 20))
+    ids = torch.randint(1, 20, (3, 4, 12), generator=torch.Generator().manual_seed(0))
+    ids[:, 0, 6:] = 0
+
+    def loss(batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return F.cross_entropy(model(batch[0]).mT, batch[1], ignore_index=3)
+
+    return over(model, [(rows[:, :-1], rows[:, 1:]) for rows in ids], loss, named("Objective"))
+
+
 def numbers() -> ls.Run:
     """A regression, with matrices large enough that only their leading singular values are computed."""
     model = nn.Sequential(nn.Linear(600, 600), nn.Tanh(), nn.Linear(600, 1))
     x = torch.randn(16, 600, generator=torch.Generator().manual_seed(0))
     loader = DataLoader(TensorDataset(x, x[:, :1].sum(1, keepdim=True)), batch_size=8)
-    names = ("BatchStats", "Holdout", "Loss", "WeightSpectrum", "Momentum", "ParameterChange", "Activations")
+    names = (
+        "BatchStats",
+        "Holdout",
+        "Loss",
+        "Objective",
+        "WeightSpectrum",
+        "Momentum",
+        "ParameterChange",
+        "Activations",
+    )
     return over(model, list(loader), lambda batch: F.mse_loss(model(batch[0]), batch[1]), named(*names))
 
 
@@ -121,6 +142,7 @@ def loops() -> dict[str, Callable[[], ls.Run]]:
         "lora": partial(in_a_loop, run_loop, adapters=True, change=lora()),
         "dora": partial(in_a_loop, run_loop, adapters=True, change=lora(use_dora=True)),
         "tokens": tokens,
+        "padded": padded,
         "numbers": numbers,
         "replayed": replayed,
     }

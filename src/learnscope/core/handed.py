@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -44,6 +44,46 @@ class Examples:
         return cls(_own(ids), logits.detach(), torch.as_tensor(targets).detach().clone(), inputs, _own(groups))
 
 
+Form = Literal["classes", "answers", "numbers"]
+
+
+@dataclass(slots=True, kw_only=True)
+class LossCall:
+    """One call of a loss function by the loop: sums over what it was given, as small tensors on its device."""
+
+    function: str
+    """Torch's name of it, such as `cross_entropy`."""
+    reduction: str
+    form: Form
+    width: int
+    """Columns of the outputs: classes, yes/no answers, or numbers."""
+    value: Tensor
+    """What it returned, of several numbers their mean, in float64."""
+    entries: int
+    """How many numbers it is a mean of with reduction "mean", if none is left out."""
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    """As `learnscope.tensor.outputs.objective` says, for the form."""
+    looked_at: int = 1
+    """One row of so many was looked at, of outputs that are large."""
+    ignore_index: int = -100
+    """Of classes."""
+    soft: bool = False
+    """Whether targets are shares of the classes in each row."""
+    smoothing: float = 0.0
+    weight: Tensor | None = None
+    """Of each class, a copy."""
+    weighted: bool = False
+    """Whether classes, answers or examples are weighted."""
+    broadcast: float = 1.0
+    """Entries compared for each of the larger one's: above 1 where outputs and targets were broadcast."""
+    tokens: Tensor | None = None
+    """What `token_sums` gave, where the model's inputs are tokens that the targets belong to."""
+    reached: int = 0
+    """How many backward passes have come by its outputs."""
+    touched: Tensor | None = None
+    """By column: whether one of them brought a gradient that is not 0. None where that was not looked at."""
+
+
 @dataclass(frozen=True, slots=True)
 class HandedOver:
     """What a loop handed over for one step."""
@@ -53,6 +93,8 @@ class HandedOver:
     batch: Any = None
     examples: Sequence[Examples] = ()
     micro_batches: MicroBatches | None = None
+    loss_calls: Sequence[LossCall] = ()
+    """The loop's calls of torch's loss functions, where a probe needs them."""
     stepped: Stepped | None = None
     """What each of several optimizers stepped with; None where all is as it stands in the optimizers."""
 

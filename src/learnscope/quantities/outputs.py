@@ -86,17 +86,23 @@ class Performance(Quantities):
     positions = not_drawn("how many positions have a target")
 
 
+_FUNCTION = {"function": "torch's name of it, such as `cross_entropy`"}
 _SHIFT = {"shift": "k: the input token k places after the one whose output is scored; 1 is next-token prediction"}
 _of_objective = partial(Quantity, drawn="not")
 _share = partial(Quantity, scale="share", drawn="not")
 
 
 class Objective(Quantities):
+    records = "what the loop's loss function is given and returns: accuracy, class balance, padding, ranges"
+
     objective_value = _of_objective(
         "mean over the calls of the step of what the loss function returned; of several numbers their mean",
-        labels={"function": "torch's name of it, such as `cross_entropy`", "reduction": "`mean`, `sum` or `none`"},
+        labels={**_FUNCTION, "reduction": "`mean`, `sum` or `none`"},
     )
-    objective_calls = _of_objective("how often the step called it", labels={"function": "torch's name of it"})
+    objective_mean = _of_objective(
+        'the same for each counted target, as with reduction="mean", over all calls of the step', labels=_FUNCTION
+    )
+    objective_calls = _of_objective("how often the step called it", labels=_FUNCTION)
     objective_accuracy = own_figure(
         "share of the counted targets predicted right, in training mode and before the step; two classes and several "
         "yes/no answers are cut at 1/2", better="higher", scale="share", when="for classes",
@@ -120,11 +126,11 @@ class Objective(Quantities):
     )
     probability_rows = _share(
         "share of the outputs given as logits (rows, for classes) that are all in 0…1 and, of classes, add up to 1 "
-        "± 0.001: softmax or sigmoid was applied already", when="for cross_entropy and yes/no answers from logits",
+        "± 0.004: softmax or sigmoid was applied already", when="for cross_entropy and yes/no answers from logits",
     )  # fmt: skip
     logprob_rows = _share(
-        "share of the rows given as logits whose exponentials add up to 1 ± 0.001: log_softmax was applied already; "
-        "given to nll_loss, which expects this, 1 is right", when="for cross_entropy and nll_loss",
+        "share of the rows given as logits whose exponentials add up to 1 (± 0.4 % · ln K): log_softmax was applied "
+        "already; given to nll_loss, which expects this, 1 is right", when="for cross_entropy and nll_loss",
     )  # fmt: skip
     ignored_share = _share("share of the step's targets equal to `ignore_index`", when="for classes")
     ignored_class_share = _share(
@@ -138,9 +144,16 @@ class Objective(Quantities):
         "share of counted targets equal to the input token at that place", labels=_SHIFT, when="for token inputs"
     )
     constant_loss = _of_objective(
-        "loss of the best constant on all targets so far: their variance for mse_loss, mean |y − ȳ| for l1_loss",
-        when="for numbers",
+        "`objective_mean` of the best constant outputs. Classes: the entropy of their shares so far, class weights or "
+        "label smoothing included; yes/no answers: `target_entropy`; mse_loss: the variance of all targets so far, by "
+        "column; l1_loss: mean |y − median| of the step's targets, by column",
     )
+    nonfinite_outputs = _of_objective("how many rows of the outputs (entries, if not classes) predict NaN or ±∞")
+    nonfinite_targets = _of_objective("how many targets are NaN or ±∞; they are left out", when="for numbers")
+    broadcast = _of_objective(
+        "entries compared for each entry of the outputs or targets, the larger: above 1, shapes did not match and were "
+        "broadcast", when="for numbers",
+    )  # fmt: skip
     target_mean = _of_objective("mean of all targets so far", when="for numbers")
     target_std = _of_objective("population standard deviation of the same", when="for numbers")
     output_mean = _of_objective("mean of the step's outputs", when="for numbers")

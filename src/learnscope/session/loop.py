@@ -19,6 +19,7 @@ from learnscope.session.steps.calls import Calls
 from learnscope.session.steps.ends import StepEnds
 from learnscope.session.steps.fed import FedProbes, collects_until_epoch
 from learnscope.session.steps.feed import Feed
+from learnscope.session.steps.listening import Listening
 from learnscope.session.subject import snapshot_key, take_snapshots
 from learnscope.session.unfired import unfed_message
 
@@ -53,6 +54,7 @@ class Loop:
         self._times_out_of_turn = 0
         self._of_one_rank = is_one_of_several()
         self._backwards = Backwards(self.subject)
+        self._listening = Listening(engine)
         self._seen_at_last_step = 0
         """What was seen of backward passes, since the last training step, before an optimizer last stepped."""
         self._seen_when_opened = 0
@@ -140,6 +142,7 @@ class Loop:
         self._ends.close()
         self._backwards.close()
         self._calls.close()
+        self._listening.stop()
         if self._meter is not None:
             self._meter.close()
 
@@ -151,6 +154,7 @@ class Loop:
         step = self.steps + 1
         # decided before the step, so that what is gone afterwards can be kept
         self._before, self._after = self.engine.due("before_step", step), self.engine.due("after_step", step)
+        self._listening.plan(self._before)
         self._ends.forget()
         self.sizes.clear()
         if self._micro_batch_users() and passes > 1:
@@ -196,7 +200,8 @@ class Loop:
             return
         if self._backwards.seen > self._seen_when_opened:
             micro_batches = None  # the optimizers' gradients come from different backward passes
-        handed = HandedOver(micro_batches=micro_batches, stepped=self._ends.stepped())
+        calls = self._listening.take()
+        handed = HandedOver(micro_batches=micro_batches, loss_calls=calls, stepped=self._ends.stepped())
         moment = self.moment("before_step", step=self.steps + 1, take_gradients=self._ends.gradients, handed=handed)
         self._fire(self._before, moment)
 

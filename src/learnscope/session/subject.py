@@ -157,4 +157,5 @@ CURES: dict[str, dict[str, str]] = {
     "batch": _ONLY_LIVE,
     "logged": _ONLY_LIVE,
     "calls": _ONLY_LIVE,
+    "loss_calls": _ONLY_LIVE,
 }

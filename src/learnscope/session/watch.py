@@ -113,7 +113,7 @@ def watch(
             choose_probes(probes, subject),
             open_backend(run, resume=resume),
             source="watch",
-            provides={"grads", "previous", "calls", *FED, *provided(subject)},
+            provides={"grads", "previous", "calls", "loss_calls", *FED, *provided(subject)},
             sinks=sinks,
             strict=strict,
             budget=budget,

@@ -1,0 +1,196 @@
+"""What a loss function was given: sums over the rows of its outputs and targets, without a wait for the device.
+
+Rows are what the loss is a mean of: examples, positions of a sequence, pixels. Columns are classes (`class_sums`),
+yes/no answers (`answer_sums`) or numbers (`number_sums`). Outputs of more than `MOST` entries are looked at in rows
+that lie equally far apart; targets that are classes are all counted.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+MOST = 2**22
+"""Entries of the outputs that are looked at, of one call."""
+NEAR = 0.004
+"""How far a sum of probabilities may be off 1: they may have been rounded to bfloat16 before."""
+SHIFTS = (-1, 0, 1, 2)
+CLASS_NUMBERS = (
+    "targets", "ignored", "out_of_range", "rows", "counted", "right", "nonfinite", "probabilities", "logprobs",
+)  # fmt: skip
+"""The entries of `class_sums(…)["sums"]`: of all targets, then of the rows that were looked at."""
+ANSWER_NUMBERS = ("rows", "right", "nonfinite", "within", "out_of_range")
+
+
+def stride_for(outputs: Tensor) -> int:
+    """Every how many rows are looked at."""
+    return max(1, -(-outputs.numel() // MOST))
+
+
+def as_rows(tensor: Tensor, stride: int = 1) -> Tensor:
+    """(N, K) of a loss function's outputs, whose columns are its second dimension, as torch's losses have it.
+
+    >>> as_rows(torch.zeros(2, 3, 4)).shape, as_rows(torch.zeros(5)).shape
+    (torch.Size([8, 3]), torch.Size([5, 1]))
+    """
+    if tensor.ndim < 2:
+        return tensor.reshape(-1, 1)[::stride]
+    if tensor.ndim == 2:
+        return tensor[::stride]
+    return tensor.flatten(2)[:, :, ::stride].movedim(1, -1).flatten(0, 1)
+
+
+def class_sums(outputs: Tensor, targets: Tensor, ignore_index: int, weight: Tensor | None = None) -> dict[str, Tensor]:
+    """Sums of a call of cross_entropy or nll_loss, whose targets are classes, or a share of every class in each row.
+
+    `sums` as in `CLASS_NUMBERS`; by class, `target_counts` of all counted targets and `predicted_counts` of the rows
+    looked at; `mass`, what reduction="mean" divides by: the counted targets, or their weights.
+    """
+    if outputs.ndim == 1:
+        outputs, targets = outputs[None], targets[None]
+    classes, stride = outputs.shape[1], stride_for(outputs)
+    rows = as_rows(outputs, stride)
+    if targets.is_floating_point():
+        chosen, counts, of_targets = _soft_targets(targets, stride)
+    else:
+        chosen, counts, of_targets = _hard_targets(targets, classes, ignore_index, stride)
+    counted = chosen >= 0
+    highest, predicted = rows.max(1)
+    finite = highest.isfinite()
+    looks_at = [torch.as_tensor(len(rows), device=rows.device), counted.sum()]
+    looks_at += [((predicted == chosen) & finite).sum(), (~finite).sum(), *_distributions(rows, highest, finite)]
+    predictions = _counted(torch.where(counted & finite, predicted, classes), classes)[:classes]
+    if targets.is_floating_point():
+        mass = counts.new_tensor(outputs.numel() // classes)
+    else:
+        mass = counts.sum() if weight is None else (counts * weight.detach().to(counts)).sum()
+    sums = torch.stack([number.double() for number in (*of_targets, *looks_at)])
+    return {"sums": sums, "target_counts": counts, "predicted_counts": predictions, "mass": mass}
+
+
+def _hard_targets(
+    targets: Tensor, classes: int, ignore_index: int, stride: int
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """The class of each row looked at (-1: none), counts of all by class; how many, how many ignored, out of range."""
+    every = targets.long()
+    ignored = every == ignore_index
+    in_range = (every >= 0) & (every < classes) & ~ignored
+    counts = _counted(torch.where(in_range, every, classes).reshape(-1), classes)
+    number = torch.as_tensor(every.numel(), device=every.device)
+    out_of_range = counts[classes] - ignored.sum()
+    looked_at = torch.where(in_range, every, -1)
+    looked_at = looked_at[::stride] if every.ndim < 2 else looked_at.flatten(1)[:, ::stride].reshape(-1)
+    return looked_at, counts[:classes].double(), (number, ignored.sum(), out_of_range)
+
+
+def _soft_targets(targets: Tensor, stride: int) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """The same of targets that are shares of the classes in each row: its class is the one with the largest."""
+    shares = as_rows(targets, stride)
+    wide = shares.double()
+    improper = (wide.amin(1) < 0) | ~((wide.sum(1) - 1).abs() <= NEAR)
+    number = torch.as_tensor(len(shares), device=shares.device)
+    sums = (number, torch.zeros_like(number), improper.sum())
+    return wide.argmax(1), wide.sum(0), sums
+
+
+def _counted(values: Tensor, most: int) -> Tensor:
+    """How often each of 0…most stands in a vector."""
+    if values.is_cpu:
+        return torch.bincount(values, minlength=most + 1)
+    # elsewhere bincount waits for the device to learn the largest
+    return values.new_zeros(most + 1).scatter_add_(0, values, torch.ones_like(values))
+
+
+def _distributions(rows: Tensor, highest: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
+    """How many rows are probabilities, and how many are logarithms of probabilities."""
+    if rows.shape[1] < 2:  # a single one says nothing
+        none = torch.full((), math.nan, device=rows.device)
+        return none, none
+    wide = rows.float() if rows.element_size() < 4 else rows
+    probabilities = (wide.amin(1) >= 0) & ((wide.sum(1) - 1).abs() <= NEAR)
+    # a rounded logarithm is off by a share of |ln p|, whose mean is the entropy: ln K at most
+    near = NEAR * max(1.0, math.log(rows.shape[1]))
+    logarithms = finite & (highest <= near) & (wide.logsumexp(1).abs() <= near)
+    return probabilities.sum(), logarithms.sum()
+
+
+def answer_sums(outputs: Tensor, targets: Tensor, *, logits: bool) -> dict[str, Tensor]:
+    """Sums of a call of binary_cross_entropy (`logits`: with_logits), where each column is a yes/no answer.
+
+    `sums` as in `ANSWER_NUMBERS`, over entries but for `rows`; by column, `target_sum`, how many targets and
+    predictions are yes, `target_yes` and `predicted_yes`, and the predictions that are none, `no_answer`.
+    """
+    stride = stride_for(outputs)
+    given, wanted = as_rows(outputs, stride), as_rows(targets, stride).double()
+    yes, wanted_yes, nothing = given > (0.0 if logits else 0.5), wanted > 0.5, given.isnan()
+    within = ((given >= 0) & (given <= 1)).sum()
+    numbers = (
+        torch.as_tensor(len(given), device=given.device), ((yes == wanted_yes) & ~nothing).sum(),
+        (~given.isfinite()).sum(), within, (~((wanted >= 0) & (wanted <= 1))).sum(),
+    )  # fmt: skip
+    return {
+        "sums": torch.stack([number.double() for number in numbers]),
+        "target_sum": wanted.sum(0),
+        "target_yes": wanted_yes.sum(0),
+        "predicted_yes": yes.sum(0),
+        "no_answer": nothing.sum(0),
+    }
+
+
+def number_sums(outputs: Tensor, targets: Tensor, *, median: bool = False) -> dict[str, Tensor]:
+    """Sums of a call of a loss of numbers, in float64, without those that are not finite.
+
+    By column of the targets: `count`, `mean` and `squares`, Σ(t − mean)²; `outputs`: the same three of all outputs,
+    with how many outputs and targets are not finite. `median`: also `deviation`, the mean |t − median of its column|.
+    """
+    stride = stride_for(outputs)
+    given, wanted = as_rows(outputs, stride).double(), as_rows(targets, stride).double()
+    finite = wanted.isfinite()
+    count, mean, squares = _moments(wanted, finite, 0)
+    sound = given.isfinite()
+    outputs_count, outputs_mean, outputs_squares = _moments(given.reshape(-1), sound.reshape(-1), 0)
+    lost = (given.numel() - sound.sum(), wanted.numel() - finite.sum())
+    numbers = (outputs_count, outputs_mean, outputs_squares, *lost)
+    found = {"count": count, "mean": mean, "squares": squares}
+    found["outputs"] = torch.stack([number.double() for number in numbers])
+    if median and wanted.numel():
+        middle = torch.where(finite, wanted, math.nan).nanmedian(0).values
+        found["deviation"] = torch.where(finite, (wanted - middle).abs(), 0.0).sum() / count.sum()
+    return found
+
+
+def _moments(values: Tensor, chosen: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    count = chosen.sum(dim).double()
+    mean = torch.where(chosen, values, 0.0).sum(dim) / count.clamp(min=1)
+    return count, mean, torch.where(chosen, values - mean, 0.0).square().sum(dim)
+
+
+def token_sums(tokens: Tensor, targets: Tensor, ignore_index: int, padding: int | None) -> Tensor | None:
+    """How many targets equal the input token `shift` places on, of how many, for each of `SHIFTS`; then padding.
+
+    `tokens` are (B, T), and `targets` those of the outputs at all T places, or at all but the last. The last pair is
+    how many counted targets are the padding token, as is the token whose output is scored, of how many. None if the
+    shapes do not belong together.
+    """
+    batch, length = tokens.shape
+    places = {batch * length: length, batch * (length - 1): length - 1}.get(targets.numel())
+    if not places or targets.is_floating_point() or (targets.ndim > 1 and targets.shape != (batch, places)):
+        return None
+    wanted = targets.reshape(batch, places)
+    counted = wanted != ignore_index
+    pairs = []
+    for shift in SHIFTS:
+        first, last = max(0, -shift), min(places, length - shift)
+        if last <= first:
+            pairs += [counted.new_zeros((), dtype=torch.int64)] * 2
+            continue
+        equal = (wanted[:, first:last] == tokens[:, first + shift : last + shift]) & counted[:, first:last]
+        pairs += [equal.sum(), counted[:, first:last].sum()]
+    if padding is None:
+        pairs += [counted.new_zeros((), dtype=torch.int64)] * 2
+    else:
+        padded = counted & (wanted == padding) & (tokens[:, :places] == padding)
+        pairs += [padded.sum(), counted.sum()]
+    return torch.stack(pairs).double().reshape(-1, 2)
