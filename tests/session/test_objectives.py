@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -277,3 +279,18 @@ def test_a_failure_in_what_is_measured_does_not_reach_the_loop(monkeypatch: pyte
             F.cross_entropy(model(torch.randn(2, 3)), torch.tensor([0, 1])).backward()
         optimizer.step()
     assert "unseen" in next(iter(w.run.records())).notes
+
+
+def test_a_model_that_is_copied_or_pickled_meanwhile_takes_no_session_with_it(tmp_path: Path) -> None:
+    model = nn.Linear(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with ls.watch(model, optimizer, probes=[ls.Objective(every=1)], strict=True) as w:
+        copied = copy.deepcopy(model)
+        torch.save(model, tmp_path / "model.pt")
+        loaded = torch.load(tmp_path / "model.pt", weights_only=False)
+        F.cross_entropy(model(torch.randn(2, 3)), torch.tensor([0, 1])).backward()
+        optimizer.step()
+    for other in (copied, loaded):
+        other(torch.randn(2, 3))
+    assert b"learnscope" not in (tmp_path / "model.pt").read_bytes()
+    assert calls(w.run) == 1

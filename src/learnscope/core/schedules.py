@@ -15,3 +15,12 @@ def dense_at_first(step: int) -> bool:
     [1, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 200, 300]
     """
     return step == 1 or step % (10 if step <= DENSE else 100 if step <= USUAL else 1_000) == 0
+
+
+def first_and_tenth_steps(step: int) -> bool:
+    """Steps 1 and 2, and every 10th: faults of data and loss show at once.
+
+    >>> [step for step in range(1, 31) if first_and_tenth_steps(step)]
+    [1, 2, 10, 20, 30]
+    """
+    return step <= 2 or step % 10 == 0

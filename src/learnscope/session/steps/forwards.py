@@ -6,7 +6,9 @@ session had opened calls no hook that is not part of its graph; while it is bein
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -31,19 +33,33 @@ class Forwards:
 
     def follow(self) -> None:
         if self._handle is None:
-            self._handle = self._model.register_forward_pre_hook(self._on_forward, with_kwargs=True)
+            hook = _BeforeForward(self._model, self._listener)
+            self._handle = self._model.register_forward_pre_hook(hook, with_kwargs=True)
 
     def stop(self) -> None:
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
 
-    def _on_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not module.training or is_guarded():
+
+class _BeforeForward:
+    """The hook on the model. In a copied or pickled model it does nothing, and needs no learnscope to be loaded."""
+
+    def __init__(self, model: nn.Module, listener: Listener) -> None:
+        self._model, self._listener = weakref.ref(model), listener
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return
+        # inside a backward, a checkpoint runs it again
+        if not module.training or is_guarded() or torch._C._current_graph_task_id() != -1:
             return
         found = first_input(args, kwargs)
-        if found is not None and torch._C._current_graph_task_id() == -1:  # else a checkpoint runs it again
+        if found is not None and module is self._model():
             self._listener(module, *found)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (nullcontext(), "__exit__")
 
 
 def first_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, Tensor] | None:
