@@ -70,8 +70,8 @@ def watch(
         optimizer: the optimizer or optimizers; without one, call `w.step()` after each step.
         run: folder to write; None keeps the run in memory, as `w.run`. Of several ranks, rank 0 writes; the others'
             sessions record nothing.
-        probes: what to record; by default gradients, parameter change, loss, calls of the loop, what its loss function is
-            given, learning rates of an optimizer, and the model on the holdout data if there is any: after step 1,
+        probes: what to record; by default gradients, parameter change, loss, calls of the loop, what its loss function
+            is given, learning rates of an optimizer, and the model on the holdout data if there is any: after step 1,
             every 10 steps to 100, then every 100, within a tenth of the wall time (or two seconds), and when the
             session closes.
         task: how a batch becomes logits and targets, where the defaults do not recognise it.

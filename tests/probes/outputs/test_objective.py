@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,10 +95,11 @@ def test_classes_are_counted_as_numpy_counts_them(shape: tuple[int, ...], dtype:
 def test_the_loss_of_each_target_whatever_the_reduction() -> None:
     logits, targets = torch.randn(9, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 0, 1, -100, 2, 2])
     weight = torch.tensor([0.5, 1.0, 2.0, 4.0], dtype=torch.float64)
-    for options in ({}, {"weight": weight}):
+    choices: list[dict[str, Any]] = [{}, {"weight": weight}]
+    for options in choices:
         expected = float(F.cross_entropy(logits, targets, **options))
         for reduction in ("mean", "sum", "none"):
-            run = watched(logits, targets, lambda x, y, r=reduction, o=options: F.cross_entropy(x, y, reduction=r, **o))
+            run = watched(logits, targets, partial(F.cross_entropy, reduction=reduction, **options))
             assert of(run, "objective_mean", function="cross_entropy") == pytest.approx(expected, rel=1e-12)
             returned = F.cross_entropy(logits, targets, reduction=reduction, **options).mean()
             assert of(run, "objective_value", reduction=reduction) == pytest.approx(float(returned), rel=1e-12)
