@@ -100,8 +100,8 @@ def check_vanishing(run: ls.Run) -> None:
     assert moved["head.bias"] == 0
     assert moved["layers.7.weight"] > 0
     found = {finding.kind: finding for finding in run.findings()}
-    assert "layers.0" in found["vanishing_gradients"].scopes
-    assert set(found["outside_optimizer"].scopes) == {"head.weight", "head.bias"}
+    assert "layers.0" in found["vanishing"].scopes
+    assert set(found["not_optimised"].scopes) == {"head.weight", "head.bias"}
 
 
 def check_nan(run: ls.Run) -> None:

@@ -175,11 +175,12 @@ def give(model: nn.Sequential, sizes: list[float]) -> None:
     ("sizes", "vanishing", "exploding"),
     [
         ([1e-9, 1, 1, 1, 1, 1], ["0"], []),
-        ([1e-9, 2e-8, 1e-7, 1e-7, 1e-7, 1e-7], ["0"], []),  # 1e-8 alone, the median is near
+        ([1e-9, 2e-8, 1e-7, 1e-7, 1e-7, 1e-7], ["0"], []),
+        ([1e-9] * 6, [], []),  # no size is too small by itself
         ([1e-3, 1, 1, 1, 1, 1], ["0"], []),  # 100 times below the median
         ([0.05, 1, 1, 1, 1, 1], [], []),
-        ([1, 1, 150, 1, 1, 1], [], ["2"]),  # above 1e2, and above the median
-        ([60, 120, 60, 60, 60, 60], [], ["1"]),  # above 1e2 alone
+        ([1, 1, 150, 1, 1, 1], [], ["2"]),  # 100 times above the median
+        ([6e5, 12e5, 6e5, 6e5, 6e5, 6e5], [], []),  # nor too large
         ([1, 1, 60, 1, 1, 1], [], []),
         ([0, 1, 1, 1, 1, 1], [], []),  # exactly zero is another statement
     ],
@@ -187,7 +188,7 @@ def give(model: nn.Sequential, sizes: list[float]) -> None:
 def test_which_layers_vanish_and_explode(sizes: list[float], vanishing: list[str], exploding: list[str]) -> None:
     model = ladder()
     analyzer = GradientFlowAnalyzer(model)
-    for number in range(3):
+    for number in range(5):
         give(model, sizes)
         told = analyzer.track_batch_gradients(None, 0, number)
         assert list(told["gradient_to_weight"].values()) == pytest.approx(sizes, rel=1e-5)
@@ -195,8 +196,8 @@ def test_which_layers_vanish_and_explode(sizes: list[float], vanishing: list[str
     for told in (analyzer.compute_epoch_statistics(0), analyzer.analyze_gradient_flow()):
         assert (told["vanishing_layers"], told["exploding_layers"]) == (vanishing, exploding)
     kinds = {finding.kind for finding in analyzer.analyze_gradient_flow()["findings"]}
-    assert ("vanishing_gradients" in kinds) == bool(vanishing)
-    assert ("exploding_gradients" in kinds) == bool(exploding)
+    assert ("vanishing" in kinds) == bool(vanishing)
+    assert "exploding" not in kinds  # it neither left its past nor grows from layer to layer
     assert ("zero_gradients" in kinds) == (0 in sizes)
 
 
@@ -220,7 +221,7 @@ def test_three_in_a_row_may_lie_in_two_epochs() -> None:
 def test_too_few_measurements_are_no_verdict() -> None:
     model = ladder()
     analyzer = GradientFlowAnalyzer(model, cuts=Cuts(measurements=2))
-    give(model, [1e-9] * 6)
+    give(model, [1e-9] + [1.0] * 5)
     analyzer.track_batch_gradients(torch.tensor(2.0), 0, 0)
     told = analyzer.compute_epoch_statistics(0)
     assert told["vanishing_layers"] is None
@@ -229,17 +230,17 @@ def test_too_few_measurements_are_no_verdict() -> None:
     assert math.isnan(told["layers"]["0"]["std_norm"])
     assert told["layers"]["0"]["measurements"] == 1
     analyzer.track_batch_gradients(torch.tensor(2.0), 0, 1)
-    assert analyzer.compute_epoch_statistics(0)["vanishing_layers"] == ["0", "1", "2", "3", "4", "5"]
+    assert analyzer.compute_epoch_statistics(0)["vanishing_layers"] == ["0"]
 
 
 def test_cuts_are_options() -> None:
     model = ladder()
-    analyzer = GradientFlowAnalyzer(model, cuts=Cuts(off_median=10, exploding_ratio=30))
+    analyzer = GradientFlowAnalyzer(model, cuts=Cuts(off_median=10))
     for number in range(3):
-        give(model, [0.05, 1, 1, 1, 1, 40])
+        give(model, [0.05, 1, 40, 1, 1, 1])
         analyzer.track_batch_gradients(None, 0, number)
     told = analyzer.analyze_gradient_flow()
-    assert (told["vanishing_layers"], told["exploding_layers"]) == (["0"], ["5"])
+    assert (told["vanishing_layers"], told["exploding_layers"]) == (["0"], ["2"])
 
 
 def test_gradients_that_are_not_finite() -> None:

@@ -73,9 +73,9 @@ def decay_absorbed(run: MadeRun, step: int) -> None:
 
 
 KINDS = {
-    vanishing: "vanishing_gradients", exploding: "exploding_gradients", starved: "vanishing_gradients",
+    vanishing: "vanishing", exploding: "exploding", starved: "vanishing",
     zero: "zero_gradients", absent: "no_gradient", still: "not_moving", thawed: "frozen_but_moving",
-    outside: "outside_optimizer", broken: "nonfinite", dead: "dead_units", saturated: "saturated_units",
+    outside: "not_optimised", broken: "nonfinite", dead: "dead_units", saturated: "saturated_units",
 }  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def test_lists_read_as_english() -> None:
 
 def test_steps_and_counts_carry_their_thousands() -> None:
     run = MadeRun(layers=LAYERS)
-    for step in range(10_000, 50_000, 10_000):
+    for step in range(10_000, 60_000, 10_000):
         vanishing(run, step)
     [finding] = find(run.reader)
     assert "since step 10,000" in finding.title

@@ -19,7 +19,7 @@ from learnscope.record import Finding
 from learnscope.record.finding import with_taken_in
 
 SEED = 1
-WHY = {"shortcut", "memorised", "not_generalising", "rate_in_wrong_group", "slow_head", "frozen", "outside_optimizer",
+WHY = {"shortcut", "memorised", "not_generalising", "rate_in_wrong_group", "slow_head", "frozen", "not_optimised",
        "not_moving"}  # fmt: skip
 
 
@@ -71,7 +71,7 @@ EXPECTED = {
     "leak": {"shortcut"},
     "swapped": {"rate_in_wrong_group", "memorised"},
     "exchanged": {"slow_head", "memorised"},
-    "left out": {"outside_optimizer", "memorised"},
+    "left out": {"not_optimised", "memorised"},
     "at rate 0": {"not_moving", "memorised"},
 }
 

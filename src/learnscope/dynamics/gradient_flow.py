@@ -19,9 +19,10 @@ from learnscope.core.moment import NotAvailable
 from learnscope.core.subject import Subject
 from learnscope.dynamics.saved import RecordingAnalyzer, SavedError, load_session, save_session
 from learnscope.findings.gradients.absent import absent
+from learnscope.findings.gradients.exploding import exploding
 from learnscope.findings.gradients.layer_norms import LayerNorms, layer_norms
 from learnscope.findings.gradients.nonfinite import nonfinite
-from learnscope.findings.gradients.vanishing import gradients as off_course
+from learnscope.findings.gradients.vanishing import vanishing
 from learnscope.model.selection import select_parameters
 from learnscope.names import resolve
 from learnscope.options import explain_options, whole_number
@@ -30,7 +31,7 @@ from learnscope.probes.outputs.loss import Loss
 from learnscope.quantities.gradients import GradientFlow as Flow
 from learnscope.quantities.outputs import Loss as Logged
 from learnscope.reading.cells import by_scope, value
-from learnscope.reading.cuts import Cuts
+from learnscope.reading.cuts import Cuts, known_cuts
 from learnscope.reading.gather import one_pass
 from learnscope.record import SEVERITIES, Record
 from learnscope.report.gradients.layers import plot_gradients
@@ -118,8 +119,8 @@ class GradientFlowAnalyzer(RecordingAnalyzer):
     def compute_epoch_statistics(self, epoch: int) -> dict[str, Any]:
         """Each layer's gradient over the tracked batches of an epoch, and the layers that vanish or explode by name.
 
-        A layer vanishes or explodes when ‖g‖/‖W‖ is beyond a cut, or both it and ‖g‖ are 100 times off the median
-        layer's, for three tracked batches in a row, the last of them in this epoch (`cuts`). If both ends of the model
+        A layer vanishes or explodes here when both ‖g‖/‖W‖ and ‖g‖ are 100 times off the median layer's, for three
+        tracked batches in a row, the last of them in this epoch (`cuts`). If both ends of the model
         are off the median, only the end away from the output is named. If fewer batches were tracked, both lists are
         None and `reason` says so. `std_norm` is unbiased, NaN for a single batch.
         """
@@ -136,7 +137,9 @@ class GradientFlowAnalyzer(RecordingAnalyzer):
     def analyze_gradient_flow(self) -> dict[str, Any]:
         """The same over everything tracked, with the findings that say since when and what to do."""
         run = one_pass(self._reader())
-        findings = [finding for analysis in (nonfinite, off_course, absent) for finding in analysis(run, self.cuts)]
+        findings = [
+            finding for analysis in (nonfinite, vanishing, exploding, absent) for finding in analysis(run, self.cuts)
+        ]
         findings.sort(key=lambda finding: -SEVERITIES.index(finding.severity))
         return {
             "epochs": sorted({epoch for epoch, _ in self._steps}), "batches": len(self._steps),
@@ -161,7 +164,7 @@ class GradientFlowAnalyzer(RecordingAnalyzer):
         missing = [layer for layer in layers if layer not in Subject(model).scopes("layer")]
         if missing:
             raise SavedError(f"{path} is of a model with a layer {missing[0]!r}, which {type(model).__name__} lacks")
-        analyzer = cls(model, options["track_layers"], run=run, cuts=Cuts(**options["cuts"]))
+        analyzer = cls(model, options["track_layers"], run=run, cuts=known_cuts(options["cuts"]))
         analyzer._session.restore(session)
         for record in analyzer._session.reader.records(Loss.__name__):
             batch = value(record, Logged.logged.at(key="batch"))

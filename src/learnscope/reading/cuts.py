@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 Share = float
@@ -15,18 +16,20 @@ Factor = float
 class Cuts:
     """Where findings begin. Pass one to `run.findings(Cuts(off_median=1000))` to move a cut."""
 
-    vanishing_ratio: float = 1e-8
-    """A layer's gradient vanishes when ‖g‖/‖W‖ is below this."""
-    exploding_ratio: float = 1e2
-    """A layer's gradient explodes when ‖g‖/‖W‖ is above this."""
     off_median: Factor = 100.0
-    """It also does when both ‖g‖/‖W‖ and ‖g‖ are this many times off the median layer's."""
+    """A layer's gradient is off when both ‖g‖/‖W‖ and ‖g‖ are this many times off the median trained layer's."""
     measurements: int = 3
     """Consecutive measurements for which a layer must be beyond a cut."""
+    vanishing_measurements: int = 5
+    """The same for a gradient that vanishes."""
+    small_update: Factor = 10.0
+    """A layer hardly moves when its ‖Δ‖/‖W‖ is this many times below the other layers'."""
+    large_update: Share = 0.1
+    """‖Δ‖/‖W‖ of a single step from which an exploding gradient does harm."""
+    gradient_growth: Factor = 100.0
+    """A layer's gradient explodes when it stays this many times above its own past, and the loss does not fall."""
     min_layers: int = 3
     """Layers with a gradient that a median needs to mean something."""
-    converged_share: float = 0.01
-    """Gradients that vanish everywhere are convergence if the loss fell below this share of its start."""
     lost_share: Share = 0.25
     """A loss diverges when it ends this share of all that it had gained above its best level, and stays there."""
     plateau_share: Share = 0.6
@@ -151,10 +154,15 @@ class Cuts:
             if field.type == "Factor" and value <= 1:
                 raise ValueError(f"{field.name}={value:g}: a factor above 1, such as {field.default:g}")
         for name, bound in (
-            ("exploding_ratio", "vanishing_ratio"),
             ("overfitting_critical", "overfitting_rise"),
             ("spurious_critical", "spurious_gap"),
         ):
             value, least = getattr(self, name), getattr(self, bound)
-            if value < least or (value == least and name == "exploding_ratio"):
+            if value < least:
                 raise ValueError(f"{name}={value:g} must be above {bound}={least:g}")
+
+
+def known_cuts(saved: Mapping[str, float]) -> Cuts:
+    """The cuts of a file, without those that this version no longer has."""
+    names = {field.name for field in fields(Cuts)}
+    return Cuts(**{name: value for name, value in saved.items() if name in names})  # type: ignore[arg-type]

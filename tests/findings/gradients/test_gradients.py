@@ -10,7 +10,8 @@ import pytest
 from findings.made_run import MadeRun
 from learnscope.findings import Cuts, find
 from learnscope.findings.gradients.absent import absent
-from learnscope.findings.gradients.vanishing import gradients
+from learnscope.findings.gradients.exploding import exploding
+from learnscope.findings.gradients.vanishing import vanishing
 from learnscope.quantities.gradients import GradientFlow
 from learnscope.reading.gather import series
 from learnscope.record import Finding
@@ -23,7 +24,8 @@ def make(layers: list[str]) -> MadeRun:
 
 
 def found(run: MadeRun, **cuts: float) -> list[Finding]:
-    return gradients(run.reader, Cuts(**cuts))  # type: ignore[arg-type]
+    chosen = Cuts(**cuts)  # type: ignore[arg-type]
+    return [*vanishing(run.reader, chosen), *exploding(run.reader, chosen)]
 
 
 def healthy(seed: int, steps: int = 40) -> MadeRun:
@@ -69,7 +71,7 @@ def test_a_gradient_lost_on_its_way_back() -> None:
     for step in range(10, 110, 10):
         run.gradients(step, {name: 8.0 ** (i - 9) for i, name in enumerate(names)}, 2.0)
     findings = found(run)
-    assert [f.kind for f in findings] == ["vanishing_gradients"]
+    assert [f.kind for f in findings] == ["vanishing"]
     [finding] = findings
     # the median layer is layers.4 with 8⁻⁵/2; 0 and 1 are 4,096 and 512 times below, 2 only 64 times
     assert finding.scopes == ["layers.0", "layers.1"]
@@ -90,20 +92,20 @@ def test_a_gradient_that_grows_on_its_way_back() -> None:
     for step in range(1, 6):
         run.gradients(step, {name: 0.01 * 8.0 ** (8 - i) for i, name in enumerate(names)}, 1.0)
     findings = found(run)
-    assert [f.kind for f in findings] == ["exploding_gradients"]
-    assert findings[0].severity == "critical"
-    # ratios 0.01·8⁸ … 0.01: above 100 are layers 0 to 3; the median is 41, 0 is 8⁴ times above it
-    assert findings[0].scopes == names[:4]
+    assert [f.kind for f in findings] == ["exploding"]
+    assert findings[0].severity == "warning"  # neither the loss nor the updates were recorded
+    # the median is 0.01·8⁴; 0 and 1 are 8⁴ and 8³ times above it, 2 only 64 times
+    assert findings[0].scopes == names[:2]
     assert "4,100 times above" in findings[0].detail
 
 
 def test_only_the_output_end_stands_out() -> None:
     names = ["a", "b", "c", "d", "head"]
     run = make(names)
-    for step in range(1, 5):
+    for step in range(1, 6):
         run.gradients(step, {"a": 1e-5, "b": 1e-5, "c": 1e-5, "d": 1e-5, "head": 0.1})
     [finding] = found(run)
-    assert finding.kind == "vanishing_gradients"
+    assert finding.kind == "vanishing"
     assert finding.scopes == ["head"]
     assert "lost before it reaches d" in finding.title
     assert "10,000 times above" in finding.detail
@@ -111,7 +113,7 @@ def test_only_the_output_end_stands_out() -> None:
 
 def test_one_layer_in_the_middle() -> None:
     run = make(GPT)
-    for step in range(1, 5):
+    for step in range(1, 6):
         run.gradients(step, {layer: 1e-4 if layer == "h.3" else 0.1 for layer in GPT})
     [finding] = found(run)
     assert finding.scopes == ["h.3"]
@@ -119,16 +121,16 @@ def test_one_layer_in_the_middle() -> None:
     assert absent(run.reader, Cuts()) == []  # small is not zero
 
 
-def test_two_measurements_are_not_three_and_nulls_do_not_count() -> None:
+def test_four_measurements_are_not_five_and_nulls_do_not_count() -> None:
     run = make(GPT)
-    for step in range(1, 4):
+    for step in range(1, 6):
         value = None if step == 2 else 1e-4
         run.gradients(step, {layer: value if layer == "h.3" else 0.1 for layer in GPT})
     assert found(run) == []
-    run.gradients(4, {layer: 1e-4 if layer == "h.3" else 0.1 for layer in GPT})
-    [finding] = found(run)  # steps 1, 3 and 4: a step without a value neither counts nor interrupts
-    assert finding.evidence.n == 3
-    assert found(run, measurements=4) == []
+    run.gradients(6, {layer: 1e-4 if layer == "h.3" else 0.1 for layer in GPT})
+    [finding] = found(run)  # all but step 2: a step without a value neither counts nor interrupts
+    assert finding.evidence.n == 5
+    assert found(run, vanishing_measurements=6) == []
 
 
 def test_an_interrupted_streak_does_not_count() -> None:
@@ -147,18 +149,6 @@ def test_what_has_passed_is_only_information() -> None:
     assert "in steps 1 to 5, not after" in finding.title
 
 
-def test_gradients_that_vanish_everywhere_are_convergence_only_if_the_loss_went() -> None:
-    for last_loss, severity in ((1e-4, "info"), (0.9, "warning")):
-        run = make(GPT)
-        for step in range(1, 21):
-            run.gradients(step, dict.fromkeys(GPT, 1e-10))
-            run.loss(step, 1.0 if step <= 10 else last_loss)
-        [finding] = found(run)
-        assert finding.severity == severity
-        assert "all 11 layers" in finding.title
-        assert ("from 1 to 1.0e-04" in finding.detail) is (severity == "info")
-
-
 def test_two_layers_are_too_few_for_a_median() -> None:
     run = make(["a", "b"])
     for step in range(1, 6):
@@ -173,10 +163,10 @@ def test_a_streak_runs_through_a_resume_and_superseded_steps_are_left_out() -> N
     for step, norms in ((1, fine), (2, low), (3, fine)):
         run.gradients(step, norms)
     run.resume(2)
-    for step in (3, 4):
+    for step in range(3, 7):
         run.gradients(step, low)
     [finding] = found(run)
-    assert (finding.evidence.first_step, finding.evidence.last_step, finding.evidence.n) == (2, 4, 3)
+    assert (finding.evidence.first_step, finding.evidence.last_step, finding.evidence.n) == (2, 6, 5)
 
 
 def test_exactly_zero_is_a_statement_of_its_own() -> None:
@@ -194,7 +184,7 @@ def test_exactly_zero_is_a_statement_of_its_own() -> None:
 
 def test_layers_without_a_gradient_do_not_pull_the_median_down() -> None:
     run = make(GPT)
-    for step in range(1, 5):
+    for step in range(1, 7):
         run.gradients(step, {layer: 0.0 if i < 8 else 0.1 for i, layer in enumerate(GPT)})
     assert found(run) == []  # the three that have one are not far above a median of 0
 
@@ -234,11 +224,11 @@ def test_broken_gradients_are_neither_vanishing_nor_missing() -> None:
 
 def test_two_probes_of_one_class_count_each_step_once() -> None:
     run = make(GPT)
-    for step in (1, 2):
+    for step in range(1, 5):
         for probe in ("GradientFlow", "GradientFlow_2"):
             run.gradients(step, {layer: 1e-4 if layer == "h.3" else 0.1 for layer in GPT}, probe=probe)
-    assert found(run) == []  # two steps, though four records
-    assert series(run.reader, GradientFlow.norm, stage="stepped").steps.tolist() == [1, 2]
+    assert found(run) == []  # four steps, though eight records
+    assert series(run.reader, GradientFlow.norm, stage="stepped").steps.tolist() == [1, 2, 3, 4]
 
 
 def test_a_run_without_gradients() -> None:

@@ -94,7 +94,7 @@ def test_without_an_optimizer_none_is_claimed_to_hold_it() -> None:
 def test_outside_the_optimizer() -> None:
     run = MadeRun(trainable_outside_optimizer=["b", "c"], tensors=4)
     [finding] = frozen(run.reader, Cuts())
-    assert finding.kind == "outside_optimizer"
+    assert finding.kind == "not_optimised"
     assert finding.severity == "warning"
     assert finding.title == "2 trainable tensors of 4 in no optimizer"
     assert "not measured" in finding.detail

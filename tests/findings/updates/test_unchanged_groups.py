@@ -37,7 +37,7 @@ def is_outside() -> MadeTelemetry:
 
 
 REASONS: dict[str, Callable[[], MadeTelemetry]] = {
-    "frozen": is_frozen, "outside_optimizer": is_outside, "not_moving": MadeTelemetry,
+    "frozen": is_frozen, "not_optimised": is_outside, "not_moving": MadeTelemetry,
 }  # fmt: skip
 WHOLE = "That is the whole of backbone (2 layers, 900 of 1,000 parameters, 90 %), while 1 other layer moved."
 

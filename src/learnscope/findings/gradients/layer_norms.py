@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from learnscope.findings.gradients.vanishing import Flow, flow_of, off_course
+from learnscope.findings.gradients.flow import Flow, flow_of, off_course
 from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.outputs import Loss
 from learnscope.reading.cuts import Cuts

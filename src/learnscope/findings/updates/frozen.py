@@ -22,6 +22,9 @@ from learnscope.reading.words import count, listed, percent
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
 
+EXPLAINS = ("not_moving", "no_gradient", "not_learning", "plateau", "learning_rate_too_low")
+"""What a run may show because tensors are in no optimizer."""
+
 
 @dataclass(frozen=True)
 class _Changes:
@@ -105,13 +108,15 @@ def _outside(names: list[str], changes: _Changes) -> Finding:
         moved = f"{subject} in {count(n, 'measurement')}, between steps {first:,} and {last:,}."
     advice = f"Pass {them} to the optimizer, or set requires_grad to False so that no gradient is computed for {them}."
     return Finding(
-        kind="outside_optimizer",
+        kind="not_optimised",
         severity="info" if all_changed else "warning",
         title=f"{count(len(names), 'trainable tensor')}{share} in no optimizer",
         detail=f"{changes.listed(names)} {moved}{changes.more(changes.layers_of(names))}",
         advice=f"Something else updates {them}: nothing to do, if that is meant." if all_changed else advice,
         evidence=evidence,
         scopes=names,
+        cause=not all_changed,
+        explains=() if all_changed else EXPLAINS,
     )
 
 
