@@ -66,6 +66,11 @@ class Cuts:
     chance_examples: int = 40
     """Examples of the holdout, and of training batches, below which nothing is said about guessing: of 40, guessing one
     of two classes gets between 35 % and 65 % right."""
+    stale_mean: float = 1.0
+    """Distance of a batch norm's running mean from that of the batches, in standard deviations, from which it is
+    stale."""
+    stale_scale: float = 1.4
+    """The same for the running variance: |ln(running/batch)|, a factor of 4."""
     shortcut_gap: float = 0.1
     """Accuracy on new training examples minus that on the holdout, at the lower end of the interval, from which they
     carry something that the holdout lacks."""

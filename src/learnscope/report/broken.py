@@ -12,7 +12,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from learnscope.findings.gradients.nonfinite import Source, sources
+from learnscope.findings.gradients.not_finite_where import Source, sources
 from learnscope.reading.gather import one_pass
 from learnscope.report.style import BROKEN
 from learnscope.store.reader import RunReader

@@ -207,6 +207,41 @@ def test_layers_that_no_gradient_reaches() -> None:
     assert "2 had none" in finding.detail
 
 
+def sparse(moved: float | None) -> MadeRun:
+    """Every tenth step is looked at, and no gradient reaches the expert then; it may have moved in between."""
+    run = MadeRun(layers=[*GPT, "expert"])
+    for step in range(10, 80, 10):
+        run.gradients(step, dict.fromkeys(GPT, 0.1), without=2)
+        if moved is not None:
+            tensors = {f"{layer}.weight": 0.5 for layer in GPT} | {"expert.weight": float(moved > 0)}
+            run.change((step - 10, step), tensors, layers=dict.fromkeys(GPT, 1e-2) | {"expert": moved})
+    return run
+
+
+def test_an_expert_that_is_trained_at_other_steps_is_healthy() -> None:
+    assert absent(sparse(moved=1e-2).reader, Cuts()) == []
+
+
+def test_never_is_not_said_of_steps_that_nobody_looked_at() -> None:
+    [still] = absent(sparse(moved=0.0).reader, Cuts())
+    assert still.severity == "warning"
+    assert still.title == "No gradient reached expert at any of the 7 steps looked at"
+    assert still.detail.endswith("The weights did not move either.")
+    [unknown] = absent(sparse(moved=None).reader, Cuts())
+    assert unknown.severity == "info"
+    assert "ever" not in unknown.title
+
+
+@pytest.mark.parametrize(("every", "update", "said"), [(10, 1e-2, 0), (10, 1e-5, 1), (1, 1e-2, 1)])
+def test_zero_at_the_steps_looked_at_only(every: int, update: float, said: int) -> None:
+    run = make(GPT)
+    for step in range(every, 10 * every, every):
+        run.gradients(step, {layer: 0.0 if layer == "h.3" else 0.1 for layer in GPT})
+        layers = dict.fromkeys(GPT, 1e-2) | {"h.3": update}
+        run.change((step - every, step), {f"{layer}.weight": 0.5 for layer in GPT}, layers=layers)
+    assert len(absent(run.reader, Cuts())) == said
+
+
 def test_no_layer_is_missing_if_every_trainable_tensor_had_a_gradient() -> None:
     run = MadeRun(layers=[*GPT, "adapter_only"])
     for step in range(1, 5):

@@ -108,6 +108,44 @@ def test_only_the_holdout_loss() -> None:
     assert "Holdout loss" in only(run).title
 
 
+def test_a_holdout_that_breaks_just_before_training_does_is_a_witness() -> None:
+    """It is measured after the step; the next training loss shows the same broken weights."""
+    run = MadeRun()
+    for step in range(1, 31):
+        run.loss(step, NAN if step > 20 else 1.0)
+        if step % 10 == 0:
+            run.holdout(step, None, mean=NAN if step >= 20 else 1.0)
+    finding = only(run)
+    assert finding.title.startswith("Loss not finite from step 21")
+    assert "The holdout, measured after step 20, saw it before" in finding.detail
+    assert "holdout data" not in finding.advice
+    assert finding.since == 20
+
+
+def test_a_holdout_that_breaks_long_before_training_has_a_reason_of_its_own() -> None:
+    run = MadeRun()
+    for step in range(1, 41):
+        run.loss(step, NAN if step > 35 else 1.0)
+        if step % 10 == 0:
+            run.holdout(step, None, mean=NAN if step >= 20 else 1.0)
+    finding = only(run)
+    assert finding.title.startswith("Holdout loss not finite from step 20")
+    assert "Look at the holdout data" in finding.advice
+
+
+def test_a_loss_that_left_its_course_comes_before_a_broken_holdout() -> None:
+    """As when the loss is maximised by mistake: it grows from the first step on."""
+    run = MadeRun()
+    for step in range(1, 21):
+        run.loss(step, 2.0 * 1.3**step)
+    run.holdout(10, None, mean=50.0)
+    run.holdout(20, None, mean=NAN)
+    finding = only(run)
+    assert "holdout data" not in finding.advice
+    assert "not maximised" in finding.advice
+    assert "had left its course before: 380" in finding.detail
+
+
 def test_superseded_breakage_is_gone_after_a_resume() -> None:
     run = MadeRun()
     for step in range(1, 11):

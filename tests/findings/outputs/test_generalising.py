@@ -234,6 +234,18 @@ def test_a_majority_in_few_examples_is_no_majority() -> None:
     assert f"than guessing, {100 * low:.3g} %" in finding.detail
 
 
+def test_a_guess_of_the_majority_is_no_shortcut() -> None:
+    """99 of 100 training examples are of one class, half of the holdout are not."""
+    even = {"validate": {"labels": [0] * 100 + [1] * 100}}
+    skewed: dict[str, Any] = {"batch": {"size": 100, "shares": (0.99, 0.01)}, **even}
+    run = MadeTelemetry()
+    run.epochs([0.99] * 4, 0.5, **skewed)
+    [finding] = judged(run)
+    assert (finding.kind, finding.cause, finding.severity) == ("majority_guess", True, "warning")
+    assert "99 % right in training, where that class has 99 %" in finding.title
+    assert kinds([0.99] * 4, 0.5, **even) == ["shortcut"]  # of two equal classes, 99 % is more than a guess
+
+
 def test_many_classes() -> None:
     tenths = [0.1] * 10
     assert kinds([0.1, 0.5, 0.9, 1.0], 0.12, batch={"shares": tenths}) == ["memorised"]

@@ -11,8 +11,9 @@ from scipy import stats
 
 from findings.made_run import MadeRun
 from learnscope.findings import Cuts
-from learnscope.findings.outputs.overfitting import SMALL, overfitting, paired_interval
-from learnscope.record import Finding
+from learnscope.findings.outputs.overfitting import overfitting
+from learnscope.findings.outputs.paired import SMALL, paired_interval
+from learnscope.record import Column, Finding, Table
 
 N = 60
 
@@ -56,8 +57,8 @@ def test_numbers_equal_those_computed_apart() -> None:
     relative = 100 * (losses[5].mean() / losses[2].mean() - 1)
     assert f"{relative:.3g} % above its best, which was at step 30" in finding.title
     # windows of half the span: steps 16 to 30 and 46 to 60
-    before, after = (np.mean([5.0 / s for s in steps]) for steps in (range(16, 31), range(46, 61)))
-    assert f"fell from {before:.3g} to {after:.3g} (means of 15 and 15 values" in finding.detail
+    before, after = (np.median([5.0 / s for s in steps]) for steps in (range(16, 31), range(46, 61)))
+    assert f"fell from {before:.3g} to {after:.3g} (medians of 15 and 15 values" in finding.detail
     assert "n = 60 examples" in finding.detail
     assert finding.severity == "critical"
     assert "step 30" in finding.advice
@@ -230,3 +231,36 @@ def test_a_loss_that_becomes_known_is_judged_from_then_on() -> None:
     assert finding.kind == "overfitting"
     assert "step 40" in finding.title
     assert "the lowest of 6 measurements" in finding.detail
+
+
+def test_a_bad_batch_after_the_best_step_is_where_to_look() -> None:
+    """Both losses are higher after one bad batch: neither overfitting nor, by itself, the optimisation."""
+    noise = np.random.default_rng(0).normal(0, 0.02, 61)
+
+    def training(step: int) -> float:
+        level = 1.0 / step**0.5 if step < 34 else 0.3
+        return level + noise[step] * 0.3 + (40.0 if step == 34 else 0.0)
+
+    run, _ = made([3.0, 2.0, 1.0, 2.0, 2.1, 2.2], training=training)
+    [finding] = judged(run)
+    assert finding.kind == "worsening"
+    assert not finding.cause
+    assert "at step 34" in finding.advice
+    assert "optimisation" not in finding.advice
+
+
+def test_one_bad_batch_long_after_the_best_step_does_not_hide_overfitting() -> None:
+    run, _ = made(RISING, training=lambda step: 5.0 / step + (40.0 if step == 55 else 0.0))
+    [finding] = judged(run)
+    assert (finding.kind, finding.cause, finding.since) == ("overfitting", True, 40)
+    assert "fell from" in finding.detail
+
+
+@pytest.mark.parametrize(("drift", "kind"), [(0.2, "overfitting"), (5.0, "worsening")])
+def test_stale_statistics_of_batch_norm_are_not_overfitting(drift: float, kind: str) -> None:
+    run, _ = made(RISING)
+    for step in (10, 60):
+        run.write("Inputs", step, [Table("layer", ["bn1", "bn2"], [Column("norm_drift", [0.1, drift])])])
+    [finding] = judged(run)
+    assert finding.kind == kind
+    assert list(finding.scopes) == (["bn2"] if kind == "worsening" else [])

@@ -1,14 +1,20 @@
-"""Layers whose gradient is exactly zero, or never comes."""
+"""Layers whose gradient is exactly zero, or never comes.
+
+"Never" is said only where every step was looked at, or the weights did not move either: an expert that the router
+leaves out at the measured steps may be trained at others.
+"""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over, since, span_of
+from learnscope.findings.gradients.steps_taken import updates_against_others, updates_of
 from learnscope.quantities.gradients import GradientFlow
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Grid, grid, series
+from learnscope.reading.gather import Grid, Series, grid, series
 from learnscope.reading.streaks import Streak, streaks
 from learnscope.reading.words import between, count, listed
 from learnscope.record import Finding
@@ -20,10 +26,27 @@ def absent(reader: RunReader, cuts: Cuts) -> list[Finding]:
     norms = grid(reader, GradientFlow.norm, stage="stepped")
     findings = _never(reader, norms, cuts)
     zero = streaks(norms.values == 0, norms.values >= 0, cuts.measurements)
+    if not every_step(norms.steps):
+        zero = [streak for streak in zero if not _moves_all_the_same(reader, norms, streak, cuts)]
     for lasting in (True, False):
         chosen = [streak for streak in zero if streak.lasting is lasting]
         findings += [_zero(norms, chosen, cuts)] if chosen else []
     return findings
+
+
+def every_step(steps: NDArray[np.int64]) -> bool:
+    """Whether no step between the first and the last was left out.
+
+    >>> every_step(np.array([1, 2, 3])), every_step(np.array([10, 20, 30]))
+    (True, False)
+    """
+    return bool((np.diff(steps) == 1).all())
+
+
+def _moves_all_the_same(reader: RunReader, norms: Grid, streak: Streak, cuts: Cuts) -> bool:
+    """Whether the weights of the layer change about as much as those of others between the measurements."""
+    updates = updates_against_others(reader, [norms.scopes[streak.column]])
+    return updates is not None and updates.below < cuts.small_update
 
 
 def _zero(norms: Grid, chosen: list[Streak], cuts: Cuts) -> Finding:
@@ -67,23 +90,36 @@ def _never(reader: RunReader, norms: Grid, cuts: Cuts) -> list[Finding]:
     frozen = [f".{name}" for name in model.get("frozen") or []]
     # names of parameters have wrappers' prefixes that a layer's path does not
     trained = [layer for layer in model.get("layers") or [] if not any(f".{layer}." in name for name in frozen)]
-    names = [layer for layer in trained if layer not in norms.scopes]
+    updates, all_seen = updates_of(reader), every_step(missing.steps)
+    ever = [] if updates is None else np.asarray((updates.values > 0).any(axis=0)).tolist()
+    moved = {} if updates is None else dict(zip(updates.scopes, ever, strict=True))
+    names = [layer for layer in trained if layer not in norms.scopes and (all_seen or not moved.get(layer))]
     if not names:
         return []
+    still = all(layer in moved and not moved[layer] for layer in names)
+    return [_absent(missing, names, cuts, all_seen=all_seen, still=still)]
+
+
+def _absent(missing: Series, names: list[str], cuts: Cuts, *, all_seen: bool, still: bool) -> Finding:
     span = int(missing.steps[0]), int(missing.steps[-1])
     fewest, most = int(missing.values.min()), int(missing.values.max())
     tensors = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
     quantity = GradientFlow.without_gradient
-    finding = Finding(
+    who = names[0] if len(names) == 1 else count(len(names), "layer")
+    looked = "" if all_seen else f" at any of the {count(len(missing), 'step')} looked at"
+    weights = " The weights did not move either." if still else ""
+    if not still and not all_seen:
+        weights = " Whether the weights moved was not measured (ParameterChange would); other steps may reach them."
+    return Finding(
         kind="no_gradient",
-        severity="warning",
-        title=f"No gradient ever reached {names[0] if len(names) == 1 else count(len(names), 'layer')}",
+        severity="warning" if all_seen or still else "info",
+        title=f"No gradient {'ever ' if all_seen else ''}reached {who}{looked}",
         detail=f"In {count(len(missing), 'measurement')}, {between(*span)}, none reached "
-        f"{listed(names, cuts.names_listed)}. Of the model's trainable tensors {tensors} had none at each of them.",
+        f"{listed(names, cuts.names_listed)}. Of the model's trainable tensors {tensors} had none at each of them."
+        f"{weights}",
         advice=f"Check that {names[0]} is called and that its output reaches the loss: not detached, not under "
         "no_grad, not in a branch that these batches never take. If it is not meant to train, set requires_grad to "
         "False.",
         evidence=evidence_over(span, missing.probe, quantity, len(missing), float(fewest)),
         scopes=names,
     )
-    return [finding]

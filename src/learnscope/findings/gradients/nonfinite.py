@@ -2,54 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
+from learnscope.findings.gradients.not_finite_where import Source, sources
 from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.outputs import Holdout, Loss
-from learnscope.quantities.updates import ParameterChange
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, is_nonfinite, rows, series
 from learnscope.reading.words import capital, count, num
 from learnscope.record import Finding
 from learnscope.store.reader import RunReader
 
-Counted = type[GradientFlow] | type[ParameterChange]
-
-
-@dataclass(frozen=True)
-class Source:
-    """Numbers that may be bad: the steps at which they were measured, and those at which they were not finite."""
-
-    what: str
-    probe: str
-    name: str
-    measured: NDArray[np.int64]
-    bad: NDArray[np.int64]
-    counts: Counted | None = None
-    """The quantities that count their bad entries."""
-
-    @property
-    def first(self) -> int:
-        return int(self.bad[0])
-
-    @property
-    def lasting(self) -> bool:
-        """Whether the last measurement is bad too."""
-        return int(self.bad[-1]) == int(self.measured[-1])
-
-    def clean_before(self, step: int) -> int | None:
-        """The last measured step before `step` and before the first bad one."""
-        earlier = self.measured[self.measured < min(step, self.first if len(self.bad) else step)]
-        return int(earlier[-1]) if len(earlier) else None
-
-    def clean_at(self, step: int) -> bool:
-        return step in self.measured and step not in self.bad
+DIVERGED = (
+    "Training diverged before it broke: check that the loss is minimised, not maximised; lower the learning rate, "
+    "lengthen the warm-up or clip the gradients, and go back to a checkpoint from before the rise."
+)
 
 
 @analysis(place=10, check="NaN and infinity", needs=[(Loss.loss, GradientFlow.nan, Holdout.holdout_loss)])
@@ -59,7 +29,7 @@ def nonfinite(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  
     bad = sorted((s for s in (loss, gradient, change, holdout) if len(s.bad)), key=lambda source: source.first)
     if not bad:
         return []
-    first = bad[0]
+    first = _broke_first(bad, holdout)
     frame = rows(reader, GradientFlow.first_nonfinite, kind="tensor")
     # a null with a non-finite status names the tensor too
     frame = frame[(frame["value"] > 0) | is_nonfinite(frame["status"])]
@@ -69,6 +39,11 @@ def nonfinite(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  
     if tensor:
         sentences.append(f"The first bad tensor in backward order is {tensor}.")
     origin, advice = _origin(reader, first, loss, gradient, change, tensor)
+    if first is not bad[0]:
+        origin = (
+            f"The holdout, measured after step {holdout.first:,}, saw it before the next training step did: the model "
+            f"had broken by then. {origin}"
+        )
     span, times = (first.first, int(first.bad[-1])), float(len(first.bad))
     return [
         Finding(
@@ -79,32 +54,20 @@ def nonfinite(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  
             advice=advice,
             evidence=evidence_over(span, first.probe, first.name, len(first.measured), times),
             scopes=[tensor] if tensor else [],
+            since=bad[0].first,
         )
     ]
 
 
-def sources(reader: RunReader) -> tuple[Source, Source, Source, Source]:
-    """Loss, gradients, parameters and holdout loss: the order in which a step computes them."""
-    return (
-        _of_value(series(reader, Loss.loss), "loss", Loss.loss.name),
-        _of_counts(reader, GradientFlow, "gradients"),
-        _of_counts(reader, ParameterChange, "parameters"),
-        _of_value(series(reader, Holdout.holdout_loss), "holdout loss", Holdout.holdout_loss.name),
-    )
+def _broke_first(bad: list[Source], holdout: Source) -> Source:
+    """The first of them; a holdout that breaks just before training does is a witness, not the place.
 
-
-def _of_value(values: Series, what: str, name: str) -> Source:
-    measured = values.steps[np.isfinite(values.values) | np.isin(values.steps, values.broken)]
-    return Source(what, values.probe, name, measured, values.broken)
-
-
-def _of_counts(reader: RunReader, counts: Counted, what: str) -> Source:
-    """From the model-wide counts of bad entries. Where they are null, nothing is known."""
-    nan, inf = series(reader, counts.nan), series(reader, counts.inf)
-    bad = [s.steps[np.nan_to_num(s.values) > 0] for s in (nan, inf)]
-    measured = [s.finite.steps for s in (nan, inf)]
-    name = f"{counts.nan.name}, {counts.inf.name}"
-    return Source(what, nan.probe or inf.probe, name, np.union1d(*measured), np.union1d(*bad), counts)
+    Its data cannot break the training: if the first thing that training shows after it is bad, the weights were.
+    """
+    if bad[0] is not holdout:
+        return bad[0]
+    after = [source for source in bad[1:] if not source.clean_between(holdout.first, source.first)]
+    return after[0] if after else holdout
 
 
 def _sentence(source: Source, reader: RunReader) -> str:
@@ -162,6 +125,8 @@ def _origin(
             "Log the loss at every step (w.log(loss=loss)) and run again from the last clean step: a finite loss "
             "there points to the backward pass, a non-finite one to the forward pass or the batch.",
         )
+    if (left := _left_its_course(reader, step)) is not None:
+        return left
     if first is change:
         clean = gradient.clean_before(step + 1)
         gradients = "Gradients were not recorded up to there"
@@ -180,13 +145,32 @@ def _origin(
     )
 
 
-def _growth(loss: Series, step: int) -> tuple[float, float, int] | None:
-    """If the loss had grown just before it broke: that value, the median of up to 20 values before it, their number."""
-    before = loss.finite.values[loss.finite.steps < step][-21:]
-    if len(before) < 6:
+def _left_its_course(reader: RunReader, step: int) -> tuple[str, str] | None:
+    """What to say if the training loss had left its course before anything was seen to be not finite."""
+    growth = _growth(series(reader, Loss.loss), step + 1)
+    if growth is None:
         return None
-    usual, last = float(np.median(before[:-1])), float(before[-1])
-    return (last, usual, len(before) - 1) if last > 2 * abs(usual) else None
+    last, usual, n = growth
+    return (
+        f"The training loss had left its course before: {num(last)}, against a median of {num(usual)} over the {n} "
+        "values before that.",
+        DIVERGED,
+    )
+
+
+def _growth(loss: Series, step: int) -> tuple[float, float, int] | None:
+    """If the loss had grown before it broke: its last value, the median of the values before that, their number.
+
+    Up to 20 values before, or all of them: a loss that grows slowly is not far above the last ones.
+    """
+    known = loss.finite.values[loss.finite.steps < step]
+    for before in (known[-21:], known):
+        if len(before) < 6:
+            return None
+        usual, last = float(np.median(before[:-1])), float(before[-1])
+        if last > 2 * abs(usual):
+            return last, usual, len(before) - 1
+    return None
 
 
 def _from_the_loss(
@@ -206,8 +190,7 @@ def _from_the_loss(
         return (
             f"{origin} The loss had already left its course: {num(last)} just before, against a median of {num(usual)} "
             f"over the {n} values before that.",
-            "Training diverged before it broke: lower the learning rate, lengthen the warm-up or clip the gradients, "
-            "and go back to a checkpoint from before the rise.",
+            DIVERGED,
         )
     return (
         origin,

@@ -10,6 +10,7 @@ from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.outputs.stuck import GuessingRun, guessing_run
 from learnscope.quantities.outputs import Holdout
+from learnscope.reading.course.chance import chance_of
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.proportions import Share
 from learnscope.reading.words import between, count, listed, percent
@@ -40,6 +41,9 @@ def generalising(reader: RunReader, cuts: Cuts) -> list[Finding]:
     run = guessing_run(reader, cuts)
     if run is None:
         return []
+    chance = chance_of(reader)
+    if chance is not None and chance.accuracy is not None and run.training.interval[0] <= chance.accuracy:
+        return [_majority(run, chance.accuracy)]
     first = _first_sight(run)
     if first is None:
         return [_unexplained(run, "The first epoch was not recorded as such.")]
@@ -50,6 +54,23 @@ def generalising(reader: RunReader, cuts: Cuts) -> list[Finding]:
     if gap <= 0 and (run.training - first.training)[0] > 0:
         return [_memorised(run, first)]
     return [_unexplained(run, first.sentence())]
+
+
+def _majority(run: GuessingRun, share: float) -> Finding:
+    """Training accuracy that always guessing the largest class would reach is no sign of a cue or of memory."""
+    return Finding(
+        kind="majority_guess",
+        severity="warning",
+        title=f"The model guesses the largest class: {percent(run.training.value)} right in training, where that class "
+        f"has {percent(share)}",
+        detail=f"{run.sentence()} Always guessing the largest class of the training data would reach as much.",
+        advice="Weight the classes in the loss or draw them evenly, and judge by the accuracy of each class; the data "
+        "may also hold too little of the rare classes to learn them.",
+        evidence=_evidence(run),
+        cause=True,
+        explains=("majority_guess", "not_learning", "not_generalising", "plateau"),
+        since=run.steps[0],
+    )
 
 
 def _first_sight(run: GuessingRun) -> FirstSight | None:

@@ -7,37 +7,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from learnscope.findings import analysis
+from learnscope.findings.outputs.paired import Difference, paired_rise, paired_sentence
 from learnscope.findings.outputs.stuck import guessing_run
-from learnscope.intervals import ratio_interval
+from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Holdout, Loss
+from learnscope.reading.course.events import Spike, spikes
+from learnscope.reading.course.loss_course import loss_course
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Floats, Series, labels_of, series
+from learnscope.reading.gather import Series, grid, labels_of, series
 from learnscope.reading.held_out import HeldOutLoss, held_out_loss
-from learnscope.reading.words import count, num, percent
+from learnscope.reading.words import listed, num, percent
 from learnscope.record import Evidence, Finding, Severity
-from learnscope.store.backend import RunError
 from learnscope.store.reader import RunReader
-
-RESAMPLES = 2000
-SMALL = 5_000
-"""Examples up to which the interval is bootstrapped; beyond, the mean is normal for all purposes."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The mean of paired differences with a 95 % interval."""
-
-    mean: float
-    interval: tuple[float, float] | None
-    n: int
-    how: str
-    """How the interval was computed, or why there is none."""
-    dropped: int = 0
 
 
 @dataclass(frozen=True)
 class TrainingLoss:
-    """Its means up to the best step and up to the last, over windows of `n` values each."""
+    """Its medians up to the best step and up to the last, over windows of `n` values each."""
 
     before: float
     after: float
@@ -63,12 +49,42 @@ def _judge(reader: RunReader, label: str, held_out: HeldOutLoss, cuts: Cuts) -> 
     rises = (losses.values[-2:] - lowest) / abs(lowest) if lowest else np.full(2, np.inf)
     if at >= len(losses) - 2 or rises.min() < cuts.overfitting_rise:
         return []
-    paired = _paired(reader, label, best, last)
+    paired = paired_rise(reader, label, best, last)
     if paired is not None and (paired.mean if paired.interval is None else paired.interval[0]) <= 0:
         return []
     if held_out.stand_in is not None:
         return [_unjudged(label, held_out, at, float(rises[-1]), paired)]
+    if stale := stale_norms(reader, cuts):
+        return [_stale(label, losses, at, float(rises[-1]), stale, cuts)]
     return [_finding(reader, label, losses, at, float(rises[-1]), paired, _training(reader, best, last), cuts)]
+
+
+def stale_norms(reader: RunReader, cuts: Cuts) -> list[str]:
+    """Batch norm layers whose running statistics were far from those of the batches when last measured."""
+    names: dict[str, None] = {}
+    for quantity, cut in ((Inputs.norm_drift, cuts.stale_mean), (Inputs.norm_scale_drift, cuts.stale_scale)):
+        drift = grid(reader, quantity)
+        if drift:
+            names |= {layer: None for layer, value in zip(drift.scopes, drift.values[-1], strict=True) if value > cut}
+    return list(names)
+
+
+def _stale(label: str, losses: Series, at: int, rise: float, layers: list[str], cuts: Cuts) -> Finding:
+    """In eval mode another model is measured than the one that is trained."""
+    best, last = int(losses.steps[at]), int(losses.steps[-1])
+    return Finding(
+        kind="worsening",
+        severity="warning",
+        title=f"The holdout loss is {percent(rise)} above its best, with running statistics that do not fit",
+        detail=f"It was {num(float(losses.values[at]))} at step {best:,} and {num(float(losses.values[-1]))} at step "
+        f"{last:,}. In eval mode {listed(layers, cuts.names_listed)} (batch normalisation) computes from running "
+        "statistics that are far from those of the training batches, so this says nothing about overfitting.",
+        advice="Mend the running statistics first: the layers' momentum, layers left in eval mode while training, or "
+        "statistics that were never updated or loaded. Then measure again.",
+        evidence=_evidence(label, losses, at, None),
+        scopes=layers,
+        since=int(losses.steps[at + 1]),
+    )
 
 
 def _unjudged(label: str, held_out: HeldOutLoss, at: int, rise: float, paired: Difference | None) -> Finding:
@@ -82,7 +98,7 @@ def _unjudged(label: str, held_out: HeldOutLoss, at: int, rise: float, paired: D
         title=f"The {held_out.stand_in} on the holdout is {percent(rise)} above its best, which was at step {best:,}",
         detail=(
             f"It was {num(lowest)} at step {best:,}, the lowest of {len(losses):,} measurements, and {num(now)} at "
-            f"step {last:,}. {_paired_sentence(paired)} {held_out.note}"
+            f"step {last:,}. {paired_sentence(paired)} {held_out.note}"
         ),
         advice=(
             "Pass the loss that the loop trains with, ls.watch(…, loss=…): only then can overfitting be told from "
@@ -113,7 +129,8 @@ def _finding(
     if before is not None and after is not None:
         accuracy = f"Holdout accuracy went from {percent(before)} to {percent(after)}."
         only_confidence = after >= before
-    diverging = training is not None and training.after >= training.before
+    spike = _spike(reader, losses, at)
+    diverging = training is not None and (spike is not None or training.after >= training.before)
     sure = paired is not None and paired.interval is not None
     strong = sure and training is not None and not only_confidence
     severity: Severity = "critical" if strong and rise >= cuts.overfitting_critical else "warning"
@@ -127,13 +144,33 @@ def _finding(
             [
                 f"The holdout loss was {num(lowest)} at step {best:,}, the lowest of {n:,} measurements, and "
                 f"{num(now)} at step {last:,}.",
-                _paired_sentence(paired),
+                paired_sentence(paired),
                 _training_sentence(training, best, last),
                 accuracy,
             ]
         ).strip(),
-        advice=_advice(best, diverging, only_confidence, training, guessing=guessing_run(reader, cuts) is not None),
+        advice=_after_a_spike(best, spike)
+        if spike is not None
+        else _advice(best, diverging, only_confidence, training, guessing=guessing_run(reader, cuts) is not None),
         evidence=_evidence(label, losses, at, paired),
+        cause=not diverging,
+        since=int(losses.steps[at + 1]),
+    )
+
+
+def _spike(reader: RunReader, losses: Series, at: int) -> Spike | None:
+    """A spike of the training loss between the best measurement and the next: what worsened began with it."""
+    course = loss_course(reader)
+    best, after = int(losses.steps[at]), int(losses.steps[at + 1])
+    found = [] if course is None else [spike for spike in spikes(course) if best < spike.step <= after]
+    return found[0] if found else None
+
+
+def _after_a_spike(best: int, spike: Spike) -> str:
+    return (
+        f"The training loss jumped from {num(spike.level)} to {num(spike.value)} at step {spike.step:,}, and the "
+        f"holdout has been worse since: look at the batch of that step first, then go on from the checkpoint of step "
+        f"{best:,} without it."
     )
 
 
@@ -161,23 +198,12 @@ def _advice(best: int, diverging: bool, only_confidence: bool, training: Trainin
     )
 
 
-def _paired_sentence(paired: Difference | None) -> str:
-    if paired is None:
-        return "No losses per example were kept at both steps, so there is no interval: this is weaker evidence."
-    lost = f"; {count(paired.dropped, 'example')} without a finite loss left out" if paired.dropped else ""
-    rise = f"Paired by example the rise is {num(paired.mean)}"
-    if paired.interval is None:
-        return f"{rise}, without an interval ({paired.how}{lost}): this is weaker evidence."
-    low, high = paired.interval
-    return f"{rise} (95 % interval {num(low)} to {num(high)}, {paired.how} over n = {paired.n:,} examples{lost})."
-
-
 def _training_sentence(training: TrainingLoss | None, best: int, last: int) -> str:
     if training is None:
         return f"The training loss between steps {best:,} and {last:,} was not recorded: this is weaker evidence."
     went = "fell" if training.after < training.before else "rose" if training.after > training.before else "stayed"
     return (
-        f"Meanwhile the training loss {went} from {num(training.before)} to {num(training.after)} (means of "
+        f"Meanwhile the training loss {went} from {num(training.before)} to {num(training.after)} (medians of "
         f"{training.n[0]:,} and {training.n[1]:,} values up to those steps)."
     )
 
@@ -189,41 +215,5 @@ def _training(reader: RunReader, best: int, last: int) -> TrainingLoss | None:
     windows = [loss.values[(loss.steps > end - width) & (loss.steps <= end)] for end in (best, last)]
     if min(len(window) for window in windows) < 2:
         return None
-    before, after = (float(window.mean()) for window in windows)
+    before, after = (float(np.median(window)) for window in windows)  # one bad batch must not move them
     return TrainingLoss(before, after, (len(windows[0]), len(windows[1])))
-
-
-def _paired(reader: RunReader, label: str, best: int, last: int) -> Difference | None:
-    """The rise of each example's own loss; None unless both steps kept them for two examples at least."""
-    ids, means = [], []
-    for step in (best, last):
-        try:
-            arrays = reader.arrays(label, step)
-            losses, examples = arrays["losses"], arrays["example"]
-        except (KeyError, RunError):  # nothing was kept, or its file is gone
-            return None
-        # the mean over each example's positions: long examples must not count for more
-        unique, where = np.unique(examples.reshape(-1), return_inverse=True)
-        sums = np.bincount(where, weights=losses.reshape(-1).astype(np.float64))
-        ids.append(unique)
-        means.append(sums / np.bincount(where))
-    _, first, second = np.intersect1d(ids[0], ids[1], assume_unique=True, return_indices=True)
-    differences = means[1][second] - means[0][first]
-    finite = differences[np.isfinite(differences)]
-    return paired_interval(finite, dropped=len(differences) - len(finite)) if len(finite) >= 2 else None
-
-
-def paired_interval(differences: Floats, dropped: int = 0) -> Difference:
-    """Mean and 95 % interval of paired differences, over examples.
-
-    By `ratio_interval`, so that the same data always gives the same interval; for very many examples
-    mean ± 1.96 s/√n, which is then the same to within rounding.
-    """
-    n, mean = len(differences), float(differences.mean())
-    if n > SMALL:
-        half = 1.96 * float(differences.std(ddof=1)) / n**0.5
-        return Difference(mean, (mean - half, mean + half), n, "normal approximation", dropped)
-    low, high, reason = ratio_interval(differences, np.ones(n), resamples=RESAMPLES)
-    if reason is not None:
-        return Difference(mean, None, n, reason, dropped)
-    return Difference(mean, (low, high), n, f"studentised bootstrap of {RESAMPLES:,}", dropped)

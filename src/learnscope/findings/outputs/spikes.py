@@ -68,7 +68,7 @@ def _bad_batch(found: list[Spike], course: Course, norms: Grid, cuts: Cuts) -> F
         "targets. Clipping limits what such a batch can do.",
         evidence=evidence_over([spike.step for spike in found], course.probe, course.name, len(course), worst.value),
         cause=True,
-        explains=["loss_spike", "exploding_gradients", "diverging"],
+        explains=["loss_spike", "exploding", "diverging"],
         since=found[0].step,
         ruled_out=["A learning rate that is too high: the loss would not have been back at once."],
     )  # fmt: skip

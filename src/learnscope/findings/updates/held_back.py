@@ -142,9 +142,9 @@ def weight_decay(reader: RunReader, cuts: Cuts) -> list[Finding]:
             evidence=evidence_over(decay.steps, decay.probe, ParameterChange.update_to_weight, decay.n, decay.share),
             cause=True,
             explains=[
-                "not_learning", "diverging", "vanishing_gradients", "vanishing", "plateau", "labels_unrelated",
+                "not_learning", "diverging", "vanishing", "plateau", "labels_unrelated",
                 "majority_guess", "worsening", "overfitting", "learning_rate_too_high", "dead_units", "zero_gradients",
-                "embedding_collapse", "exploding_gradients",
+                "embedding_collapse", "exploding",
             ],
             ruled_out=said("A learning rate that is too high: the weights shrink, they do not jump."),
             since=decay.steps[0],
@@ -182,7 +182,7 @@ def clipped_hard(reader: RunReader, cuts: Cuts) -> list[Finding]:
             evidence=_clip_evidence(factors, factor),
             cause=True,
             explains=[
-                "not_learning", "plateau", "learning_rate_too_low", "vanishing_gradients", "vanishing",
+                "not_learning", "plateau", "learning_rate_too_low", "vanishing",
                 "labels_unrelated", "majority_guess", "not_moving",
             ],
             ruled_out=said(f"Gradients that vanish: they are {num(norm)} before the clip."),

@@ -17,13 +17,13 @@ from learnscope.record import Finding, Severity
 from learnscope.store.reader import RunReader
 
 WILD = (
-    "exploding_gradients", "exploding", "diverging", "learning_rate_too_high", "nonfinite", "loss_spike", "bad_batch",
+    "exploding", "diverging", "learning_rate_too_high", "nonfinite", "loss_spike", "bad_batch",
     "plateau", "worsening", "clipped_hard", "not_learning", "labels_unrelated", "dead_units", "zero_gradients",
-    "vanishing_gradients", "vanishing", "summed_loss",
+    "vanishing", "summed_loss",
 )  # fmt: skip
 """What steps that are too large lead to."""
 STILL = (
-    "not_moving", "zero_gradients", "no_gradient", "vanishing_gradients", "vanishing", "not_learning", "plateau",
+    "not_moving", "zero_gradients", "no_gradient", "vanishing", "not_learning", "plateau",
     "labels_unrelated", "learning_rate_too_low", "majority_guess", "frozen",
 )  # fmt: skip
 """What is seen when steps do nothing."""

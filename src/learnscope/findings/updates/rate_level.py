@@ -19,7 +19,7 @@ from learnscope.store.reader import RunReader
 
 STANDSTILL = (
     "not_learning", "plateau", "not_moving", "labels_unrelated", "majority_guess", "learning_rate_too_low",
-    "vanishing_gradients", "vanishing", "embedding_collapse",
+    "vanishing", "embedding_collapse",
 )  # fmt: skip
 """What is seen when the weights do not move."""
 

@@ -120,7 +120,7 @@ def _finding(reader: RunReader, course: Course, harm: Harm, large: Large, n: int
         ),
         cause=True,
         explains=[
-            "diverging", "not_learning", "loss_spike", "exploding_gradients", "exploding", "vanishing_gradients",
+            "diverging", "not_learning", "loss_spike", "exploding", "vanishing",
             "vanishing", "zero_gradients", "dead_units", "saturated_units", "nonfinite", "labels_unrelated",
             "majority_guess", "bad_batch", "worsening", "overfitting", "plateau", "embedding_collapse",
         ],
