@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 import learnscope as ls
+from learnscope.core.moment import Moment
+from learnscope.record import Column, Table
 from learnscope.session import writing
 
 
@@ -105,3 +107,55 @@ def test_wrong_numbers_are_refused(wrong: dict[str, float], tmp_path: Path) -> N
     with pytest.raises((ValueError, TypeError), match=next(iter(wrong))):
         training(tmp_path / "run", **wrong)
     assert not (tmp_path / "run").exists()
+
+
+class Partly(ls.Probe):
+    """One number that is there, and one with a reason why it is not."""
+
+    why: str = "nobody has asked"
+
+    def measure(self, moment: Moment) -> Table:
+        return Table("model", ["model"], [Column("here", [1.0]), Column("missing", [None], status={0: self.why})])
+
+
+@pytest.mark.parametrize(("why", "at_once"), [("nobody has asked", 0), ("nan: of one position", 1)])
+def test_a_number_that_is_missing_for_a_reason_may_wait(why: str, at_once: int, tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = tmp_path / "run"
+    with ls.watch(model, optimizer, run=run, probes=[Partly(why=why)], write_seconds=100.0) as w:
+        step(model, optimizer)
+        assert lines(run) == at_once
+        (record,) = w.run.records()
+    assert [(column.values, dict(column.status)) for column in record.tables[0].columns] == [
+        ([1.0], {}),
+        ([None], {0: why}),
+    ]
+
+
+def logged(run: Path, losses: list[float], write_every: int) -> list[tuple[int, float | None]]:
+    """The records of these losses."""
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with ls.watch(model, optimizer, run=run, probes=[ls.Loss()], write_every=write_every, write_seconds=100.0) as w:
+        for loss in losses:
+            step(model, optimizer)
+            w.log(loss=loss, other=2)
+    return [(record.step, record.tables[0].columns[0].values[0]) for record in w.run.records()]
+
+
+def test_losses_that_are_recorded_later_are_the_same(tmp_path: Path) -> None:
+    losses = [0.1 * k for k in range(7)]
+    later, at_once = logged(tmp_path / "later", losses, 50), logged(tmp_path / "once", losses, 1)
+    assert later == at_once == [(k + 1, loss) for k, loss in enumerate(losses)]
+
+
+def test_a_loss_that_is_not_finite_is_not_kept_back(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with ls.watch(model, optimizer, run=run, probes=[ls.Loss()], write_every=50, write_seconds=100.0) as w:
+        for loss in (1.0, float("nan"), 2.0, 3.0):
+            step(model, optimizer)
+            w.log(loss=loss)
+        assert lines(run) == 2, "with the one before it; the step of the third has just ended"

@@ -113,6 +113,10 @@ class Probe:
         """
         return False
 
+    def may_measure_later(self, moment: Moment) -> bool:  # noqa: ARG002  (the contract's)
+        """Whether `measure` may come later, with others, as it reads only finite numbers that the moment holds."""
+        return False
+
     def reads_spread(self) -> bool:
         """Whether it reads the spread of the gradients' entries, which a clip would round: it is then taken before."""
         return False

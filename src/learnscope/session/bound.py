@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.model.guard import preserve_rng
 from learnscope.record import Measurement
@@ -57,6 +58,8 @@ class Firing:
     time: float
     started: float
     measured: Measurement | None = None
+    moment: Moment | None = None
+    """Of a measurement that is made only when its record is."""
     skipped: int = 0
     """Firings before it that the budget did not allow."""
     cost: float | None = None

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 
@@ -34,8 +34,6 @@ from learnscope.store.backend import Arrays, Backend
 
 FED = frozenset({"logged", "batch", "examples"})
 """Needs that the loop meets by calling the session, so that whether they are met is known only while it runs."""
-P = ParamSpec("P")
-R = TypeVar("R")
 PENDING_LIMIT = 16
 """Records whose numbers may still be on an accelerator before all are read with one wait."""
 
@@ -155,7 +153,10 @@ class Engine(Writer):
         started = time.perf_counter()
         moment.state = bound.state
         firing = Firing(bound, moment.step, moment.epoch, moment.phase, time.time(), started)
-        if bound.probe.reads_only:
+        if self.write_every > 1 and bound.probe.may_measure_later(moment):
+            firing.moment = moment
+            self._keep(firing, alarming=False)
+        elif bound.probe.reads_only:
             self._attempt(bound, moment, lambda: self._measure(firing, moment, then_read=True), "measure")
         elif self._attempt(bound, moment, lambda: self._measure(firing, moment), "measure"):
             self._attempt(bound, moment, lambda: self._read(firing), "record")
@@ -175,20 +176,30 @@ class Engine(Writer):
         """Make the record, or leave its numbers on the device if it may be read with others later."""
         assert firing.measured is not None
         bound = firing.bound
-        firing.skipped, bound.skipped = bound.skipped, 0
         on_device = bound.probe.every == 1 and waits_for_device(firing.measured)
         if not on_device and (self.write_every == 1 or not may_wait(firing.measured)):
+            firing.skipped, bound.skipped = bound.skipped, 0
             self.flush()
             self.write(self._finished(firing))
-            return
+        elif on_device:
+            self._wait(firing)
+            if len(self._pending) >= PENDING_LIMIT:
+                self.write_out()
+        else:
+            self._keep(firing, alarming=is_alarming(firing.measured))
+
+    def _wait(self, firing: Firing) -> None:
+        """The record is made later, with others."""
+        bound = firing.bound
+        firing.skipped, bound.skipped = bound.skipped, 0
         firing.cost = time.perf_counter() - firing.started
         self._pending.append(firing)
         self.hold(firing.step)
-        if on_device:
-            if len(self._pending) >= PENDING_LIMIT:
-                self.write_out()
-            return
-        if self.is_full(firing.step) or is_alarming(firing.measured):
+
+    def _keep(self, firing: Firing, *, alarming: bool) -> None:
+        """The same, as far as records may wait."""
+        self._wait(firing)
+        if alarming or self.is_full(firing.step):
             self.write_out()
         self.write_in_time(firing.time)
 
@@ -203,6 +214,9 @@ class Engine(Writer):
                 started = time.perf_counter()
                 try:
                     with firing.bound.first_time("record"):
+                        if firing.moment is not None:
+                            firing.moment.state = firing.bound.state
+                            firing.measured = as_measurement(firing.bound.probe.measure(firing.moment))
                         record = self._finished(firing)
                 except Exception as error:  # as for a record that is made at once
                     if self.strict:
@@ -210,23 +224,6 @@ class Engine(Writer):
                     record = self._failed(firing.bound, firing, error)
                 self.append(record)
                 self.budget.add(firing.bound.label, time.perf_counter() - started)
-
-    def safely(self, action: Callable[P, R]) -> Callable[P, R | None]:
-        """`action` with a warning in place of an error that would stop the training, unless the session is strict."""
-
-        def safe(*args: P.args, **kwargs: P.kwargs) -> R | None:
-            try:
-                return action(*args, **kwargs)
-            except Exception:  # whatever it is, it is ours and not the training's: reported, not passed on
-                if self.strict:
-                    raise
-                what = {"watch": "watching", "analysis": "the analysis"}.get(self.source, self.source)
-                self.warn(
-                    f"failure in {action.__name__}", f"{what} failed, training goes on:\n{traceback.format_exc()}"
-                )
-                return None
-
-        return safe
 
     def close(self) -> None:
         self.write_out()

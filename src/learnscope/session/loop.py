@@ -61,9 +61,10 @@ class Loop:
         self._micro_batches: MicroBatches | None = None
         self._fed = FedProbes(engine)
         counts = any("calls" in bound.probe.needs for bound in engine.bound)
-        self._calls = Calls(self.subject, self._backwards.leaves, forwards=counts)
-        self._backwards.on_reach = engine.safely(self._calls.reached)
-        self._ends = StepEnds(engine, self, self._calls)
+        self._calls = Calls(self.subject, self._backwards.leaves, counts=counts)
+        if counts:
+            self._backwards.on_reach = engine.safely(self._calls.reached)
+        self._ends = StepEnds(engine, self, self._calls if counts else None)
         self._ends.attach(self.subject.optimizers, clock)
 
     def start(self, passes: int = 1) -> None:

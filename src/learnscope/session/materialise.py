@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from learnscope.record import Column, Measurement, Row, Table
+from learnscope.record import Column, Measurement, Row, Table, nonfinite
 
 _PLAIN = frozenset({float, int})
+_KNOWN = frozenset({float, int, type(None)})
 
 
 def as_measurement(returned: Any) -> Measurement | None:
@@ -51,10 +52,15 @@ def waits_for_device(measurement: Measurement) -> bool:
 
 
 def may_wait(measured: Measurement) -> bool:
-    """Whether a measurement stays as it is until it is read: plain numbers, and small tensors of its own on a CPU."""
+    """Whether a measurement stays as it is until it is read: plain numbers or reasons, and small tensors of its
+    own on a CPU."""
     if measured.arrays or measured.examples is not None or measured.finish is not None:
         return False
-    plain = all(_is_plain(column.values) for table in measured.tables for column in table.columns)
+    plain = all(
+        type(column.values) is list and _KNOWN.issuperset(map(type, column.values))
+        for table in measured.tables
+        for column in table.columns
+    )
     return plain and all(tensor.is_cpu for tensor in measured.packed.values())
 
 
@@ -65,9 +71,17 @@ def is_alarming(measured: Measurement) -> bool:
             return True
         break
     try:
-        return not all(math.isfinite(sum(column.values)) for table in measured.tables for column in table.columns)
+        return not all(_is_calm(column) for table in measured.tables for column in table.columns)
     except OverflowError:  # a whole number beyond floats
         return True
+
+
+def _is_calm(column: Column) -> bool:
+    """Whether all numbers of a plain column are finite, and none is missing because it was not."""
+    if not column.status:
+        return None not in column.values and math.isfinite(sum(column.values))
+    known = (value for value in column.values if value is not None)
+    return math.isfinite(sum(known)) and not any(map(nonfinite, column.status.values()))
 
 
 def read_measured(measured: Measurement) -> list[Table]:

@@ -7,7 +7,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from learnscope.core.probe import ProbeWarning
 from learnscope.model.guard import preserve_rng
@@ -15,6 +15,7 @@ from learnscope.record import Record, nonfinite
 from learnscope.sinks.base import Sink
 from learnscope.store.backend import WRITE_ERRORS, Backend, LinesLost
 
+P = ParamSpec("P")
 R = TypeVar("R")
 FIRST_NOTE, NOTES_APART = 1.0, 60.0
 """Seconds until run.json first says how many records there are, and the most between two times; the pauses double."""
@@ -22,6 +23,9 @@ FIRST_NOTE, NOTES_APART = 1.0, 60.0
 
 class Writer:
     """Writes to a run and to sinks, and counts what could not be written instead of stopping the training."""
+
+    source = ""
+    """What kind of session it is."""
 
     def __init__(
         self, backend: Backend, sinks: Sequence[Sink], *, strict: bool, write_every: int = 1, write_seconds: float = 0.0
@@ -145,6 +149,23 @@ class Writer:
             cause = error if isinstance(error, WRITE_ERRORS) else f"{type(error).__name__}: {error}"
             self.warn(f"store {name}", f"{name} could not be written ({cause}); training goes on without it")
             return None
+
+    def safely(self, action: Callable[P, R]) -> Callable[P, R | None]:
+        """`action` with a warning in place of an error that would stop the training, unless the session is strict."""
+
+        def safe(*args: P.args, **kwargs: P.kwargs) -> R | None:
+            try:
+                return action(*args, **kwargs)
+            except Exception:  # whatever it is, it is ours and not the training's: reported, not passed on
+                if self.strict:
+                    raise
+                what = {"watch": "watching", "analysis": "the analysis"}.get(self.source, self.source)
+                self.warn(
+                    f"failure in {action.__name__}", f"{what} failed, training goes on:\n{traceback.format_exc()}"
+                )
+                return None
+
+        return safe
 
     @property
     def has_losses(self) -> bool:

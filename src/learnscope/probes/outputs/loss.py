@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import torch
@@ -19,6 +20,12 @@ class Loss(Probe):
     needs = frozenset({"logged"})
     reads_only = True
     cost = "nothing but keeping the numbers"
+
+    def may_measure_later(self, moment: Moment) -> bool:
+        return all(
+            len(values) == 1 and type(values[0]) is float and math.isfinite(values[0])
+            for values in moment.handed.logged.values()
+        )
 
     def measure(self, moment: Moment) -> Table:
         columns = []

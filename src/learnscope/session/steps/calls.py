@@ -23,13 +23,13 @@ class Calls:
 
     Gradients count as not cleared if a backward finds the very gradient that a step has used, with nothing written
     into it since; clearing sets it to None, or writes zeros, which raises its version. Zeros that are written through
-    `.data` leave no trace: such a gradient is looked at, now and then. `forwards`: the model gets a hook, for
-    evaluations.
+    `.data` leave no trace: such a gradient is looked at, now and then. Without `counts` nobody asks: nothing gets a
+    hook, and only steps and backward passes are counted.
     """
 
-    def __init__(self, subject: Subject, leaves: Sequence[nn.Parameter], *, forwards: bool) -> None:
+    def __init__(self, subject: Subject, leaves: Sequence[nn.Parameter], *, counts: bool) -> None:
         self._subject, self._counts = subject, subject.calls
-        self._leaves = [Leaf(p) for p in leaves]
+        self._leaves = [Leaf(p) for p in leaves] if counts else []
         self._modes = Modes(subject.model)
         self._any_steps = 0
         """Steps of any optimizer of the process: a backward may be for one that is not followed."""
@@ -44,14 +44,19 @@ class Calls:
         """By optimizer whose step no watched backward came before: its gradients after its last step."""
         self._stepped_schedules: Counter[int] = Counter()
         self._members: dict[int, tuple[int, list[Leaf]]] = {}
-        stop = watch_evaluations(subject.model, self._evaluated) if forwards else None
-        self._counts.evaluated = stop is not None
         self._inside = False
         """Whether an optimizer is stepping: one that searches calls a closure as often as it likes."""
+        self._ends: list[Callable[[], object]] = []
+        if counts:
+            self._listen()
+
+    def _listen(self) -> None:
+        stop = watch_evaluations(self._subject.model, self._evaluated)
+        self._counts.evaluated = stop is not None
         before = register_optimizer_step_pre_hook(torch.compiler.disable(self._any_begins))
         after = register_optimizer_step_post_hook(torch.compiler.disable(self._any_steps_taken))
         schedules.listen(self._scheduled)
-        self._ends: list[Callable[[], object]] = [before.remove, after.remove, *([] if stop is None else [stop])]
+        self._ends = [before.remove, after.remove, *([] if stop is None else [stop])]
 
     def close(self) -> None:
         schedules.unlisten(self._scheduled)

@@ -65,6 +65,8 @@ class StepEnds:
         self._engine, self._subject, self._owner, self._calls = engine, engine.subject, owner, calls
         self._start, self._end = engine.safely(self._on_start), engine.safely(self._on_end)
         self._comes, self._went = engine.safely(self._on_coming), engine.safely(self._on_going)
+        if calls is not None:
+            self._call_skipped, self._call_stepped = engine.safely(calls.skipped), engine.safely(calls.stepped)
         self._reader = clipping.GradientReader(engine.subject)
         self._readings = Readings(engine.subject, self._reader)
         self._handles: list[Any] = []
@@ -207,7 +209,7 @@ class StepEnds:
         skipped, self._skipping = self._skipping == id(optimizer), None
         self._reader.stepped()
         if self._calls is not None:
-            (self._engine.safely(self._calls.skipped if skipped else self._calls.stepped))(optimizer)
+            (self._call_skipped if skipped else self._call_stepped)(optimizer)
         if self._single:
             self._readings.stepped_single()
             self._finish()
