@@ -51,7 +51,8 @@ class Case:
         causes: kinds of findings that name what is wrong; none for a healthy run.
         wrong: kinds that would send a reader to the wrong place. Every cause that is not expected is wrong; these are
             wrong as symptoms too.
-        since: the first step whose records could tell.
+        since: the first step whose records could tell; None where it depends on the course of the run, as with
+            overfitting, and being late cannot be judged.
         where: what the scopes of the finding should contain: a tensor, a layer or a group.
     """
 
@@ -84,7 +85,7 @@ CASES: dict[str, Case] = {}
 
 
 def fault(
-    name: str, causes: Iterable[str], *, since: int = 1, wrong: Iterable[str] = (), where: str | None = None,
+    name: str, causes: Iterable[str], *, since: int | None = 1, wrong: Iterable[str] = (), where: str | None = None,
     seeds: Iterable[int] = (0, 1),
 ) -> Callable[[Script], Script]:  # fmt: skip
     return _register(lambda script: Case(name, script, frozenset(causes), frozenset(wrong), since, where, tuple(seeds)))

@@ -18,7 +18,14 @@ from zoo.table import BEGIN, END, as_json, as_text, figures, write_page
 ALL = collect()
 FAULTS = [case for case in ALL.values() if not case.healthy]
 HEALTHY = [case for case in ALL.values() if case.healthy]
-SOME = ("SGD with momentum, CNN", "batch norm, CNN", "classification, MLP on wine", "one cycle, MLP", "dropout, MLP")
+SOME_FAULTS = (
+    "clipped to a thousandth, MLP", "learning rate zero, MLP", "one bad batch, MLP", "optimizer misses a layer, MLP",
+    "training in eval mode, MLP", "two steps a backward, MLP", "weight decay of 20, MLP", "zero_grad forgotten, MLP",
+)  # fmt: skip
+SOME_HEALTHY = (
+    "SGD with momentum, CNN", "adversarial pair, GAN", "batch norm, CNN", "classification, MLP on wine", "dropout, MLP",
+    "one cycle, MLP", "regression, targets × 100", "variational autoencoder, summed loss",
+)  # fmt: skip
 
 
 def finding(kind: str, *, cause: bool = True, severity: str = "warning", since: int | None = None, **more: Any) -> Any:
@@ -96,7 +103,13 @@ def test_both_halves_hold_kinds_and_no_kind_is_in_both() -> None:
     assert CASES
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", SOME_FAULTS)
+def test_a_fault_is_named(name: str, tmp_path: Path) -> None:
+    verdict = run_in(ALL[name], 0, tmp_path / "run")
+    assert verdict.outcome == "right", verdict
+
+
+@pytest.mark.parametrize("name", SOME_HEALTHY)
 def test_a_healthy_run_learns_and_raises_no_alarm(name: str, tmp_path: Path) -> None:
     verdict = run_in(ALL[name], 0, tmp_path / "run")
     assert verdict.outcome == "quiet", verdict

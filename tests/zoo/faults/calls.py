@@ -119,7 +119,7 @@ def step_outside(watch: Watch, seed: int) -> Check:
     return below(accuracy(model, *data[2:]), 0.85)
 
 
-@fault("loss taken out of the graph, MLP", {"steps_without_backward", "frozen", "not_optimised"})
+@fault("loss taken out of the graph, MLP", {"steps_without_backward", "frozen", "not_optimised", "no_gradient"})
 def rewrapped(watch: Watch, seed: int) -> Check:
     data, model = digits(), mlp(64, 48, 10)
     optimizer = Adam(model.parameters(), lr=1e-3)

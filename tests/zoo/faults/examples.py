@@ -39,19 +39,19 @@ def with_ids(
     return above(accuracy(model, *data[2:]), 0.6)
 
 
-@fault("20 % of labels wrong, MLP", NOISE, wrong={"overfitting"})
+@fault("20 % of labels wrong, MLP", NOISE, since=None, wrong={"overfitting"})
 def noise(watch: Watch, seed: int) -> Check:
     x, y = digits()[:2]
     return with_ids(watch, mlp(64, 64, 10), x, flipped(y, 0.2, seed), seed)
 
 
-@fault("10 % of labels wrong, CNN", NOISE, wrong={"overfitting"})
+@fault("10 % of labels wrong, CNN", NOISE, since=None, wrong={"overfitting"})
 def noise_cnn(watch: Watch, seed: int) -> Check:
     x, y = digits(images=True)[:2]
     return with_ids(watch, cnn(), x, flipped(y, 0.1, seed), seed, images=True)
 
 
-@fault("20 % of labels moved to the next class, MLP", NOISE, wrong={"overfitting"})
+@fault("20 % of labels moved to the next class, MLP", NOISE, since=None, wrong={"overfitting"})
 def noise_next(watch: Watch, seed: int) -> Check:
     x, y = digits()[:2]
     return with_ids(watch, mlp(64, 64, 10), x, flipped(y, 0.2, seed, to_next=True), seed)
@@ -74,7 +74,7 @@ def duplicated_gpt(watch: Watch, seed: int) -> Check:
     return below(last(losses), 2)
 
 
-@fault("the same batch at every step, CNN", {"duplicated_data", "overfitting"})
+@fault("the same batch at every step, CNN", {"duplicated_data", "overfitting"}, since=None)
 def same_batch(watch: Watch, seed: int) -> Check:
     """`next(iter(loader))` inside the loop, of a loader that does not shuffle."""
     data, model = digits(images=True), cnn()
@@ -83,7 +83,7 @@ def same_batch(watch: Watch, seed: int) -> Check:
     return below(accuracy(model, *data[2:]), 0.8)
 
 
-@fault("few examples and a wide network, MLP", {"overfitting"})
+@fault("few examples and a wide network, MLP", {"overfitting"}, since=None)
 def few(watch: Watch, seed: int) -> Check:
     data, model = digits(), mlp(64, 256, 256, 10)
     batches = pairs(data[0][:15], data[1][:15], steps=250, size=5, seed=seed)
@@ -91,16 +91,16 @@ def few(watch: Watch, seed: int) -> Check:
     return below(accuracy(model, *data[2:]), 0.75)
 
 
-@fault("few examples and a wide network, regression", {"overfitting"})
+@fault("few examples and a wide network, regression", {"overfitting"}, since=None)
 def few_numbers(watch: Watch, seed: int) -> Check:
     data, model = teacher(noise=0.7, seed=seed), mlp(16, 256, 256, 1)
-    batches = pairs(data[0][:60], data[1][:60], steps=250, size=20, seed=seed)
+    batches = pairs(data[0][:30], data[1][:30], steps=250, size=10, seed=seed)
     watching = {"holdout": holdout(data), "loss": nn.functional.mse_loss}
     fit(watch, model, Adam(model.parameters(), lr=3e-3), batches, squares, **watching)
-    return below(explained(model, *data[2:]), 0.3)
+    return below(explained(model, *data[2:]), 0.4)
 
 
-@fault("few examples and many steps, GPT", {"overfitting"})
+@fault("few examples and many steps, GPT", {"overfitting"}, since=None)
 def few_passages(watch: Watch, seed: int) -> Check:
     model, text = GPT(width=64), passages(50, 33, seed=seed)
     batches = pairs(text[:, :-1], text[:, 1:], steps=200, size=16, seed=seed)

@@ -13,7 +13,9 @@ from zoo.material import digits, holdout, language, pairs, passages, table, teac
 from zoo.models import GPT, cnn, hf_vit, mlp
 from zoo.registry import Check, Watch, below, fault
 
-STILL = {"frozen", "not_optimised"}
+STILL = {"frozen", "not_optimised", "not_moving"}
+CUT_OFF = {*STILL, "no_gradient"}
+"""No gradient arrives."""
 
 
 @fault("optimizer misses a layer, MLP", STILL, where="0", wrong={"vanishing"})
@@ -82,7 +84,7 @@ class Detached(nn.Module):
         return self.head(self.encoder(x).detach())
 
 
-@fault("encoder detached, MLP", STILL, where="encoder", wrong={"vanishing"})
+@fault("encoder detached, MLP", CUT_OFF, where="encoder", wrong={"vanishing"})
 def detached(watch: Watch, seed: int) -> Check | None:
     data, model = digits(), Detached()
     optimizer = Adam(model.parameters(), lr=1e-3)
@@ -101,7 +103,7 @@ class NoGrad(nn.Module):
         return self.head(hidden)
 
 
-@fault("no_grad left around the encoder, MLP", STILL, where="embed", wrong={"vanishing"})
+@fault("no_grad left around the encoder, MLP", CUT_OFF, where="embed", wrong={"vanishing"})
 def no_grad_left(watch: Watch, seed: int) -> Check | None:
     data, model = table("breast_cancer"), NoGrad()
     optimizer = Adam(model.parameters(), lr=1e-2)
@@ -141,7 +143,7 @@ def unreached_classes(watch: Watch, seed: int) -> Check:
     return below(accuracy(model, *data[2:]), 0.8)
 
 
-@fault("embeddings collapse, no negatives", {"embedding_collapse"})
+@fault("embeddings collapse, no negatives", {"embedding_collapse"}, since=None)
 def collapsed(watch: Watch, seed: int) -> Check:
     """Two views are drawn together and nothing holds others apart."""
     data, model = digits(), mlp(64, 64, 16)
@@ -157,7 +159,7 @@ def collapsed(watch: Watch, seed: int) -> Check:
     return below(float(model(data[2]).std(0).mean()), 0.05)
 
 
-@fault("embeddings collapse, cosine", {"embedding_collapse"})
+@fault("embeddings collapse, cosine", {"embedding_collapse"}, since=None)
 def collapsed_cosine(watch: Watch, seed: int) -> Check:
     data, model = digits(images=True), cnn(classes=16)
     optimizer = Adam(model.parameters(), lr=3e-3)

@@ -91,13 +91,13 @@ def vit(watch: Watch, seed: int) -> Check:
 
 def raw_regression(watch: Watch, seed: int, scale: float) -> Check:
     """The loss has the scale of the targets' square; so have its gradients."""
-    data, model = teacher(seed=seed), mlp(16, 64, 64, 1)
+    data, model = teacher(6000, seed=seed), mlp(16, 64, 64, 1)
     data = (data[0], data[1] * scale, data[2], data[3] * scale)
     rate = {1.0: 3e-3, 10.0: 1e-2, 100.0: 3e-2}[scale]
     watching = {"holdout": holdout(data), "loss": F.mse_loss}
-    batches = pairs(*data[:2], steps=400, size=64, seed=seed)
+    batches = pairs(*data[:2], steps=300, size=64, seed=seed)
     fit(watch, model, Adam(model.parameters(), lr=rate), batches, squares, **watching)
-    return above(explained(model, *data[:2]), 0.9)
+    return above(explained(model, *data[2:]), 0.7)
 
 
 @healthy("regression, targets × 1")
@@ -182,7 +182,7 @@ def imbalanced(watch: Watch, seed: int) -> Check:
     watching = {"holdout": [(data[2][:200], held[:200])]}
     fit(watch, model, Adam(model.parameters(), lr=3e-3), pairs(data[0], y, steps=400, seed=seed), **watching)
     found = (model(data[2]).argmax(1) == 1)[held == 1].float().mean()
-    return above(float(found), 0.8)
+    return above(float(found), 0.7)
 
 
 @healthy("several labels an example, MLP")
