@@ -1,16 +1,20 @@
 """What other projects say of the zoo: trainings with one planted fault each, and healthy ones (tests/zoo/).
 
-    python bench/zoo.py [--quick] [--only NAME …] [--peers torch_audit …] [--seeds 1] [--keep]
+    python bench/zoo.py [--quick] [--only NAME …] [--peers torch_audit …] [--seeds 1] [--keep | --table]
 
 Each project watches the same scripts, in the environment of bench/peers.py (made in the cache at first use), and is
-judged the same way, by a mapping of its rules to the kinds of the zoo (bench/peers/zoo_watchers.py). `--keep` writes
-the table into docs/diagnosis.md. traincheck is not measured: it rewrites a script to trace it, and judges the trace by
-invariants that it has inferred from another run, of which a case of the zoo has none.
+judged the same way, by a mapping of its rules to the kinds of the zoo (bench/peers/zoo_watchers.py). `--keep` runs the
+peers alone, keeps their verdicts in docs/zoo_peers.json and writes the table into docs/diagnosis.md, with learnscope's
+own of docs/zoo.json (`make zoo`) on the same seeds; `--table` writes the table alone.
+
+traincheck is not measured: it rewrites a script to trace it, and judges the trace by invariants that it has inferred
+from another run, of which a case of the zoo has none.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import subprocess
@@ -18,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 BENCH = Path(__file__).parent
 TESTS = BENCH.parent / "tests"
@@ -35,7 +40,8 @@ PEERS = (
     Peer("trainproof", "trainproof", "0.22.0", "a log of every step"),
     Peer("trainscope", "trainscope", "1.8.1", "its defaults"),
 )
-PAGE = BENCH.parent / "docs" / "diagnosis.md"
+DOCS = BENCH.parent / "docs"
+PAGE, OWN_KEPT, PEERS_KEPT = DOCS / "diagnosis.md", DOCS / "zoo.json", DOCS / "zoo_peers.json"
 BEGIN, END = "<!-- peers: written by bench/zoo.py -->\n", "<!-- end of peers -->\n"
 SOME = ["learning rate zero, MLP", "zero_grad forgotten, MLP", "dead ReLUs, MLP", "classification, MLP on wine"]
 
@@ -77,14 +83,35 @@ def table(cases: Sequence[Case], all_verdicts: dict[str, list[Verdict]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_page(text: str, page: Path = PAGE) -> None:
+def as_verdict(body: dict[str, Any]) -> Verdict:
+    """Lists of a JSON file as the tuples that they were."""
+    return Verdict(**{key: tuple(value) if isinstance(value, list) else value for key, value in body.items()})
+
+
+def keep(taken: dict[str, list[Verdict]], path: Path = PEERS_KEPT) -> None:
+    """In place of what those projects had; a line a run."""
+    body = json.loads(path.read_text()) if path.is_file() else {}
+    body |= {name: [dataclasses.asdict(one) | {"titles": []} for one in verdicts] for name, verdicts in taken.items()}
+    parts = [
+        f"{json.dumps(name)}: [\n" + ",\n".join(map(json.dumps, rows)) + "\n]" for name, rows in sorted(body.items())
+    ]
+    path.write_text("{\n" + ",\n".join(parts) + "\n}\n")
+
+
+def write_page(page: Path = PAGE) -> None:
+    """Learnscope's own verdicts are those of the runs that the peers have seen too."""
+    peers = {name: [as_verdict(row) for row in rows] for name, rows in json.loads(PEERS_KEPT.read_text()).items()}
+    seen = {(one.name, one.seed) for verdicts in peers.values() for one in verdicts}
+    own = [one for one in map(as_verdict, json.loads(OWN_KEPT.read_text())) if (one.name, one.seed) in seen]
     before, _, rest = page.read_text().partition(BEGIN)
+    text = table(list(collect().values()), {OWN: own, **peers})
     page.write_text(before + BEGIN + text + END + rest.partition(END)[2])
 
 
 def sides(options: argparse.Namespace) -> Iterator[tuple[str, str, Path]]:
     """A name to print, the watcher and its interpreter; what could not be installed is said."""
-    yield OWN, OWN, Path(sys.executable)
+    if not options.keep:
+        yield OWN, OWN, Path(sys.executable)
     for peer in () if options.quick else PEERS:
         if options.peers and peer.watcher not in options.peers:
             continue
@@ -104,10 +131,14 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="parts of names")
     parser.add_argument("--peers", nargs="*", default=[], choices=[peer.watcher for peer in PEERS])
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--keep", action="store_true", help="in docs/diagnosis.md")
+    parser.add_argument("--keep", action="store_true", help="in docs/")
+    parser.add_argument("--table", action="store_true", help="write the table of what is kept, and run nothing")
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "learnscope-peers"
     parser.add_argument("--cache", type=Path, default=cache, help="where the environments of peers are kept")
     options = parser.parse_args()
+    if options.table:
+        write_page()
+        return 0
     only = SOME if options.quick and not options.only else options.only
     taken: dict[str, list[Verdict]] = {}
     for name, watcher, python in sides(options):
@@ -115,10 +146,10 @@ def main() -> int:
         for verdict in verdicts_of(python, watcher, only, options.seeds):
             taken[name].append(verdict)
             print(f"{name}: {line(verdict)}", flush=True)
-    text = table(list(collect().values()), taken)
-    print("\n" + text)
+    print("\n" + table(list(collect().values()), taken))
     if options.keep:
-        write_page(text)
+        keep(taken)
+        write_page()
     return 0
 
 

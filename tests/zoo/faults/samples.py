@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 from torch.optim import SGD, Adam, AdamW
 from torch.utils.data import TensorDataset
 
-from zoo.loops import accuracy, classes, fit, last, tokens
+from zoo.loops import accuracy, fit, last, tokens
 from zoo.material import VOCABULARY, Split, digits, holdout, language, pairs, passages, rows_of, table
 from zoo.models import GPT, cnn, mlp
-from zoo.registry import Check, Watch, above, below, fault, worse_than
+from zoo.registry import Check, Watch, below, fault, worse_than
 
 UNRELATED = {"labels_unrelated"}
 
@@ -131,78 +130,6 @@ def raw_wine(watch: Watch, seed: int) -> Check:
     batches = pairs(*data[:2], steps=200, size=32, seed=seed)
     losses = fit(watch, model, Adam(model.parameters(), lr=1e-3), batches, holdout=holdout(data))
     return worse_than(last(losses), 0.35)
-
-
-def spoiled(watch: Watch, seed: int, at: int, spoil: float, model: nn.Module, *, images: bool) -> list[float]:
-    """One batch has another scale."""
-    data = digits(images=images)
-    batches = ((x * spoil if n == at else x, y) for n, (x, y) in enumerate(pairs(*data[:2], steps=220, seed=seed), 1))
-    return fit(watch, model, SGD(model.parameters(), lr=0.2), batches, clip=1.0, holdout=holdout(data))
-
-
-@fault("one bad batch, MLP", {"bad_batch"}, since=148, wrong={"learning_rate_too_high", "diverging"})
-def bad_batch(watch: Watch, seed: int) -> Check:
-    losses = spoiled(watch, seed, 148, 200.0, mlp(64, 64, 10), images=False)
-    return above(losses[147], 5 * losses[146])
-
-
-@fault("one bad batch, CNN", {"bad_batch"}, since=131, wrong={"learning_rate_too_high", "diverging"})
-def bad_batch_cnn(watch: Watch, seed: int) -> Check:
-    losses = spoiled(watch, seed, 131, 100.0, cnn(), images=True)
-    return above(losses[130], 5 * losses[129])
-
-
-@fault("wrong labels in one batch, MLP", {"bad_batch", "loss_spike"}, since=160)
-def bad_labels(watch: Watch, seed: int) -> Check:
-    data, model = digits(), mlp(64, 64, 10)
-    batches = ((x, (y + 1) % 10 if n == 160 else y) for n, (x, y) in enumerate(pairs(*data[:2], steps=220), 1))
-    losses = fit(watch, model, Adam(model.parameters(), lr=3e-3), batches, holdout=holdout(data))
-    return above(losses[159], 5 * losses[158])
-
-
-@fault("NaN in one batch, MLP", {"nonfinite", "bad_batch"}, since=121)
-def nan_batch(watch: Watch, seed: int) -> Check:
-    data, model = digits(), mlp(64, 48, 10)
-    batches = ((x * float("nan") if n == 121 else x, y) for n, (x, y) in enumerate(pairs(*data[:2], steps=150), 1))
-    losses = fit(watch, model, Adam(model.parameters(), lr=1e-3), batches, holdout=holdout(data))
-    return worse_than(last(losses), 10)
-
-
-@fault("steps skipped at a norm that is not finite, MLP", {"skipped_steps", "nonfinite", "bad_batch"}, since=15)
-def skipped(watch: Watch, seed: int) -> Check | None:
-    """Every fifteenth batch has an infinite entry."""
-    data, model = digits(), mlp(64, 48, 10)
-    optimizer = AdamW(model.parameters(), lr=1e-3)
-    with watch(model, optimizer, holdout=holdout(data)) as w:
-        for number, (x, y) in enumerate(pairs(*data[:2], steps=180, seed=seed), 1):
-            if number % 15 == 0:
-                x[0, 0] = float("inf")
-            loss = classes(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            w.log(loss=loss)
-            if norm.isfinite():
-                optimizer.step()
-    return None
-
-
-@fault("square root at zero, embedding distances", {"nonfinite"})
-def root_at_zero(watch: Watch, seed: int) -> Check | None:
-    """The distance of an embedding to itself has no gradient: NaN from the first step."""
-    data, model = digits(), mlp(64, 48, 8)
-    optimizer = Adam(model.parameters(), lr=1e-3)
-    with watch(model, optimizer) as w:
-        for x, y in pairs(*data[:2], steps=60, seed=seed):
-            code = model(x)
-            distance = (code[:, None] - code[None]).square().sum(2).sqrt()
-            same = (y[:, None] == y[None]).float()
-            loss = (same * distance + (1 - same) * F.relu(1 - distance)).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            w.log(loss=loss)
-    return None
 
 
 @fault("tokens of one letter, GPT", {"duplicated_data", "inputs_out_of_range", *UNRELATED}, since=None)
