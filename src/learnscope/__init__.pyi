@@ -36,6 +36,7 @@ from learnscope.probes.examples.memorization import Memorization as Memorization
 from learnscope.probes.features.activations import Activations as Activations
 from learnscope.probes.features.feature_evolution import FeatureEvolution as FeatureEvolution
 from learnscope.probes.gradients.gradient_flow import GradientFlow as GradientFlow
+from learnscope.probes.gradients.lost_steps import LostSteps as LostSteps
 from learnscope.probes.landscape.loss_landscape import LossLandscape as LossLandscape
 from learnscope.probes.outputs.batch_stats import BatchStats as BatchStats
 from learnscope.probes.outputs.holdout import Holdout as Holdout

@@ -60,6 +60,14 @@ class Run(RunReader):
             raise KeyError("no examples were followed in this run: give ls.ExampleLedger() to ls.watch or ls.replay")
         return ledger
 
+    def rows_of_step(self, step: int) -> list[int | str]:
+        """Ids of the examples of a step at which something happened: a loss or gradient that is not finite, a spike of
+        the loss, a step that was lost. Empty for other steps, and where the loop gave no ids (`w.examples`, `w.batch`).
+        """
+        from learnscope.reading.lost import rows_behind
+
+        return rows_behind(self, step)
+
     def findings(
         self, cuts: Cuts | None = None, *, baseline: Run | None = None, acknowledged: str | Path | None = None
     ) -> list[Finding]:

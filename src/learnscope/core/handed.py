@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from learnscope.core.lost import LostStep
 from learnscope.core.stepped import Stepped
 
 
@@ -97,6 +98,8 @@ class HandedOver:
     """The loop's calls of torch's loss functions, where a probe needs them."""
     stepped: Stepped | None = None
     """What each of several optimizers stepped with; None where all is as it stands in the optimizers."""
+    lost: LostStep | None = None
+    """The attempt at a step that this is about."""
 
     def needs_met(self) -> set[str]:
         met = set()

@@ -53,3 +53,24 @@ class GradientFlow(Quantities):
     )
     mean = _moment("mean of the entries of g before clipping")
     variance = _moment("unbiased variance of the entries of g before clipping", scale="log")
+
+
+_ATTEMPT = {
+    "attempt": "the how manieth in a row that was not finite, or not followed by a step",
+    "cause": "what showed it: `clip`, a norm that is not finite; `loss`, a logged one; `scaler`, a GradScaler that "
+    "left the step out; `end`, a loop that ended before the step",
+}
+_attempt = partial(Quantity, labels=_ATTEMPT, drawn="not", when="for a step that is lost, or not finite")
+
+
+class LostSteps(Quantities):
+    records = "steps that never happened: their gradients, their loss and their examples"
+
+    skipped = _attempt("1 if the step never came, 0 if it came after all; null as long as it was not known")
+    loss = _attempt("the loss that the loop logged for it")
+    norm = _attempt("√Σg² over all gradients, before a clip", scale="log")
+    nan = _attempt("entries of the gradients that are NaN")
+    inf = _attempt("entries that are ±∞")
+    nonfinite_tensors = _attempt("tensors with a NaN or ±∞; null if the gradients were gone")
+    first_nonfinite = _attempt("how many NaN and ±∞ it has: the first bad tensor in backward order", kinds=("tensor",))
+    lost_steps = not_drawn("steps that were lost, at the end of the session")

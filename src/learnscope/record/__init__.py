@@ -16,8 +16,8 @@ from learnscope.characters import visible_json
 from learnscope.record.finding import SEVERITIES, Evidence, Finding, Severity
 
 __all__ = [
-    "HEADER", "NONFINITE", "SCHEMA_VERSION", "SEVERITIES", "Column", "Evidence", "Finding", "Label", "Measurement",
-    "ProbeWarning", "Record", "Row", "Severity", "Table", "nonfinite", "plain_json",
+    "HEADER", "NONFINITE", "SCHEMA_VERSION", "SEVERITIES", "SKIPPED", "Column", "Evidence", "Finding", "Label",
+    "Measurement", "ProbeWarning", "Record", "Row", "Severity", "Table", "nonfinite", "plain_json",
 ]  # fmt: skip
 
 SCHEMA_VERSION = 1
@@ -37,6 +37,10 @@ def nonfinite(status: str | None) -> str | None:
     """
     value = None if status is None else status.partition(":")[0]
     return value if value in NONFINITE else None
+
+
+SKIPPED = "skipped"
+"""The phase of a record about a step that had not been taken when it was written, and may never have been."""
 
 
 class ProbeWarning(UserWarning):

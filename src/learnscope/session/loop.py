@@ -6,14 +6,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from learnscope.core.handed import HandedOver, MicroBatches
 from learnscope.core.moment import Moment
 from learnscope.core.probe import is_due, prepares
-from learnscope.core.schedules import DENSE
 from learnscope.session.bound import Bound
 from learnscope.session.engine import Engine
+from learnscope.session.steps.attempts import Attempts
 from learnscope.session.steps.backwards import Backwards, MicroBatchMeter, is_one_of_several
 from learnscope.session.steps.calls import Calls
 from learnscope.session.steps.ends import StepEnds
@@ -21,7 +22,7 @@ from learnscope.session.steps.fed import FedProbes, collects_until_epoch
 from learnscope.session.steps.feed import Feed
 from learnscope.session.steps.listening import Listening
 from learnscope.session.subject import snapshot_key, take_snapshots
-from learnscope.session.unfired import unfed_message
+from learnscope.session.unfired import unfed_message, unmeasured_end
 
 REFRESH = 50
 """Every so many steps the model's parameters are read anew: they may be other objects by then."""
@@ -62,9 +63,10 @@ class Loop:
         self._fed = FedProbes(engine)
         counts = any("calls" in bound.probe.needs for bound in engine.bound)
         self._calls = Calls(self.subject, self._backwards.leaves, counts=counts)
+        self._attempts = Attempts(engine, self._backwards, self._calls, self.feed, self.moment)
         if counts:
-            self._backwards.on_reach = engine.safely(self._calls.reached)
-        self._ends = StepEnds(engine, self, self._calls if counts else None)
+            self._backwards.on_reach = engine.safely(self._reached)
+        self._ends = StepEnds(engine, self, *((self._calls, self._attempts) if counts else ()))
         self._ends.attach(self.subject.optimizers, clock)
 
     def start(self, passes: int = 1) -> None:
@@ -77,11 +79,19 @@ class Loop:
         """Training steps, with one that is open if it will count."""
         return self.steps + self._ends.counted
 
+    def _reached(self, index: int, gradient: Tensor) -> None:
+        self._calls.reached(index, gradient)
+        self._attempts.reached()
+
     def hand_over(self, **content: Any) -> None:
+        if "logged" in content and self._attempts.takes(content["logged"]):
+            return
         if self._ends.half_taken:
             self.feed.add_between(self.steps + 1, self._seen_since_a_step(), **content)
         else:
             self.feed.add(self.steps, self.first_step, self._backwards.passes > 0, **content)
+            if "logged" in content:
+                self._attempts.logged(content["logged"])
 
     def take_examples(self, *batch: Any) -> bool:
         """Give a batch to the one probe that collects examples, in one copy; False if it has to be handed over."""
@@ -91,6 +101,7 @@ class Loop:
         started = time.perf_counter()
         taken = bound.probe.take_at_once(bound.state, self.epoch, *batch)
         if taken:
+            self.feed.add_rows(self.steps, self.first_step, self._backwards.passes > 0, batch[0])
             bound.waiting += 1
             self.engine.budget.add(bound.label, time.perf_counter() - started)
         return taken
@@ -109,8 +120,10 @@ class Loop:
         self.epoch += 1
         self.engine.write_out()
 
-    def conclude(self, *, finished: bool) -> None:
+    def conclude(self, status: str) -> None:
         """The loop is over: probes that collect hand-overs measure, and so do those with at="end"."""
+        finished = status == "finished"
+        self._attempts.end(status)
         self.feed.flush()
         collecting = [b for b in self.engine.bound if collects_until_epoch(b.probe) and (b.waiting or b.fired)]
         self._fire(collecting, self.moment("after_step"))
@@ -118,18 +131,8 @@ class Loop:
             self.engine.warn("steps", NO_STEPS)
         self._calls.settle(self._backwards.passes)
         if finished:
-            counting = [bound for bound in self.engine.bound if "calls" in bound.probe.needs]
-            self._fire([*self._unmeasured_end(), *counting, *self.engine.due("end", 1)], self.moment("end"))
-
-    def _unmeasured_end(self) -> list[Bound]:
-        """Default probes that have not looked at the last step: the holdout's, and in a short run that of changes.
-
-        (In a longer one, which may be resumed, the next change begins where the schedule has it.)"""
-        if self.steps == self.first_step:
-            return []
-        looking = {"holdout", "previous"} if self.steps < DENSE else {"holdout"}
-        behind = [b for b in self.engine.bound if b.by_default and b.last_step != self.steps]
-        return [bound for bound in behind if bound.probe.needs & looking]
+            unmeasured = unmeasured_end(self.engine, self.steps, self.first_step)
+            self._fire([*unmeasured, *self.engine.due("end", 1)], self.moment("end"))
 
     def manual_step(self) -> None:
         """A step that no torch optimizer took. Gradients are those not cleared yet."""
@@ -144,6 +147,7 @@ class Loop:
         self._backwards.close()
         self._calls.close()
         self._listening.stop()
+        self._attempts.close()
         if self._meter is not None:
             self._meter.close()
 
@@ -218,6 +222,7 @@ class Loop:
             self._plan_step(passes)
             return
         self.steps += 1
+        self._attempts.step_ended()
         if self._after:
             handed = HandedOver(stepped=self._ends.stepped())
             self._fire(self._after, self.moment("after_step", take_gradients=self._ends.gradients, handed=handed))

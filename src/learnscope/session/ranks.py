@@ -55,6 +55,7 @@ class SilentLoop(Loop):
         super().__init__(engine, steps=steps, epoch=epoch, clock=clock)
         self._backwards.close()  # no hooks on parameters
         self._calls.close()
+        self._attempts.close()
         rank, size = rank_and_size()
         note = f"rank {rank} of {size} records nothing: rank 0 does"
         engine.backend.put_manifest(engine.backend.manifest() | {"silent": note})

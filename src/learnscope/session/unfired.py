@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from learnscope.core.schedules import DENSE
 from learnscope.session.bound import Bound
 from learnscope.session.engine import FED, Engine
 
@@ -28,3 +29,16 @@ def warn_of_unfired(engine: Engine, steps: int, *, epochs: int) -> None:
                 bound.label,
                 f"{bound.label}(every={bound.probe.every}) was never due in {steps} steps: make it more frequent",
             )
+
+
+def unmeasured_end(engine: Engine, steps: int, first_step: int) -> list[Bound]:
+    """Probes that have not looked at the last step: those that count calls; of the default ones, the holdout's, and in
+    a short run that of changes.
+
+    (In a longer one, which may be resumed, the next change begins where the schedule has it.)"""
+    counting = [b for b in engine.bound if "calls" in b.probe.needs and b.probe.at != "end"]
+    if steps == first_step:
+        return counting
+    looking = {"holdout", "previous"} if steps < DENSE else {"holdout"}
+    behind = [b for b in engine.bound if b.by_default and b.last_step != steps]
+    return [*(bound for bound in behind if bound.probe.needs & looking), *counting]

@@ -258,7 +258,7 @@ class Watch:
                 self._engine.safely(self._loop.settle)()
             self._loop.detach()
             if whole:
-                self._engine.safely(self._loop.conclude)(finished=status == "finished")
+                self._engine.safely(self._loop.conclude)(status)
             self._engine.safely(self._engine.close)()
         self._finish(status)
         if status == "finished":  # a loop that was cut short says nothing about schedules

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from learnscope.core.probe import ProbeWarning
 from learnscope.model.guard import preserve_rng
-from learnscope.record import Record, nonfinite
+from learnscope.record import SKIPPED, Record, nonfinite
 from learnscope.sinks.base import Sink
 from learnscope.store.backend import WRITE_ERRORS, Backend, LinesLost
 
@@ -76,7 +76,7 @@ class Writer:
     def append(self, record: Record) -> None:
         """Pass a record to the run, where it waits to be written, and to the sinks."""
         self.backend.append_later(record.to_json())
-        self.last_step = max(self.last_step, record.step)
+        self.last_step = max(self.last_step, record.step - (record.phase == SKIPPED))
         for sink in self.sinks:
             self._pass_on(record, sink)
 

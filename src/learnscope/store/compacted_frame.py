@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from learnscope.record import SKIPPED
 from learnscope.store.backend import load
 from learnscope.store.columnar.columns import is_superseded
 from learnscope.store.parts import LINES, Parts, opened
@@ -48,13 +49,14 @@ def compacted_last_step(folder: Path, starts: Mapping[int, int]) -> int | None:
             return None
         arrow = load("pyarrow", "a compacted run")
         try:
-            table = parts.parquet.read(["step", "attempt", "json"])
+            table = parts.parquet.read(["step", "attempt", "phase", "json"])
         except (OSError, arrow.ArrowException):
             return None
         if table.column("json").null_count < table.num_rows or table.column("step").null_count:
             return None
         step, attempt = (table.column(name).to_numpy() for name in ("step", "attempt"))
-        stays = ~is_superseded(attempt, step, starts)
+        taken = load("pyarrow.compute", "a compacted run").not_equal(table.column("phase"), SKIPPED).to_numpy()
+        stays = ~is_superseded(attempt, step, starts) & taken
         return int(step[stays].max()) if stays.any() else 0
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from learnscope.core.lost import first_in_order
 from learnscope.quantities.gradients import GradientFlow as Q
 from learnscope.record import Column, Label, Table
 from learnscope.tensor.segments import JointSegments, Segments
@@ -111,10 +112,8 @@ class FlowTables:
         bad = numbers[:, NAN] + numbers[:, INF]
         if not bad.any():
             return []
-        reached = {name: place for place, name in enumerate(self.backward_order)}
-        # what the recorded backward never reached comes last, in the reverse of the model's order
-        order = sorted(range(len(bad)), key=lambda i: (reached.get(self.names[i], len(reached)), -i))
-        first = next(i for i in order if bad[i])
+        first = first_in_order(self.names, self.backward_order, bad.tolist())
+        assert first is not None
         return [Table("tensor", [self.names[first]], [Q.first_nonfinite.column([float(bad[first])])])]
 
 

@@ -44,6 +44,8 @@ class Calls:
         """By optimizer whose step no watched backward came before: its gradients after its last step."""
         self._stepped_schedules: Counter[int] = Counter()
         self._members: dict[int, tuple[int, list[Leaf]]] = {}
+        self.on_discard: Callable[[], object] | None = None
+        """Called when a backward finds the gradients of an earlier one cleared, and no step has used them."""
         self._inside = False
         """Whether an optimizer is stepping: one that searches calls a closure as often as it likes."""
         self._ends: list[Callable[[], object]] = []
@@ -66,6 +68,15 @@ class Calls:
     def refresh(self) -> None:
         self._modes.refresh()
 
+    @property
+    def any_steps(self) -> int:
+        return self._any_steps
+
+    @property
+    def waiting(self) -> int:
+        """Backward passes that no step of any optimizer has followed yet."""
+        return max((leaf.reached for leaf in self._leaves if leaf.steps_then == self._any_steps), default=0)
+
     # backward
 
     def reached(self, index: int, gradient: Tensor) -> None:
@@ -79,6 +90,8 @@ class Calls:
         if self._was_cleared(leaf, present):
             if leaf.reached and leaf.steps_then == self._any_steps and not self._inside:
                 leaf.discarded += leaf.reached
+                if self.on_discard is not None:
+                    self.on_discard()
             leaf.reached, leaf.stale = 0, False
         elif leaf.used:
             leaf.stale = True
@@ -170,8 +183,7 @@ class Calls:
     def settle(self, passes: int) -> None:
         """The loop is over: the step of backward passes that wait for one never comes."""
         self._counts.backwards += passes
-        waiting = [leaf.reached for leaf in self._leaves if leaf.steps_then == self._any_steps]
-        self._counts.backwards_without_step += self._take_discarded() + max(waiting, default=0)
+        self._counts.backwards_without_step += self._take_discarded() + self.waiting
         for leaf in self._leaves:
             leaf.reached = 0
 

@@ -16,6 +16,7 @@ from learnscope.core.stepped import Stepped
 from learnscope.session.bound import Bound
 from learnscope.session.engine import Engine
 from learnscope.session.steps import clipping
+from learnscope.session.steps.attempts import Attempts
 from learnscope.session.steps.calls import Calls
 from learnscope.session.steps.readings import Readings
 from learnscope.session.steps.turns import Turns
@@ -59,10 +60,13 @@ class StepEnds:
     optimizer's hooks are then called with `found_inf`, another's are not called at all.
     """
 
-    def __init__(self, engine: Engine, owner: Owner, calls: Calls | None = None) -> None:
+    def __init__(
+        self, engine: Engine, owner: Owner, calls: Calls | None = None, attempts: Attempts | None = None
+    ) -> None:  # fmt: skip
         self.skipped = False
         """Whether the step does nothing, as a GradScaler has found gradients that are not finite."""
-        self._engine, self._subject, self._owner, self._calls = engine, engine.subject, owner, calls
+        self._engine, self._subject, self._owner = engine, engine.subject, owner
+        self._calls, self._attempts = calls, attempts
         self._start, self._end = engine.safely(self._on_start), engine.safely(self._on_end)
         self._comes, self._went = engine.safely(self._on_coming), engine.safely(self._on_going)
         if calls is not None:
@@ -148,6 +152,8 @@ class StepEnds:
         self, parameters: Sequence[Tensor], max_norm: float, total_norm: Tensor
     ) -> Callable[[], object] | None:
         readers = self._owner.clip_readers()
+        if self._attempts is not None:
+            self._attempts.norm(parameters, total_norm, due=bool(readers))
         if not readers:
             return None
         spread = any(bound.probe.reads_spread() for bound in readers)
@@ -187,6 +193,8 @@ class StepEnds:
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
         if found_inf is not None and bool(found_inf.item()):
             self._skipping = id(optimizer)  # fused, under a GradScaler: its hooks fire, its step does nothing
+            if self._attempts is not None:
+                self._attempts.left_out(optimizer, 1.0 if scale is None else float(scale))
             return
         if self._calls is not None:
             self._calls.begins(optimizer)

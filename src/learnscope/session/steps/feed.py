@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, strided
 
 from learnscope.core.handed import Examples, HandedOver
+from learnscope.session.steps.rows import RecentRows, ids_in, own_ids
 
 
 class Feed:
@@ -29,12 +30,20 @@ class Feed:
         self._batch: Any = None
         self._examples: list[Examples] = []
         self._waiting: list[tuple[int, dict[str, Any]]] = []
+        self.rows = RecentRows()
 
     def add(self, step: int, first_step: int, backward_seen: bool, **content: Any) -> None:
         """Take what the loop handed over, `logged`, `batch` or `examples`, after `step` training steps."""
+        self._put(self._step_of(step, first_step, backward_seen), _copied(content))
+
+    def add_rows(self, step: int, first_step: int, backward_seen: bool, ids: Any) -> None:
+        """Keep the ids of examples that somebody else was given."""
+        self.rows.add(self._step_of(step, first_step, backward_seen), own_ids(ids))
+
+    def _step_of(self, step: int, first_step: int, backward_seen: bool) -> int:
         if self._ahead is None:
             self._ahead = step == first_step and not backward_seen
-        self._put(step + 1 if backward_seen or self._ahead else step, _copied(content))
+        return step + 1 if backward_seen or self._ahead else step
 
     def add_between(self, step: int, backwards: int, **content: Any) -> None:
         """Take it while training step `step` is open, with what was seen of `backwards` since an optimizer stepped."""
@@ -60,6 +69,22 @@ class Feed:
         """Whether examples, or what may be examples, were handed over that nobody has been given yet."""
         return bool(self._examples or self._waiting)
 
+    @property
+    def ahead(self) -> bool:
+        """Whether the loop logs before the backward."""
+        return bool(self._ahead)
+
+    def logged_for(self, step: int) -> dict[str, list[Any]]:
+        """What was logged for a step that has not been taken."""
+        return self._logged if self._step == step else {}
+
+    def drop(self, step: int, first: Mapping[str, int] | None) -> None:
+        """The step never came: what was logged for it, all or the first few of each name, is not of the next one."""
+        for name, values in list(self.logged_for(step).items()):
+            del values[: len(values) if first is None else first.get(name, 0)]
+            if not values:
+                del self._logged[name]
+
     def stepped(self, step: int) -> None:
         """A step has ended: what was handed over for an earlier one is complete."""
         if self._step is not None and self._step < step:
@@ -81,8 +106,10 @@ class Feed:
                 self._logged.setdefault(name, []).append(value)
         if "batch" in content:
             self._batch = content["batch"]
+            self.rows.add(step, ids_in(content["batch"]))
         if "examples" in content:
             self._examples.append(content["examples"])  # one for each micro-batch
+            self.rows.add(step, content["examples"].ids)
 
 
 def _copied(content: dict[str, Any]) -> dict[str, Any]:
@@ -90,6 +117,17 @@ def _copied(content: dict[str, Any]) -> dict[str, Any]:
     if "logged" not in content:
         return content
     return {**content, "logged": {name: _own(value) for name, value in content["logged"].items()}}
+
+
+def as_number(value: Any) -> float | None:
+    """A number that is there already; None of anything else, such as a tensor on an accelerator.
+
+    >>> as_number(2), as_number("text")
+    (2.0, None)
+    """
+    if isinstance(value, Tensor):
+        return float(value.detach()) if value.is_cpu and value.numel() == 1 and value.layout is strided else None
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _own(value: Any) -> Any:

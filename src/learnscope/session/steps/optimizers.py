@@ -38,14 +38,20 @@ def as_optimizers(optimizer: Any, model: nn.Module) -> list[Optimizer]:
 
 def unwrap_optimizer(optimizer: Any) -> Optimizer:
     """The torch optimizer; wrappers of Accelerate and Lightning contain one, and never fire hooks themselves."""
-    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
-        optimizer = inner
-    if not isinstance(optimizer, Optimizer):
+    found = unwrapped(optimizer)
+    if found is None:
         raise TypeError(
             f"{type(optimizer).__name__} is not a torch optimizer. Pass the torch.optim optimizer, or open "
             "ls.watch(model) without one and call w.step() after each step."
         )
-    return optimizer
+    return found
+
+
+def unwrapped(optimizer: Any) -> Optimizer | None:
+    """The torch optimizer in what a trainer passes on; None if there is none."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = inner
+    return optimizer if isinstance(optimizer, Optimizer) else None
 
 
 def _held_twice(model: nn.Module, optimizers: Sequence[Optimizer]) -> str | None:

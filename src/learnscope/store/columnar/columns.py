@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from learnscope.record import Record
+from learnscope.record import SKIPPED, Record
 from learnscope.store.columnar.blocks import Block, Bools, Floats, Ints, Segment
 from learnscope.store.columnar.forms import ABSENT, Form, filled
 
@@ -134,8 +134,10 @@ class Columns:
 
     @cached_property
     def last_step(self) -> int:
-        steps = [int(chosen.header("step").max()) for chosen in self.chosen()]
-        return max([*steps, *(record.step for _, record in self.loose())], default=0)
+        """Of a step that was skipped, the one before it was taken."""
+        taken = [chosen for chosen in self.chosen() if chosen.form.header["phase"] != SKIPPED]
+        steps = [int(chosen.header("step").max()) for chosen in taken]
+        return max([*steps, *(record.step for _, record in self.loose() if record.phase != SKIPPED)], default=0)
 
     def records(self, probe: str | None = None) -> Iterator[Record]:
         """The records in the order of writing; a segment's at once, and then the next one's."""
