@@ -35,6 +35,7 @@ from learnscope.probes.examples.group_accuracy import GroupAccuracy as GroupAccu
 from learnscope.probes.examples.memorization import Memorization as Memorization
 from learnscope.probes.features.activations import Activations as Activations
 from learnscope.probes.features.feature_evolution import FeatureEvolution as FeatureEvolution
+from learnscope.probes.features.inputs import Inputs as Inputs
 from learnscope.probes.gradients.gradient_flow import GradientFlow as GradientFlow
 from learnscope.probes.gradients.lost_steps import LostSteps as LostSteps
 from learnscope.probes.landscape.loss_landscape import LossLandscape as LossLandscape

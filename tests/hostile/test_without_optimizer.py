@@ -118,7 +118,7 @@ def test_learning_rates_of_no_optimizer_are_refused_by_name() -> None:
     names = [type(probe).__name__ for probe in ls.default_probes()]
     without = [type(probe).__name__ for probe in ls.default_probes(optimizer=False)]
     assert [name for name in names if name not in without] == ["LearningRate"]
-    assert {"GradientFlow", "ParameterChange", "Loss", "LoopCalls", "Objective"} <= set(without)
+    assert {"GradientFlow", "ParameterChange", "Loss", "LoopCalls", "Objective", "Inputs"} <= set(without)
 
 
 def test_a_loop_that_forgets_its_steps_is_told() -> None:

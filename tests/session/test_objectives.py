@@ -214,7 +214,7 @@ def test_the_outputs_of_a_compiled_model_are_seen_and_a_model_compiled_later_is_
         inner = nn.Linear(4, 3)
         model: Any = inner if late else torch.compile(inner, backend="aot_eager", fullgraph=True)
         optimizer = torch.optim.SGD(inner.parameters(), lr=0.1)
-        with ls.watch(model, optimizer, probes=[ls.Objective(every=2)], strict=True) as w:
+        with ls.watch(model, optimizer, probes=[ls.Objective(every=lambda step: step < 3)], strict=True) as w:
             called = torch.compile(model, backend="aot_eager", fullgraph=True) if late else model
             for _ in range(4):
                 F.cross_entropy(called(torch.randn(5, 4)), torch.tensor([0, 1, 2, 1, 0])).backward()
@@ -285,6 +285,8 @@ def test_a_model_that_is_copied_or_pickled_meanwhile_takes_no_session_with_it(tm
     model = nn.Linear(3, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with ls.watch(model, optimizer, probes=[ls.Objective(every=1)], strict=True) as w:
+        optimizer.step()
+        assert model._forward_pre_hooks
         copied = copy.deepcopy(model)
         torch.save(model, tmp_path / "model.pt")
         loaded = torch.load(tmp_path / "model.pt", weights_only=False)

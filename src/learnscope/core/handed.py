@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from learnscope.core.forwards import ForwardCall
 from learnscope.core.lost import LostStep
 from learnscope.core.stepped import Stepped
 
@@ -96,6 +97,8 @@ class HandedOver:
     micro_batches: MicroBatches | None = None
     loss_calls: Sequence[LossCall] = ()
     """The loop's calls of torch's loss functions, where a probe needs them."""
+    forwards: Sequence[ForwardCall] | None = None
+    """The training forwards of the model, where a probe needs them; None where nobody has looked for them."""
     stepped: Stepped | None = None
     """What each of several optimizers stepped with; None where all is as it stands in the optimizers."""
     lost: LostStep | None = None

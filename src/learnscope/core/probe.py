@@ -25,7 +25,7 @@ At = Literal["before_step", "after_step", "epoch", "once", "end"]
 MOMENTS: tuple[At, ...] = ("before_step", "after_step", "epoch", "once", "end")
 NEEDS = (
     "grads", "previous", "holdout", "examples", "features", "train_data", "test_data", "optimizer", "batch",
-    "logged", "calls", "loss_calls",
+    "logged", "calls", "loss_calls", "forwards",
 )  # fmt: skip
 Schedule = int | Callable[[int], bool]
 Measured = Measurement | Table | Row | Mapping[str, Any] | Iterable[Table | Row] | None

@@ -68,21 +68,28 @@ _of_inputs = partial(Quantity, labels=_DATA, drawn="not")
 
 
 class Inputs(Quantities):
+    records = "scale of what the model is given, duplicates and overlap with the holdout, stale batch norm"
+
     input_mean = _of_inputs("mean of the inputs", when="for floating inputs")
     input_std = _of_inputs("population standard deviation of the inputs", when="for floating inputs")
     input_max = _of_inputs("largest |x| of the inputs", scale="log", when="for floating inputs")
-    input_nonfinite = _of_inputs("inputs that are NaN or ±∞; the other numbers leave them out")
+    input_nonfinite = _of_inputs(
+        "inputs that are NaN or ±∞; the other numbers leave them out", when="for floating inputs"
+    )
     token_max = _of_inputs("largest token", when="for inputs that are whole numbers")
     token_distinct = _of_inputs("how many different tokens", when="for inputs that are whole numbers")
     first_output_rms = _of_inputs("√(Σy²/n) of the output of the first layer with weights", scale="log")
     output_rms = _of_inputs("√(Σy²/n) of the model's (first) output", scale="log")
-    rows = not_drawn("training rows compared by content; empty and constant ones are left out")
+    rows = not_drawn("rows of the step compared by content; empty and constant ones are left out")
     duplicate_share = not_drawn(
-        "share of those rows that were seen before, bit for bit, at a looked-at step of the same epoch or in the same "
-        "step", scale="share",
+        "share of them that came before, bit for bit, in the same step; where `w.end_epoch()` tells epochs, also at an "
+        "earlier looked-at step of the epoch", scale="share",
     )  # fmt: skip
     holdout_overlap = not_drawn(
-        "share of those rows that are, bit for bit, an example of the holdout", scale="share", when="with a holdout"
+        "share of them that are, bit for bit, an example of the holdout", scale="share", when="with a holdout"
+    )
+    holdout_seen = not_drawn(
+        "share of the holdout's examples that have been such a row so far", scale="share", when="with a holdout"
     )
     norm_drift = _of_layers(
         "of batch norm: median over channels of |running mean − batch mean| / batch std", scale="log"

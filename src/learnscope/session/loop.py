@@ -205,8 +205,7 @@ class Loop:
             return
         if self._backwards.seen > self._seen_when_opened:
             micro_batches = None  # the optimizers' gradients come from different backward passes
-        calls = self._listening.take()
-        handed = HandedOver(micro_batches=micro_batches, loss_calls=calls, stepped=self._ends.stepped())
+        handed = HandedOver(micro_batches=micro_batches, stepped=self._ends.stepped(), **self._listening.take())
         moment = self.moment("before_step", step=self.steps + 1, take_gradients=self._ends.gradients, handed=handed)
         self._fire(self._before, moment)
 

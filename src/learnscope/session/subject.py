@@ -158,4 +158,5 @@ CURES: dict[str, dict[str, str]] = {
     "logged": _ONLY_LIVE,
     "calls": _ONLY_LIVE,
     "loss_calls": _ONLY_LIVE,
+    "forwards": _ONLY_LIVE,
 }

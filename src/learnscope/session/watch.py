@@ -71,9 +71,9 @@ def watch(
         run: folder to write; None keeps the run in memory, as `w.run`. Of several ranks, rank 0 writes; the others'
             sessions record nothing.
         probes: what to record; by default gradients, parameter change, loss, calls of the loop, what its loss function
-            is given, learning rates of an optimizer, and the model on the holdout data if there is any: after step 1,
-            every 10 steps to 100, then every 100, within a tenth of the wall time (or two seconds), and when the
-            session closes.
+            and the model are given, learning rates of an optimizer, and the model on the holdout data if there is any:
+            after step 1, every 10 steps to 100, then every 100, within a tenth of the wall time (or two seconds), and
+            when the session closes.
         task: how a batch becomes logits and targets, where the defaults do not recognise it.
         loss: the loss that the model is trained with, for evaluations: a function of (outputs, targets) that gives a
             number or one for each example, or a module such as `nn.BCEWithLogitsLoss()`. Without it, the task's or the
@@ -114,7 +114,7 @@ def watch(
             choose_probes(probes, subject),
             open_backend(run, resume=resume),
             source="watch",
-            provides={"grads", "previous", "calls", "loss_calls", *FED, *provided(subject)},
+            provides={"grads", "previous", "calls", "loss_calls", "forwards", *FED, *provided(subject)},
             sinks=sinks,
             strict=strict,
             budget=budget,

@@ -1,90 +1,121 @@
 """The model's training forwards: what it is given, at the steps that are looked at.
 
-The hooks are on the model as the session was given it, and only for these steps. A model that was compiled after the
-session had opened calls no hook that is not part of its graph; while it is being compiled, the hooks do nothing.
+The hooks are on the model as the session was given it, and there only for these steps. A model that was compiled calls
+no hook that is not part of its graph, and while it is being compiled the hooks do nothing: of a model that is compiled
+after the session has opened nothing is seen, of one that was compiled before what goes in and what comes out.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from learnscope.core.forwards import ForwardCall, described
+from learnscope.model.features.given import first_input, is_compiled, padding_token
 from learnscope.model.guard import is_guarded
+from learnscope.task import unwrap
+from learnscope.task.shapes import logits_in
+from learnscope.tensor.context import plain_arithmetic
+from learnscope.tensor.features.inputs import norm_drifts, root_mean_square
 
-FIRST = ("decoder_input_ids", "input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features")
-"""Names that go before others, where inputs have names."""
-OTHERS = ("mask", "label", "target", "position", "type_ids", "index", "ids_keep")
-"""Parts of the names of what is no input, unless there is nothing else."""
-
-Listener = Callable[[nn.Module, str, Tensor], None]
+Safely = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Forwards:
-    """Calls its listener with the first input of each training forward, as long as it is followed."""
+    """Collects the training forwards of a model as long as it is followed."""
 
-    def __init__(self, model: nn.Module, listener: Listener) -> None:
-        self._model, self._listener = model, listener
-        self._handle: Any = None
+    def __init__(self, model: nn.Module, safely: Safely) -> None:
+        self._model, self._details = model, False
+        self._handles: list[Any] = []
+        self.calls: list[ForwardCall] = []
+        self.tokens: Tensor | None = None
+        """The inputs of the last forward, if they are tokens."""
+        self.padding = padding_token(model)
+        self._on_input, self._on_output = safely(self._input), safely(self._output)
+        self._on_first, self._on_norm = safely(self._first), safely(self._norm)
 
-    def follow(self) -> None:
-        if self._handle is None:
-            hook = _BeforeForward(self._model, self._listener)
-            self._handle = self._model.register_forward_pre_hook(hook, with_kwargs=True)
+    def follow(self, *, details: bool) -> None:
+        """Listen to the coming forwards; without `details`, only for tokens."""
+        self._details, model, hooks = details, self._model, self._handles
+        hooks.append(model.register_forward_pre_hook(_Hook(model, self._on_input), with_kwargs=True))
+        if not details:
+            return
+        hooks.append(model.register_forward_hook(_Hook(model, self._on_output)))
+        if is_compiled(model):
+            return
+        first = first_layer(model)
+        if first is not None:
+            hooks.append(first.register_forward_hook(_Hook(first, self._on_first)))
+        for name, norm in batch_norms(model).items():
+            hooks.append(norm.register_forward_pre_hook(_Hook(norm, self._on_norm, name, norm)))
 
     def stop(self) -> None:
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+        while self._handles:
+            self._handles.pop().remove()
+        self.calls, self.tokens = [], None
+
+    def _input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        found = first_input(args, kwargs) if self._model.training else None
+        name, given = found if found is not None else ("", None)
+        is_text = given is not None and given.ndim == 2 and not given.is_floating_point() and not given.is_complex()
+        self.tokens = given.detach() if given is not None and is_text else None
+        if given is not None and self._details:
+            self.calls.append(described(name, given, self.padding))
+
+    def _output(self, _args: Any, output: Any) -> None:
+        if self.calls and "model" not in self.calls[-1].rms:
+            try:
+                logits = logits_in(output)
+            except TypeError:  # outputs of a form of their own
+                return
+            self.calls[-1].rms["model"] = _rms(logits)
+
+    def _first(self, _args: Any, output: Any) -> None:
+        if self.calls and "first" not in self.calls[-1].rms and isinstance(output, Tensor):
+            self.calls[-1].rms["first"] = _rms(output)
+
+    def _norm(self, name: str, norm: _BatchNorm, args: tuple[Any, ...]) -> None:
+        given, mean, var = (args[0] if args else None), norm.running_mean, norm.running_var
+        if self.calls and norm.training and isinstance(given, Tensor) and mean is not None and var is not None:
+            with plain_arithmetic(given.device):
+                self.calls[-1].drifts[name] = norm_drifts(given.detach(), mean, var, norm.eps)
 
 
-class _BeforeForward:
-    """The hook on the model. In a copied or pickled model it does nothing, and needs no learnscope to be loaded."""
+class _Hook:
+    """A hook that leaves all as it is. In a copied or pickled model it does nothing, and needs no learnscope."""
 
-    def __init__(self, model: nn.Module, listener: Listener) -> None:
-        self._model, self._listener = weakref.ref(model), listener
+    def __init__(self, module: nn.Module, action: Callable[..., Any], *before: Any) -> None:
+        self._module, self._action, self._before = weakref.ref(module), action, before
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def __call__(self, module: nn.Module, *given: Any) -> None:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
         # inside a backward, a checkpoint runs it again
-        if not module.training or is_guarded() or torch._C._current_graph_task_id() != -1:
-            return
-        found = first_input(args, kwargs)
-        if found is not None and module is self._model():
-            self._listener(module, *found)
+        if module is self._module() and not is_guarded() and torch._C._current_graph_task_id() == -1:
+            self._action(*self._before, *given)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (nullcontext(), "__exit__")
 
 
-def first_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, Tensor] | None:
-    """The first tensor with examples in it that a forward is given, with its name or place.
-
-    >>> first_input((torch.zeros(2, 3),), {"mask": torch.ones(2)})[0]
-    '0'
-    >>> first_input((), {"attention_mask": torch.ones(2, 3), "input_ids": torch.zeros(2, 3)})[0]
-    'input_ids'
-    """
-    found = dict(_tensors(args, "")) | dict(_tensors(kwargs, ""))
-    known = [name for wanted in FIRST for name in found if name.rpartition(".")[2] == wanted]
-    plain = [name for name in found if not any(part in name.rpartition(".")[2] for part in OTHERS)]
-    name = next(iter([*known, *plain, *found]), None)
-    return None if name is None else (name, found[name])
+def _rms(outputs: Tensor) -> Tensor:
+    with plain_arithmetic(outputs.device):
+        return root_mean_square(outputs.detach())
 
 
-def _tensors(given: Any, name: str) -> Iterator[tuple[str, Tensor]]:
-    """The plain tensors with at least one dimension in nested containers, each with its path."""
-    if type(given) is Tensor:
-        if given.ndim and not torch._C._functorch.is_functorch_wrapped_tensor(given):
-            yield name, given
-    elif isinstance(given, Mapping):
-        for key, value in given.items():
-            yield from _tensors(value, f"{name}.{key}" if name else str(key))
-    elif isinstance(given, tuple | list):
-        for place, value in enumerate(given):
-            yield from _tensors(value, f"{name}.{place}" if name else str(place))
+def first_layer(model: nn.Module) -> nn.Module | None:
+    """The first module, in the order of the model, that has weights and no modules of its own."""
+    leaves = (module for module in model.modules() if next(module.children(), None) is None)
+    return next((leaf for leaf in leaves if next(leaf.parameters(recurse=False), None) is not None), None)
+
+
+def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
+    """Those that keep running statistics, by name inside of the model's wrappers."""
+    named = unwrap(model).named_modules()
+    return {name: m for name, m in named if isinstance(m, _BatchNorm) and m.track_running_stats}

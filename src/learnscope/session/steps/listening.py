@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from learnscope.core.handed import LossCall
+from learnscope.model.features.given import is_compiled
 from learnscope.model.guard import is_guarded
 from learnscope.session.bound import Bound
 from learnscope.session.engine import Engine
 from learnscope.session.steps import objectives
 from learnscope.session.steps.forwards import Forwards
-from learnscope.task import unwrap
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.outputs.objective import token_sums
 
@@ -24,57 +24,48 @@ class Listening:
     def __init__(self, engine: Engine) -> None:
         self._engine, self._subject = engine, engine.subject
         self._calls: list[LossCall] = []
-        self._tokens: Tensor | None = None
-        """Inputs of the last forward, if they are tokens."""
         self._parameters: set[int] = set()
-        self._padding = padding_token(engine.subject.model)
+        self._listening = self._follows = False
+        self._begun = is_compiled(engine.subject.model)
+        """A model that is compiled later is so at the first step: a hook that is there then, and gone later, would have
+        it compiled again."""
         self._of_losses: list[Bound] = []
-        self._loss, self._forward = engine.safely(self._on_loss), engine.safely(self._on_forward)
-        self._forwards = Forwards(engine.subject.model, self._forward)
+        self._loss = engine.safely(self._on_loss)
+        self._forwards = Forwards(engine.subject.model, engine.safely)
 
     def plan(self, due: Sequence[Bound]) -> None:
         """Begin to listen for the probes that are due at the coming step, or stop."""
         self.stop()
         self._of_losses = [bound for bound in due if "loss_calls" in bound.probe.needs]
+        of_forwards = any("forwards" in bound.probe.needs for bound in due)
+        self._listening = of_forwards or bool(self._of_losses)
         if self._of_losses:
             self._parameters = set(map(id, self._subject.parameters))
             objectives.listen(self._loss)
-            self._forwards.follow()
+        self._follows, self._begun = self._listening and self._begun, True
+        if self._follows:
+            self._forwards.follow(details=of_forwards)
 
-    def take(self) -> list[LossCall]:
-        """What was heard; listening ends."""
-        calls = self._calls
+    def take(self) -> dict[str, Any]:
+        """What was heard, for `HandedOver`; listening ends."""
+        heard = {"loss_calls": self._calls, "forwards": self._forwards.calls if self._follows else None}
         self.stop()
-        return calls
+        return heard
 
     def stop(self) -> None:
-        if self._of_losses:
-            self._of_losses = []
+        if self._listening:
             objectives.unlisten(self._loss)
             self._forwards.stop()
-        self._calls, self._tokens = [], None
-
-    def _on_forward(self, _module: nn.Module, _name: str, given: Tensor) -> None:
-        is_text = given.ndim == 2 and not given.is_floating_point() and not given.is_complex()
-        self._tokens = given.detach() if is_text else None
+        self._calls, self._listening, self._of_losses = [], False, []
 
     def _on_loss(self, function: str, outputs: Tensor, targets: Tensor, options: dict[str, Any], value: Tensor) -> None:
         if is_guarded() or not objectives.is_of(outputs, self._parameters):
             return
         with self._engine.charged(self._of_losses):
             call = objectives.summed_up(function, outputs, targets, options, value)
-            if call.form == "classes" and self._tokens is not None and self._tokens.device == targets.device:
+            tokens = self._forwards.tokens
+            if call.form == "classes" and tokens is not None and tokens.device == targets.device:
                 with plain_arithmetic(outputs.device):
-                    call.tokens = token_sums(self._tokens, targets.detach(), call.ignore_index, self._padding)
+                    call.tokens = token_sums(tokens, targets.detach(), call.ignore_index, self._forwards.padding)
             self._calls.append(call)
             objectives.follow_gradient(call, outputs)
-
-
-def padding_token(model: nn.Module) -> int | None:
-    """The model's own padding token: of its configuration, or of its only embedding that has one."""
-    told = getattr(getattr(unwrap(model), "config", None), "pad_token_id", None)
-    if isinstance(told, int):
-        return told
-    embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    known = {module.padding_idx for module in embeddings if module.padding_idx is not None}
-    return known.pop() if len(known) == 1 else None

@@ -1,0 +1,43 @@
+"""A training forward of the model, in numbers of what it was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from learnscope.tensor.context import plain_arithmetic
+from learnscope.tensor.features.inputs import MOST_HASHED, SHORT, number_moments, row_hashes, token_numbers
+
+
+@dataclass(slots=True, kw_only=True)
+class ForwardCall:
+    """One training forward of the model: numbers of its first input, as small tensors on its device."""
+
+    name: str
+    """Of that input: its keyword, its key, or its place."""
+    form: str
+    """Type and shape of one row: `float32[3, 32, 32]`."""
+    tokens: bool
+    numbers: Tensor
+    """As `number_moments` or `token_numbers` of `learnscope.tensor.features.inputs` gives them."""
+    hashes: Tensor | None = None
+    """Of the first rows; None where rows are too short to be told apart."""
+    comparable: Tensor | None = None
+    rms: dict[str, Tensor] = field(default_factory=dict)
+    """Of the output of the first layer with weights, `first`, and of the model's, `model`."""
+    drifts: dict[str, Tensor] = field(default_factory=dict)
+    """By batch norm layer, as `norm_drifts` gives them."""
+
+
+def described(name: str, given: Tensor, padding: int | None, *, most: int = MOST_HASHED) -> ForwardCall:
+    """An input in small tensors that hold nothing of it; its first rows with up to `most` entries are compared."""
+    with plain_arithmetic(given.device):
+        rows, kind = given.detach(), str(given.dtype).removeprefix("torch.")
+        tokens = not rows.is_floating_point() and not rows.is_complex()
+        numbers = token_numbers(rows) if tokens else number_moments(rows.real if rows.is_complex() else rows)
+        shape = "text" if tokens and rows.ndim == 2 else f"{kind}{list(rows.shape[1:])}"
+        call = ForwardCall(name=name, form=shape, tokens=tokens, numbers=numbers)
+        if not tokens or rows[:1].numel() >= SHORT:
+            call.hashes, call.comparable = row_hashes(rows, padding, most)
+        return call

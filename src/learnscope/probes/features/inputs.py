@@ -1,0 +1,171 @@
+"""What the model is given in training, beside the holdout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from learnscope.core.forwards import ForwardCall, described
+from learnscope.core.moment import Moment
+from learnscope.core.probe import At, Probe, Schedule
+from learnscope.model.features.given import given_inputs, is_compiled, padding_token
+from learnscope.probes.features.input_rows import input_columns, norm_tables, output_columns, row_columns
+from learnscope.record import Measurement, Table
+
+UNSEEN = (
+    "no training forward of the model was seen before this step: only parts of it are called, it was compiled after "
+    "the session had opened, or it is not in training mode"
+)
+MOST_HELD = 2**26
+"""Entries of a batch of the holdout whose rows are compared."""
+NO_CALL = "the task calls a part of the model, so what the model is given is not known"
+Array = NDArray[Any]
+
+
+class Inputs(Probe):
+    """Scale and content of what the model is given in training forwards, at the steps that are looked at.
+
+    It is the first input with examples in it, which the note `input` names. Rows (examples) are compared bit for bit,
+    by hashes of 64 bits: an augmented, normalised or otherwise changed copy of an example is not the same row. Of large
+    inputs, statistics are of 4 million entries, and the first rows with half a million are compared. The holdout's own
+    numbers are taken once, when the session opens, of the batches that probes evaluate on, without running the model.
+    The first step of a session is looked at only if the model is compiled already.
+    """
+
+    every: Schedule = 10
+    at: At = "before_step"
+    most_holdout: int = 50_000
+    """Examples of the holdout that training rows are compared with."""
+    most_rows: int = 200_000
+    """Rows of an epoch that are remembered to find duplicates, 8 bytes each."""
+    needs = frozenset({"forwards"})
+    reads_only = True
+    cost = "a few passes over the inputs, and over those of batch norm layers"
+
+    def open(self, moment: Moment) -> None:
+        if not moment.subject.holdout or moment.subject.task is None:
+            return
+        moment.state["_holdout"] = self._holdout(moment)
+
+    def _holdout(self, moment: Moment) -> dict[str, Any]:
+        """Numbers and hashes of the holdout's inputs, or why there are none."""
+        padding, calls, left = padding_token(moment.model), [], self.most_holdout
+        try:
+            for given in given_inputs(moment.model, moment.task, moment.subject.holdout or ()):
+                if given is None or left <= 0:
+                    break
+                calls.append(described(given[0], given[1][:left], padding, most=MOST_HELD))
+                left -= len(given[1])
+        except Exception as error:  # noqa: BLE001  (a task of any kind, on a batch of any kind: said in a note)
+            return {"reason": f"the holdout's inputs could not be read: {type(error).__name__}: {error}"}
+        if not calls:
+            return {"reason": NO_CALL}
+        fetched = list(_fetched(calls))
+        hashes = np.unique(np.concatenate([each["hashes"] for each in fetched]))
+        return {"calls": calls, "numbers": fetched, "hashes": hashes, "form": calls[0].form, "whole": left >= 0}
+
+    def measure(self, moment: Moment) -> Measurement | None:
+        calls, state = moment.handed.forwards, moment.state
+        if calls is None:  # the session's first step
+            return None
+        if not calls:
+            told, state["told"] = "told" in state, True
+            return None if told else Measurement(notes={"unseen": UNSEEN})
+        numbers, holdout = list(_fetched(calls)), state.get("_holdout")
+        hashes = np.concatenate([each["hashes"] for each in numbers])
+        duplicates = self._duplicates(hashes, state, moment.epoch)
+        compared = holdout is not None and "hashes" in holdout
+        overlap = _overlap(hashes, holdout["hashes"], state) if holdout is not None and compared else None
+        first = holdout is not None and "shown" not in state
+        state["shown"] = True
+        make = partial(
+            _tables,
+            calls,
+            numbers,
+            hashes,
+            duplicates,
+            overlap,
+            holdout,
+            first=first,
+            compiled=is_compiled(moment.model),
+        )
+        finite = torch.tensor([float(each["numbers"].sum()) for each in numbers])
+        return Measurement(packed={"finite": finite}, unpack=make, notes=_notes(calls, holdout, first=first))
+
+    def _duplicates(self, hashes: Array, state: dict[str, Any], epoch: int | None) -> int:
+        """How many rows came before, in the step or, where epochs are told, at an earlier step of the epoch."""
+        distinct = np.unique(hashes)
+        again = len(hashes) - len(distinct)
+        if not epoch:  # nobody has told of an epoch's end: the same row later may be the next epoch's
+            return again
+        seen = np.asarray(state["seen"]) if state.get("epoch") == epoch else np.zeros(0, np.int64)
+        places = np.searchsorted(seen, distinct)
+        known = seen[np.minimum(places, len(seen) - 1)] == distinct if len(seen) else np.zeros(len(distinct), bool)
+        if len(seen) < self.most_rows:
+            seen = np.insert(seen, places[~known], distinct[~known])
+        state |= {"seen": torch.from_numpy(seen), "epoch": epoch}
+        return again + int(known.sum())
+
+
+def _overlap(hashes: Array, held: Array, state: dict[str, Any]) -> tuple[int, int]:
+    """Rows that are an example of the holdout, and examples of the holdout that have been a row so far."""
+    places = np.minimum(np.searchsorted(held, hashes), len(held) - 1)
+    same = held[places] == hashes if len(held) else np.zeros(len(hashes), bool)
+    if same.any() or "matched" not in state:
+        before = np.asarray(state["matched"]) if "matched" in state else np.zeros(0, np.int64)
+        state["matched"] = torch.from_numpy(np.union1d(before, hashes[same]))
+    return int(same.sum()), len(state["matched"])
+
+
+def _fetched(calls: Sequence[ForwardCall]) -> Iterator[dict[str, Any]]:
+    """The numbers of each call on the host, with the hashes of the rows that can be compared; one wait for all."""
+    held = [list(_parts(call)) for call in calls]
+    sizes = [[part.numel() for part in parts] for parts in held]
+    tensors = [part.reshape(-1) for parts in held for part in parts]
+    if all(tensor.is_cpu for tensor in tensors):
+        arrays = iter([tensor.numpy() for tensor in tensors])
+    else:
+        joined = torch.cat([tensor.to(tensors[0].device) for tensor in tensors]).cpu().numpy()
+        arrays = iter(np.split(joined, np.cumsum([size for each in sizes for size in each])[:-1]))
+    for call in calls:
+        numbers, rms, drifts, hashes, comparable = (next(arrays) for _ in range(5))
+        yield {
+            "numbers": numbers.view(np.float64), "rms": dict(zip(call.rms, rms.view(np.float64).tolist(), strict=True)),
+            "drifts": drifts.view(np.float64).reshape(-1, 2), "hashes": hashes[comparable.astype(bool)],
+        }  # fmt: skip
+
+
+def _parts(call: ForwardCall) -> Iterator[Tensor]:
+    """All tensors of a call as whole numbers of 64 bits, which the bits of float64 are as well."""
+    none = call.numbers.new_zeros(0)
+    yield call.numbers.view(torch.int64)
+    yield (torch.stack(list(call.rms.values())) if call.rms else none).view(torch.int64)
+    yield (torch.stack(list(call.drifts.values())) if call.drifts else none).view(torch.int64)
+    yield none.long() if call.hashes is None else call.hashes
+    yield none.long() if call.comparable is None else call.comparable.long()
+
+
+def _tables(
+    calls: Sequence[ForwardCall], numbers: Sequence[Mapping[str, Any]], hashes: Array, duplicates: int,
+    overlap: tuple[int, int] | None, holdout: Mapping[str, Any] | None, _packed: Any, *, first: bool, compiled: bool,
+) -> list[Table]:  # fmt: skip
+    columns = [*input_columns(calls, numbers, "train"), *output_columns(numbers, compiled=compiled)]
+    if first and holdout is not None and "calls" in holdout:
+        columns += input_columns(holdout["calls"], holdout["numbers"], "holdout")
+    columns += row_columns(calls[0], hashes, duplicates, overlap, holdout)
+    return [Table("model", ["model"], columns), *norm_tables(calls, numbers)]
+
+
+def _notes(calls: Sequence[ForwardCall], holdout: Mapping[str, Any] | None, *, first: bool) -> dict[str, Any]:
+    notes: dict[str, Any] = {"input": f"{calls[-1].name}: {calls[-1].form}"}
+    if first and holdout is not None and "reason" in holdout:
+        notes["holdout"] = holdout["reason"]
+    elif first and holdout is not None and not holdout["whole"]:
+        notes["holdout"] = "training rows are compared with the first examples of the holdout only (most_holdout)"
+    return notes

@@ -1,0 +1,100 @@
+"""Statistics of a model's inputs and of its first outputs, without a wait for the device."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from learnscope.tensor.hashing import mixed
+
+MOST = 2**22
+"""Entries of a tensor that statistics are taken of: of more, those of examples that lie equally far apart."""
+MOST_HASHED = 2**19
+"""Entries of the first examples of a batch that are compared by their content."""
+SHORT = 8
+"""Whole numbers in a row below which rows are equal by chance."""
+
+
+def some(tensor: Tensor) -> Tensor:
+    """The tensor, or examples of it that lie equally far apart."""
+    return tensor[:: max(1, -(-tensor.numel() // MOST))] if tensor.ndim else tensor
+
+
+def number_moments(inputs: Tensor) -> Tensor:
+    """[count, mean, Σ(x − mean)², largest |x|, not finite], in float64; the first four of finite numbers."""
+    values = some(inputs).double()
+    finite = values.isfinite()
+    count = finite.sum().double()
+    clean = torch.where(finite, values, 0.0)
+    mean = clean.sum() / count
+    squares = torch.where(finite, values - mean, 0.0).square().sum()
+    largest = clean.abs().amax() if values.numel() else mean
+    return torch.stack([count, mean, squares, largest, values.numel() - count])
+
+
+def token_numbers(tokens: Tensor) -> Tensor:
+    """[largest, how many different], in float64."""
+    ordered = some(tokens).reshape(-1).long().sort().values
+    if not len(ordered):
+        return torch.full((2,), torch.nan, dtype=torch.float64)
+    return torch.stack([ordered[-1], 1 + (ordered.diff() != 0).sum()]).double()
+
+
+def root_mean_square(outputs: Tensor) -> Tensor:
+    """√(Σy²/n) in float64."""
+    return some(outputs).double().square().mean().sqrt()
+
+
+def norm_drifts(inputs: Tensor, running_mean: Tensor, running_var: Tensor, eps: float) -> Tensor:
+    """Of a batch norm: medians over channels of |running mean − batch mean| / batch std, |ln(running / batch var)|."""
+    values = some(inputs).double()
+    over = [0, *range(2, values.ndim)]
+    var, mean = torch.var_mean(values, over, correction=0)
+    var = var + eps
+    shift = (running_mean.double() - mean).abs() / var.sqrt()
+    return torch.stack([shift.quantile(0.5), ((running_var.double() + eps) / var).log().abs().quantile(0.5)])
+
+
+def row_hashes(inputs: Tensor, padding: int | None = None, most: int = MOST_HASHED) -> tuple[Tensor, Tensor]:
+    """A hash of 64 bits of the content of each of the first rows, and whether the row can be compared.
+
+    Rows of equal bits have equal hashes, on any device and in any batch; the places of padding tokens do not count.
+    Empty and constant rows cannot be compared: all of them would be alike.
+    """
+    width = max(1, inputs[:1].numel())
+    flat = inputs[: max(1, most // width)].reshape(-1, width) if inputs.numel() else inputs.new_zeros(len(inputs), 1)
+    padding = padding if inputs.dtype in (torch.int64, torch.int32) else None
+    # in pieces that stay in a cache
+    pieces = [_hashed(piece, padding) for piece in flat.split(max(1, MOST_HASHED // width))]
+    hashes, comparable = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+    return hashes, comparable
+
+
+def _hashed(rows: Tensor, padding: int | None) -> tuple[Tensor, Tensor]:
+    if padding is None:
+        words = _words(rows)
+        entries = words.shape[1] // rows.shape[1]  # two words for a complex number
+        differs = (words != words[:, :entries].repeat(1, rows.shape[1])).any(1)
+        return mixed(words ^ _salt(words.shape[1], words.device)).sum(1), differs
+    kept = rows != padding
+    hashes = torch.where(kept, mixed(rows.long() ^ mixed(kept.cumsum(1))), 0).sum(1)
+    lowest = torch.where(kept, rows, torch.iinfo(rows.dtype).max).amin(1)
+    highest = torch.where(kept, rows, torch.iinfo(rows.dtype).min).amax(1)
+    return hashes, lowest < highest
+
+
+def _words(rows: Tensor) -> Tensor:
+    """The bits of the entries as whole numbers, one or more for each."""
+    rows = torch.view_as_real(rows).flatten(1) if rows.is_complex() else rows
+    if rows.dtype is torch.bool:
+        return rows.long()
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(rows.element_size(), torch.int64)
+    return rows.contiguous().view(whole).long()
+
+
+@cache
+def _salt(width: int, device: torch.device) -> Tensor:
+    """A number for each place, so that equal entries in other places give another hash."""
+    return mixed(torch.arange(width, device=device))
