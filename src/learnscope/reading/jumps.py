@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from learnscope.reading.course.noise_around import autocorrelation, local_spread, noise_like
 from learnscope.reading.gather import Floats
 from learnscope.reading.words import count
 
@@ -68,7 +69,8 @@ def jumps(
     with a step in it. Trends are polynomials in time or in log time, as far as degree 12 (1 for every 4 values), each
     description with the one that suits it best: lines, exponentials, power laws, slow logistic curves and cosines are
     such trends. How much better a step makes the description is compared with `simulations` smooth curves: the best
-    trend without a step, and its residuals in random order, with the autocorrelation that they had. The p-value is
+    trend without a step, and its residuals in random order, with the autocorrelation that they had and as large at
+    each place as they were there. The p-value is
     (1 + those as much better)/(1 + simulations); with p > `alpha` there is no jump. A jump must also be larger than
     three standard deviations of the noise, and steeper than the series is on both its sides. Then the next one is
     looked for, with those that were found in the description.
@@ -171,21 +173,24 @@ class _Search:
 
         How far the noise remembers is taken from the fit with the step: what is left without it remembers the step.
         """
-        smooth, memory = fits[0], _autocorrelation(fits[1].rest)
-        innovations = smooth.rest[1:] - memory * smooth.rest[:-1]
+        smooth, local = fits[0], local_spread(series, fits[1].spread)
+        memory = autocorrelation(fits[1].rest / local)
+        even = smooth.rest / local
+        innovations = even[1:] - memory * even[:-1]
         as_large, width = 0, max(1, _AT_ONCE // self.n)
         for start in range(0, simulations, width):
-            noise = _like(innovations, memory, (min(width, simulations - start), self.n), generator)
+            noise = noise_like(innovations, memory, (min(width, simulations - start), self.n), generator) * local
             noise *= smooth.spread / max(float(noise.std()), 1e-300)
             as_large += int((self._gains(series - smooth.rest + noise, found)[0] >= gain).sum())
         return (1 + as_large) / (1 + simulations)
 
     def stands_out(self, series: Floats, place: int, found: Sequence[int], fit: _Fit) -> bool:
-        """Whether the step at a place is larger than the noise around the fit that has it."""
+        """Whether the step at a place is larger than the noise around the fit that has it, there and on the whole."""
         basis = self._basis(fit.axis, found)[:, : len(found) + fit.degree + 1]
         step = (np.arange(self.n) >= place).astype(np.float64)
         step -= basis @ (basis.T @ step)
-        return abs(float(step @ series)) >= LARGER * fit.spread * float(step @ step)
+        noise = fit.spread * max(1.0, float(local_spread(series, fit.spread)[place - 1 : place + 1].max()))
+        return abs(float(step @ series)) >= LARGER * noise * float(step @ step)
 
     def _gains(self, rows: Floats, found: Sequence[int]) -> tuple[Floats, NDArray[np.int64]]:
         """By row: BIC of the best description without one more step, less that of the best with one; its place."""
@@ -233,28 +238,6 @@ class _Search:
         for place in found:
             places = places[np.abs(places - place) >= self.min_size]
         return places
-
-
-def _autocorrelation(rest: Floats) -> float:
-    """Of neighbours, at least 0; with the share that fitting a trend takes from it put back."""
-    squares = float(rest @ rest)
-    if squares <= 0:
-        return 0.0
-    raw = float(rest[1:] @ rest[:-1]) / squares
-    if raw <= 2 / math.sqrt(len(rest)):  # no more than chance
-        return 0.0
-    return min(raw + (1 + 3 * raw) / len(rest), 0.95)
-
-
-def _like(innovations: Floats, memory: float, shape: tuple[int, int], generator: np.random.Generator) -> Floats:
-    """Rows of noise made of these innovations in random order, each value keeping `memory` of the one before."""
-    rows, n = shape
-    drawn = generator.permuted(np.tile(np.resize(innovations - innovations.mean(), n), (rows, 1)), axis=1)
-    if memory:
-        drawn[:, 0] /= math.sqrt(1 - memory**2)
-        for place in range(1, n):
-            drawn[:, place] += memory * drawn[:, place - 1]
-    return drawn
 
 
 def _is_steep(series: Floats, at: Floats, place: int, found: Sequence[int]) -> bool:
