@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -35,6 +35,8 @@ class GuardError(RuntimeError):
 @contextmanager
 def guard(model: nn.Module, *, training: bool = False) -> Iterator[None]:
     """Run `model` and restore its state afterwards. Inside, it is in eval mode unless `training` is true."""
+    modules = list(model.modules())  # once: walking a model takes longer than what is kept of it
+    parameters = list({id(p): p for module in modules for p in module._parameters.values() if p is not None}.values())
     with ExitStack() as stack:
         stack.enter_context(_counted())
         stack.enter_context(preserve_rng())
@@ -44,19 +46,19 @@ def guard(model: nn.Module, *, training: bool = False) -> Iterator[None]:
         if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and importing dynamo takes seconds
             # compiled models run eagerly: no recompilation for our batch shapes, and hooks fire
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        _reshard(model)
-        stack.callback(_reshard, model)
-        for module in model.modules() if "bitsandbytes" in sys.modules else ():
+        _reshard(modules)
+        stack.callback(_reshard, modules)
+        for module in modules if "bitsandbytes" in sys.modules else ():
             # on some CPUs it repacks 4-bit weights at the first evaluation, and rounds their scales for good
             if vars(module).get(_REPACKS):
                 setattr(module, _REPACKS, False)
                 stack.callback(setattr, module, _REPACKS, True)
-        stack.enter_context(_bare_replicas(model))
-        stack.enter_context(_preserve_hooks(model))
-        stack.enter_context(_preserve_buffers(model))
-        stack.enter_context(_preserve_parameters(model))
+        stack.enter_context(_bare_replicas(modules))
+        stack.enter_context(_preserve_hooks(modules, parameters))
+        stack.enter_context(_preserve_buffers(modules))
+        stack.enter_context(_preserve_parameters(model, parameters))
         # flags are set one by one: model.train() would also switch modules that are in eval mode on purpose
-        modes = [(module, module.training) for module in model.modules()]
+        modes = [(module, module.training) for module in modules]
         stack.callback(_set_modes, modes)
         _set_modes([(module, training) for module, _ in modes])
         yield
@@ -90,20 +92,20 @@ def preserve_rng() -> Iterator[None]:
             np.random.set_state(numpy)
 
 
-def _reshard(model: nn.Module) -> None:
+def _reshard(modules: Sequence[nn.Module]) -> None:
     """An FSDP module left gathered by a forward in a step hook would corrupt the next training step."""
     sharded: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
-    for module in model.modules() if sharded is not None else ():
+    for module in modules if sharded is not None else ():
         if isinstance(module, sharded):
             module.reshard()
 
 
 @contextmanager
-def _bare_replicas(model: nn.Module) -> Iterator[None]:
+def _bare_replicas(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Call what DistributedDataParallel wraps, not the wrapper: its forward waits for the other ranks, which may not
     be looking, and prepares the next training step's exchange of gradients.
     """
-    replicas = [m for m in model.modules() if isinstance(m, nn.parallel.DistributedDataParallel)]
+    replicas = [m for m in modules if isinstance(m, nn.parallel.DistributedDataParallel)]
     own = [vars(replica).get("forward") for replica in replicas]
     for replica in replicas:
         # a bound method, so that a copy of the model made inside calls the copied module
@@ -120,15 +122,19 @@ def _bare_replicas(model: nn.Module) -> Iterator[None]:
 
 def _set_modes(modes: Iterable[tuple[nn.Module, bool]]) -> None:
     for module, training in modes:
-        module.training = training
+        own = vars(module)
+        if "training" in own:  # not so of a scripted module, whose flag is elsewhere
+            own["training"] = training  # torch's way of setting an attribute takes several times as long
+        else:
+            module.training = training
 
 
 @contextmanager
-def _preserve_buffers(model: nn.Module) -> Iterator[None]:
+def _preserve_buffers(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Contents and identity of every buffer, non-persistent ones too."""
     places: list[tuple[nn.Module, str, Tensor | None]] = []
     contents: dict[int, tuple[Tensor, Tensor]] = {}
-    for module in model.modules():
+    for module in modules:
         for name, buffer in module._buffers.items():
             places.append((module, name, buffer))
             if buffer is not None and id(buffer) not in contents:
@@ -148,49 +154,56 @@ def _preserve_buffers(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _preserve_hooks(model: nn.Module) -> Iterator[None]:
+def _preserve_hooks(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> Iterator[None]:
     """Remove the hooks that were added inside, to modules and to parameters."""
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    places: list[tuple[Any, str]] = [(module, kind) for module in model.modules() for kind in kinds]
-    places += [(p, kind) for p in model.parameters() for kind in ("_backward_hooks", "_post_accumulate_grad_hooks")]
-    before = [(owner, kind, set(getattr(owner, kind) or ())) for owner, kind in places]
+    places: list[tuple[Any, str]] = [(module, kind) for module in modules for kind in kinds]
+    places += [(p, kind) for p in parameters for kind in ("_backward_hooks", "_post_accumulate_grad_hooks")]
+    before = [tuple(getattr(owner, kind) or ()) for owner, kind in places]
     try:
         yield
     finally:
-        for owner, kind, earlier in before:
-            hooks = getattr(owner, kind) or {}
-            for key in set(hooks) - earlier:
-                del hooks[key]
+        for (owner, kind), earlier in zip(places, before, strict=True):
+            hooks = getattr(owner, kind)
+            if hooks:  # most have none
+                for key in set(hooks).difference(earlier):
+                    del hooks[key]
 
 
 @contextmanager
-def _preserve_parameters(model: nn.Module) -> Iterator[None]:
+def _preserve_parameters(model: nn.Module, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
     """Restore `requires_grad` and gradients; report a weight or gradient that was written in place.
 
     A gradient is set aside when a backward of the guarded code reaches its parameter, so that it can be read until
     then and is never accumulated into, without a copy.
     """
-    parameters = list(model.named_parameters())
-    saved = [(name, p, p.requires_grad, p._version, p.grad, _version(p.grad)) for name, p in parameters]
+    saved = [(p, p.requires_grad, p._version, p.grad) for p in parameters]
+    versions = [_version(gradient) for *_, gradient in saved]
     handles = [
-        p.register_hook(partial(_set_aside, p, p.grad)) for _, p in parameters if p.requires_grad and p.grad is not None
+        p.register_hook(partial(_set_aside, p, gradient))
+        for p, requires_grad, _, gradient in saved
+        if requires_grad and gradient is not None
     ]
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
-        written = []
-        for name, p, requires_grad, version, grad, grad_version in saved:
-            p.requires_grad_(requires_grad)
-            p.grad = grad
+        written: list[tuple[str, nn.Parameter]] = []
+        for (p, requires_grad, version, gradient), gradient_version in zip(saved, versions, strict=True):
+            if p.requires_grad is not requires_grad:
+                p.requires_grad_(requires_grad)
+            if p.grad is not gradient:
+                p.grad = gradient
             if p._version != version:
-                written.append(f"weight {name}")
-            if _version(grad) != grad_version:
-                written.append(f"gradient of {name}")
+                written.append(("weight", p))
+            if _version(gradient) != gradient_version:
+                written.append(("gradient of", p))
     if written:
+        (what, first), names = written[0], {id(p): name for name, p in model.named_parameters()}
         raise GuardError(
-            f"{len(written)} tensors were changed in place while the model was being examined, first: {written[0]}. "
+            f"{len(written)} tensors were changed in place while the model was being examined, first: "
+            f"{what} {names.get(id(first), 'a parameter that is gone')}. "
             "Work on copies, or exchange weights through learnscope.model.weights.swap."
         )
 

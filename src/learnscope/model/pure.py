@@ -25,7 +25,7 @@ PURE = frozenset(getattr(nn, name) for name in _NAMES if hasattr(nn, name))
 
 def pure_modules(model: nn.Module) -> list[nn.Module] | None:
     """All modules of a model that only runs torch's own code in its forward; None of any other model."""
-    if torch_module._has_any_global_hook():
+    if type(model) not in PURE or torch_module._has_any_global_hook():  # most others end here
         return None
     modules = list(model.modules())
     return modules if all(map(_is_pure, modules)) else None
@@ -49,8 +49,8 @@ def pure_logits(model: nn.Module, inputs: Any) -> Tensor | None:
     """What a model of torch's own modules gives for a batch of tensors in eval mode; None for any other."""
     if type(inputs) is not Tensor or not inputs.is_floating_point() or inputs.ndim < 2:
         return None
-    modules, device = pure_modules(model), next((p.device for p in model.parameters()), None)
-    if modules is None or inputs.device != device:
+    modules = pure_modules(model)
+    if modules is None or inputs.device != next((p.device for p in model.parameters()), None):
         return None
     training = [vars(module) for module in modules if module.training]
     torch.clear_autocast_cache()  # which would hold the weights of the step before, inside the loop's own autocast
