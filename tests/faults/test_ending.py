@@ -28,7 +28,7 @@ def test_a_signal_ends_the_run_and_then_the_process_as_always(tmp_path: Path, na
     process.kill()  # if it is still there, so that it does not run for ever
     assert process.exitcode == -getattr(signal, name), error.read_text()
     run = ls.open_run(folder)
-    assert run.status == run.manifest["status"] == f"terminated by {name}"
+    assert run.status == run.manifest["status"] == f"terminated by {name}", error.read_text()
     assert run.problems == []
     assert run.manifest["attempts"][0]["records"]["written"] == len(list(run.records()))
     # it may have come between a step and its w.log, or in the middle of writing that of the step before

@@ -159,3 +159,46 @@ def test_a_loss_that_is_not_finite_is_not_kept_back(tmp_path: Path) -> None:
             step(model, optimizer)
             w.log(loss=loss)
         assert lines(run) == 2, "with the one before it; the step of the third has just ended"
+
+
+def test_a_signal_while_records_are_written_ends_the_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it put off until they are there writes records too, and counts them where they are."""
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    w = ls.watch(model, optimizer, run=tmp_path / "run", probes=[ls.LearningRate(every=1), ls.Loss()], strict=True)
+    engine, ends = w._engine, []
+
+    def ended() -> None:
+        ends.append(engine.writing)
+        w.close("terminated by SIGTERM")
+
+    write_lines = engine.backend.write_out
+
+    def struck() -> None:
+        if not ends:
+            assert engine.writing
+            engine.after_writing = ended  # as a signal's handler does
+        write_lines()
+
+    for _ in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        w.log(loss=1.0)
+    monkeypatch.setattr(engine.backend, "write_out", struck)
+    engine.write_out()
+    assert ends == [False]
+    run = ls.open_run(tmp_path / "run")
+    assert run.status == "terminated by SIGTERM"
+    assert run.problems == []
+    assert run.manifest["attempts"][0]["records"]["written"] == len(list(run.records())) == 6
+
+
+def test_a_record_that_is_announced_and_not_there_yet_is_not_counted(tmp_path: Path) -> None:
+    """As when a signal comes between the two."""
+    model = nn.Linear(2, 1)
+    w = ls.watch(model, torch.optim.SGD(model.parameters(), lr=0.1), run=tmp_path / "run", probes=[ls.Loss()])
+    w._engine.hold(1)
+    w.close("terminated by SIGTERM")
+    run = ls.open_run(tmp_path / "run")
+    assert run.problems == []
+    assert run.manifest["attempts"][0]["records"]["written"] == 0

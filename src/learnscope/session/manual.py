@@ -207,7 +207,7 @@ class ManualSession:
             backend.append(line)
         self.engine.attempt, self.begun = len(earlier.manifest["attempts"]) - 1, True
         records = earlier.manifest["attempts"][-1].get("records") or {"written": len(earlier.lines), "lost": 0}
-        self.engine.written, self.engine.lost = records["written"], records["lost"]
+        self.engine.goes_on_from(records["written"], records["lost"])
 
     def close(self, status: str = "finished", last_step: int | None = None) -> None:
         """Finish the run, if there is one. A later measurement opens it again."""

@@ -41,13 +41,23 @@ class Writer:
         """What a signal had to put off until the records that were being written are there."""
         self.attempt = 0
         self.last_step = 0
-        self.written = self.lost = self.files_lost = 0
-        """Records in the run, records that could not be written, and other files that could not."""
+        self._there_before = backend.lines_written
+        self.lost = self.files_lost = 0
+        """Records that could not be written, and other files that could not."""
         self.inherited = False
         """Whether this is the copy of a session in a forked child, which does nothing."""
         self._pause, self._next_note = FIRST_NOTE, time.time() + FIRST_NOTE
         self._warned: set[str] = set()
         self._known_sinks: set[int] = set()
+
+    @property
+    def written(self) -> int:
+        """Records in the run, counted where they are written: a signal may come between a record and its line."""
+        return self.backend.lines_written - self._there_before
+
+    def goes_on_from(self, written: int, lost: int) -> None:
+        """This attempt had so many records before, from another session."""
+        self._there_before, self.lost = self.backend.lines_written - written, lost
 
     def memories(self) -> list[str]:
         """The labels of the probes that remember something between two measurements."""
@@ -94,18 +104,16 @@ class Writer:
 
     def write_out(self) -> None:
         """Write the records that wait; those that cannot be written are counted, and training goes on."""
-        if self.inherited or not self._waiting:
+        if self.inherited:
             return
         self._last_write = time.time()
         with self.uninterrupted():
             self.flush()
-            waiting, self._waiting = self._waiting, 0
+            self._waiting = 0
             try:
                 self.backend.write_out()
-                self.written += waiting
             except LinesLost as error:
                 self.lost += error.lost
-                self.written += max(0, waiting - error.lost)
                 if self.strict:
                     raise
                 self.warn("store", f"a record could not be written ({error}); training goes on, records are being lost")
@@ -122,8 +130,9 @@ class Writer:
         finally:
             if outermost:
                 self.writing = False
-                if self.after_writing is not None:
-                    self.after_writing()
+                put_off, self.after_writing = self.after_writing, None  # it writes too, and must not come again
+                if put_off is not None:
+                    put_off()
 
     def _pass_on(self, record: Record, sink: Sink) -> None:
         known = id(sink) in self._known_sinks

@@ -82,6 +82,10 @@ class MemoryBackend:
     def write_out(self) -> None:
         """There is nothing to write."""
 
+    @property
+    def lines_written(self) -> int:
+        return len(self._lines)
+
     def records(self, problems: list[str]) -> Iterator[Record]:
         return records_in(list(self._lines), problems)
 
@@ -119,6 +123,8 @@ class FolderBackend:
         self._file: LineFile | None = None
         self._manifest: dict[str, Any] | None = None
         self._later: list[str] = []
+        self.lines_written = 0
+        """By this object, whoever asked for it."""
 
     @classmethod
     def create(cls, path: Path) -> FolderBackend:
@@ -170,6 +176,7 @@ class FolderBackend:
 
     def append(self, line: str) -> None:
         self._open().append(line)
+        self.lines_written += 1
 
     def append_later(self, line: str) -> None:
         """Append with the next `write_out`, which comes before anything else of this run is read or written here."""
@@ -183,8 +190,12 @@ class FolderBackend:
         try:
             self._open().append(*lines)
         except WRITE_ERRORS as error:
-            if lost := self._one_by_one(lines, error):
+            lost = self._one_by_one(lines, error)
+            self.lines_written += max(0, len(lines) - lost)
+            if lost:
                 raise LinesLost(lost, error) from error
+        else:
+            self.lines_written += len(lines)
 
     def _one_by_one(self, lines: list[str], error: Exception) -> int:
         """Write what can be written after all together could not; returns how many lines are lost."""
