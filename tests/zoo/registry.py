@@ -13,6 +13,7 @@ import math
 import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 Watch = Callable[..., Any]
@@ -111,6 +112,7 @@ def _place(script: Any) -> tuple[str, str]:
     return script.__code__.co_filename, script.__qualname__
 
 
+@cache
 def collect() -> dict[str, Case]:
     """Every case of the zoo, by name: those of all files of `faults` and `healthy`."""
     for folder in ("faults", "healthy"):
