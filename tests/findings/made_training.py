@@ -63,14 +63,18 @@ class MadeTraining(MadeRun):
 
     def objective(
         self, steps: int, function: str = "cross_entropy", reduction: str = "mean", *, value: Over | None = None,
-        every: int = 10, **numbers: Over,
+        every: int = 10, size: int = 32, **numbers: Over,
     ) -> MadeTraining:  # fmt: skip
-        """What the loss function showed at every tenth step."""
+        """What the loss function showed at every tenth step, on batches of `size`."""
         for step in range(every, steps + 1, every):
             labels = {"function": function, "reduction": reduction}
-            columns = [Column("objective_value", [at(value, step)], labels)] if value is not None else []
+            columns = []
+            if value is not None:
+                one = at(value, step) / (size if reduction == "sum" else 1)
+                columns = [Column("objective_value", [at(value, step)], labels)]
+                columns.append(Column("objective_mean", [one], {"function": function}))
             columns += [Column(name, [at(number, step)]) for name, number in numbers.items()]
-            self.write("Objective", step, [Table("model", ["model"], columns)])
+            self.write("Objective", step, [Table("model", ["model"], columns)], notes={"of": f"{function} of 10"})
         return self
 
     def inputs(self, steps: int, data: str = "train", every: int = 10, **numbers: Over) -> MadeTraining:

@@ -6,8 +6,8 @@ import math
 
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
-from learnscope.quantities.outputs import Loss
-from learnscope.reading.course.chance import chance_of, guessing
+from learnscope.quantities.outputs import Loss, Objective
+from learnscope.reading.course.chance import chance_of, guessing, last_of
 from learnscope.reading.course.events import Rise, rise
 from learnscope.reading.course.loss_course import FEWEST, SURE, Course, loss_course
 from learnscope.reading.course.movement import highest_rates, optimizers_of
@@ -28,7 +28,7 @@ def diverging(reader: RunReader, cuts: Cuts) -> list[Finding]:
 
 def not_meant_to_fall(reader: RunReader, course: Course, found: Rise) -> bool:
     """Losses of players against each other, and those around zero, as of a policy, may rise in a sound training."""
-    if len(optimizers_of(reader)) > 1:
+    if len(optimizers_of(reader)) > 1 or last_of(reader, Objective.majority_share) == 1:
         return True
     crosses = min(course.best.value, course.start.value) < 0 < max(found.end.value, course.start.value)
     return crosses and not 3 < found.lost < math.inf
@@ -101,6 +101,6 @@ def plateau(reader: RunReader, cuts: Cuts) -> list[Finding]:
 
 def _against_chance(reader: RunReader) -> str:
     found, chance = guessing(reader), chance_of(reader)
-    if found is None or chance is None or chance.loss is None or found.end is None:
+    if found is None or chance is None or chance.loss is None:
         return ""
     return f" {chance.what.capitalize()} would give {num(chance.loss)}."

@@ -12,7 +12,7 @@ from learnscope.findings.ruled_out import said
 from learnscope.findings.updates.held_back import decay_of
 from learnscope.quantities.outputs import Loss
 from learnscope.quantities.updates import LearningRate, ParameterChange
-from learnscope.reading.course.chance import chance_of, guessed_course, guessing
+from learnscope.reading.course.chance import guessing
 from learnscope.reading.course.events import jump, rise
 from learnscope.reading.course.loss_course import Course, loss_course
 from learnscope.reading.course.movement import highest_rates, moves_of, optimizers_of, reach_of
@@ -24,6 +24,8 @@ from learnscope.store.reader import RunReader
 
 EARLY = 20
 """Steps in which a learning rate that is too high from the start shows."""
+HARDLY = 0.1
+"""‖Δ‖‖g‖ over the loss below which a step is small for the loss, however large it is for the weights."""
 STARTS_HIGH = 5.0
 """Times what guessing reaches, from which a first loss says that the start itself is wrong, before any step."""
 
@@ -58,16 +60,16 @@ def rate_too_high(reader: RunReader, cuts: Cuts) -> list[Finding]:
     large = None if harm is None else _largest(reader, course, harm)
     if harm is None or large is None or (large.ratio < cuts.large_step and large.overshoot < cuts.overshoot):
         return []
+    if large.overshoot < HARDLY and reach_of(reader) is not None:  # weights that begin at 0 grow by any factor
+        return []
     return [_finding(reader, course, harm, large, len(moves))]
 
 
 def starts_high(reader: RunReader) -> float | None:
     """The first loss in units of what guessing reaches, if that is far above 1: no step has been taken by then."""
-    chance, course = chance_of(reader), guessed_course(reader)
-    if chance is None or chance.loss is None or course is None or chance.loss <= 0:
-        return None
-    times = float(course.values[0]) / chance.loss
-    return times if times >= STARTS_HIGH else None
+    guessed = guessing(reader)
+    times = None if guessed is None else guessed.starts_high
+    return times if times is not None and times >= STARTS_HIGH else None
 
 
 def _harm(reader: RunReader, course: Course, cuts: Cuts) -> Harm | None:
@@ -142,8 +144,8 @@ def _factor(large: Large) -> str:
 
 
 def _starts_usual(reader: RunReader) -> bool:
-    chance = chance_of(reader)
-    return chance is not None and chance.loss is not None and starts_high(reader) is None
+    guessed = guessing(reader)
+    return guessed is not None and guessed.starts_high is not None and starts_high(reader) is None
 
 
 def _decay_known(reader: RunReader) -> bool:

@@ -10,13 +10,16 @@ import numpy as np
 from learnscope.quantities import Quantity
 from learnscope.quantities.outputs import BatchStats, Objective
 from learnscope.reading.course.loss_course import FEWEST, SURE, Course, Level, course_of, loss_course
-from learnscope.reading.gather import Series, labelled, one_pass, rows, series
+from learnscope.reading.gather import Series, labelled, labels_of, one_pass, rows, series
 from learnscope.store.reader import RunReader
 
-CLASS_LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")
 NUMBER_LOSSES = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 SAME = 1e-3
 """Relative difference up to which the logged loss is what the loss function returned."""
+AT_CHANCE = 0.97, 1.15
+"""Shares of what guessing reaches between which a loss is at chance: far above, it is something else that is wrong."""
+BETTER = 0.02
+"""Accuracy above that of guessing from which a model has learned something."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Chance:
     """The best that a constant guess reaches on the targets of the training batches."""
 
     loss: float | None
-    """None if the loss function has no known one."""
+    """For each target; None if the loss function has no known one."""
     accuracy: float | None
     """The share of the largest class."""
     function: str
@@ -33,10 +36,12 @@ class Chance:
     name: str
 
     @property
+    def numbers(self) -> bool:
+        return self.function in NUMBER_LOSSES
+
+    @property
     def what(self) -> str:
-        if self.function in NUMBER_LOSSES:
-            return "the best constant"
-        return "guessing by the shares of the classes"
+        return "the best constant" if self.numbers else "guessing by the shares of the classes"
 
 
 def chance_of(reader: RunReader) -> Chance | None:
@@ -46,17 +51,16 @@ def chance_of(reader: RunReader) -> Chance | None:
 
 
 def _chance(reader: RunReader) -> Chance | None:
-    functions = functions_of(reader)
-    function = functions[0] if len(functions) == 1 else ""
-    majority, entropy = _last(reader, Objective.majority_share), _last(reader, Objective.target_entropy)
-    constant, classes = _last(reader, Objective.constant_loss), _last(reader, Objective.classes)
-    if entropy is not None and majority is not None and majority < 1:
-        loss = entropy if function in CLASS_LOSSES else None
-        return Chance(loss, majority, function, int(classes) if classes else None, Objective.probe, "target_entropy")
+    function = main_function(reader)
+    majority, entropy = last_of(reader, Objective.majority_share), last_of(reader, Objective.target_entropy)
+    constant, classes = last_of(reader, Objective.constant_loss), last_of(reader, Objective.classes)
+    if entropy is not None and majority is not None:
+        if entropy <= 0 or majority >= 1:
+            return None
+        number = int(classes) if classes else None
+        return Chance(entropy, majority, function, number, Objective.probe, Objective.target_entropy.name)
     if constant is not None and constant > 0:
-        return Chance(
-            constant if function in NUMBER_LOSSES else None, None, function, None, Objective.probe, "constant_loss"
-        )
+        return Chance(constant, None, function, None, Objective.probe, Objective.constant_loss.name)
     return _of_batches(reader)
 
 
@@ -74,34 +78,37 @@ def _of_batches(reader: RunReader) -> Chance | None:
     return Chance(None, float(shares.max()), "", len(shares), BatchStats.probe, BatchStats.share.name)
 
 
-def _last(reader: RunReader, quantity: Quantity) -> float | None:
+def last_of(reader: RunReader, quantity: Quantity) -> float | None:
     values = series(reader, quantity).finite.values
     return float(values[-1]) if len(values) else None
 
 
-def functions_of(reader: RunReader) -> list[str]:
-    """The loss functions that were called."""
-    return [str(name) for name in labelled(reader, Objective.objective_value, "function")]
+def main_function(reader: RunReader) -> str:
+    """The loss function that shares and statistics are of; empty if none was seen."""
+    columns = reader.columns()
+    noted = [note for label in labels_of(reader, Objective) for _, note in columns.notes(label, "of") if note]
+    if noted:
+        return str(noted[-1]).partition(" ")[0]
+    functions = [str(name) for name in labelled(reader, Objective.objective_mean, "function")]
+    return functions[0] if len(functions) == 1 else ""
 
 
 def reductions_of(reader: RunReader) -> list[str]:
     return [str(name) for name in labelled(reader, Objective.objective_value, "reduction")]
 
 
-def objective(reader: RunReader) -> Series:
-    """What the one loss function returned; empty if there are several."""
-    if len(functions_of(reader)) != 1 or len(reductions_of(reader)) > 1:
-        return Series(np.zeros(0, np.int64), np.zeros(0), [])
-    return series(reader, Objective.objective_value)
+def objective_mean(reader: RunReader) -> Series:
+    """The loss of one target on average, by the main loss function."""
+    return series(reader, Objective.objective_mean, function=main_function(reader))
 
 
-def logged_over_objective(reader: RunReader) -> float | None:
-    """The logged loss in units of what the loss function returned, if that is always the same; else None."""
-    logged, returned = loss_course(reader), objective(reader).finite
-    if logged is None or not len(returned):
+def logged_over_mean(reader: RunReader) -> float | None:
+    """The logged loss in units of that of one target, if that is always the same; else None."""
+    logged, mean = loss_course(reader), objective_mean(reader).finite
+    if logged is None or not len(mean):
         return None
-    _, ours, theirs = np.intersect1d(logged.steps, returned.steps, return_indices=True)
-    below = returned.values[theirs]
+    _, ours, theirs = np.intersect1d(logged.steps, mean.steps, return_indices=True)
+    below = mean.values[theirs]
     usable = np.abs(below) > 1e-12
     if usable.sum() < 2:
         return None
@@ -111,14 +118,19 @@ def logged_over_objective(reader: RunReader) -> float | None:
 
 
 def guessed_course(reader: RunReader) -> Course | None:
-    """The loss that can be held against chance: the logged one, if it is what the function returned, else that."""
-    ratio = logged_over_objective(reader)
-    if ratio is not None and abs(ratio - 1) < SAME:
-        return loss_course(reader)
-    found = objective(reader)
-    if reductions_of(reader) == ["sum"] or len(found.finite) < FEWEST:
+    """The loss that can be held against chance: the logged one in units of one target, else that of the function."""
+    run = one_pass(reader)
+    return run.remember("guessed course", lambda: _guessed_course(run))
+
+
+def _guessed_course(reader: RunReader) -> Course | None:
+    ratio, logged = logged_over_mean(reader), loss_course(reader)
+    if ratio is not None and ratio > 0 and logged is not None:
+        return logged if abs(ratio - 1) < SAME else course_of(logged.steps, logged.values / ratio, logged.probe)
+    found = objective_mean(reader)
+    if len(found.finite) < FEWEST:
         return None
-    return course_of(found.steps, found.values, found.probe, Objective.objective_value.name)
+    return course_of(found.steps, found.values, found.probe, Objective.objective_mean.name)
 
 
 @dataclass(frozen=True)
@@ -151,31 +163,63 @@ class Guessing:
     """A run against chance at its end."""
 
     chance: Chance
-    end: Level | None
-    """Of the loss; None if it cannot be held against chance."""
-    best: Level | None
+    course: Course | None
+    """Of the loss of one target; None if it cannot be held against chance."""
     accuracy: Accuracy | None
 
     @property
     def better(self) -> bool | None:
         """Whether it ever was surely better than guessing; None if nothing tells."""
         answers = []
-        if self.best is not None and self.chance.loss is not None:
-            below = Level(self.chance.loss, 0.0, 0, 0, 1).above(self.best)
-            answers.append(below > SURE and self.best.value < 0.97 * self.chance.loss)
+        if self.course is not None and self.chance.loss is not None:
+            best = self.course.best
+            below = Level(self.chance.loss, 0.0, 0, 0, 1).above(best)
+            answers.append(below > SURE and best.value < AT_CHANCE[0] * self.chance.loss)
         if self.accuracy is not None and self.chance.accuracy is not None:
             gap = self.accuracy.value - self.chance.accuracy
-            answers.append(self.accuracy.above(self.chance.accuracy) > SURE and gap > 0.02)
+            answers.append(self.accuracy.above(self.chance.accuracy) > SURE and gap > BETTER)
         return any(answers) if answers else None
+
+    @property
+    def at_chance(self) -> bool:
+        """Whether it ended where guessing does, and was no longer on its way.
+
+        A loss that is far from there may be weighted, smoothed, or not yet begun to fall: that says nothing.
+        """
+        if self.better is not False:
+            return False
+        if self.course is not None and self.chance.loss is not None:
+            low, high = AT_CHANCE
+            end, half = self.course.end, self.course.levels[len(self.course.levels) // 2]
+            moving = half.above(end) > SURE and half.value - end.value > 0.01 * abs(half.value)
+            return (
+                low * self.chance.loss <= end.value + end.error and end.value <= high * self.chance.loss and not moving
+            )
+        return self.accuracy is not None
+
+    @property
+    def starts_high(self) -> float | None:
+        """The first loss, before any step, in units of that of a model that knows nothing: all classes alike."""
+        if self.course is None or self.chance.loss is None:
+            return None
+        even = 0.0 if self.chance.numbers else math.log(max(self._answers, 2))
+        return float(self.course.values[0]) / max(self.chance.loss, even)
+
+    @property
+    def _answers(self) -> int:
+        return 2 if self.chance.function.startswith("binary") else self.chance.classes or 2
 
 
 def guessing(reader: RunReader) -> Guessing | None:
     """None if what guessing would reach is not known."""
+    run = one_pass(reader)
+    return run.remember("guessing", lambda: _guessing(run))
+
+
+def _guessing(reader: RunReader) -> Guessing | None:
     chance = chance_of(reader)
     if chance is None:
         return None
     course = guessed_course(reader) if chance.loss is not None else None
     accuracy = training_accuracy(reader) if chance.accuracy is not None else None
-    if course is None and accuracy is None:
-        return None
-    return Guessing(chance, course.end if course else None, course.best if course else None, accuracy)
+    return None if course is None and accuracy is None else Guessing(chance, course, accuracy)
