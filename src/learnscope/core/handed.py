@@ -101,6 +101,8 @@ class HandedOver:
     """The training forwards of the model, where a probe needs them; None where nobody has looked for them."""
     stepped: Stepped | None = None
     """What each of several optimizers stepped with; None where all is as it stands in the optimizers."""
+    rows: Mapping[str, Sequence[int | str]] = field(default_factory=dict)
+    """Ids of the step's examples, and of those of the step before, if its loss stands out."""
     lost: LostStep | None = None
     """The attempt at a step that this is about."""
 

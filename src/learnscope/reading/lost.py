@@ -70,6 +70,16 @@ def rows_behind(reader: RunReader, step: int) -> list[Row]:
     return rows
 
 
+def rows_told(reader: RunReader, step: int, most: int = 8) -> str:
+    """A sentence that names the examples of a step, with a space before it; empty if they are not known."""
+    rows = rows_behind(reader, step)
+    if not rows:
+        return ""
+    shown = ", ".join(map(str, rows[:most]))
+    left = f" and {len(rows) - most:,} more (run.rows_of_step({step}))" if len(rows) > most else ""
+    return f" The ids of the examples of step {step:,}: {shown}{left}."
+
+
 def _records(reader: RunReader, probe: type[LostSteps] | type[Loss]) -> Iterator[Record]:
     for label in labels_of(reader, probe):
         yield from reader.records(label)

@@ -12,6 +12,7 @@ from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.outputs import Holdout, Loss
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, is_nonfinite, rows, series
+from learnscope.reading.lost import lost_steps, rows_told
 from learnscope.reading.words import capital, count, num
 from learnscope.record import Finding
 from learnscope.store.reader import RunReader
@@ -34,11 +35,15 @@ def nonfinite(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  
     # a null with a non-finite status names the tensor too
     frame = frame[(frame["value"] > 0) | is_nonfinite(frame["status"])]
     tensor = str(frame["scope"].iloc[0]) if len(frame) else None
+    # attempts are looked at where they break, gradients at the steps that are due
+    attempt = next((lost for lost in lost_steps(reader) if lost.tensor and lost.step <= first.first), None)
+    tensor = attempt.tensor if attempt is not None else tensor
     where = f", first in {tensor}" if tensor and first is gradient else ""
     sentences = [_sentence(source, reader) for source in bad]
     if tensor:
         sentences.append(f"The first bad tensor in backward order is {tensor}.")
     origin, advice = _origin(reader, first, loss, gradient, change, tensor)
+    origin += rows_told(reader, first.first)
     if first is not bad[0]:
         origin = (
             f"The holdout, measured after step {holdout.first:,}, saw it before the next training step did: the model "

@@ -12,6 +12,7 @@ from learnscope.reading.course.events import Spike, spikes
 from learnscope.reading.course.loss_course import FEWEST, Course, loss_course
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Grid, grid
+from learnscope.reading.lost import rows_told
 from learnscope.reading.words import count, listed, num
 from learnscope.record import Finding
 from learnscope.store.reader import RunReader
@@ -35,7 +36,7 @@ def loss_spikes(reader: RunReader, cuts: Cuts) -> list[Finding]:
     norms = grid(reader, GradientFlow.norm, stage="stepped")
     before_clip = grid(reader, GradientFlow.norm, stage="before_clip")
     norms = before_clip or norms
-    findings = [_bad_batch(one_batch, course, norms, cuts)] if one_batch else []
+    findings = [_bad_batch(one_batch, course, norms, cuts, reader)] if one_batch else []
     return [*findings, *([_slow(slow, course, norms, cuts)] if slow else [])]
 
 
@@ -46,7 +47,7 @@ def _of_one_batch(spike: Spike, course: Course) -> bool:
     return first and spike.back is not None and spike.values <= ONE_BATCH
 
 
-def _bad_batch(found: list[Spike], course: Course, norms: Grid, cuts: Cuts) -> Finding:
+def _bad_batch(found: list[Spike], course: Course, norms: Grid, cuts: Cuts, reader: RunReader) -> Finding:
     worst = max(found, key=lambda spike: spike.heights)
     steps = [f"{spike.step:,}" for spike in found]
     single = len(found) == 1
@@ -63,7 +64,8 @@ def _bad_batch(found: list[Spike], course: Course, norms: Grid, cuts: Cuts) -> F
         "usual",
         detail=f"{_told(worst, course)}; {lasted}. The weights at the steps around it were nearly the same and had a "
         f"usual loss, so it is what was in the batch, inputs or targets, that was different"
-        f"{'' if single else f': at steps {listed(steps, cuts.names_listed)}'}.{_layers(worst, norms)}",
+        f"{'' if single else f': at steps {listed(steps, cuts.names_listed)}'}.{_layers(worst, norms)}"
+        f"{rows_told(reader, worst.step)}",
         advice=f"Look at the examples of step {worst.step:,}: values that are not scaled, empty or padded rows, wrong "
         "targets. Clipping limits what such a batch can do.",
         evidence=evidence_over([spike.step for spike in found], course.probe, course.name, len(course), worst.value),

@@ -11,11 +11,15 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.quantities import Quantity
 from learnscope.quantities.outputs import Loss as Q
-from learnscope.record import Table
+from learnscope.record import Measurement, Table
 
 
 class Loss(Probe):
-    """The loss, and whatever else the loop passes to `w.log`."""
+    """The loss, and whatever else the loop passes to `w.log`.
+
+    If the loss stands out from those before, or is not finite, the notes `rows` and `rows_before` hold the ids of the
+    examples of this step and of the one before, where the loop hands them over (`w.examples`, `w.batch`).
+    """
 
     needs = frozenset({"logged"})
     reads_only = True
@@ -27,7 +31,7 @@ class Loss(Probe):
             for values in moment.handed.logged.values()
         )
 
-    def measure(self, moment: Moment) -> Table:
+    def measure(self, moment: Moment) -> Measurement:
         columns = []
         for name, values in moment.logged.items():
             for value in values:
@@ -42,7 +46,8 @@ class Loss(Probe):
                 parts = [torch.as_tensor(value).reshape(()).to(torch.float64) for value in values]
                 stacked = torch.stack([part.to(parts[0].device) for part in parts])
                 columns += [logged.column(stacked.mean().reshape(1)), deviation.column(stacked.std().reshape(1))]
-        return Table("model", ["model"], columns)
+        notes = {name: list(rows) for name, rows in moment.handed.rows.items()}
+        return Measurement([Table("model", ["model"], columns)], notes=notes)
 
 
 @lru_cache(maxsize=256)

@@ -117,6 +117,8 @@ class Attempts:
     def left_out(self, optimizer: Optimizer, scale: float = 1.0) -> None:
         """A GradScaler has left out the step of an optimizer, whose gradients are still there."""
         self._see("scaler", SCALER, scale)
+        if self._open is not None:  # a clip may have shown it first
+            self._open.cause, self._open.why = "scaler", SCALER
         self._calls.skipped(optimizer)
         self._late = self._resolve(skipped=True)
 

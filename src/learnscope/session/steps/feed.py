@@ -8,7 +8,8 @@ from typing import Any
 from torch import Tensor, strided
 
 from learnscope.core.handed import Examples, HandedOver
-from learnscope.session.steps.rows import RecentRows, ids_in, own_ids
+from learnscope.session.steps.loss_watch import LossWatch
+from learnscope.session.steps.rows import MOST, RecentRows, ids_in, own_ids
 
 
 class Feed:
@@ -31,6 +32,7 @@ class Feed:
         self._examples: list[Examples] = []
         self._waiting: list[tuple[int, dict[str, Any]]] = []
         self.rows = RecentRows()
+        self._losses = LossWatch()
 
     def add(self, step: int, first_step: int, backward_seen: bool, **content: Any) -> None:
         """Take what the loop handed over, `logged`, `batch` or `examples`, after `step` training steps."""
@@ -93,9 +95,19 @@ class Feed:
     def flush(self) -> None:
         if self._step is None:
             return
-        step, handed = self._step, HandedOver(self._logged, self._batch, self._examples)
+        step = self._step
+        handed = HandedOver(self._logged, self._batch, self._examples, rows=self._rows_behind(step))
         self._step, self._logged, self._batch, self._examples = None, {}, None, []
         self._complete(step, handed)
+
+    def _rows_behind(self, step: int) -> dict[str, list[int | str]]:
+        """The ids of the examples, if the loss of the step is a number here and stands out."""
+        losses = [as_number(value) for value in self._logged.get("loss", ())] if self.rows else []
+        known = [loss for loss in losses if loss is not None]
+        if not known or not self._losses.stands_out(sum(known) / len(known)):
+            return {}
+        found = {"rows": self.rows.of(step), "rows_before": self.rows.of(step - 1)}
+        return {name: rows[:MOST] for name, rows in found.items() if rows}
 
     def _put(self, step: int, content: dict[str, Any]) -> None:
         if self._step != step:

@@ -12,6 +12,8 @@ from learnscope.task.batches import ID_KEYS, first_of
 
 STEPS = 16
 """Steps whose ids are kept."""
+MOST = 4096
+"""Ids that a record names."""
 
 
 class RecentRows:
@@ -19,6 +21,9 @@ class RecentRows:
 
     def __init__(self) -> None:
         self._kept: dict[int, list[Any]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
 
     def add(self, step: int, ids: Any) -> None:
         if ids is None:
