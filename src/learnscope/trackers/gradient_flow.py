@@ -122,7 +122,7 @@ class GradientFlowTracker(Tracker):
     def _gradients(self, subject: Subject) -> Gradients:
         """Without the counts of zeros, NaN and Inf, which nothing here asks for."""
         grads = [p.grad for p in subject.parameters]
-        key = (*(grad is None for grad in grads), *(p.requires_grad for p in subject.parameters))
+        key = (*[grad is None for grad in grads], *[p.requires_grad for p in subject.parameters])
         if self._present is None or self._present[:2] != (subject.names, key):
             present = current_tensors(subject)
             names = [subject.names[position] for position in present]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from learnscope.core.gradients import Gradients
@@ -19,7 +22,7 @@ from learnscope.model.selection import check_max_layers, spread
 from learnscope.names import components, resolve
 from learnscope.probes.adapters.opening import warn_of_unknown
 from learnscope.quantities.adapters import AdapterGradients as Q
-from learnscope.record import Label, Measurement, Table
+from learnscope.record import Column, Label, Measurement, Table
 
 KINDS = ("module", "layer", "component", "model")
 
@@ -62,16 +65,10 @@ class AdapterGradients(Probe):
         if rows.silent:
             warn_of_unknown(type(self).__name__, rows.silent, moment.state)
         idle = {id(moment.subject.parameters[position]) for position in gradients.unstepped}
-        stages = {stage: rows.norms(squares) for stage, squares in stepped_squares(gradients).items()}
-        tables = []
-        for place, (kind, members) in enumerate(zip(rows.kinds, rows.tables.values(), strict=True)):
-            reasons = rows.reasons(members, idle)
-            columns = [
-                Q.norm.column(norms[place], rows.labels(gradients.origin, stage)[place], reasons)
-                for stage, norms in stages.items()
-            ]
-            tables.append(Table(kind, rows.scopes[place], columns))
-        return Measurement(tables, notes={"unknown": rows.silent} if rows.silent else {})
+        reasons = [rows.reasons(members, idle) for members in rows.tables.values()] if rows.lacking else None
+        unpack = partial(rows.unpacked, gradients.origin, reasons)
+        notes = {"unknown": rows.silent} if rows.silent else {}
+        return Measurement(packed=stepped_squares(gradients), unpack=unpack, notes=notes)
 
     def _rows(self, moment: Moment, positions: Sequence[int]) -> _Rows:
         """Those of the last measurement, unless parameters, what is trained, optimizers or gradients have changed."""
@@ -121,12 +118,14 @@ class _Rows:
         self.kinds = [kind for kind, *_ in self.tables]
         self.scopes = [list(members) for members in self.tables.values()]
         self._labels: dict[tuple[str, str], list[dict[str, Label]]] = {}
-        self._lengths = [len(scopes) for scopes in self.scopes]
+        self._ends = np.cumsum([len(scopes) for scopes in self.scopes])[:-1]
         summed = [parts_of_scope for members in self.tables.values() for parts_of_scope in members.values()]
         present = [[row for part in scope if (row := row_of_part[part]) is not None] for scope in summed]
-        self._from = torch.tensor([row for rows in present for row in rows], dtype=torch.int64)
-        self._to = torch.tensor([number for number, rows in enumerate(present) for _ in rows], dtype=torch.int64)
-        self._empty = torch.tensor([0.0 if rows else torch.nan for rows in present], dtype=torch.float64)
+        self._from = np.array([row for rows in present for row in rows], dtype=np.int64)
+        self._to = np.array([number for number, rows in enumerate(present) for _ in rows], dtype=np.int64)
+        self._empty = np.array([0.0 if rows else np.nan for rows in present])
+        self.lacking = None in row_of_part
+        """Whether a part has no gradient."""
 
     def labels(self, origin: str, stage: str) -> list[dict[str, Label]]:
         """The labels of each table's column, made once."""
@@ -137,20 +136,30 @@ class _Rows:
             made = self._labels[origin, stage] = [{**first, **names, "stage": stage} for names in own]
         return made
 
-    def norms(self, squares: Tensor) -> tuple[Tensor, ...]:
-        """The norms of each table's scopes, from Σg² of every gradient; NaN where nothing has a gradient."""
-        if self._from.device != squares.device:
-            self._from, self._to, self._empty = (t.to(squares.device) for t in (self._from, self._to, self._empty))
-        sums = self._empty.index_add(0, self._to, squares[self._from])
-        return torch.split_with_sizes(sums.sqrt_(), self._lengths)
+    def unpacked(
+        self, origin: str, reasons: Sequence[dict[int, str]] | None, squares: Mapping[str, NDArray[np.float64]]
+    ) -> list[Table]:
+        """All tables, from Σg² of every gradient by stage; made when somebody reads them."""
+        columns: list[list[Column]] = [[] for _ in self.kinds]
+        for stage, values in squares.items():
+            norms, labels = self._norms(values), self.labels(origin, stage)
+            for place, numbers in enumerate(norms):
+                missing = {} if reasons is None else reasons[place]
+                columns[place].append(Q.norm.column(numbers.tolist(), labels[place], missing))
+        return [Table(*named) for named in zip(self.kinds, self.scopes, columns, strict=True)]
+
+    def _norms(self, squares: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """The norms of each table's scopes; NaN where nothing has a gradient."""
+        if not len(self._empty):
+            return []
+        sums = self._empty + np.bincount(self._to, weights=squares[self._from], minlength=len(self._empty))
+        return np.split(np.sqrt(sums), self._ends)
 
     def reasons(self, table: _Members, idle: Collection[int]) -> dict[int, str]:
         """Why a scope has no gradient, by place; asked each time, as adapters are switched on and off.
 
         `idle` are the ids of parameters whose optimizer did not step.
         """
-        if None not in self._row_of_part:
-            return {}
         why = [NOT_STEPPED if id(part.parameter) in idle else part.why_no_gradient() for part in self._parts]
         return {
             place: "; ".join(dict.fromkeys(why[part] for part in members))
