@@ -65,8 +65,9 @@ class LossCall:
     """How many numbers it is a mean of with reduction "mean", if none is left out."""
     sums: dict[str, Tensor] = field(default_factory=dict)
     """As `learnscope.tensor.outputs.objective` says, for the form."""
+    rows: int = 0
+    """How many rows of the outputs were looked at: one of `looked_at`, of outputs that are large."""
     looked_at: int = 1
-    """One row of so many was looked at, of outputs that are large."""
     ignore_index: int = -100
     """Of classes."""
     soft: bool = False

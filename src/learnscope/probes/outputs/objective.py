@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from learnscope.core.handed import LossCall
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe, Schedule
+from learnscope.probes.outputs.objective_numbers import number_shares, number_tables
 from learnscope.probes.outputs.objective_rows import (
     Sums,
+    answer_shares,
     answer_tables,
+    class_shares,
     class_tables,
     fetched,
-    number_tables,
     share,
     token_columns,
     untouched_column,
@@ -28,7 +32,8 @@ UNSEEN = (
     f"no call of torch's loss functions ({FUNCTIONS}) was seen before this step; a loss that is written by hand, "
     "weighted inside of torch.nn.functional, compiled, or under torch.func is not seen"
 )
-_TABLES = {"classes": class_tables, "answers": answer_tables, "numbers": number_tables}
+_SO_FAR: dict[str, Any] = {"classes": class_shares, "answers": answer_shares, "numbers": number_shares}
+_TABLES: dict[str, Any] = {"classes": class_tables, "answers": answer_tables, "numbers": number_tables}
 
 
 class Objective(Probe):
@@ -54,14 +59,22 @@ class Objective(Probe):
         if not calls:
             told, moment.state["told"] = "told" in moment.state, True
             return None if told else Measurement(notes={"unseen": UNSEEN})
-        sums = fetched(calls)
-        key = main_group(calls, moment.state)
+        sums, key = fetched(calls), main_group(calls, moment.state)
         chosen = [place for place, call in enumerate(calls) if (call.function, call.width) == key]
         own, own_sums = [calls[place] for place in chosen], [sums[place] for place in chosen]
-        first, *tables = _TABLES[own[0].form](own, own_sums, moment.state)
-        columns = [*value_columns(calls, sums), *first.columns, *token_columns(own_sums)]
-        columns.append(untouched_column(own, own_sums))
-        return Measurement([Table("model", ["model"], columns), *tables], notes=_notes(calls, own))
+        so_far = _SO_FAR[own[0].form](own, own_sums, moment.state)
+        make = partial(_tables, calls, sums, own, own_sums, so_far)
+        values = torch.tensor([float(each["value"][0]) for each in sums])
+        return Measurement(packed={"values": values}, unpack=make, notes=_notes(calls, own))
+
+
+def _tables(
+    calls: Sequence[LossCall], sums: Sequence[Sums], own: Sequence[LossCall], own_sums: Sequence[Sums], so_far: Any,
+    _packed: Any,
+) -> list[Table]:  # fmt: skip
+    first, *tables = _TABLES[own[0].form](own, own_sums, so_far)
+    columns = [*value_columns(calls, sums), *first.columns, *token_columns(own_sums)]
+    return [Table("model", ["model"], [*columns, untouched_column(own, own_sums)]), *tables]
 
 
 def main_group(calls: Sequence[LossCall], state: dict[str, Any]) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""From sums over the calls of a loss function to columns: classes, yes/no answers and numbers."""
+"""From sums over the calls of a loss function to columns: classes and yes/no answers."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ NO_TARGET = "no target of the step is counted"
 NO_PREDICTION = "no counted row of the outputs is finite"
 SINGLE_CLASS = "a single class: softmax of one number is always 1"
 WEIGHTED = "the loss weighs its targets in a way for which the best constant has no simple form"
-NO_FORM = "the best constant for this loss has no simple form"
 ONE_A_ROW = "nll_loss gives a gradient to one class a row; what comes before it was not looked at"
 UNREACHED = "no backward came by the outputs, or there are too many of them"
 NO_PLACE = "the sequences have no such place with a counted target"
 
 
 def fetched(calls: Sequence[LossCall]) -> list[dict[str, Array]]:
-    """The sums of each call in float64, with one wait for the device."""
+    """The sums of each call on the host, with one wait for the device."""
     held = [{**call.sums, "value": call.value, **_optional(call)} for call in calls]
-    tensors = [tensor.detach().double().reshape(-1) for each in held for tensor in each.values()]
+    tensors = [tensor.detach() for each in held for tensor in each.values()]
     if all(tensor.is_cpu for tensor in tensors):
-        numbers = [tensor.numpy() for tensor in tensors]
+        numbers = [tensor.reshape(-1).numpy() for tensor in tensors]
     else:
-        joined = torch.cat([tensor.to(calls[0].value.device) for tensor in tensors]).cpu().numpy()
+        device = calls[0].value.device
+        joined = torch.cat([tensor.to(device, torch.float64).reshape(-1) for tensor in tensors]).cpu().numpy()
         numbers = np.split(joined, np.cumsum([tensor.numel() for tensor in tensors])[:-1])
     following = iter(numbers)
     return [{name: next(following) for name in each} for each in held]
@@ -45,6 +45,16 @@ def fetched(calls: Sequence[LossCall]) -> list[dict[str, Array]]:
 def _optional(call: LossCall) -> dict[str, torch.Tensor]:
     given = {"tokens": call.tokens, "touched": call.touched, "weight": call.weight}
     return {name: tensor for name, tensor in given.items() if tensor is not None}
+
+
+def together(arrays: Sequence[Array]) -> Array:
+    """Their sum; shorter ones are as if they had zeros at the end."""
+    if len(arrays) == 1:
+        return arrays[0]
+    total = np.zeros(max(map(len, arrays)))
+    for array in arrays:
+        total[: len(array)] += array
+    return total
 
 
 def share(part: float, whole: float, reason: str = NO_TARGET) -> float | str:
@@ -64,48 +74,45 @@ def yes_entropies(yes: Array) -> Array:
     return found
 
 
-def class_tables(calls: Sequence[LossCall], sums: Sequence[Sums], state: dict[str, Any]) -> list[Table]:
+def class_shares(_calls: Sequence[LossCall], sums: Sequence[Sums], state: dict[str, Any]) -> Array:
+    """Counted targets by class so far, those of this step included."""
+    counts = [each["target_counts"][:-1] for each in sums]
+    so_far = together([*counts, *([np.asarray(state["counts"])] if "counts" in state else [])]).astype(np.float64)
+    state["counts"] = torch.from_numpy(so_far)
+    return so_far
+
+
+def class_tables(calls: Sequence[LossCall], sums: Sequence[Sums], so_far: Array) -> list[Table]:
     """Of cross_entropy and nll_loss."""
     width, last = max(call.width for call in calls), calls[-1]
-    added = dict(zip(CLASS_NUMBERS, np.sum([each["sums"] for each in sums], 0), strict=True))
-    so_far = _grown(state.get("counts"), width)
-    for each in sums:
-        so_far[: len(each["target_counts"])] += each["target_counts"]
-    state["counts"] = torch.from_numpy(so_far)
-    predicted = np.sum(
-        [np.pad(each["predicted_counts"], (0, width - len(each["predicted_counts"]))) for each in sums], 0
-    )
-    total = so_far.sum()
+    added = dict(zip(CLASS_NUMBERS, together([each["sums"] for each in sums]).tolist(), strict=True))
+    predicted = together([each["predicted_counts"][:-1] for each in sums])
+    total, answers = so_far.sum(), predicted.sum()
     shares = so_far / total if total else so_far
+    targets, rows = sum(call.entries for call in calls), sum(call.rows for call in calls)
     columns = [
         Q.objective_accuracy.cells([share(added["right"], added["counted"])]),
         Q.majority_share.cells([share(so_far.max(), total)]),
         Q.target_entropy.cells([entropy(shares) if total else NO_TARGET]),
         Q.classes.column([width]),
         Q.classes_seen.column([int((so_far > 0).sum())]),
-        Q.predicted_majority.cells([share(predicted.max(), predicted.sum(), NO_PREDICTION)]),
-        Q.targets_out_of_range.cells([share(added["out_of_range"], added["targets"] - added["ignored"])]),
-        Q.ignored_share.cells([share(added["ignored"], added["targets"], "the step has no target")]),
+        Q.predicted_majority.cells([share(predicted.max(), answers, NO_PREDICTION)]),
+        Q.targets_out_of_range.cells([share(added["out_of_range"], targets - added["ignored"])]),
+        Q.ignored_share.cells([share(added["ignored"], targets, "the step has no target")]),
         Q.constant_loss.cells([_constant_class_loss(calls, sums, shares) if total else NO_TARGET]),
-        Q.nonfinite_outputs.column([int(added["nonfinite"])]),
-        *_distribution_columns(added, width),
+        Q.nonfinite_outputs.column([int(rows - added["finite"])]),
+        *_distribution_columns(added, width, rows),
     ]
     if 0 <= last.ignore_index < width:
-        columns.append(Q.ignored_class_share.cells([share(added["ignored"], added["targets"], "no target")]))
-    return [*_model(columns), *_by_class(shares if total else None, predicted / (predicted.sum() or math.nan))]
+        columns.append(Q.ignored_class_share.cells([share(added["ignored"], targets, "no target")]))
+    return [*of_model(columns), *_by_class(shares[:width] if total else None, predicted / (answers or math.nan))]
 
 
-def _grown(counts: Any, width: int) -> Array:
-    """Counts of classes from before, with room for more: a loss over the batch itself has as many as examples."""
-    held: Array = np.zeros(0) if counts is None else np.asarray(counts, np.float64)
-    return np.pad(held, (0, max(0, width - len(held))))
-
-
-def _distribution_columns(added: Mapping[str, float], width: int) -> list[Column]:
+def _distribution_columns(added: Mapping[str, float], width: int, rows: int) -> list[Column]:
     none = SINGLE_CLASS if width < 2 else None
     return [
-        Q.probability_rows.cells([none or share(added["probabilities"], added["rows"], "the outputs have no row")]),
-        Q.logprob_rows.cells([none or share(added["logprobs"], added["rows"], "the outputs have no row")]),
+        Q.probability_rows.cells([none or share(added["probabilities"], rows, "the outputs have no row")]),
+        Q.logprob_rows.cells([none or share(added["logprobs"], rows, "the outputs have no row")]),
     ]
 
 
@@ -114,27 +121,34 @@ def _constant_class_loss(calls: Sequence[LossCall], sums: Sequence[Sums], shares
     if any(call.weighted != last.weighted or call.smoothing != last.smoothing for call in calls):
         return WEIGHTED
     if weight is not None:
-        weighed = shares * np.pad(weight, (0, len(shares) - len(weight)), constant_values=1.0)
+        weighed = shares[: len(weight)] * weight
         if last.smoothing or last.soft or not weighed.sum() > 0:
             return WEIGHTED
         return entropy(weighed / weighed.sum())
     return entropy((1 - last.smoothing) * shares + last.smoothing / len(shares))
 
 
-def answer_tables(calls: Sequence[LossCall], sums: Sequence[Sums], state: dict[str, Any]) -> list[Table]:
-    """Of binary_cross_entropy: a single column is two classes, several are as many questions."""
-    width = calls[0].width
-    added = dict(zip(ANSWER_NUMBERS, np.sum([each["sums"] for each in sums], 0), strict=True))
-    total = float(state.get("rows", 0)) + added["rows"]
-    yes = _grown(state.get("yes"), width) + np.sum([each["target_sum"] for each in sums], 0)
-    ever = _grown(state.get("ever"), width) + np.sum([each["target_yes"] for each in sums], 0)
+def answer_shares(calls: Sequence[LossCall], sums: Sequence[Sums], state: dict[str, Any]) -> tuple[float, Array, Array]:
+    """So far: how many rows, and by column the sum of the targets and how many of them were yes."""
+    total = float(state.get("rows", 0)) + sum(call.rows for call in calls)
+    before = [[np.asarray(state[name])] if name in state else [] for name in ("yes", "ever")]
+    yes = together([*(each["target_sum"] for each in sums), *before[0]]).astype(np.float64)
+    ever = together([*(each["target_yes"] for each in sums), *before[1]]).astype(np.float64)
     state |= {"rows": total, "yes": torch.from_numpy(yes), "ever": torch.from_numpy(ever)}
-    answered = added["rows"] - np.sum([each["no_answer"] for each in sums], 0)
+    return total, yes, ever
+
+
+def answer_tables(calls: Sequence[LossCall], sums: Sequence[Sums], so_far: tuple[float, Array, Array]) -> list[Table]:
+    """Of binary_cross_entropy: a single column is two classes, several are as many questions."""
+    width, (total, yes, ever) = calls[0].width, so_far
+    added = dict(zip(ANSWER_NUMBERS, together([each["sums"] for each in sums]).tolist(), strict=True))
+    rows = sum(call.rows for call in calls)
     with np.errstate(invalid="ignore", divide="ignore"):
         shares = np.clip(yes / total, 0, 1)
-        predicted = np.sum([each["predicted_yes"] for each in sums], 0) / answered
+        answered = rows - together([each["no_answer"] for each in sums])
+        predicted = together([each["predicted_yes"] for each in sums]) / answered
     uncertain = float(yes_entropies(shares).mean()) if total else NO_TARGET
-    entries, weighted = added["rows"] * width, any(call.weighted for call in calls)
+    entries, weighted = rows * width, any(call.weighted for call in calls)
     seen = int((ever > 0).sum()) if width > 1 else int((ever > 0).sum() + (ever < total).sum())
     columns = [
         Q.objective_accuracy.cells([share(added["right"], entries)]),
@@ -145,71 +159,19 @@ def answer_tables(calls: Sequence[LossCall], sums: Sequence[Sums], state: dict[s
         Q.predicted_majority.cells([_majority(predicted)]),
         Q.targets_out_of_range.cells([share(added["out_of_range"], entries)]),
         Q.constant_loss.cells([WEIGHTED if weighted else uncertain]),
-        Q.nonfinite_outputs.column([int(added["nonfinite"])]),
+        Q.nonfinite_outputs.column([int(entries - added["finite"])]),
     ]
     if calls[0].function.endswith("with_logits"):
         columns.append(Q.probability_rows.cells([share(added["within"], entries)]))
     if width == 1:
         shares, predicted = np.append(1 - shares, shares), np.append(1 - predicted, predicted)
-    return [*_model(columns), *_by_class(shares if total else None, predicted)]
+    return [*of_model(columns), *_by_class(shares if total else None, predicted)]
 
 
 def _majority(yes: Array) -> float | str:
     """Share of the more frequent answer, mean over the questions that have any."""
     known = yes[~np.isnan(yes)]
     return float(np.maximum(known, 1 - known).mean()) if len(known) else NO_PREDICTION
-
-
-def number_tables(calls: Sequence[LossCall], sums: Sequence[Sums], state: dict[str, Any]) -> list[Table]:
-    """Of mse_loss, l1_loss, smooth_l1_loss and huber_loss."""
-    width, given = calls[0].width, ("count", "mean", "squares")
-    held = [np.asarray(state[name], np.float64) for name in given] if "count" in state else [np.zeros(width)] * 3
-    if len(held[0]) != width:  # a model with outputs of any length
-        held = [np.zeros(width)] * 3
-    targets = merged([held, *([each[name] for name in given] for each in sums)])
-    state |= {name: torch.from_numpy(values) for name, values in zip(given, targets, strict=True)}
-    outputs = merged([list(each["outputs"][:3, None]) for each in sums])
-    lost = np.sum([each["outputs"][3:] for each in sums], 0)
-    mean, deviation, within = pooled(*targets)
-    output_mean, output_deviation, _ = pooled(*outputs)
-    function = calls[0].function
-    constant: float | str = NO_FORM
-    if function == "mse_loss":
-        constant = within
-    elif function == "l1_loss":
-        entries = [float(each["count"].sum()) for each in sums]
-        constant = share(sum(float(e["deviation"][0]) * n for e, n in zip(sums, entries, strict=True)), sum(entries))
-    columns = [
-        Q.constant_loss.cells([constant]),
-        Q.target_mean.cells([mean]), Q.target_std.cells([deviation]),
-        Q.output_mean.cells([output_mean]), Q.output_std.cells([output_deviation]),
-        Q.nonfinite_outputs.column([int(lost[0])]), Q.nonfinite_targets.column([int(lost[1])]),
-        Q.broadcast.column([max(call.broadcast for call in calls)]),
-    ]  # fmt: skip
-    return _model(columns)
-
-
-def merged(parts: Sequence[Sequence[Array]]) -> list[Array]:
-    """Count, mean and Σ(x − mean)² of several parts together (Chan, Golub and LeVeque 1979)."""
-    count, mean, squares = (np.asarray(values, np.float64) for values in parts[0])
-    for more, other, spread in parts[1:]:
-        total = count + more
-        with np.errstate(invalid="ignore"):
-            apart, weight = other - mean, np.where(total > 0, more / np.maximum(total, 1), 0.0)
-        squares = squares + spread + apart**2 * count * weight
-        count, mean = total, mean + apart * weight
-    return [count, mean, squares]
-
-
-def pooled(count: Array, mean: Array, squares: Array) -> tuple[float | str, float | str, float | str]:
-    """Mean and population deviation over all columns, and the mean variance within them."""
-    total = float(count.sum())
-    if not total:
-        return NO_TARGET, NO_TARGET, NO_TARGET
-    middle = float((count * mean).sum() / total)
-    within = float(squares.sum() / total)
-    between = float((count * (mean - middle) ** 2).sum() / total)
-    return middle, math.sqrt(within + between), within
 
 
 def token_columns(sums: Sequence[Sums]) -> list[Column]:
@@ -234,7 +196,7 @@ def untouched_column(calls: Sequence[LossCall], sums: Sequence[Sums]) -> Column:
     return Q.untouched_outputs.column([float((np.max(touched, 0) == 0).mean())])
 
 
-def _model(columns: Sequence[Column]) -> list[Table]:
+def of_model(columns: Sequence[Column]) -> list[Table]:
     return [Table("model", ["model"], list(columns))]
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from learnscope.core.handed import Form, LossCall
 from learnscope.tensor.context import plain_arithmetic
-from learnscope.tensor.outputs.objective import answer_sums, as_rows, class_sums, number_sums, stride_for
+from learnscope.tensor.outputs.objective import answer_sums, class_sums, number_sums, stride_for
 
 Listener = Callable[[str, Tensor, Tensor, dict[str, Any], Tensor], None]
 
@@ -103,8 +103,9 @@ def summed_up(function: str, outputs: Tensor, targets: Tensor, options: dict[str
         given, wanted = outputs.detach(), targets.detach()
         call = LossCall(
             function=function, reduction=REDUCTIONS[options.get("reduction", 1)], form=form,
-            width=_as_columns(given, form).shape[1], value=value.detach().double().mean(), entries=given.numel(),
-            looked_at=stride_for(given), weighted=weight is not None or options.get("pos_weight") is not None,
+            width=width_of(given, form), value=value.detach().double().mean(), entries=given.numel(),
+            rows=rows_looked_at(given, form), looked_at=stride_for(given),
+            weighted=weight is not None or options.get("pos_weight") is not None,
         )  # fmt: skip
         if form == "classes":
             call.ignore_index, call.smoothing = options["ignore_index"], options.get("label_smoothing", 0.0)
@@ -130,12 +131,21 @@ def _come_by(call: LossCall, gradient: Tensor) -> None:
     if gradient.numel() > MOST_GRADIENTS or call.function == "nll_loss" or torch.compiler.is_compiling():
         return
     with plain_arithmetic(gradient.device):
-        touched = (_as_columns(gradient.detach(), call.form) != 0).any(0)
+        given = gradient.detach().reshape(-1, call.width) if gradient.ndim < 2 else gradient.detach()
+        touched = (given != 0).any(0) if given.ndim == 2 else (given != 0).flatten(2).any(2).any(0)
         call.touched = touched if call.touched is None else call.touched | touched
 
 
-def _as_columns(outputs: Tensor, form: Form) -> Tensor:
-    return as_rows(outputs[None] if form == "classes" and outputs.ndim == 1 else outputs)
+def width_of(outputs: Tensor, form: Form) -> int:
+    """How many columns outputs have: their second dimension; of a single row of classes, the only one."""
+    return outputs.shape[1] if outputs.ndim > 1 else outputs.numel() if form == "classes" else 1
+
+
+def rows_looked_at(outputs: Tensor, form: Form) -> int:
+    stride = stride_for(outputs)
+    if outputs.ndim < 3:
+        return 1 if form == "classes" and outputs.ndim < 2 else -(-outputs.shape[:1].numel() // stride)
+    return outputs.shape[0] * -(-outputs.shape[2:].numel() // stride)
 
 
 def _broadcast(outputs: Tensor, targets: Tensor) -> float:

@@ -17,11 +17,9 @@ MOST = 2**22
 NEAR = 0.004
 """How far a sum of probabilities may be off 1: they may have been rounded to bfloat16 before."""
 SHIFTS = (-1, 0, 1, 2)
-CLASS_NUMBERS = (
-    "targets", "ignored", "out_of_range", "rows", "counted", "right", "nonfinite", "probabilities", "logprobs",
-)  # fmt: skip
+CLASS_NUMBERS = ("ignored", "out_of_range", "counted", "right", "finite", "probabilities", "logprobs")
 """The entries of `class_sums(…)["sums"]`: of all targets, then of the rows that were looked at."""
-ANSWER_NUMBERS = ("rows", "right", "nonfinite", "within", "out_of_range")
+ANSWER_NUMBERS = ("right", "finite", "within", "out_of_range")
 
 
 def stride_for(outputs: Tensor) -> int:
@@ -46,53 +44,51 @@ def class_sums(outputs: Tensor, targets: Tensor, ignore_index: int, weight: Tens
     """Sums of a call of cross_entropy or nll_loss, whose targets are classes, or a share of every class in each row.
 
     `sums` as in `CLASS_NUMBERS`; by class, `target_counts` of all counted targets and `predicted_counts` of the rows
-    looked at; `mass`, what reduction="mean" divides by: the counted targets, or their weights.
+    looked at, both with one entry more, of those that are no class; `mass`, what reduction="mean" divides by: the
+    counted targets, or their weights.
     """
     if outputs.ndim == 1:
         outputs, targets = outputs[None], targets[None]
     classes, stride = outputs.shape[1], stride_for(outputs)
     rows = as_rows(outputs, stride)
     if targets.is_floating_point():
-        chosen, counts, of_targets = _soft_targets(targets, stride)
-    else:
-        chosen, counts, of_targets = _hard_targets(targets, classes, ignore_index, stride)
-    counted = chosen >= 0
-    highest, predicted = rows.max(1)
-    finite = highest.isfinite()
-    looks_at = [torch.as_tensor(len(rows), device=rows.device), counted.sum()]
-    looks_at += [((predicted == chosen) & finite).sum(), (~finite).sum(), *_distributions(rows, highest, finite)]
-    predictions = _counted(torch.where(counted & finite, predicted, classes), classes)[:classes]
-    if targets.is_floating_point():
+        chosen, counts, ignored, improper = _soft_targets(targets, stride)
         mass = counts.new_tensor(outputs.numel() // classes)
     else:
-        mass = counts.sum() if weight is None else (counts * weight.detach().to(counts)).sum()
-    sums = torch.stack([number.double() for number in (*of_targets, *looks_at)])
+        chosen, counts, ignored = _hard_targets(targets, classes, ignore_index, stride)
+        improper = counts[classes] - ignored
+        mass = counts[:classes].sum() if weight is None else counts[:classes].to(weight.dtype) @ weight
+    counted = chosen < classes
+    highest, predicted = rows.max(1)
+    finite = highest.isfinite()
+    looks_at = (counted.sum(), ((predicted == chosen) & finite).sum(), finite.sum(), *_distributions(rows, highest))
+    predictions = _counted(torch.where(counted & finite, predicted, classes), classes)
+    sums = torch.stack((ignored, improper, *looks_at))
     return {"sums": sums, "target_counts": counts, "predicted_counts": predictions, "mass": mass}
 
 
-def _hard_targets(
-    targets: Tensor, classes: int, ignore_index: int, stride: int
-) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """The class of each row looked at (-1: none), counts of all by class; how many, how many ignored, out of range."""
+def _hard_targets(targets: Tensor, classes: int, ignore_index: int, stride: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The class of each row looked at (`classes`: none), counts of all by class, and how many are ignored."""
     every = targets.long()
     ignored = every == ignore_index
-    in_range = (every >= 0) & (every < classes) & ~ignored
-    counts = _counted(torch.where(in_range, every, classes).reshape(-1), classes)
-    number = torch.as_tensor(every.numel(), device=every.device)
-    out_of_range = counts[classes] - ignored.sum()
-    looked_at = torch.where(in_range, every, -1)
-    looked_at = looked_at[::stride] if every.ndim < 2 else looked_at.flatten(1)[:, ::stride].reshape(-1)
-    return looked_at, counts[:classes].double(), (number, ignored.sum(), out_of_range)
+    in_range = (every >= 0) & (every < classes)
+    if 0 <= ignore_index < classes:
+        in_range = in_range & ~ignored
+    chosen = torch.where(in_range, every, classes)
+    counts = _counted(chosen.reshape(-1), classes)
+    looked_at = chosen[::stride] if chosen.ndim < 2 else chosen.flatten(1)[:, ::stride].reshape(-1)
+    return looked_at, counts, ignored.sum()
 
 
-def _soft_targets(targets: Tensor, stride: int) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """The same of targets that are shares of the classes in each row: its class is the one with the largest."""
-    shares = as_rows(targets, stride)
-    wide = shares.double()
-    improper = (wide.amin(1) < 0) | ~((wide.sum(1) - 1).abs() <= NEAR)
-    number = torch.as_tensor(len(shares), device=shares.device)
-    sums = (number, torch.zeros_like(number), improper.sum())
-    return wide.argmax(1), wide.sum(0), sums
+def _soft_targets(targets: Tensor, stride: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same of targets that are shares of the classes in each row: its class is the one with the largest share.
+
+    Also how many rows are no shares.
+    """
+    shares = as_rows(targets, stride).double()
+    improper = (shares.amin(1) < 0) | ~((shares.sum(1) - 1).abs() <= NEAR)
+    chosen, counts = shares.argmax(1), torch.cat([shares.sum(0), shares.new_zeros(1)])
+    return chosen, counts, chosen.new_zeros(()), improper.sum()
 
 
 def _counted(values: Tensor, most: int) -> Tensor:
@@ -103,35 +99,29 @@ def _counted(values: Tensor, most: int) -> Tensor:
     return values.new_zeros(most + 1).scatter_add_(0, values, torch.ones_like(values))
 
 
-def _distributions(rows: Tensor, highest: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
-    """How many rows are probabilities, and how many are logarithms of probabilities."""
-    if rows.shape[1] < 2:  # a single one says nothing
-        none = torch.full((), math.nan, device=rows.device)
-        return none, none
+def _distributions(rows: Tensor, highest: Tensor) -> tuple[Tensor, Tensor]:
+    """How many rows are probabilities, and how many are logarithms of probabilities; of a single class, nothing."""
     wide = rows.float() if rows.element_size() < 4 else rows
     probabilities = (wide.amin(1) >= 0) & ((wide.sum(1) - 1).abs() <= NEAR)
     # a rounded logarithm is off by a share of |ln p|, whose mean is the entropy: ln K at most
     near = NEAR * max(1.0, math.log(rows.shape[1]))
-    logarithms = finite & (highest <= near) & (wide.logsumexp(1).abs() <= near)
+    logarithms = (highest <= near) & (wide.logsumexp(1).abs() <= near)
     return probabilities.sum(), logarithms.sum()
 
 
 def answer_sums(outputs: Tensor, targets: Tensor, *, logits: bool) -> dict[str, Tensor]:
     """Sums of a call of binary_cross_entropy (`logits`: with_logits), where each column is a yes/no answer.
 
-    `sums` as in `ANSWER_NUMBERS`, over entries but for `rows`; by column, `target_sum`, how many targets and
+    `sums` as in `ANSWER_NUMBERS`, over entries; by column, `target_sum`, how many targets and
     predictions are yes, `target_yes` and `predicted_yes`, and the predictions that are none, `no_answer`.
     """
     stride = stride_for(outputs)
     given, wanted = as_rows(outputs, stride), as_rows(targets, stride).double()
     yes, wanted_yes, nothing = given > (0.0 if logits else 0.5), wanted > 0.5, given.isnan()
     within = ((given >= 0) & (given <= 1)).sum()
-    numbers = (
-        torch.as_tensor(len(given), device=given.device), ((yes == wanted_yes) & ~nothing).sum(),
-        (~given.isfinite()).sum(), within, (~((wanted >= 0) & (wanted <= 1))).sum(),
-    )  # fmt: skip
+    right, out_of_range = ((yes == wanted_yes) & ~nothing).sum(), (~((wanted >= 0) & (wanted <= 1))).sum()
     return {
-        "sums": torch.stack([number.double() for number in numbers]),
+        "sums": torch.stack((right, given.isfinite().sum(), within, out_of_range)),
         "target_sum": wanted.sum(0),
         "target_yes": wanted_yes.sum(0),
         "predicted_yes": yes.sum(0),
