@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.features.inputs import MOST_HASHED, SHORT, number_moments, row_hashes, token_numbers
+from learnscope.tensor.features.small_inputs import is_small
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class ForwardCall:
 
 def described(name: str, given: Tensor, padding: int | None, *, most: int = MOST_HASHED) -> ForwardCall:
     """An input in small tensors that hold nothing of it; its first rows with up to `most` entries are compared."""
-    with plain_arithmetic(given.device):
+    with nullcontext() if is_small(given) else plain_arithmetic(given.device):
         rows, kind = given.detach(), str(given.dtype).removeprefix("torch.")
         tokens = not rows.is_floating_point() and not rows.is_complex()
         numbers = token_numbers(rows) if tokens else number_moments(rows.real if rows.is_complex() else rows)

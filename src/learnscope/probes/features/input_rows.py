@@ -95,8 +95,8 @@ def norm_tables(calls: Sequence[ForwardCall], numbers: Numbers) -> list[Table]:
         if call.drifts:
             drifts = each["drifts"]
             columns = [
-                Q.norm_drift.column(drifts[:, 0].tolist()),
-                Q.norm_scale_drift.column(drifts[:, 1].tolist()),
+                Q.norm_drift.column([float(drift[0]) for drift in drifts]),
+                Q.norm_scale_drift.column([float(drift[1]) for drift in drifts]),
             ]
             return [Table("layer", list(call.drifts), columns)]
     return []

@@ -26,6 +26,7 @@ MOST_HELD = 2**26
 """Entries of a batch of the holdout whose rows are compared."""
 NO_CALL = "the task calls a part of the model, so what the model is given is not known"
 Array = NDArray[Any]
+_NONE = torch.zeros(0, dtype=torch.int64, device="cpu")
 
 
 class Inputs(Probe):
@@ -95,7 +96,7 @@ class Inputs(Probe):
             first=first,
             compiled=is_compiled(moment.model),
         )
-        finite = torch.tensor([float(each["numbers"].sum()) for each in numbers])
+        finite = torch.tensor([float(each["numbers"].sum()) for each in numbers], device="cpu")
         return Measurement(packed={"finite": finite}, unpack=make, notes=_notes(calls, holdout, first=first))
 
     def _duplicates(self, hashes: Array, state: dict[str, Any], epoch: int | None) -> int:
@@ -125,30 +126,29 @@ def _overlap(hashes: Array, held: Array, state: dict[str, Any]) -> tuple[int, in
 
 def _fetched(calls: Sequence[ForwardCall]) -> Iterator[dict[str, Any]]:
     """The numbers of each call on the host, with the hashes of the rows that can be compared; one wait for all."""
-    held = [list(_parts(call)) for call in calls]
-    sizes = [[part.numel() for part in parts] for parts in held]
-    tensors = [part.reshape(-1) for parts in held for part in parts]
+    tensors = [part for call in calls for part in _parts(call)]
     if all(tensor.is_cpu for tensor in tensors):
         arrays = iter([tensor.numpy() for tensor in tensors])
     else:
-        joined = torch.cat([tensor.to(tensors[0].device) for tensor in tensors]).cpu().numpy()
-        arrays = iter(np.split(joined, np.cumsum([size for each in sizes for size in each])[:-1]))
+        # whole numbers of 64 bits carry the bits of float64 as well
+        flat = [(t if t.dtype is torch.float64 else t.long()).reshape(-1).view(torch.int64) for t in tensors]
+        joined = torch.cat([tensor.to(flat[0].device) for tensor in flat]).cpu().numpy()
+        split = np.split(joined, np.cumsum([tensor.numel() for tensor in flat])[:-1])
+        kinds = [np.float64 if tensor.dtype is torch.float64 else np.int64 for tensor in tensors]
+        arrays = iter([array.view(kind) for array, kind in zip(split, kinds, strict=True)])
     for call in calls:
-        numbers, rms, drifts, hashes, comparable = (next(arrays) for _ in range(5))
-        yield {
-            "numbers": numbers.view(np.float64), "rms": dict(zip(call.rms, rms.view(np.float64).tolist(), strict=True)),
-            "drifts": drifts.view(np.float64).reshape(-1, 2), "hashes": hashes[comparable.astype(bool)],
-        }  # fmt: skip
+        numbers, hashes, comparable = (next(arrays) for _ in range(3))
+        rms = {name: float(next(arrays).reshape(-1)[0]) for name in call.rms}
+        drifts = [next(arrays).reshape(-1) for _ in call.drifts]
+        yield {"numbers": numbers, "hashes": hashes[comparable.astype(bool)], "rms": rms, "drifts": drifts}
 
 
 def _parts(call: ForwardCall) -> Iterator[Tensor]:
-    """All tensors of a call as whole numbers of 64 bits, which the bits of float64 are as well."""
-    none = call.numbers.new_zeros(0)
-    yield call.numbers.view(torch.int64)
-    yield (torch.stack(list(call.rms.values())) if call.rms else none).view(torch.int64)
-    yield (torch.stack(list(call.drifts.values())) if call.drifts else none).view(torch.int64)
-    yield none.long() if call.hashes is None else call.hashes
-    yield none.long() if call.comparable is None else call.comparable.long()
+    yield call.numbers
+    yield _NONE if call.hashes is None else call.hashes
+    yield _NONE if call.comparable is None else call.comparable
+    yield from call.rms.values()
+    yield from call.drifts.values()
 
 
 def _tables(

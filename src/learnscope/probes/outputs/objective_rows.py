@@ -33,7 +33,8 @@ def fetched(calls: Sequence[LossCall]) -> list[dict[str, Array]]:
     held = [{**call.sums, "value": call.value, **_optional(call)} for call in calls]
     tensors = [tensor.detach() for each in held for tensor in each.values()]
     if all(tensor.is_cpu for tensor in tensors):
-        numbers = [tensor.reshape(-1).numpy() for tensor in tensors]
+        # NumPy has no bfloat16
+        numbers = [(t.double() if t.dtype is torch.bfloat16 else t).reshape(-1).numpy() for t in tensors]
     else:
         device = calls[0].value.device
         joined = torch.cat([tensor.to(device, torch.float64).reshape(-1) for tensor in tensors]).cpu().numpy()

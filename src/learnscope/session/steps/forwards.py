@@ -23,6 +23,7 @@ from learnscope.task import unwrap
 from learnscope.task.shapes import logits_in
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.features.inputs import norm_drifts, root_mean_square
+from learnscope.tensor.features.small_inputs import is_small
 
 Safely = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -105,7 +106,7 @@ class _Hook:
 
 
 def _rms(outputs: Tensor) -> Tensor:
-    with plain_arithmetic(outputs.device):
+    with nullcontext() if is_small(outputs) else plain_arithmetic(outputs.device):
         return root_mean_square(outputs.detach())
 
 

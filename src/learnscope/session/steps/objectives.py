@@ -9,6 +9,7 @@ so that it never becomes part of a graph; a loss inside a compiled function is n
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from learnscope.core.handed import Form, LossCall
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.outputs.objective import answer_sums, class_sums, number_sums, stride_for
+from learnscope.tensor.outputs.small_objective import is_small, small_touched
 
 Listener = Callable[[str, Tensor, Tensor, dict[str, Any], Tensor], None]
 
@@ -99,11 +101,11 @@ def _is_trained(outputs: Any, value: Any) -> bool:
 def summed_up(function: str, outputs: Tensor, targets: Tensor, options: dict[str, Any], value: Tensor) -> LossCall:
     """A call in small tensors that hold nothing of what it was given."""
     form, weight = _KERNELS[function][2], options.get("weight")
-    with plain_arithmetic(outputs.device):
+    with nullcontext() if is_small(outputs) else plain_arithmetic(outputs.device):
         given, wanted = outputs.detach(), targets.detach()
         call = LossCall(
             function=function, reduction=REDUCTIONS[options.get("reduction", 1)], form=form,
-            width=width_of(given, form), value=value.detach().double().mean(), entries=given.numel(),
+            width=width_of(given, form), value=_mean(value.detach()), entries=given.numel(),
             rows=rows_looked_at(given, form), looked_at=stride_for(given),
             weighted=weight is not None or options.get("pos_weight") is not None,
         )  # fmt: skip
@@ -130,10 +132,17 @@ def _come_by(call: LossCall, gradient: Tensor) -> None:
     call.reached += 1
     if gradient.numel() > MOST_GRADIENTS or call.function == "nll_loss" or torch.compiler.is_compiling():
         return
-    with plain_arithmetic(gradient.device):
-        given = gradient.detach().reshape(-1, call.width) if gradient.ndim < 2 else gradient.detach()
+    given = gradient.detach().reshape(-1, call.width) if gradient.ndim < 2 else gradient.detach()
+    if is_small(given) and given.ndim == 2:
+        touched = small_touched(given)
+    else:
         touched = (given != 0).any(0) if given.ndim == 2 else (given != 0).flatten(2).any(2).any(0)
-        call.touched = touched if call.touched is None else call.touched | touched
+    call.touched = touched if call.touched is None else call.touched | touched
+
+
+def _mean(value: Tensor) -> Tensor:
+    """A copy: a loop may divide its loss in place."""
+    return value.clone() if value.ndim == 0 else value.double().mean()
 
 
 def width_of(outputs: Tensor, form: Form) -> int:

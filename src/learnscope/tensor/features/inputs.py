@@ -7,6 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from learnscope.tensor.features.small_inputs import is_small, small_hashes, small_moments, small_root_mean_square
 from learnscope.tensor.hashing import mixed
 
 MOST = 2**22
@@ -24,6 +25,8 @@ def some(tensor: Tensor) -> Tensor:
 
 def number_moments(inputs: Tensor) -> Tensor:
     """[count, mean, Σ(x − mean)², largest |x|, not finite], in float64; the first four of finite numbers."""
+    if is_small(inputs):
+        return small_moments(inputs)
     values = some(inputs).double()
     finite = values.isfinite()
     count = finite.sum().double()
@@ -44,6 +47,8 @@ def token_numbers(tokens: Tensor) -> Tensor:
 
 def root_mean_square(outputs: Tensor) -> Tensor:
     """√(Σy²/n) in float64."""
+    if is_small(outputs):
+        return small_root_mean_square(outputs)
     return some(outputs).double().square().mean().sqrt()
 
 
@@ -66,6 +71,8 @@ def row_hashes(inputs: Tensor, padding: int | None = None, most: int = MOST_HASH
     width = max(1, inputs[:1].numel())
     flat = inputs[: max(1, most // width)].reshape(-1, width) if inputs.numel() else inputs.new_zeros(len(inputs), 1)
     padding = padding if inputs.dtype in (torch.int64, torch.int32) else None
+    if padding is None and is_small(flat):
+        return small_hashes(flat, _salt(width, flat.device))
     # in pieces that stay in a cache
     pieces = [_hashed(piece, padding) for piece in flat.split(max(1, MOST_HASHED // width))]
     hashes, comparable = (torch.cat(parts) for parts in zip(*pieces, strict=True))

@@ -12,6 +12,8 @@ import math
 import torch
 from torch import Tensor
 
+from learnscope.tensor.outputs.small_objective import is_small, small_class_sums
+
 MOST = 2**22
 """Entries of the outputs that are looked at, of one call."""
 NEAR = 0.004
@@ -51,13 +53,15 @@ def class_sums(outputs: Tensor, targets: Tensor, ignore_index: int, weight: Tens
         outputs, targets = outputs[None], targets[None]
     classes, stride = outputs.shape[1], stride_for(outputs)
     rows = as_rows(outputs, stride)
+    if is_small(outputs) and not targets.is_floating_point() and targets.is_cpu:
+        return small_class_sums(rows, targets, ignore_index, weight, NEAR)
     if targets.is_floating_point():
         chosen, counts, ignored, improper = _soft_targets(targets, stride)
         mass = counts.new_tensor(outputs.numel() // classes)
     else:
         chosen, counts, ignored = _hard_targets(targets, classes, ignore_index, stride)
         improper = counts[classes] - ignored
-        mass = counts[:classes].sum() if weight is None else counts[:classes].to(weight.dtype) @ weight
+        mass = counts[:classes].sum() if weight is None else (counts[:classes] * weight).sum()
     counted = chosen < classes
     highest, predicted = rows.max(1)
     finite = highest.isfinite()

@@ -1,0 +1,68 @@
+"""The sums of `learnscope.tensor.outputs.objective` for small outputs on a CPU, where NumPy's calls cost less."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+SMALL = 2**15
+"""Entries of a tensor up to which NumPy is used."""
+_KNOWN = (torch.float32, torch.float64)
+
+
+def is_small(tensor: Tensor) -> bool:
+    return tensor.is_cpu and tensor.numel() <= SMALL and tensor.dtype in _KNOWN and not tensor.is_neg()
+
+
+def small_class_sums(
+    rows: Tensor, targets: Tensor, ignore_index: int, weight: Tensor | None, near: float
+) -> dict[str, Tensor]:
+    """As `class_sums`, of rows of all outputs, and targets that are classes."""
+    given, every = rows.numpy(), targets.reshape(-1).numpy().astype(np.int64, copy=False)
+    classes = given.shape[1]
+    ignored = every == ignore_index
+    in_range = (every >= 0) & (every < classes)
+    if 0 <= ignore_index < classes:
+        in_range &= ~ignored
+    chosen = np.where(in_range, every, classes)
+    counts = np.bincount(chosen, minlength=classes + 1)
+    predicted = given.argmax(1) if len(given) else np.zeros(0, np.int64)
+    highest = given[np.arange(len(given)), predicted]
+    finite = np.isfinite(highest)
+    answers = np.bincount(np.where(in_range & finite, predicted, classes), minlength=classes + 1)
+    ignored_count = int(ignored.sum())
+    sums = [
+        ignored_count, int(counts[classes]) - ignored_count, int(in_range.sum()),
+        int(((predicted == chosen) & finite).sum()), int(finite.sum()), *_distributions(given, highest, near),
+    ]  # fmt: skip
+    mass = counts[:classes].sum() if weight is None else (counts[:classes] * weight.detach().cpu().numpy()).sum()
+    return {
+        "sums": torch.tensor(sums, device="cpu"),
+        "target_counts": torch.from_numpy(counts),
+        "predicted_counts": torch.from_numpy(answers),
+        "mass": torch.tensor(float(mass), dtype=torch.float64, device="cpu"),
+    }
+
+
+def _distributions(rows: NDArray[Any], highest: NDArray[Any], near: float) -> tuple[int, int]:
+    if not len(rows):
+        return 0, 0
+    with np.errstate(invalid="ignore", over="ignore"):
+        probabilities = (rows.min(1) >= 0) & (np.abs(rows.sum(1) - 1) <= near)
+        wide = near * max(1.0, math.log(rows.shape[1]))
+        below = highest <= wide
+        if not below.any():  # most often: some logit of every row is above 0
+            return int(probabilities.sum()), 0
+        total = np.exp(rows[below]).sum(1)
+        logarithms = np.abs(np.log(np.maximum(total, 1e-30))) <= wide
+    return int(probabilities.sum()), int(logarithms.sum())
+
+
+def small_touched(gradient: Tensor) -> Tensor:
+    """Whether any entry of each column (N, K) is not 0."""
+    return torch.from_numpy((gradient.numpy() != 0).any(0))
