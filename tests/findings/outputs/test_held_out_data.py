@@ -1,0 +1,90 @@
+"""Training data beside the holdout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from findings.made_training import MadeTraining, falling
+from learnscope.findings import find
+from learnscope.record import Column, Table
+
+
+def trained(**numbers: Any) -> MadeTraining:
+    return (
+        MadeTraining().train(falling()).inputs(300, **{"input_mean": 0.0, "input_std": 1.0, "input_max": 3, **numbers})
+    )
+
+
+def held_out(run: MadeTraining, **numbers: float) -> MadeTraining:
+    columns = [Column(name, [value], {"data": "holdout"}) for name, value in numbers.items()]
+    run.write("Inputs_2", 1, [Table("model", ["model"], columns)])
+    return run
+
+
+def losses(run: MadeTraining, *values: float, accuracy: float | None = None) -> MadeTraining:
+    for place, value in enumerate(values, 1):
+        step = 300 * place // len(values)
+        run.holdout(step, None, mean=value)
+        if accuracy is not None:
+            run.model("Holdout_2", step, holdout_accuracy=accuracy, holdout_examples=400)
+    return run
+
+
+def test_training_rows_in_the_holdout() -> None:
+    [finding] = trained(holdout_overlap=lambda step: 0.25 * (step > 50), rows=32).alarms
+    assert (finding.kind, finding.cause, finding.since) == ("holdout_overlap", True, 60)
+    assert finding.title == "20.8 % of the training rows looked at are in the holdout, bit for bit"
+    assert "200 of 960 training rows" in finding.detail
+    assert trained(holdout_overlap=0.0, rows=32).alarms == []
+    assert trained(holdout_overlap=lambda step: (step == 50) / 32, rows=32).alarms == []
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 100.0), (0.0, 0.01), (5.0, 1.0)])
+def test_a_holdout_of_another_scale(mean: float, std: float) -> None:
+    run = losses(held_out(trained(), input_mean=mean, input_std=std), 2.0, 5.0, 9.0, 15.0)
+    [finding] = run.alarms
+    assert (finding.kind, finding.cause) == ("holdout_differs", True)
+    assert "overfitting" in [inside.kind for inside in finding.taken_in]
+    assert "The holdout loss is" in finding.detail
+
+
+def test_a_holdout_that_is_alike() -> None:
+    assert find(losses(held_out(trained(), input_mean=0.2, input_std=1.4), 2.0, 1.0, 0.5, 0.4).reader) == []
+
+
+@pytest.mark.parametrize("accuracy", [0.0, 0.3])
+def test_labels_with_another_meaning(accuracy: float) -> None:
+    run = losses(trained(), 2.5, 3.0, 4.0, 6.0, accuracy=accuracy)
+    run.objective(300, value=falling(), majority_share=0.1, target_entropy=2.3, classes=10, classes_seen=10,
+                  objective_accuracy=0.97)  # fmt: skip
+    assert ("holdout_differs" in run.kinds) == (accuracy == 0.0)
+
+
+def drifting(drift: float) -> MadeTraining:
+    run = trained()
+    for step in range(10, 301, 10):
+        columns = [Column("norm_drift", [drift]), Column("norm_scale_drift", [0.0])]
+        run.write("Inputs_2", step, [Table("layer", ["second"], columns)])
+    return run
+
+
+def test_running_statistics_that_do_not_fit() -> None:
+    [finding] = losses(drifting(3.0), 2.0, 2.2, 2.6, 3.0).alarms
+    assert (finding.kind, finding.cause, finding.scopes, finding.since) == ("stale_batch_norm", True, ["second"], 10)
+    assert "up to 3 standard deviations" in finding.detail
+    assert "worsening" in [inside.kind for inside in finding.taken_in]
+
+
+def test_running_statistics_without_harm_are_information() -> None:
+    assert [f.severity for f in find(losses(drifting(3.0), 2.0, 1.0, 0.4, 0.25).reader)] == ["info"]
+    assert find(losses(drifting(0.1), 2.0, 1.0, 0.4, 0.25).reader) == []
+
+
+def test_few_different_examples() -> None:
+    run = losses(trained(duplicate_share=0.6, rows=32), 2.0, 1.0, 1.2, 1.4)
+    [finding] = run.alarms
+    assert (finding.kind, finding.cause) == ("duplicated_data", True)
+    assert [f.severity for f in find(trained(duplicate_share=0.6, rows=32).reader)] == ["info"]
+    assert find(trained(duplicate_share=0.08, rows=32).reader) == []
