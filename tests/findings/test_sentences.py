@@ -10,6 +10,7 @@ import pytest
 from findings.made_run import MadeRun
 from learnscope.findings import find
 from learnscope.reading.words import listed
+from learnscope.record.finding import with_taken_in
 
 LAYERS = [f"layers.{i}" for i in range(9)]
 
@@ -84,7 +85,7 @@ def test_no_sentence_begins_with_a_name_and_no_name_is_capitalised(make) -> None
     run = MadeRun(layers=LAYERS)
     for step in range(1, 6):
         make(run, step)
-    found = find(run.reader)
+    found = list(with_taken_in(find(run.reader)))
     assert KINDS[make] in [finding.kind for finding in found]
     for finding in found:
         assert finding.scopes

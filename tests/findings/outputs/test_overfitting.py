@@ -252,8 +252,22 @@ def test_a_bad_batch_after_the_best_step_is_where_to_look() -> None:
 def test_one_bad_batch_long_after_the_best_step_does_not_hide_overfitting() -> None:
     run, _ = made(RISING, training=lambda step: 5.0 / step + (40.0 if step == 55 else 0.0))
     [finding] = judged(run)
-    assert (finding.kind, finding.cause, finding.since) == ("overfitting", True, 40)
+    assert (finding.kind, finding.since) == ("overfitting", 40)
     assert "fell from" in finding.detail
+
+
+@pytest.mark.parametrize(("scale", "cause"), [(5.0, False), (50.0, True)])
+def test_overfitting_is_a_cause_where_the_holdout_was_fitted_before(scale: float, cause: bool) -> None:
+    """At best 2 on the holdout: near the training loss of 2, far from one of 0.2, which says it is other data."""
+    [finding] = judged(made(RISING, training=lambda step: scale / step)[0])
+    assert (finding.kind, finding.cause) == ("overfitting", cause)
+
+
+def test_a_holdout_that_never_got_better_is_not_overfitted() -> None:
+    run, _ = made([2.0, 2.3, 2.6, 3.0, 3.5, 4.0])
+    [finding] = judged(run)
+    assert (finding.kind, finding.cause) == ("worsening", False)
+    assert "prepared alike" in finding.advice
 
 
 @pytest.mark.parametrize(("drift", "kind"), [(0.2, "overfitting"), (5.0, "worsening")])

@@ -136,6 +136,12 @@ def test_frozen_and_yet_moving() -> None:
     assert "It changed in 2 measurements" in second.detail
 
 
+def test_an_average_of_trained_weights_moves_on_purpose() -> None:
+    run = MadeRun(frozen=["target.0.weight"])
+    run.change((0, 10), {"target.0.weight": 0.5, "online.0.weight": 0.9})
+    assert [finding.severity for finding in frozen(run.reader, Cuts())] == ["info", "info"]
+
+
 def test_superseded_moves_do_not_count() -> None:
     run = MadeRun()
     run.change((0, 10), {"a": 0.9, "b": 0.0})

@@ -20,6 +20,16 @@ from learnscope.reading.words import listed, num, percent
 from learnscope.record import Evidence, Finding, Severity
 from learnscope.store.reader import RunReader
 
+CLOSE = 2.0
+"""Times the training loss up to which the best holdout loss shows that the same thing was learned."""
+FELL = 0.05
+"""Share of its first value by which a holdout loss must have fallen for anything learned to have carried over."""
+NEVER = (
+    "Overfitting comes after learning, and on the holdout there was none. Check that holdout and training data are of "
+    "one kind: inputs prepared alike, classes and tokens numbered alike, and the loss computed alike; and that what is "
+    "trained is what is meant."
+)
+
 
 @dataclass(frozen=True)
 class TrainingLoss:
@@ -134,10 +144,13 @@ def _finding(
     sure = paired is not None and paired.interval is not None
     strong = sure and training is not None and not only_confidence
     severity: Severity = "critical" if strong and rise >= cuts.overfitting_critical else "warning"
+    never = never_fell(losses, at)
     what = "Holdout and training loss rise together" if diverging else "Overfitting"
+    if never and not diverging:
+        what = "The holdout has hardly got better at all"
     n = len(losses)
     return Finding(
-        kind="worsening" if diverging else "overfitting",
+        kind="worsening" if diverging or never else "overfitting",
         severity=severity,
         title=f"{what}: holdout loss {percent(rise)} above its best, which was at step {best:,}",
         detail=" ".join(
@@ -151,11 +164,20 @@ def _finding(
         ).strip(),
         advice=_after_a_spike(best, spike)
         if spike is not None
+        else NEVER
+        if never and not diverging
         else _advice(best, diverging, only_confidence, training, guessing=guessing_run(reader, cuts) is not None),
         evidence=_evidence(label, losses, at, paired),
-        cause=not diverging,
+        # a model that fits the holdout as it fits the training data, and then no longer
+        cause=not diverging and not never and training is not None and 0 < lowest <= CLOSE * training.before,
         since=int(losses.steps[at + 1]),
     )
+
+
+def never_fell(losses: Series, at: int) -> bool:
+    """Whether the best holdout loss is hardly below the first: what is learned was never any use there."""
+    first, lowest = float(losses.values[0]), float(losses.values[at])
+    return first - lowest < FELL * abs(first)
 
 
 def _spike(reader: RunReader, losses: Series, at: int) -> Spike | None:

@@ -120,13 +120,19 @@ def _outside(names: list[str], changes: _Changes) -> Finding:
     )
 
 
+def _averaged(names: list[str], tensors: TensorChanges) -> bool:
+    """Whether each of these has a moving namesake in another part of the model, as an average of weights has."""
+    trained = {name.split(".", 1)[-1] for name, n in tensors.changed.items() if n and name not in names}
+    return all("." in name and name.split(".", 1)[-1] in trained for name in names)
+
+
 def _thawed(names: list[str], tensors: TensorChanges, cuts: Cuts) -> Finding:
     n = min(tensors.measured[name] for name in names)
     times = max(tensors.changed[name] for name in names)
     first, last = tensors.span
     return Finding(
         kind="frozen_but_moving",
-        severity="warning",
+        severity="info" if _averaged(names, tensors) else "warning",
         title=f"{count(len(names), 'tensor')} changed though frozen when the run began",
         detail=f"Stored bits of {listed(names, cuts.names_listed)} changed in {'' if len(names) == 1 else 'up to '}"
         f"{times:,} of {count(n, 'measurement')}, between steps {first:,} and {last:,}.",
