@@ -79,7 +79,7 @@ def table(cases: Sequence[Case], all_verdicts: dict[str, list[Verdict]]) -> str:
     rows = [title for title, *_ in next(iter(columns.values()))]
     lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for number, title in enumerate(rows):
-        lines.append(f"| {title} | {' | '.join(column[number][3] for column in columns.values())} |")
+        lines.append(f"| {title} | {' | '.join(column[number][-1] for column in columns.values())} |")
     return "\n".join(lines) + "\n"
 
 

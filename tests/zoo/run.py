@@ -1,6 +1,7 @@
 """Run the zoo and print what the findings say of each case.
 
-    python tests/zoo/run.py [--only NAME …] [--faults | --healthy] [--half tuning|judged] [-j 2] [--quick] [--keep]
+    python tests/zoo/run.py [--only NAME …] [--faults | --healthy] [--half tuning|judged|unseen] [-j 2] [--quick]
+        [--keep]
 
 `--only` takes parts of names. `--quick` runs the first seed of each case. The verdicts are written as JSON, by default
 to runs/zoo.json; with `--keep`, as `make zoo` does, to docs/zoo.json, and the table into docs/diagnosis.md.
@@ -26,7 +27,7 @@ from multiprocessing import get_context  # noqa: E402
 from zoo.judge import Verdict  # noqa: E402
 from zoo.keeper import run_case  # noqa: E402
 from zoo.registry import Case, collect  # noqa: E402
-from zoo.table import as_json, as_text, line, write_page  # noqa: E402
+from zoo.table import PARTS, as_json, as_text, line, write_page  # noqa: E402
 
 
 def chosen(options: argparse.Namespace) -> list[Case]:
@@ -55,7 +56,7 @@ def main() -> int:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--faults", action="store_true")
     which.add_argument("--healthy", action="store_true")
-    parser.add_argument("--half", choices=["tuning", "judged"])
+    parser.add_argument("--half", choices=PARTS)
     parser.add_argument("-j", "--jobs", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="one seed")
     parser.add_argument("--json", type=Path, default=ROOT / "runs" / "zoo.json")

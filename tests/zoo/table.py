@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from zoo.judge import Verdict
 from zoo.registry import Case
 
 BEGIN, END = "<!-- zoo: written by tests/zoo/run.py -->\n", "<!-- end of zoo -->\n"
-OUTCOMES = ("right", "symptom", "wrong", "silent")
 
 
 def line(verdict: Verdict) -> str:
@@ -28,35 +27,38 @@ def share(part: int, whole: int) -> str:
     return f"{part} of {whole} ({part / whole:.0%})" if whole else "none"
 
 
-def figures(cases: Sequence[Case], verdicts: Sequence[Verdict]) -> list[tuple[str, str, str, str]]:
-    """For each figure: its name, of the tuning half, of the judged half, of all."""
+PARTS = ("tuning", "judged", "unseen")
+
+
+def figures(cases: Sequence[Case], verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
+    """For each figure: its name, of the tuning half, of the judged half, of the unseen cases, of all."""
     faults = {case.name for case in cases if not case.healthy}
-    rows: list[tuple[str, str, str, str]] = []
-    halves = [[v for v in verdicts if v.half == half] for half in ("tuning", "judged")]
-    groups = [*halves, list(verdicts)]
+    groups = [*([v for v in verdicts if v.half == part] for part in PARTS), list(verdicts)]
     ill = [[v for v in group if v.name in faults and v.outcome != "broken"] for group in groups]
     well = [[v for v in group if v.name not in faults and v.outcome != "broken"] for group in groups]
+    right = [[v for v in group if v.outcome == "right"] for group in ill]
+    dated = [[v for v in group if v.late is not None] for group in right]
+    placed = [[v for v in group if v.place is not None] for group in right]
 
-    def row(title: str, parts: Iterable[Sequence[Verdict]], wholes: Iterable[Sequence[Verdict]]) -> None:
-        a, b, c = (share(len(part), len(whole)) for part, whole in zip(parts, wholes, strict=True))
-        rows.append((title, a, b, c))
+    def row(title: str, wholes: list[list[Verdict]], counts: Callable[[Verdict], bool]) -> tuple[str, ...]:
+        return title, *(share(sum(map(counts, whole)), len(whole)) for whole in wholes)
 
-    row("faults found (any alarm)", [[v for v in g if v.outcome != "silent"] for g in ill], ill)
-    for outcome, title in zip(OUTCOMES, ("cause right", "symptom only", "wrong cause", "silent"), strict=True):
-        row(title, [[v for v in g if v.outcome == outcome] for g in ill], ill)
-    right = [[v for v in g if v.outcome == "right"] for g in ill]
-    row("right, with another cause listed before it", [[v for v in g if v.first is False] for g in right], right)
-    dated = [[v for v in g if v.late is not None] for g in right]
-    row("right and dated, within two measurements", [[v for v in g if (v.late or 0) <= 2] for g in dated], dated)
-    placed = [[v for v in g if v.place is not None] for g in right]
-    row("right and tensor, layer or group named", [[v for v in g if v.place] for g in placed], placed)
-    row("healthy runs with an alarm", [[v for v in g if v.outcome == "alarmed"] for g in well], well)
-    return rows
+    return [
+        row("faults found (any alarm)", ill, lambda v: v.outcome != "silent"),
+        row("cause right", ill, lambda v: v.outcome == "right"),
+        row("symptom only", ill, lambda v: v.outcome == "symptom"),
+        row("wrong cause", ill, lambda v: v.outcome == "wrong"),
+        row("silent", ill, lambda v: v.outcome == "silent"),
+        row("right, with another cause listed before it", right, lambda v: v.first is False),
+        row("right and dated, within two measurements", dated, lambda v: (v.late or 0) <= 2),
+        row("right and tensor, layer or group named", placed, lambda v: bool(v.place)),
+        row("healthy runs with an alarm", well, lambda v: v.outcome == "alarmed"),
+    ]
 
 
 def as_text(cases: Sequence[Case], verdicts: Sequence[Verdict]) -> str:
-    rows = [("", "tuning", "judged", "all"), *figures(cases, verdicts)]
-    lines = [f"{a:46}{b:22}{c:22}{d}" for a, b, c, d in rows]
+    rows = [("", *PARTS, "all"), *figures(cases, verdicts)]
+    lines = [f"{row[0]:46}" + "".join(f"{cell:20}" for cell in row[1:]).rstrip() for row in rows]
     false = Counter(kind for v in verdicts if v.outcome == "alarmed" for kind in v.said)
     lines += [f"false alarms: {', '.join(f'{kind} {n}' for kind, n in false.most_common()) or 'none'}"]
     broken = [f"broken: {v.name}, seed {v.seed}: {v.check}" for v in verdicts if v.outcome == "broken"]
@@ -88,7 +90,7 @@ def counted(words: Iterable[str]) -> str:
 
 def as_markdown(cases: Sequence[Case], verdicts: Sequence[Verdict]) -> str:
     runs = by_name(verdicts)
-    lines = ["| | tuning half | judged half | all |", "|---|---|---|---|"]
+    lines = ["| | tuning half | judged half | unseen | all |", "|---" * 5 + "|"]
     lines += [f"| {' | '.join(row)} |" for row in figures(cases, verdicts)]
     lines += [
         "",

@@ -70,7 +70,7 @@ def test_a_script_that_did_not_do_what_it_claims_counts_nowhere() -> None:
     failed = Check(0.2, "> 0.9", holds=False)
     verdicts = [judge(ill, 0, [], failed), judge(well, 0, [finding("false")], failed)]
     assert {one.outcome for one in verdicts} == {"broken"}
-    assert {row[3] for row in figures([ill, well], verdicts)} == {"none"}
+    assert {row[-1] for row in figures([ill, well], verdicts)} == {"none"}
     assert "broken: well, MLP, seed 0: 0.2 > 0.9" in as_text([ill, well], verdicts)
 
 
